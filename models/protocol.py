@@ -100,15 +100,22 @@ class ChatAnswer(Protocol):
 
 class ChatEngine(Engine, Protocol):
     def call(self, request: HttpCall) -> ChatAnswer:
-        """Begin a request. An adapter not in place is EngineFailed, never the base."""
+        """Begin a request. Where its adapter is on the way into a place, the request waits for that.
+
+        An adapter that is in no place is EngineFailed, never the base; one that does not arrive is its own error.
+        """
         ...
 
     async def stage(self, adapter: AdapterRef) -> None:
         """Read a file into host memory, off the engine's loop. Raises Unfit."""
         ...
 
-    async def place(self, adapter: AdapterRef, evict: str | None) -> None:
-        """Put a staged adapter into a place, that of digest `evict` if given."""
+    async def place(self, adapter: AdapterRef, evict: str | None, patience: float = 0.0) -> None:
+        """Put a staged adapter into a place, that of digest `evict` if given.
+
+        Raises Conflict where `evict` is still in use after `patience` seconds, or no place is free. From the moment of
+        this call, before it first waits for anything, requests with the adapter may come.
+        """
         ...
 
     async def drop(self, digest: str) -> None:

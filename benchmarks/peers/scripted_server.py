@@ -79,7 +79,7 @@ class ScriptedEngine:
     async def stage(self, adapter: object) -> None:
         raise EngineFailed("the scripted engine takes no adapters")
 
-    async def place(self, adapter: object, evict: str | None) -> None:
+    async def place(self, adapter: object, evict: str | None, patience: float = 0.0) -> None:
         raise EngineFailed("the scripted engine takes no adapters")
 
     async def drop(self, digest: str) -> None:

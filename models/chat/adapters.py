@@ -1,14 +1,18 @@
 """The adapters that one engine holds, by digest. Users' names never get here.
 
-| method | unknown          | staged (host)       | placed (device)          |
-|--------|------------------|---------------------|--------------------------|
-| stage  | reads the file   | nothing to do       | nothing to do            |
-| place  | EngineFailed     | copied to a place   | nothing to do            |
-| drop   | nothing to do    | forgotten           | forgotten; Conflict while a call uses it |
-| forget | nothing to do    | forgotten           | forgotten; EngineFailed while any call runs |
+| method  | unknown        | staged (host)     | on its way to a place | placed (device)                             |
+|---------|----------------|-------------------|-----------------------|---------------------------------------------|
+| stage   | reads the file | nothing to do     | nothing to do         | nothing to do                               |
+| place   | EngineFailed   | copied to a place | waits for that        | nothing to do                               |
+| arrival | None           | None              | its end               | None                                        |
+| drop    | nothing to do  | forgotten         | waits for that        | forgotten; Conflict while a call uses it    |
+| forget  | nothing to do  | forgotten         | waits for that        | forgotten; EngineFailed while any call runs |
 
 `place` with `evict` takes that adapter out of its place first; it stays staged. Conflict while a call uses it, and
 when no place or no host room is free: the caller counts places, nothing is evicted behind its back.
+
+A call with an adapter that is on its way may be rendered meanwhile. It enters vLLM's engine once `arrival` is done, so
+never before EngineCore has committed the adapter; EngineCore refuses it otherwise (`models.chat.vllm.core`).
 """
 
 import asyncio
@@ -22,11 +26,14 @@ from typing import Any
 from adapters.content.tokenizer import own_template
 from models.chat.vllm import core, launch
 from models.messages import AdapterRef
-from registry.errors import Conflict, EngineFailed, Unfit, short
+from registry.errors import Conflict, EngineFailed, RoundhouseError, Unfit, short
 from registry.names import DIGEST
 
+BUSY_PAUSE = 0.005
 POLL_FIRST, POLL_LAST = 0.0005, 0.004
 """Seconds between two polls of a running copy: short at first, a small adapter takes 1 ms."""
+IN_USE = "adapter_in_use"
+NOT_LOADED = "The adapter could not be loaded: {}"
 _FIRST_ID = 1_000
 """vLLM numbers its dummy adapters from 1; an id stands for one digest for the engine's whole life."""
 
@@ -40,7 +47,7 @@ class StagedAdapter:
 
 
 class EngineAdapters:
-    """`names` is vLLM's `lora_requests`: what is in it may be asked for, so only placed adapters are."""
+    """`names` is vLLM's `lora_requests`, what calls may name: adapters in places and on their way there."""
 
     def __init__(self, engine: Any, names: dict[str, Any]) -> None:
         self._engine = engine
@@ -49,12 +56,18 @@ class EngineAdapters:
         self._numbers = itertools.count(_FIRST_ID)
         self._locks: dict[str, asyncio.Lock] = {}
         self._places = asyncio.Lock()
+        self._arrivals: dict[str, asyncio.Future[None]] = {}
         self.calls: Counter[str] = Counter()
         """Running calls per digest."""
 
-    def placed(self, digest: str) -> bool:
+    def may_be_named(self, digest: str) -> bool:
+        """Whether a call may name this adapter: it is in a place, or on its way there."""
         adapter = self._staged.get(digest)
-        return adapter is not None and adapter.placed
+        return digest in self._arrivals or (adapter is not None and adapter.placed)
+
+    def arrival(self, digest: str) -> asyncio.Future[None] | None:
+        """Done, or failed with the call's error, once the adapter is on its way no more. None: it is not."""
+        return self._arrivals.get(digest)
 
     def template(self, digest: str) -> str:
         """The chat template of an adapter; empty: the base's holds for it."""
@@ -83,12 +96,51 @@ class EngineAdapters:
             template = await asyncio.to_thread(own_template, Path(adapter.path))
             self._staged[adapter.digest] = StagedAdapter(number, template=template)
 
-    async def place(self, adapter: AdapterRef, evict: str | None) -> None:
-        await asyncio.shield(asyncio.ensure_future(self._place(adapter, evict)))
+    async def place(self, adapter: AdapterRef, evict: str | None, patience: float = 0.0) -> None:
+        """See `models.protocol.ChatEngine`."""
+        staged = self._staged.get(adapter.digest)
+        if staged is not None and not staged.placed and adapter.digest not in self._arrivals:
+            self._announce(adapter, staged)
+        await asyncio.shield(asyncio.ensure_future(self._arrive(adapter, evict, patience)))
 
-    async def _place(self, adapter: AdapterRef, evict: str | None) -> None:
+    def _announce(self, adapter: AdapterRef, staged: StagedAdapter) -> None:
+        """Let calls name an adapter that is on its way."""
         from vllm.lora.request import LoRARequest
 
+        self._names[adapter.digest] = LoRARequest(adapter.digest, staged.number, adapter.path)
+        arrival = self._arrivals[adapter.digest] = asyncio.get_running_loop().create_future()
+        arrival.add_done_callback(lambda done: done.exception())  # perhaps no call waits for it
+
+    async def _arrive(self, adapter: AdapterRef, evict: str | None, patience: float) -> None:
+        """Place, and let the calls that wait for it go on or fail."""
+        digest, error = adapter.digest, EngineFailed(NOT_LOADED.format("the engine failed"), code="adapter_failed")
+        try:
+            await self._place_once_free(adapter, evict, patience)
+        except RoundhouseError as fault:
+            error = EngineFailed(NOT_LOADED.format(fault.message), code="adapter_failed")
+            raise
+        finally:
+            staged, arrival = self._staged.get(digest), self._arrivals.pop(digest, None)
+            if staged is None or not staged.placed:
+                self._names.pop(digest, None)
+                if arrival is not None:
+                    arrival.set_exception(error)
+            elif arrival is not None:
+                arrival.set_result(None)
+
+    async def _place_once_free(self, adapter: AdapterRef, evict: str | None, patience: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        while True:
+            try:
+                await self._place(adapter, evict)
+                return
+            except Conflict as conflict:
+                if conflict.code != IN_USE or loop.time() > until:
+                    raise
+            await asyncio.sleep(BUSY_PAUSE)
+
+    async def _place(self, adapter: AdapterRef, evict: str | None) -> None:
         async with self._places:
             staged = self._staged.get(adapter.digest)
             if staged is None:
@@ -97,7 +149,7 @@ class EngineAdapters:
                 return
             leaving = self._staged.get(evict) if evict else None
             if evict and self.calls[evict]:
-                raise Conflict(f"adapter {evict} is in use", code="adapter_in_use")
+                raise Conflict(f"adapter {evict} is in use", code=IN_USE)
             name = self._names.pop(evict, None) if evict else None
             if leaving:
                 leaving.placed = False
@@ -105,13 +157,12 @@ class EngineAdapters:
             if outcome[0] == "busy" and evict and leaving:
                 self._names[evict] = name
                 leaving.placed = True
-                raise Conflict(f"adapter {evict} is in use", code="adapter_in_use")
+                raise Conflict(f"adapter {evict} is in use", code=IN_USE)
             if outcome[0] == "full":
                 raise Conflict("no free place: evict an adapter", code="places_full")
             if outcome[0] != "done":
                 raise EngineFailed(f"adapter {adapter.digest} could not be placed: {'; '.join(outcome[1:])}")
             staged.placed = True
-            self._names[adapter.digest] = LoRARequest(adapter.digest, staged.number, adapter.path)
 
     async def drop(self, digest: str) -> None:
         await asyncio.shield(asyncio.ensure_future(self._drop(digest)))
@@ -122,12 +173,12 @@ class EngineAdapters:
             if staged is None:
                 return
             if self.calls[digest]:
-                raise Conflict(f"adapter {digest} is in use", code="adapter_in_use")
+                raise Conflict(f"adapter {digest} is in use", code=IN_USE)
             name = self._names.pop(digest, None)
             if (await self._call(core.drop_adapter, staged.number))[0] == "busy":
                 if name is not None:
                     self._names[digest] = name
-                raise Conflict(f"adapter {digest} is in use", code="adapter_in_use")
+                raise Conflict(f"adapter {digest} is in use", code=IN_USE)
             del self._staged[digest]
             self._locks.pop(digest, None)
 

@@ -273,7 +273,8 @@ class VllmEngine:
         client = client_tools.translate(request, given_tools)
         own = adapters.template(call.served)
         unread = template.describe_unread(self._variables, request, own, strict=strict)
-        admission = GrammarAdmission(self._checker, partial(constraints.locate, request))
+        arrival = adapters.arrival(call.served)
+        admission = GrammarAdmission(self._checker, partial(constraints.locate, request), arrival)
         await admission.check_tags(request)
         context = contextvars.copy_context()
         context.run(METER.set, meter)
@@ -340,7 +341,7 @@ class VllmEngine:
         left_out = fields.check(self._fields, request, strict=strict)
         limits.check(request, context, self._bounds)
         base = call.adapter is None
-        known = call.served == self._model if base else adapters.placed(call.served)
+        known = call.served == self._model if base else adapters.may_be_named(call.served)
         if not known or (model != call.served and not (base and model is None)):
             raise EngineFailed(f"{call.served} is not in the engine: the base never answers for it")
         return left_out
@@ -368,8 +369,8 @@ class VllmEngine:
     async def stage(self, adapter: AdapterRef) -> None:
         await self._ready().stage(adapter)
 
-    async def place(self, adapter: AdapterRef, evict: str | None) -> None:
-        await self._ready().place(adapter, evict)
+    async def place(self, adapter: AdapterRef, evict: str | None, patience: float = 0.0) -> None:
+        await self._ready().place(adapter, evict, patience)
 
     async def drop(self, digest: str) -> None:
         await self._ready().drop(digest)

@@ -95,15 +95,22 @@ class LoadPending(Exception):
 class Lease(Protocol):
     """A turn on a target. Leaving its context manager ends it and what still runs."""
 
-    queued_seconds: float
     load_seconds: float
     """Part of `queued_seconds` spent waiting for a load."""
-    swap_seconds: float
-    """Part of `queued_seconds` spent bringing the adapter into its place."""
     is_cold: bool
     """Whether this request caused the load that it waited for."""
     uses_device: bool
     """Whether the work takes time of this machine, which is then charged."""
+
+    @property
+    def queued_seconds(self) -> float:
+        """The wait for a turn and for the adapter's place, so far."""
+        ...
+
+    @property
+    def swap_seconds(self) -> float:
+        """Part of `queued_seconds` spent bringing the adapter into its place."""
+        ...
 
     @property
     def revision(self) -> str | None:

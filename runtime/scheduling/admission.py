@@ -35,6 +35,8 @@ class QueueEntry:
     """Its adapter was in no place when it came."""
     swap_seconds: float = 0.0
     """The part of its wait that its adapter's swap took."""
+    placing_seconds: float = 0.0
+    """How long it waited in the engine, once it had started, for its adapter to come into its place."""
     replica: int = 1
     """Number of the replica where it waits or runs."""
 
@@ -55,8 +57,16 @@ class SlotLease:
         charge: Callable[[QueueEntry, float], None],
     ) -> None:
         self.ticket, self.link, self._give_back, self._charge = ticket, link, give_back, charge
-        self.queued_seconds = (ticket.started or 0.0) - ticket.arrived
-        self.swap_seconds = ticket.swap_seconds
+
+    @property
+    def queued_seconds(self) -> float:
+        """The wait for its turn, and for its adapter's place."""
+        return (self.ticket.started or 0.0) - self.ticket.arrived + self.ticket.placing_seconds
+
+    @property
+    def swap_seconds(self) -> float:
+        """The part of it that its adapter's swap took."""
+        return self.ticket.swap_seconds
 
     @property
     def pool(self) -> str:

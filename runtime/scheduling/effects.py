@@ -5,10 +5,12 @@
 | drop      | Drop                                       | nothing                         |
 | stage     | Stage, and again after the drops before it | staged, or failed               |
 |           | where these had to make room first         |                                 |
+| place     | Place, without probes                      | admitted, then placed or failed |
 | place     | Place, then the adapter's probes           | placed, or failed               |
 
-An adapter counts as placed only when its probes have been answered, so no request starts before that. What comes back
-from an engine that has gone away meanwhile is not passed on.
+Requests of an adapter without probes start as soon as Place is sent: frames keep their order, and the slot lets each
+wait for the place. An adapter with probes counts as placed only when these have been answered. What comes back from an
+engine that has gone away meanwhile is not passed on.
 """
 
 import asyncio
@@ -63,6 +65,7 @@ class AdapterWaiters(Protocol):
     def probes_waiting(self, digest: str) -> list[Probe | None]: ...
     def class_waiting(self, digest: str) -> ServiceClass: ...
     def adapter_staged(self, digest: str) -> None: ...
+    def adapter_admitted(self, digest: str) -> None: ...
     def adapter_placed(self, digest: str) -> None: ...
     def adapter_failed(self, digest: str, error: RoundhouseError) -> None: ...
 
@@ -184,9 +187,16 @@ class AdapterEffects:
 
     async def _place(self, link: SlotLink, digest: str, evict: str | None) -> None:
         ref, began = self._refs[digest], self._clock()
+
+        def admit() -> None:
+            if not any(probes) and self._queue.is_open(link):
+                self._queue.adapter_admitted(digest)
+
         try:
-            await self._retry_while_busy(link, lambda uid: frames.Place(uid, ref, evict))
-            passed = await self._probe(link, ref)
+            self.probes.clear(digest)
+            probes = self._probes_of(digest)
+            await self._retry_while_busy(link, lambda uid: frames.Place(uid, ref, evict), admit)
+            passed = not any(probes) or await self._probe(link, ref)
         except Exception as error:  # as above, and its place would be lost
             self._failed(link, digest, "place", error)
             return
@@ -205,12 +215,14 @@ class AdapterEffects:
             again = Unavailable("The adapter's probe failed.", code="adapter_probe_failed", retry_after=1.0)
             self._queue.adapter_failed(digest, again)
 
-    async def _retry_while_busy(self, link: SlotLink, make: Callable[[int], frames.ToSlot]) -> None:
+    async def _retry_while_busy(
+        self, link: SlotLink, make: Callable[[int], frames.ToSlot], sent: Callable[[], None] = lambda: None
+    ) -> None:
         """Place or drop; retry while the engine ends a cancelled call on that adapter."""
         deadline = self._clock() + STAGE_SECONDS
         while True:
             try:
-                await link.command(make, STAGE_SECONDS)
+                await link.command(make, STAGE_SECONDS, sent)
                 return
             except Conflict:
                 if self._clock() > deadline:
@@ -219,15 +231,16 @@ class AdapterEffects:
 
     async def _probe(self, link: SlotLink, ref: AdapterRef) -> bool:
         """Run the probes of this content. False: none of them allows the adapter."""
-        self.probes.clear(ref.digest)
-        registered = self._registry.probes(ref.digest) if self._registry is not None else ()
-        needed = list(dict.fromkeys([*registered, *self._queue.probes_waiting(ref.digest)]))
-        if not needed:
-            return True
+        needed = self._probes_of(ref.digest)
         probes = [probe for probe in needed if probe is not None]
         waiting = self._queue.class_waiting(ref.digest)
         results = await asyncio.gather(*(self.ask(link, ref, probe, waiting) for probe in probes))
         return None in needed or any(result.passed for result in results)
+
+    def _probes_of(self, digest: str) -> list[Probe | None]:
+        """The probes that are registered for this content, and those under which requests wait for it."""
+        registered = self._registry.probes(digest) if self._registry is not None else ()
+        return list(dict.fromkeys([*registered, *self._queue.probes_waiting(digest)]))
 
     async def _drop(self, link: SlotLink, digest: str) -> None:
         try:

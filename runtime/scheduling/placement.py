@@ -4,6 +4,8 @@ No I/O, no clock of its own, no threads: the caller tells what happened (`enqueu
 `decide(now)` for a plan, which counts as begun the moment it is returned. One instance per loaded base model.
 
 An adapter is on disk, in host memory (staged) or in a device place. A running request holds a lease on its place.
+Once the engine has been told to place an adapter that needs no probe, its requests may start (`admit`): the engine lets
+each wait for the place. No other adapter may take that place before the placement has ended.
 
 Rules; the same numbers stand at the code that carries them out:
  1. The base needs no place. At most `max_requests` requests run at once, and beside them `spare`: there the first of
@@ -23,7 +25,8 @@ Rules; the same numbers stand at the code that carries them out:
     opens again when the need is gone.
  7. Pinned adapters keep their place, and get one when no request needs it. At least one place stays unpinned. One
     that failed is brought in again only when a request needs it, or when it is pinned once more.
- 8. A forgotten or failed adapter leaves as soon as nothing holds it.
+ 8. A forgotten or failed adapter leaves as soon as nothing holds it. The requests that started behind a placement
+    that failed hold its place until they end.
  9. A swap is charged to the team of the first request that waits for the adapter. Each class that waits gets its
     floor of the work (`runtime.scheduling.fair`).
 10. Among the replicas of a model, one with a free turn starts the first in rank of all their lines that it has at hand.
@@ -31,14 +34,15 @@ Rules; the same numbers stand at the code that carries them out:
     that is free, or is away, and brings the adapter in.
 
 The bound on waiting, for requests of one key, whose ranks are arrivals: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D. W
-is max_overtake, R max_requests, S, P and D the longest staging, placing (with its probe) and run; Q requests were
-waiting when it came, for A adapters, its own counted; m = min(places, staging_at_once, max(host, places + 1) - places)
-adapters can be brought in side by side. The argument: for the first one, rule 6 finds a place at the latest after
-`max_overtake`, because an unpinned place that it may not take belongs to a request before it; that place drains within
-D, staging and placing take S and P, and rule 2 gives it the next free slot, within D. Nothing that is younger can be
-put before it in any of the four. Among several keys and teams the same holds for who is first in rank, and it stays
-first, once its class is owed its floor or no class above it waits, until it starts, a team or key that waited before
-has less, or one comes that has no more than it: `runtime.scheduling.fair` bounds how much those get meanwhile.
+is max_overtake, R max_requests, S and P the longest staging and placing (with its probe), D the longest run, with the
+wait in the engine for its adapter's place; Q requests were waiting when it came, for A adapters, its own
+counted; m = min(places, staging_at_once, max(host, places + 1) - places) adapters can be brought in side by side. The
+argument: for the first one, rule 6 finds a place at the latest after `max_overtake`, because an unpinned place that it
+may not take belongs to a request before it; that place drains within D, staging and placing take S and P, and rule 2
+gives it the next free slot, within D. Nothing that is younger can be put before it in any of the four. Among several
+keys and teams the same holds for who is first in rank, and it stays first, once its class is owed its floor or no class
+above it waits, until it starts, a team or key that waited before has less, or one comes that has no more than it:
+`runtime.scheduling.fair` bounds how much those get meanwhile.
 
 A second order of turns is inside the engines for texts, among the items of requests that run:
 `models.batching.plan.Turns`. It knows no ranks.
@@ -49,7 +53,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from registry.errors import Conflict
-from runtime.scheduling.fair import DEFAULT_REQUEST, Pool, QueueRequest, WaitingRequest
+from runtime.scheduling.fair import DEFAULT_REQUEST, Pool, QueueRequest, ShareAccounts, WaitingRequest
 from runtime.scheduling.requests import LaneHead, ModelAccounts, RunningRequests, WaitingRequests
 from runtime.scheduling.tiers import DeviceTier, HostTier, Move, Moves, Pins
 from tenants.caller import ServiceClass
@@ -153,6 +157,8 @@ class Placement:
         self._sizes: tuple[int, int, int, int] | None = None
         self._failed: dict[str, None] = {}
         self._counts: dict[str, Counts] = {}
+        self._payers: dict[str, ShareAccounts] = {}
+        """Whom the swap of an admitted adapter is charged to (rule 9)."""
 
     def _make_tiers(self, host: int, staging_at_once: int) -> None:
         self._device = DeviceTier(self.places)
@@ -176,8 +182,9 @@ class Placement:
         if digest is not None:
             self._forgotten.discard(digest)  # registered again
             self._pins.renew([digest])
-            self._count(digest).hits += digest in self._device
-            self._count(digest).misses += digest not in self._device
+            hit = self._device.settled(digest)
+            self._count(digest).hits += hit
+            self._count(digest).misses += not hit
 
     def check_places(self) -> None:
         """Raises Conflict when the engine has none for adapters."""
@@ -209,18 +216,31 @@ class Placement:
         """
         request = self._running.end(request_id, work)
         if request is not None and request.digest is not None:
-            self._device.release(request.digest)
-            self._used(request.digest, now)
+            if self._device.release(request.digest):
+                self._used(request.digest, now)
+            else:
+                self._remove_failed(request.digest)
 
     def swapped(self, digest: str, work: float) -> None:
         """Rule 9: so much was not done meanwhile. Call it before `placed`."""
+        ties = self._payers.pop(digest, None) or self._first_ties(digest)
+        if ties is not None:
+            ties.charge(work)
+
+    def _first_ties(self, digest: str) -> ShareAccounts | None:
+        """Those of the first request that waits for an adapter."""
         head = self._waiting.head(digest, frozenset())
-        if head is not None:
-            head.request.ties.charge(work)
+        return None if head is None else head.request.ties
 
     def staged(self, digest: str) -> None:
         """A staging ended well."""
         self._host.finish(digest)
+
+    def admit(self, digest: str, now: float) -> None:
+        """The engine has been told to place it: requests may start, which wait in the engine for its place."""
+        ties = self._first_ties(digest)
+        if self._device.admit(digest, now) and ties is not None:
+            self._payers[digest] = ties
 
     def placed(self, digest: str, now: float) -> None:
         """A placement ended well."""
@@ -231,14 +251,18 @@ class Placement:
     def failed(self, digest: str) -> list[str]:
         """A staging or placement failed. Returns the waiting requests that end with it.
 
-        The digest will stand in the next plan's `drop`; an adapter that was to give up its place counts as out.
+        The digest will stand in a plan's `drop` once no request holds its place; an adapter that was to give up its
+        place counts as out.
         """
-        self._device.failed(digest)
-        if digest not in self._device:
-            self._host.remove(digest)
-            self._failed[digest] = None
-            self._pins.failed(digest)
+        self._payers.pop(digest, None)
+        if self._device.failed(digest) and digest not in self._device:
+            self._remove_failed(digest)
         return self._waiting.remove_all(digest)
+
+    def _remove_failed(self, digest: str) -> None:
+        self._host.remove(digest)
+        self._failed[digest] = None
+        self._pins.failed(digest)
 
     def forget(self, digest: str) -> None:
         """The adapter left the registry: drop it once nothing waits or runs with it."""
@@ -267,7 +291,7 @@ class Placement:
         Waiting requests and pins stay. Reports about work begun before the reset must not be passed on any more.
         """
         lost = list(self._running)
-        for table in (self._running, self._device, self._host, self._failed):
+        for table in (self._running, self._device, self._host, self._failed, self._payers):
             table.clear()
         if self._sizes is not None:
             self.places, host, self.max_requests, self._spare = self._sizes
@@ -489,7 +513,7 @@ class Placement:
     def status(self, digest: str) -> AdapterStatus:
         counts = self._counts.get(digest, Counts())
         tier: Tier = "disk"
-        if digest in self._device:
+        if self._device.settled(digest):
             tier = "device"
         elif digest in self._host:
             tier = "host"

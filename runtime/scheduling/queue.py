@@ -309,7 +309,8 @@ class ModelQueue:
         if self._running.pop(ticket.id, None) is None:
             return
         now = self._clock()
-        self._pace.ended(now - (ticket.started or now), ticket.work or ticket.claim.work)
+        seconds = now - (ticket.started or now) - ticket.placing_seconds
+        self._pace.ended(seconds, ticket.work or ticket.claim.work)
         self.policy.finish(ticket.id, now, ticket.work)
         self.pump()
         self._released()
@@ -410,12 +411,24 @@ class ModelQueue:
     def _waiting_for(self, digest: str) -> list[QueueEntry]:
         return [t for t in self._waiting.values() if t.adapter is not None and t.adapter.digest == digest]
 
+    def _running_with(self, digest: str) -> list[QueueEntry]:
+        return [t for t in self._running.values() if t.adapter is not None and t.adapter.digest == digest]
+
     def adapter_staged(self, digest: str) -> None:
         self.policy.staged(digest)
         self.pump()
 
+    def adapter_admitted(self, digest: str) -> None:
+        """Its requests may start: the engine lets them wait for its place."""
+        self.policy.admit(digest, self._clock())
+        self.pump()
+
     def adapter_placed(self, digest: str) -> None:
-        """Requests whose own probe failed are refused; the others may start."""
+        """Refuse the requests whose own probe failed, let the others start, and time those that started before."""
+        now = self._clock()
+        for ticket in self._running_with(digest):
+            ticket.placing_seconds = now - (ticket.started or now)
+            ticket.swap_seconds = self.effects.moved_seconds(digest, ticket.arrived)
         for ticket in list(self._waiting.values()):
             if ticket.adapter is not None and ticket.adapter.digest == digest:
                 refusal = self.effects.probes.refusal(digest, ticket.probe)
@@ -424,11 +437,14 @@ class ModelQueue:
                     self.policy.cancel(ticket.id)
         stats = self.effects.stats.get(digest, AdapterStats())  # none: it was forgotten on its way
         self.policy.swapped(digest, self._pace.work(stats.place_seconds))
-        self.policy.placed(digest, self._clock())
+        self.policy.placed(digest, now)
         self.pump()
 
     def adapter_failed(self, digest: str, error: RoundhouseError) -> None:
-        """Fail the requests that wait for this adapter; the engine and others go on."""
+        """Fail the requests that wait for this adapter, or for its place; the engine and others go on."""
+        for ticket in self._running_with(digest):
+            if ticket.aborted is not None and not ticket.aborted.done():
+                ticket.aborted.set_result(error)
         for request in self.policy.failed(digest):
             ticket = self._waiting[request]
             if not ticket.turn.done():

@@ -104,10 +104,22 @@ class HostTier:
 class _Place:
     leases: int
     last_use: float
+    victim: str | None
+    """Whose place it takes."""
+    settled: bool = False
+    """Whether its move has ended. Before, requests may run behind it, and nobody may take the place."""
 
 
 class DeviceTier:
-    """The places that rules 5 to 7 of `runtime.scheduling.placement` give and take."""
+    """The places that rules 5 to 7 of `runtime.scheduling.placement` give and take.
+
+    | a place      | `admit`          | `arrived` | `failed`                  | the last lease ends |
+    |--------------|------------------|-----------|---------------------------|---------------------|
+    | on the way   | open, unsettled  | settled   | free                      | -                   |
+    | unsettled    | -                | settled   | free; with leases: failed | -                   |
+    | settled      | -                | -         | -                         | -                   |
+    | failed       | -                | -         | -                         | free                |
+    """
 
     def __init__(self, places: int) -> None:
         self.places = places
@@ -115,14 +127,20 @@ class DeviceTier:
         """In a place that takes no new request."""
         self._placed: dict[str, _Place] = {}
         self._placing: dict[str, str | None] = {}  # digest -> the one whose place it takes
+        self._failed: dict[str, int] = {}  # digest -> leases
 
     def __contains__(self, digest: object) -> bool:
-        """In a place."""
+        """In a place, or so far on its way that requests may start."""
         return digest in self._placed
 
     def __iter__(self) -> Iterator[str]:
-        """Adapters in places."""
-        return iter(self._placed)
+        """Adapters that are in their places for certain."""
+        return (digest for digest, place in self._placed.items() if place.settled)
+
+    def settled(self, digest: str) -> bool:
+        """In its place for certain."""
+        place = self._placed.get(digest)
+        return place is not None and place.settled
 
     def open(self) -> list[str]:
         """Adapters in places that take new requests."""
@@ -131,19 +149,23 @@ class DeviceTier:
     @property
     def free(self) -> int:
         """Places without an adapter in them or on the way."""
-        return self.places - len(self._placed) - len(self._placing)
+        return self.places - len(self._placed) - len(self._placing) - len(self._failed)
 
     def touched(self) -> set[str]:
         """Whether the engine may still touch its host copy: it is in a place or moves."""
-        return {*self._placed, *self._placing, *(d for d in self._placing.values() if d is not None)}
+        incoming = self.incoming()
+        leaving = (digest for digest in incoming.values() if digest is not None)
+        return {*self._placed, *incoming, *leaving, *self._failed}
 
     def incoming(self) -> dict[str, str | None]:
         """On the way into a place, with the one whose place that was."""
-        return dict(self._placing)
+        unsettled = {digest: place.victim for digest, place in self._placed.items() if not place.settled}
+        return self._placing | unsettled
 
     def moving(self, digest: str) -> bool:
         """On its way into a place or out of one."""
-        return digest in self._placing or digest in self._placing.values()
+        incoming = self.incoming()
+        return digest in incoming or digest in incoming.values()
 
     def move(self, digest: str, victim: str | None) -> None:
         """Note that `digest` moves into a free place, or into that of `victim`."""
@@ -151,17 +173,32 @@ class DeviceTier:
             del self._placed[victim]
         self._placing[digest] = victim
 
-    def arrived(self, digest: str, now: float) -> bool:
-        """A move ended well. False: none was begun."""
+    def admit(self, digest: str, now: float) -> bool:
+        """Let requests start behind a move that goes on. False: none was begun."""
         if digest not in self._placing:
             return False
-        del self._placing[digest]
-        self._placed[digest] = _Place(0, now)
+        self._placed[digest] = _Place(0, now, self._placing.pop(digest))
         return True
 
-    def failed(self, digest: str) -> None:
-        """A move ended badly: the place is free, and its victim is out."""
+    def arrived(self, digest: str, now: float) -> bool:
+        """A move ended well. False: none was begun."""
+        self.admit(digest, now)
+        place = self._placed.get(digest)
+        if place is None or place.settled:
+            return False
+        place.settled = True
+        return True
+
+    def failed(self, digest: str) -> bool:
+        """A move ended badly: the victim is out, and the place is free unless requests still hold it (False)."""
         self._placing.pop(digest, None)
+        place = self._placed.get(digest)
+        if place is None or place.settled:
+            return True
+        del self._placed[digest]
+        if place.leases:
+            self._failed[digest] = place.leases
+        return not place.leases
 
     def remove(self, digest: str) -> None:
         self._placed.pop(digest, None)
@@ -169,21 +206,31 @@ class DeviceTier:
     def clear(self) -> None:
         self._placed.clear()
         self._placing.clear()
+        self._failed.clear()
         self.closing.clear()
 
     def lease(self, digest: str) -> None:
         self._placed[digest].leases += 1
 
-    def release(self, digest: str) -> None:
-        self._placed[digest].leases -= 1
+    def release(self, digest: str) -> bool:
+        """A request with it has ended. False: the last one that held a failed place."""
+        if digest not in self._failed:
+            self._placed[digest].leases -= 1
+            return True
+        self._failed[digest] -= 1
+        if self._failed[digest]:
+            return True
+        del self._failed[digest]
+        return False
 
     def leases(self, digest: str) -> int:
         """Running requests with it; 0 when it is in no place."""
         place = self._placed.get(digest)
-        return place.leases if place is not None else 0
+        return place.leases if place is not None else self._failed.get(digest, 0)
 
     def used(self, digest: str, now: float) -> None:
-        self._placed[digest].last_use = now
+        if digest in self._placed:
+            self._placed[digest].last_use = now
 
     def last_use(self, digest: str) -> float:
         return self._placed[digest].last_use

@@ -240,9 +240,12 @@ class SlotLink(Protocol):
         """The engine's own metrics as Prometheus text; empty: none within `timeout` s."""
         ...
 
-    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> MemoryFootprint | None:
+    async def command(
+        self, make: Callable[[int], frames.ToSlot], timeout: float, sent: Callable[[], None] = lambda: None
+    ) -> MemoryFootprint | None:
         """A call without events; what is held after a sleep or a wake.
 
+        `sent` is called once the frame is on its way: frames that are sent from then on come after it.
         Raises EngineFailed after `timeout` seconds, or the slot's error.
         """
         ...

@@ -38,6 +38,8 @@ from runtime.slots import frames
 
 log = logging.getLogger("roundhouse.slot")
 STAY_SECONDS = 10.0
+BUSY_SECONDS = 30.0
+"""How long an adapter waits for the place of another one whose cancelled calls have yet to end."""
 CLOSE_SECONDS = 4.0  # LitServe gives a worker 5 s between SIGTERM and SIGKILL
 
 
@@ -236,7 +238,7 @@ class SlotServer:
                 case frames.Stage():
                     await cast(ChatEngine, engine).stage(frame.adapter)
                 case frames.Place():
-                    await cast(ChatEngine, engine).place(frame.adapter, frame.evict)
+                    await cast(ChatEngine, engine).place(frame.adapter, frame.evict, BUSY_SECONDS)
                 case frames.Drop():
                     await cast(ChatEngine, engine).drop(frame.digest)
         finally:

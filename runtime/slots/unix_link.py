@@ -130,8 +130,11 @@ class UnixSlotLink:
     def forget(self, uid: int) -> None:
         self._calls.pop(uid, None)
 
-    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> MemoryFootprint | None:
+    async def command(
+        self, make: Callable[[int], frames.ToSlot], timeout: float, sent: Callable[[], None] = lambda: None
+    ) -> MemoryFootprint | None:
         async with self.call(make) as call:
+            sent()
             try:
                 await asyncio.wait_for(call.done(), timeout)
             except TimeoutError:

@@ -1,6 +1,7 @@
 """A scripted engine for tests of policy: gates to hold it, witnesses of what it saw. Never used by the server."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,8 +60,14 @@ class FakeEngine:
     staged: list[str] = field(default_factory=list)
     places: set[str] = field(default_factory=set)
     dropped: list[str] = field(default_factory=list)
+    arrivals: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+    """Of adapters on their way into a place: calls wait for it."""
+    place_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    place_error: RoundhouseError | None = None
+    in_use: Counter[str | None] = field(default_factory=Counter)
+    """Running calls by adapter."""
     conflicts: int = 0
-    """How many placements, or drops, are refused before one is done."""
+    """How many times a placement, or a drop, finds the adapter in use."""
     full: int = 0
     """How many stagings find no room before one does."""
     probe_answer: str = "fine"
@@ -86,6 +93,7 @@ class FakeEngine:
         self.load_gate.set()
         self.ping_gate.set()
         self.sleep_gate.set()
+        self.place_gate.set()
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
         report(Progress(phase="weights", fraction=0.5))
@@ -129,7 +137,10 @@ class FakeEngine:
 
     async def _events(self, request: HttpCall) -> AsyncGenerator[Event, None]:
         assert not self.sleeps, "a request met a sleeping engine"
-        if request.adapter is not None and request.adapter.digest not in self.places:
+        digest = None if request.adapter is None else request.adapter.digest
+        if digest is not None and (arrival := self.arrivals.get(digest)) is not None:
+            await asyncio.shield(arrival)
+        if digest is not None and digest not in self.places:
             raise EngineFailed("the adapter is in no place")
         if b"cache_salt" in request.body:  # runtime.scheduling.probes
             self.answered.append(("probe", request.served))
@@ -142,6 +153,7 @@ class FakeEngine:
         self.answered.append(("call", request.adapter.digest if request.adapter else request.served))
         self.running += 1
         self.most_running = max(self.most_running, self.running)
+        self.in_use[digest] += 1
         sent = 0
         try:
             yield ResponseStart(status=200, content_type="text/event-stream")
@@ -155,6 +167,7 @@ class FakeEngine:
             raise
         finally:
             self.running -= 1
+            self.in_use[digest] -= 1
 
     async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]:
         await self.gate.wait()
@@ -170,14 +183,31 @@ class FakeEngine:
             raise Conflict("no host room", code="adapters_full")
         self.staged.append(adapter.digest)
 
-    async def place(self, adapter: AdapterRef, evict: str | None) -> None:
-        if self.conflicts:
-            self.conflicts -= 1
-            raise Conflict("the place is in use", code="adapter_in_use")
+    async def place(self, adapter: AdapterRef, evict: str | None, patience: float = 0.0) -> None:
         assert adapter.digest in self.staged, "placed before it was staged"
-        if evict is not None:
-            self.places.remove(evict)
-        self.places.add(adapter.digest)
+        assert adapter.digest not in self.arrivals, "placed twice at a time"
+        arrival = self.arrivals[adapter.digest] = asyncio.get_running_loop().create_future()
+        arrival.add_done_callback(lambda done: done.exception())
+        try:
+            while patience and (self.conflicts or (evict is not None and self.in_use[evict])):
+                self.conflicts = max(0, self.conflicts - 1)
+                await asyncio.sleep(0.001)
+            await self.place_gate.wait()
+            if evict is not None:
+                assert not self.in_use[evict], "the place of an adapter that a call uses"
+                self.places.remove(evict)
+            if self.place_error is not None:
+                raise self.place_error
+            self.places.add(adapter.digest)
+        except RoundhouseError as error:
+            arrival.set_exception(
+                EngineFailed(f"The adapter could not be loaded: {error.message}", code="adapter_failed")
+            )
+            raise
+        else:
+            arrival.set_result(None)
+        finally:
+            del self.arrivals[adapter.digest]
 
     async def drop(self, digest: str) -> None:
         if self.conflicts:

@@ -1,6 +1,7 @@
 """Checks before a request enters the engine: its grammar, from whatever field of any API, and its tokens."""
 
 import asyncio
+from collections.abc import Coroutine
 from contextvars import ContextVar
 from typing import Any
 
@@ -45,8 +46,9 @@ ADMISSION: ContextVar["GrammarAdmission | None"] = ContextVar("roundhouse_admiss
 class GrammarAdmission:
     """One call's admission: whether it has entered the engine, and why it was refused."""
 
-    def __init__(self, checker: GrammarChecker, locate: Locate) -> None:
-        self._locate = locate
+    def __init__(self, checker: GrammarChecker, locate: Locate, arrival: asyncio.Future[None] | None = None) -> None:
+        """arrival: of the call's adapter in its place; None: it is there."""
+        self._locate, self._arrival = locate, arrival
         self.decided = asyncio.Event()
         self.refusal: RoundhouseError | None = None
         self.constrained = False
@@ -58,13 +60,15 @@ class GrammarAdmission:
         self._has_left = False
 
     async def admit(self, constraint: Any) -> None:
-        """Check a constraint. Raises an error of vLLM's, which it answers with a 400 that is not passed on: `refusal`
-        is the answer.
+        """Check a constraint, and wait for the adapter. Raises an error of vLLM's, which it answers with a 400 that is
+        not passed on: `refusal` is the answer.
         """
         try:
             if constraint is not None:
-                await self._check(constraint)
+                await self._wait(self._checker.check(constraint, self._locate))
                 self.constrained = bool(grammars.fields_of(constraint)[0])
+            if self._arrival is not None:
+                await self._wait(_arrived(self._arrival))
         except RoundhouseError as error:
             self.refuse(error)
             raise grammars.refused() from None
@@ -75,8 +79,8 @@ class GrammarAdmission:
         self.refusal = error
         self.decided.set()
 
-    async def _check(self, constraint: Any) -> None:
-        check = asyncio.get_running_loop().create_task(self._checker.check(constraint, self._locate))
+    async def _wait(self, work: Coroutine[Any, Any, None]) -> None:
+        check = asyncio.get_running_loop().create_task(work)
         self._checks.add(check)
         try:
             await check
@@ -98,6 +102,11 @@ class GrammarAdmission:
         self._has_left = True
         for check in self._checks:
             check.cancel()
+
+
+async def _arrived(arrival: asyncio.Future[None]) -> None:
+    """Raises the error with which the adapter did not arrive. Other calls may wait for it, too."""
+    await asyncio.shield(arrival)
 
 
 class _Constraint(msgspec.Struct):

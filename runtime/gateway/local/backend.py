@@ -240,8 +240,15 @@ class LocalLease:
         self._target, self._adapter, self._stack = target, adapter, calls
         self._calls: list[FrameCall] = []
         self._tokens = 0
-        self.queued_seconds, self.swap_seconds = turn.queued_seconds, turn.swap_seconds
         self.load_seconds, self.is_cold = 0.0, False
+
+    @property
+    def queued_seconds(self) -> float:
+        return self.turn.queued_seconds
+
+    @property
+    def swap_seconds(self) -> float:
+        return self.turn.swap_seconds
 
     @property
     def revision(self) -> str:

@@ -67,7 +67,7 @@ class Bench:
 
     async def hold(self, *adapters: AdapterRef) -> None:
         """Exactly these adapters in places."""
-        placed = [ref for ref in self.adapters if self.engine._adapters.placed(ref.digest)]  # type: ignore[union-attr]
+        placed = [ref for ref in self.adapters if self.engine._adapters.may_be_named(ref.digest)]  # type: ignore[union-attr]
         for ref in placed:
             if ref not in adapters:
                 await self.engine.drop(ref.digest)

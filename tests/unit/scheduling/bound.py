@@ -18,8 +18,9 @@ def wait_bound(
 ) -> float:
     """Seconds within which a request starts where ranks are arrivals: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D.
 
-    W max_overtake, R max_requests, S, P, D the longest staging, placing (with its probe) and run; Q (`ahead`) requests
-    were waiting when it came, for A (`adapters_ahead`) adapters, its own counted.
+    W max_overtake, R max_requests, S and P the longest staging and placing (with its probe), D the longest run, with
+    the wait in the engine for its adapter's place; Q (`ahead`) requests were waiting when it came, for A
+    (`adapters_ahead`) adapters, its own counted.
     m = min(places, staging_at_once, max(host, places + 1) - places) adapters can be brought in side by side.
     `places`: the unpinned ones.
     """

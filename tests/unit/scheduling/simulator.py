@@ -22,6 +22,10 @@ class Witness:
     staging: set[str] = field(default_factory=set)
     placed: set[str] = field(default_factory=set)
     placing: dict[str, str | None] = field(default_factory=dict)
+    admitted: set[str] = field(default_factory=set)
+    """On the way into a place, with requests that may start behind it."""
+    failed: set[str] = field(default_factory=set)
+    """Not placed after all, while requests that started behind it have yet to end."""
     pinned: set[str] = field(default_factory=set)
     waiting: dict[str, str | None] = field(default_factory=dict)
     running: dict[str, str | None] = field(default_factory=dict)
@@ -32,10 +36,11 @@ class Witness:
 
     def obey(self, plan: PlacementPlan) -> None:
         leases = self.leases()
-        in_place = {*self.placed, *self.placing, *(d for d in self.placing.values() if d)}
+        in_place = {*self.placed, *self.placing, *(d for d in self.placing.values() if d), *self.failed}
         for digest in plan.drop:
             assert not leases[digest], "dropped under a lease"
             assert digest not in self.placing, "dropped while it was placed"
+            assert digest not in self.placing.values(), "dropped while it gave up its place"
             self.staged.discard(digest)
             self.staging.discard(digest)
             self.placed.discard(digest)
@@ -49,14 +54,14 @@ class Witness:
                 self.placed.remove(evict)
             self.placing[digest] = evict
             self.placements += 1
-        assert len(self.placed) + len(self.placing) <= self.places, "more adapters than places"
+        assert len(self.placed) + len(self.placing) + len(self.failed) <= self.places, "more adapters than places"
         for digest in plan.stage:
             assert digest not in self.staged | self.staging, "staged twice"
             self.staging.add(digest)
         assert len(self.staged | self.staging) <= max(self.host, self.places + 1), "more than host memory holds"
         for request in plan.start:
             needed = self.waiting.pop(request)
-            assert needed is None or needed in self.placed, "started without a place"
+            assert needed is None or needed in self.placed | self.admitted, "started without a place"
             self.running[request] = needed
         assert len(self.running) <= self.max_requests, "too many at once"
 
@@ -65,8 +70,30 @@ class Witness:
         self.staged.add(digest)
         self.policy.staged(digest)
 
+    def admit(self, digest: str, now: float) -> None:
+        self.admitted.add(digest)
+        self.policy.admit(digest, now)
+
+    def fail_placing(self, digest: str) -> None:
+        del self.placing[digest]
+        self.admitted.discard(digest)
+        if self.leases()[digest]:
+            self.failed.add(digest)
+        else:
+            self.staged.discard(digest)
+
+    def finish(self, request: str, now: float) -> str | None:
+        """Returns the adapter of the request."""
+        digest = self.running.pop(request)
+        if digest in self.failed and not self.leases()[digest]:
+            self.failed.remove(digest)
+            self.staged.discard(digest)
+        self.policy.finish(request, now)
+        return digest
+
     def finish_placing(self, digest: str, now: float) -> None:
         del self.placing[digest]
+        self.admitted.discard(digest)
         self.placed.add(digest)
         self.policy.placed(digest, now)
 
@@ -98,10 +125,14 @@ def simulate(
     *,
     stage: float,
     place: float,
+    early: bool = False,
     until: float = 1e9,
     after: Callable[[str, str | None, float], Arrival | None] = lambda request, digest, now: None,
 ) -> list[Served]:
-    """Run a trace in virtual time. `after` may answer a finished request with the next one of its client."""
+    """Run a trace in virtual time. `after` may answer a finished request with the next one of its client.
+
+    early: requests start as soon as the engine has been told to place their adapter, and run once it is in its place.
+    """
     policy, counter = witness.policy, itertools.count()
     events: list[tuple[float, int, str, object]] = []
 
@@ -113,6 +144,7 @@ def simulate(
     upcoming: dict[str, Served] = {}
     served: list[Served] = []
     alarms: set[float] = set()
+    placed_at: dict[str, float] = {}
     while events and events[0][0] <= until:
         now, _, kind, what = heapq.heappop(events)
         if kind == "arrive":
@@ -127,21 +159,26 @@ def simulate(
         elif kind == "placed":
             witness.finish_placing(str(what), now)
         elif kind == "finish":
-            digest = witness.running.pop(str(what))
-            policy.finish(str(what), now)
+            digest = witness.finish(str(what), now)
             following = after(str(what), digest, now)
             if following is not None:
                 push(following.at, "arrive", following)
+        elif kind == "sent":
+            witness.admit(str(what), now)
         plan = policy.decide(now)
         witness.obey(plan)
         for digest in plan.stage:
             push(now + stage, "staged", digest)
         for digest, _evict in plan.place:
+            placed_at[digest] = now + place
             push(now + place, "placed", digest)
+            if early:
+                push(now, "sent", digest)
         for request in plan.start:
-            upcoming[request].started = now
+            digest = witness.running[request]
+            upcoming[request].started = max(now, placed_at.get(digest, now)) if digest else now
             served.append(upcoming.pop(request))
-            push(now + served[-1].arrival.seconds, "finish", request)
+            push(served[-1].started + served[-1].arrival.seconds, "finish", request)
         if plan.wake_at is not None:
             assert plan.wake_at > now
             if plan.wake_at not in alarms:

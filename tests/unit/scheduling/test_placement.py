@@ -18,8 +18,10 @@ def witness(places: int, host: int, max_requests: int, max_overtake: float, at_o
     return Witness(policy, places, host, max_requests)
 
 
-def within_bound(seen: Witness, done: list[Served], stage: float, place: float, at_once: int) -> None:
-    longest = max(served.arrival.seconds for served in done)
+def within_bound(
+    seen: Witness, done: list[Served], stage: float, place: float, at_once: int, *, early: bool = False
+) -> None:
+    longest = max(served.arrival.seconds for served in done) + (place if early else 0.0)
     for served in done:
         bound = wait_bound(
             places=seen.places - len(seen.pinned), host=seen.host, max_requests=seen.max_requests,
@@ -44,10 +46,11 @@ arrival = st.tuples(st.floats(0, 1.0), st.none() | st.integers(0, 11), seconds)
     pins=st.integers(0, 2),
     stage=st.sampled_from([0.0, 0.01, 0.5]),
     place=st.sampled_from([0.0, 0.01, 0.3]),
+    early=st.booleans(),
 )
 def test_every_request_starts_within_the_bound_and_no_step_is_illegal(
     steps: list[tuple[float, int | None, float]], places: int, extra: int, slots: int, overtake: float, at_once: int,
-    pins: int, stage: float, place: float,
+    pins: int, stage: float, place: float, early: bool,
 ) -> None:  # fmt: skip
     seen = witness(places, places + extra, slots, overtake, at_once)
     for name in NAMES[: min(pins, places - 1)]:
@@ -57,8 +60,8 @@ def test_every_request_starts_within_the_bound_and_no_step_is_illegal(
     for gap, digest, length in steps:
         now += gap
         trace.append(Arrival(now, None if digest is None else NAMES[digest], length))
-    done = simulate(seen, trace, stage=stage, place=place)
-    within_bound(seen, done, stage, place, at_once)
+    done = simulate(seen, trace, stage=stage, place=place, early=early)
+    within_bound(seen, done, stage, place, at_once, early=early)
 
 
 def test_a_hot_for_ever_and_b_comes() -> None:

@@ -44,9 +44,7 @@ class Anything(RuleBasedStateMachine):
     @precondition(lambda self: self.seen.running)
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(sorted(self.seen.running)))
-        del self.seen.running[request]
-        self.seen.policy.finish(request, self.now)
+        self.seen.finish(data.draw(st.sampled_from(sorted(self.seen.running))), self.now)
 
     @precondition(lambda self: self.seen.waiting)
     @rule(data=st.data())
@@ -65,13 +63,18 @@ class Anything(RuleBasedStateMachine):
         else:
             self.seen.finish_staging(digest)
 
+    @precondition(lambda self: self.seen.placing.keys() - self.seen.admitted)
+    @rule(data=st.data())
+    def placing_is_sent(self, data: st.DataObject) -> None:
+        waiting = sorted(self.seen.placing.keys() - self.seen.admitted)
+        self.seen.admit(data.draw(st.sampled_from(waiting)), self.now)
+
     @precondition(lambda self: self.seen.placing)
     @rule(data=st.data(), fails=st.booleans())
     def placing_ends(self, data: st.DataObject, fails: bool) -> None:
         digest = data.draw(st.sampled_from(sorted(self.seen.placing)))
         if fails:
-            del self.seen.placing[digest]
-            self.seen.staged.discard(digest)
+            self.seen.fail_placing(digest)
             self.fail(digest)
         else:
             self.seen.finish_placing(digest, self.now)
@@ -104,7 +107,8 @@ class Anything(RuleBasedStateMachine):
     def restart(self) -> None:
         lost = self.seen.policy.reset()
         assert set(lost) == set(self.seen.running)
-        for table in (self.seen.running, self.seen.placing, self.seen.staged, self.seen.staging, self.seen.placed):
+        seen = self.seen
+        for table in (seen.running, seen.placing, seen.staged, seen.staging, seen.placed, seen.admitted, seen.failed):
             table.clear()
 
     @invariant()
@@ -125,8 +129,7 @@ class Anything(RuleBasedStateMachine):
             for digest in list(self.seen.placing):
                 self.seen.finish_placing(digest, self.now)
             for request in list(self.seen.running):
-                del self.seen.running[request]
-                self.seen.policy.finish(request, self.now)
+                self.seen.finish(request, self.now)
             self.now += 2.0
         assert not self.seen.waiting, "starved"
 

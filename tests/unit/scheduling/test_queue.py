@@ -240,20 +240,14 @@ async def test_retry_after_is_at_most_a_minute(world: World) -> None:
 
 
 async def test_an_adapter_that_is_removed_on_its_way_gives_its_place_back(world: World) -> None:
-    gate, begun, place = asyncio.Event(), asyncio.Event(), world.engine.place
-
-    async def slowly(ref: AdapterRef, evict: str | None) -> None:
-        begun.set()
-        await gate.wait()
-        await place(ref, evict)
-
-    world.engine.place = slowly  # type: ignore[method-assign]
+    world.engine.place_gate.clear()
     asks = asyncio.create_task(ask(world, adapter("a")))
-    await begun.wait()
+    while not world.engine.arrivals:
+        await asyncio.sleep(0.001)
     asks.cancel()
     await asyncio.gather(asks, return_exceptions=True)
     world.queue.forget_adapter(adapter("a").digest)
-    gate.set()
+    world.engine.place_gate.set()
     await dropped(world, adapter("a"))
     assert (world.queue.policy.moving(), world.queue.policy.resident()) == ({}, ())
     assert await asyncio.gather(*(ask(world, adapter(letter)) for letter in "bc")) == [5, 5]
