@@ -115,9 +115,9 @@ async def test_swaps_with_calls_right_behind_them_never_answer_with_other_weight
         placing = asyncio.create_task(bench.engine.place(newcomer, victim.digest))
         await asyncio.sleep(0)
         stays = chance.choice(placed)
-        asked = (newcomer, None, stays, newcomer)
-        answers = await asyncio.gather(*(bench.greedy(f"swap {number}", ref, 8) for ref in asked))
-        for ref, (prompt, answer) in zip(asked, answers, strict=True):
+        named = (newcomer, None, stays, newcomer)
+        answers = await asyncio.gather(*(bench.greedy(f"swap {number}", ref, 8) for ref in named))
+        for ref, (prompt, answer) in zip(named, answers, strict=True):
             assert bench.oracle.agrees(ref, prompt, answer), (number, ref)
         await placing
         await bench.engine.drop(victim.digest)

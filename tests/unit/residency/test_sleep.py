@@ -13,6 +13,7 @@ from runtime.config.budgets import DeviceBudget
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
+from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World, recipe
 from tests.unit.residency.sleepers import can_sleep, reached, used_bytes, world_of_sleepers
 
@@ -168,6 +169,13 @@ async def test_two_that_fall_asleep_into_room_for_one_do_not_wait_for_each_other
     assert sorted(world.state(name).value for name in "ab") == ["absent", "asleep"]
 
 
+async def in_place(engine: FakeEngine, adapter: AdapterRef) -> None:
+    """Return once no other adapter than this one is in a place."""
+    async with asyncio.timeout(200):
+        while engine.places != {adapter.digest}:
+            await asyncio.sleep(0.001)
+
+
 async def test_adapters_are_brought_in_again_after_a_wake(tmp_path: Path) -> None:
     world = World(tmp_path, "ab", budget=115)
     world.pool.make = can_sleep
@@ -177,7 +185,7 @@ async def test_adapters_are_brought_in_again_after_a_wake(tmp_path: Path) -> Non
     for turn in range(2):
         async with await queue.acquire(adapter):
             engine = world.pool.engines[0]
-            assert engine.places == {adapter.digest}
+            await in_place(engine, adapter)
             assert engine.naps == turn
         assert queue.policy.status(adapter.digest).tier == "device"
         await world.ask("b")
@@ -218,8 +226,9 @@ async def test_an_adapter_on_its_way_arrives_before_the_engine_sleeps(tmp_path: 
     assert world.pool.engines[0].naps == 0, "a staging is under way"
     checked.set()
     assert await other
-    (await requested).release()
-    assert world.pool.engines[0].places == {adapter.digest}
+    lease = await requested
+    await in_place(world.pool.engines[0], adapter)
+    lease.release()
     await world.manager.close()
     await world.pool.close()
 

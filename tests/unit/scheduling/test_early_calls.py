@@ -79,8 +79,8 @@ async def test_a_failed_place_fails_the_requests_behind_it_and_no_others(world: 
     assert await asyncio.gather(*(ask(world, adapter(letter)) for letter in "abca")) == [5] * 4
 
 
-async def test_a_request_that_holds_a_failed_place_is_told_by_the_gateway_too(world: World) -> None:
-    """Its slot may hang, and say nothing."""
+async def test_the_gateway_ends_a_request_that_holds_a_failed_place(world: World) -> None:
+    """Its slot may hang."""
     world.engine.place_gate.clear()
     lease = await world.queue.acquire(adapter("a"))
     world.queue.adapter_failed(
