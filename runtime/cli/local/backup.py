@@ -43,7 +43,7 @@ BY_DIGEST = ("store", "routers")
 MERGED, RECIPES = "merged", "recipes"
 FOLDERS = (*BY_DIGEST, MERGED, RECIPES, "providers")
 FILES = "files"
-_TEXTS = ("lines", "batches", "pieces", "files")
+_TEXTS = ("lines", "batches", "outbox", "pieces", "files")
 """Tables of `batches` in which texts of requests and answers are, or what makes no sense without them."""
 PEPPER, MANIFEST = "pepper", "backup.json"
 PART = ".roundhouse-backup-"
@@ -198,10 +198,10 @@ def _remove_texts(database: Path) -> None:
         return
     with closing(sqlite3.connect(database)) as copy:
         there = {name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if not there.issuperset(_TEXTS):
+        if not there.intersection(_TEXTS):
             return
         with copy:
-            for name in _TEXTS:
+            for name in there.intersection(_TEXTS):  # an earlier version's database has fewer
                 copy.execute(f"DELETE FROM {name}")
         copy.execute("VACUUM")
 

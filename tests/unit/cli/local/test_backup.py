@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ import yaml
 
 from adapters.content.forms import CONFIG, TENSORS
 from adapters.store import MARK, Store
+from batches.callbacks.outbox import OutboxTable
+from batches.callbacks.webhooks import WebhookTable
 from batches.content.folder import FolderBytes
 from batches.files import FileTable
 from batches.lines import LineTable
+from batches.rates import RateTable
 from batches.records import BatchRecord, FileRecord, NewLine
 from batches.runners import RunnerTable
 from batches.storage.opening import has_tables, prepare
@@ -337,12 +341,18 @@ def test_texts_of_batches_are_copied_only_on_request(tmp_path: Path, files: bool
         pass
     database = open_tables(data)
     prepare(database)
-    tables = BatchTables(FileTable(database), BatchTable(database), LineTable(database), RunnerTable(database, "s"))
+    tables = BatchTables(
+        FileTable(database), BatchTable(database), LineTable(database), RunnerTable(database, "s"),
+        RateTable(database, "s"), OutboxTable(database), WebhookTable(database),
+    )  # fmt: skip
     tables.files.create(FileRecord("file-1", "default", "swordfish.jsonl", "batch", 9, 1.0))
     batch = BatchRecord("batch_1", "default", "", "openai", "/v1/embeddings", "file-1", 2.0, 3600)
     assert tables.batches.create(batch) is not None
     assert tables.lines.add("batch_1", [NewLine(0, "swordfish", "m", 0, 9)])
     assert tables.batches.start("batch_1", 3.0)
+    called = replace(batch, id="batch_2", callback="https://swordfish.example")
+    assert tables.batches.create(called) is not None
+    assert tables.batches.fail("batch_2", 4.0, [])
     database.close()
     (data / "files" / "incoming").mkdir(parents=True)
     (data / "files" / "incoming" / "half").write_bytes(b"swordfish")
@@ -356,5 +366,7 @@ def test_texts_of_batches_are_copied_only_on_request(tmp_path: Path, files: bool
     assert has_tables(again)
     assert (FileTable(again).get("file-1") is not None) == files
     assert ([one.id for one in BatchTable(again).unfinished()] == ["batch_1"]) == files
+    assert bool(OutboxTable(again).of("batch_2")) == files, "a restored server does not send what it knows no batch of"
+    assert WebhookTable(again).signer("default") is not None
     assert (FolderBytes(tmp_path / "new").read("file-1", 0, 9) == b"swordfish") if files else True
     again.close()
