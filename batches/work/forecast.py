@@ -4,8 +4,8 @@
    same batch and name count first, then those of the name, then those of the call.
 2. A model's rate is the work of lines that ended while others waited, over that time: what others took of the model,
    and what models took of each other, is in it.
-3. Batches share a rate as `policy` orders them: higher levels first; teams of a level by weight; a team's batches one
-   after the other.
+3. Batches share a rate as `policy` orders them: higher levels first; late batches one after the other; teams of another
+   level by weight, and a team's batches one after the other.
 4. A batch ends with the last of its models. The likely time is the middle of three; early and late are as far from it,
    as a factor, as rates vary and as little as is known of the lines.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from cachetools import LRUCache
 
 from batches.records import Forecast
+from batches.work.policy import Level, order_of
 from models.messages import Usage
 from models.work import ANSWER_TOKEN, read_work
 
@@ -33,6 +34,8 @@ KNOWN = 5
 """Ended lines from which on their mean counts for others of that kind."""
 BYTE_WORK, ANSWER_WORK = 0.2, 128 * ANSWER_TOKEN
 """Of a byte and of an answer, before any line of that call has ended."""
+LINE_BYTES = 500
+"""Of a line, until then."""
 READ_ONLY = frozenset(("/v1/embeddings", "/v1/rerank", "/v2/rerank"))
 """Calls whose answers have no tokens."""
 
@@ -66,7 +69,7 @@ class RateMeter:
         elif self._work:
             self._work = 0.0  # of lines that had the model to themselves
         self._seen = now if is_full else None
-        if self._seconds >= WINDOW_SECONDS:
+        if self._seconds >= WINDOW_SECONDS and (self._work or self._count):  # the first lines may take longer
             self._take(self._work / self._seconds)
             self._seconds = self._work = 0.0
 
@@ -92,10 +95,13 @@ class _Mean:
     byte: float = 0.0
     """Work of reading a byte."""
     answer: float = 0.0
+    size: float = 0.0
+    """Bytes of a line."""
 
-    def add(self, byte: float, answer: float) -> None:
+    def add(self, byte: float, answer: float, size: int) -> None:
         self.count += 1
         part = max(1 / self.count, 0.01)
+        self.size += part * (size - self.size)
         self.byte += part * (byte - self.byte)
         self.answer += part * (answer - self.answer)
 
@@ -113,7 +119,7 @@ class LineWork:
             mean = self._means.get(key)
             if mean is None:
                 mean = self._means[key] = _Mean()
-            mean.add(byte, answer)
+            mean.add(byte, answer, size)
 
     def of(self, batch: str, endpoint: str, name: str, count: int, size: int) -> tuple[float, float]:
         """The work of so many lines with so many bytes, and how far off it may be, as a part."""
@@ -124,6 +130,14 @@ class LineWork:
                 return max(count, size * mean.byte + count * mean.answer), min(MOST_SPREAD, spread)
         answer = 0.0 if endpoint in READ_ONLY else ANSWER_WORK
         return max(count, size * BYTE_WORK + count * answer), MOST_SPREAD
+
+    def one(self, batch: str, endpoint: str, name: str) -> float:
+        """The work of one line."""
+        for key in ((batch, name), ("", name), ("", "", endpoint)):
+            mean = self._means.get(key)
+            if mean is not None and mean.count >= KNOWN:
+                return max(1.0, mean.size * mean.byte + mean.answer)
+        return max(1.0, LINE_BYTES * BYTE_WORK + (0.0 if endpoint in READ_ONLY else ANSWER_WORK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +158,9 @@ class BatchNeed:
     id: str
     team: str
     weight: float
-    level: int
-    order: tuple[float, ...]
-    """Among the team's batches of a level; the lowest goes first."""
+    level: Level
+    priority: int
+    deadline: float
     rooms: Mapping[str, RoomWork] = field(default_factory=dict)
 
 
@@ -176,16 +190,17 @@ def forecast(needs: Sequence[BatchNeed], rates: Mapping[str, RoomRate], now: flo
 
 def _shared(key: str, needs: Iterable[BatchNeed], rate: float) -> Iterable[tuple[BatchNeed, float]]:
     """Seconds until each of these batches has had its work of a room."""
-    levels: dict[int, dict[str, list[BatchNeed]]] = {}
+    levels: dict[Level, dict[str, list[BatchNeed]]] = {}
     for need in needs:
-        levels.setdefault(need.level, {}).setdefault(need.team, []).append(need)
+        team = "" if need.level is Level.LATE else need.team  # late ones of all teams come one after the other
+        levels.setdefault(need.level, {}).setdefault(team, []).append(need)
     seconds = 0.0
     for level in sorted(levels):
         teams = levels[level]
         steps: list[tuple[float, str, BatchNeed]] = []
         weights, last = {team: many[0].weight for team, many in teams.items()}, dict.fromkeys(teams, 0.0)
         for team, many in teams.items():
-            for need in sorted(many, key=lambda one: one.order):
+            for need in sorted(many, key=lambda one: order_of(one.level, 0.0, one.priority, one.deadline)):
                 last[team] += need.rooms[key].work / weights[team]
                 steps.append((last[team], team, need))
         active, passed = sum(weights.values()), 0.0

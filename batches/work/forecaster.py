@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from batches.records import BatchRecord
 from batches.store import BatchStore
 from batches.work.forecast import BatchNeed, LineWork, RateMeter, RoomRate, RoomWork, forecast
-from batches.work.policy import level_of, slack
+from batches.work.policy import Level, level_of, slack
 from batches.work.running import LineAttempt
 
 log = logging.getLogger("roundhouse.batches")
@@ -40,11 +40,17 @@ class Forecaster:
 
     def __init__(self, store: BatchStore, clock: Callable[[], float], observe: Observe = lambda _, __: None) -> None:
         self._store, self._clock, self._observe = store, clock, observe
-        self._lines = LineWork()
+        self.lines = LineWork()
         self._meters: dict[str, RateMeter] = {}
         self._needs: dict[str, BatchNeed] = {}
         self._rates: Mapping[str, RoomRate] = {}
         self._renew_at = 0.0
+        self._levels: dict[str, Level] = {}
+
+    def level(self, batch: BatchRecord, now: float) -> Level:
+        """The level of a batch now."""
+        level = self._levels[batch.id] = level_of(slack(batch, now), self._levels.get(batch.id, Level.IDLE))
+        return level
 
     # --- what is measured ---------------------------------------------------------------------------------------------
     def answered(self, attempt: LineAttempt, room: str) -> None:
@@ -53,7 +59,7 @@ class Forecaster:
         if attempt.used is None or end.status is None or end.status >= 400:
             return
         line, batch = attempt.line, attempt.batch
-        self._lines.learn(batch.id, batch.endpoint, attempt.model, line.length, attempt.used)
+        self.lines.learn(batch.id, batch.endpoint, attempt.model, line.length, attempt.used)
         self._meter(room).add(attempt.work)
 
     def advance(self, full: Iterable[str]) -> None:
@@ -79,6 +85,7 @@ class Forecaster:
             await self._store.write(lambda tables: tables.rates.store(mine, now))
         self._rates = await self._store.read(lambda tables: tables.rates.all())
         self._needs = {}
+        self._levels = {batch.id: self._levels[batch.id] for batch in batches if batch.id in self._levels}
         await self._store_of(batches, weights, find, now)
         is_new = any(batch.first_forecast is None or batch.tenth_forecast is None for batch in batches)
         self._renew_at = time.monotonic() + (EARLY_SECONDS if is_new else RENEW_SECONDS)
@@ -107,16 +114,15 @@ class Forecaster:
             batch = by_id[row.batch]
             name = batch.names.get(row.model, row.model)
             room = find(batch, row.model)
-            work, spread = self._lines.of(batch.id, batch.endpoint, name, row.count, row.size)
+            work, spread = self.lines.of(batch.id, batch.endpoint, name, row.count, row.size)
             before = rooms[batch.id].get(room.key, RoomWork(0.0, 0.0))
             rooms[batch.id][room.key] = RoomWork(before.work + work, max(before.spread, spread), room.delay)
             if room.rate:
                 rates.setdefault(room.key, RoomRate(room.rate))
         for batch in batches:
-            left = slack(batch, now)
-            order = (-float(batch.priority), left, batch.created)
+            level = self.level(batch, now)
             self._needs[batch.id] = BatchNeed(
-                batch.id, batch.team, weights[batch.id], level_of(left), order, rooms[batch.id]
+                batch.id, batch.team, weights[batch.id], level, batch.priority, batch.deadline, rooms[batch.id]
             )
         found = forecast(list(self._needs.values()), rates, now)
         mine = {id_: found[id_] for id_ in ids if id_ in found}

@@ -2,14 +2,16 @@
 
 1. A model takes no more lines at a time than its `Room` says, running and waiting ones together.
 2. Among batches the higher `Level` goes first: the less time is left beyond what the batch needs, the higher it is.
-3. Among teams of a level the one goes first whose lines that run are fewest for its weight.
-4. Among a team's batches of a level: the higher priority, then less slack, then the older one.
+3. Late batches go by the ends of their windows. Among teams of another level the one goes first that had least work
+   of the model for its weight (`TeamShares`).
+4. Among a team's batches of a level: the higher priority, then the earlier end of the window, then the older one.
+   Slack does not order batches: it grows as soon as a batch goes first, and the next one would take its turn.
 5. Within a batch: the adapters that are in a place, then the name with most lines, so that one swap serves many.
 6. Lines that ran in an engine that died come one at a time for each model, so that the one that kills is found.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -34,6 +36,11 @@ class Level(IntEnum):
     """Only idle capacity."""
 
 
+_LIMITS = {Level.LATE: 0.05, Level.PRESSED: 0.10, Level.SOON: 0.25}
+"""Slack below which a batch has the level."""
+RELIEF = 0.20
+
+
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """How much a model runs at once, and what others have of it."""
@@ -49,13 +56,17 @@ class Traffic:
     """A load would evict nobody that interactive requests used lately."""
     most: int | None = None
     """Lines at a time, whatever the level: a provider's bound; None: the figures above count."""
+    is_held_off: bool = False
+    """A load would evict a model that does lines and was loaded a short while ago."""
 
 
 def room_for(traffic: Traffic, level: Level) -> int:
     """Lines that may run or wait at the model for a batch of this level, all lines together."""
     if traffic.most is not None:
         return traffic.most
-    if not traffic.is_resident and not traffic.may_load and level > Level.SOON:
+    if not traffic.is_resident and (
+        (not traffic.may_load and level > Level.SOON) or (traffic.is_held_off and level is not Level.LATE)
+    ):
         return 0
     if traffic.is_quiet:
         return max(0, traffic.capacity - traffic.others) + LOOK_AHEAD
@@ -71,12 +82,14 @@ def slack(batch: BatchRecord, now: float) -> float:
     return (batch.deadline - end) / batch.window
 
 
-def level_of(slack: float) -> Level:
-    if slack < 0.05:
-        return Level.LATE
-    if slack < 0.10:
-        return Level.PRESSED
-    return Level.SOON if slack < 0.25 else Level.IDLE
+def level_of(slack: float, before: Level = Level.IDLE) -> Level:
+    """The level of a batch that had the level `before`.
+
+    It leaves a level only with `RELIEF` more slack than made it enter: a higher level soon gives slack, and without it
+    that would be lost again.
+    """
+    level = next((level for level, limit in _LIMITS.items() if slack < limit), Level.IDLE)
+    return before if level > before and slack < _LIMITS[before] + RELIEF else level
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,8 @@ class LineGroup:
     """Lines that ran in an engine that died; not in `count`."""
     is_placed: bool = False
     """Its adapter is in a place, or it needs none."""
+    line_work: float = 1.0
+    """Expected work of one of them (`models.work`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +116,10 @@ class BatchWork:
     team: str
     weight: float
     level: Level
-    slack: float
+    deadline: float
     created: float
     priority: int
     groups: Sequence[LineGroup]
-    running: int = 0
-    """Its lines that run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +153,49 @@ class _Pick:
     order: list[LineGroup] = field(default_factory=list)
 
 
-def choose(works: Sequence[BatchWork], rooms: Mapping[str, RoomUse]) -> list[LineClaim]:
-    """Lines to take now, in the order in which they should come."""
+def order_of(level: Level, share: float, priority: int, deadline: float) -> tuple[float, float, float]:
+    """Order within a level; the lowest goes first."""
+    return (deadline, share, -priority) if level is Level.LATE else (share, -priority, deadline)
+
+
+class TeamShares:
+    """Work that teams had of each model, over their weights.
+
+    As `runtime.scheduling.fair.ShareGroup`: a team that had no lines for a while joins at the lowest of those that
+    have some, so it is owed nothing. While two teams have lines, their shares differ by at most the work of one look's
+    largest lines over their weights.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[str, dict[str, float]] = {}
+        self._last: dict[str, float] = {}
+
+    def join(self, room: str, teams: Collection[str]) -> None:
+        """These teams have lines for the model now, and no others."""
+        before = self._shares.get(room, {})
+        stayed = [before[team] for team in teams if team in before]
+        level = min(stayed, default=max(before.values(), default=self._last.get(room, 0.0)))
+        self._last[room] = level
+        self._shares[room] = {team: before.get(team, level) for team in teams}
+
+    def charge(self, room: str, team: str, work: float, weight: float) -> None:
+        """Work that a team gets; negative: that it was charged, and did not have."""
+        shares = self._shares.setdefault(room, {})
+        if team in shares:
+            shares[team] += work / weight
+
+    def of(self, room: str, team: str) -> float:
+        return self._shares.get(room, {}).get(team, 0.0)
+
+
+def choose(
+    works: Sequence[BatchWork], rooms: Mapping[str, RoomUse], shares: TeamShares | None = None
+) -> list[LineClaim]:
+    """Lines to take now, in the order in which they should come. shares: as they are before these lines."""
     used = Counter({key: room.running for key, room in rooms.items()})
     suspects = {key for key, room in rooms.items() if room.has_suspect}
-    shares: Counter[str] = Counter()
-    for work in works:
-        shares[work.team] += work.running
+    taken: defaultdict[tuple[str, str], float] = defaultdict(float)
+    shares = shares or TeamShares()
     picks = [_pick(work) for work in works]
     claims: dict[tuple[str, str, bool], int] = {}
     keys: dict[tuple[str, str, bool], str] = {}
@@ -157,9 +206,8 @@ def choose(works: Sequence[BatchWork], rooms: Mapping[str, RoomUse]) -> list[Lin
             if found is None:
                 continue
             work, (group, is_suspect) = pick.work, found
-            rank = (
-                work.level, shares[work.team] / work.weight, -work.priority, work.slack, work.created, work.id,
-            )  # fmt: skip
+            share = shares.of(group.room, work.team) + taken[group.room, work.team]
+            rank = work.level, *order_of(work.level, share, work.priority, work.deadline), work.created, work.id
             if best is None or rank < best[0]:
                 best = rank, pick, group, is_suspect
         if best is None:
@@ -175,7 +223,7 @@ def choose(works: Sequence[BatchWork], rooms: Mapping[str, RoomUse]) -> list[Lin
         else:
             pick.left[group.name] -= 1
         used[group.room] += 1
-        shares[pick.work.team] += 1
+        taken[group.room, pick.work.team] += group.line_work / pick.work.weight
         key = pick.work.id, group.name, is_suspect
         claims[key] = claims.get(key, 0) + 1
         keys[key] = group.room

@@ -48,6 +48,7 @@ class LineAttempt:
         self.batch, self.line, self.epoch, self.caller, self.request = batch, line, epoch, caller, request
         self.body = b""
         self.has_rider = self.was_written = self.is_late = False
+        self.expected_work = 0.0
         self.is_stopped = False
         """The worker has stopped it."""
         self.used: Usage | None = None

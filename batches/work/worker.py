@@ -114,6 +114,7 @@ class BatchWorker:
         self._callers: dict[str, Caller] = {}
         self._waiting = WaitingLines(store, clock)
         self._forecasts = Forecaster(store, clock, observe)
+        self._shares = policy.TeamShares()
         self._is_stale, self._read_at = True, 0.0
         self._ends = 0
         """Lines that ended since the last look."""
@@ -319,15 +320,21 @@ class BatchWorker:
             room = self._rooms.room(name, callers[one.batch])
             rooms.setdefault(room.key, room)
             groups.setdefault(one.batch, []).append(
-                policy.LineGroup(one.model, room.key, one.count, one.suspects, room.is_placed)
+                policy.LineGroup(
+                    one.model,
+                    room.key,
+                    one.count,
+                    one.suspects,
+                    room.is_placed,
+                    self._line_work(by_id[one.batch], name),
+                )
             )
+        self._join(by_id, groups)
         runs = Counter(attempt.batch.id for attempt, _ in self._running.values())
         works = [
-            self._work_of(batch, callers[batch.id], groups[batch.id], runs[batch.id], now)
-            for batch in batches
-            if batch.id in groups
+            self._work_of(batch, callers[batch.id], groups[batch.id], now) for batch in batches if batch.id in groups
         ]
-        claims = policy.choose(works, {key: self._use(key, room) for key, room in rooms.items()})
+        claims = policy.choose(works, {key: self._use(key, room) for key, room in rooms.items()}, self._shares)
         for claim in claims:
             await self._take(by_id[claim.batch], callers[claim.batch], claim, now)
         await self._explain(by_id, groups, rooms, {claim.batch for claim in claims}, runs)
@@ -337,14 +344,25 @@ class BatchWorker:
         left.subtract(Counter(claim.room for claim in claims for _ in range(claim.count)))
         return [key for key, count in left.items() if count > 0 and not rooms[key].load_seconds]
 
+    def _line_work(self, batch: BatchRecord, name: str) -> float:
+        return self._forecasts.lines.one(batch.id, batch.endpoint, name)
+
+    def _join(self, batches: Mapping[str, BatchRecord], groups: Mapping[str, Sequence[policy.LineGroup]]) -> None:
+        """Say which teams have lines for which model."""
+        teams: dict[str, set[str]] = {}
+        for id_, many in groups.items():
+            for group in many:
+                teams.setdefault(group.room, set()).add(batches[id_].team)
+        for room, names in teams.items():
+            self._shares.join(room, names)
+
     def _work_of(
-        self, batch: BatchRecord, caller: Caller, groups: Sequence[policy.LineGroup], running: int, now: float
+        self, batch: BatchRecord, caller: Caller, groups: Sequence[policy.LineGroup], now: float
     ) -> policy.BatchWork:
-        left = policy.slack(batch, now)
+        level = self._forecasts.level(batch, now)
         return policy.BatchWork(
-            batch.id, batch.team, caller.weight, policy.level_of(left), left, batch.created, batch.priority, groups,
-            running,
-        )  # fmt: skip
+            batch.id, batch.team, caller.weight, level, batch.deadline, batch.created, batch.priority, groups
+        )
 
     def _use(self, key: str, room: NamedRoom) -> policy.RoomUse:
         there = [attempt for attempt, its_key in self._running.values() if its_key == key]
@@ -364,6 +382,8 @@ class BatchWorker:
             request = f"batch_req_{secrets.token_hex(12)}"
             attempt = LineAttempt(batch, line, epoch, caller, request, self._clock)
             attempt.is_late = claim.level is policy.Level.LATE
+            attempt.expected_work = self._line_work(batch, attempt.model)
+            self._shares.charge(claim.room, batch.team, attempt.expected_work, caller.weight)
             self._follow(self._run(attempt, claim.room), attempt, claim.room)
         self._waiting.take(claim.batch, claim.name, claim.count, len(lines), suspects=claim.is_suspect)
 
@@ -423,6 +443,9 @@ class BatchWorker:
                 await asyncio.sleep(RETRY_SECONDS)
         end = attempt.end_record
         self._forecasts.answered(attempt, room)
+        if attempt.used is not None:
+            work = attempt.work - attempt.expected_work
+            self._shares.charge(room, attempt.batch.team, work, attempt.caller.weight)
         if attempt.change().state is LineState.WAITING:
             self._waiting.give_back()
         if end.code == BudgetExceeded.code and not end.reached_engine:

@@ -19,6 +19,8 @@ QUIET_SECONDS = 10.0
 """Without a request of a higher class, until lines may fill all places of a model."""
 IDLE_SECONDS = 60.0
 """The same, until a model may leave memory for another one that lines need."""
+WORKING_LOADS = 10
+"""Load times for which a model that does lines works before it leaves for other lines."""
 AWAY_LINES = 4
 """Lines at a time for names that are neither a model of this machine nor a provider's."""
 
@@ -39,11 +41,14 @@ class LineRooms:
         self._names, self._residency, self._clock, self._provider_of = names, residency, clock, provider_of
         self._used: dict[str, float] = {}
         """By model, when the last request ended that was no line."""
+        self._worked: dict[str, float] = {}
+        """By model, when the last line ended."""
 
     def take(self, record: RequestRecord) -> None:
         target = record.target
-        if target is not None and record.context.source != BATCH and target.model in self._residency.entries:
-            self._used[target.model] = self._clock()
+        if target is not None and target.model in self._residency.entries:
+            used = self._worked if record.context.source == BATCH else self._used
+            used[target.model] = self._clock()
 
     def room(self, name: str, caller: Caller) -> NamedRoom:
         """As `Rooms`."""
@@ -92,36 +97,48 @@ class LineRooms:
         classes = [policy.waiting_by_class(), *(one.queue.policy.running_by_class() for one in entry.replicas)]
         others = sum(count for counts in classes for one, count in counts.items() if one is not ServiceClass.BATCH)
         is_resident = entry.lead.is_ready
+        may_load, is_held_off = (True, False) if is_resident else self._may_load(entry)
         return Traffic(
             policy.turns,
             others,
             is_quiet=not others and self._idle(entry.model) >= QUIET_SECONDS,
             is_resident=is_resident,
-            may_load=is_resident or self._may_load(entry),
+            may_load=may_load,
+            is_held_off=is_held_off,
         )
 
     def _idle(self, model: str) -> float:
         """Seconds since people used a model."""
         return self._clock() - self._used.get(model, float("-inf"))
 
-    def _may_load(self, entry: ModelEntry) -> bool:
-        """Whether a load evicts nobody that people used lately, or has begun."""
+    def _may_load(self, entry: ModelEntry) -> tuple[bool, bool]:
+        """Whether a load evicts nobody that people used lately, or has begun; and whether one has to do lines first."""
         if entry.progress is not None:
-            return True
+            return True, False
         plan = self._residency.plan(entry)
         if plan.verdict == "impossible":  # the line gets the reason
-            return True
+            return True, False
         if plan.verdict == "wait":
-            return False
+            return False, False
         entries = self._residency.entries
-        models = (entries[victim.id].model if victim.id in entries else victim.id for victim in plan.victims)
-        return all(self._idle(model) >= IDLE_SECONDS for model in models)
+        victims = [entries[victim.id] for victim in plan.victims if victim.id in entries]
+        may_load = all(self._idle(victim.model) >= IDLE_SECONDS for victim in victims)
+        return may_load, any(self._has_just_begun(victim) for victim in victims)
+
+    def _has_just_begun(self, entry: ModelEntry) -> bool:
+        """Whether a model does lines, and has not yet for ten times as long as its load took."""
+        does_lines = self._clock() - self._worked.get(entry.model, float("-inf")) < IDLE_SECONDS or any(
+            one.queue.policy.running_by_class()[ServiceClass.BATCH] for one in entry.replicas
+        )
+        return does_lines and entry.clock() - entry.loaded_at < WORKING_LOADS * entry.load_seconds
 
     def _is_placed(self, entry: ModelEntry, resolved: ResolvedName) -> bool:
         version = resolved.version
         return version is None or any(one.queue.policy.has_place(version.digest) for one in entry.replicas)
 
     def _words(self, entry: ModelEntry, traffic: Traffic) -> str:
+        if traffic.is_held_off:
+            return f"{entry.model} is not loaded, and a model that was loaded a short while ago works on lines first."
         if not traffic.is_resident and not traffic.may_load:
             return f"{entry.model} is not loaded, and a load would take memory from models in use."
         if not traffic.is_quiet and traffic.capacity - RESERVED - traffic.others <= 0:

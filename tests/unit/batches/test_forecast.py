@@ -15,14 +15,17 @@ from batches.work.forecast import (
     RoomWork,
     forecast,
 )
+from batches.work.policy import Level
 from models.messages import Usage
 
 CHAT = "/v1/chat/completions"
 EXACT = 0.0
 
 
-def need(id_: str, work: float, team: str = "a", weight: float = 1.0, level: int = 3, order: float = 0.0) -> BatchNeed:
-    return BatchNeed(id_, team, weight, level, (order,), {"m": RoomWork(work, EXACT)})
+def need(
+    id_: str, work: float, team: str = "a", weight: float = 1.0, level: Level = Level.IDLE, deadline: float = 0.0
+) -> BatchNeed:
+    return BatchNeed(id_, team, weight, level, 1, deadline, {"m": RoomWork(work, EXACT)})
 
 
 def likely(needs: list[BatchNeed], rate: float = 10.0) -> dict[str, float]:
@@ -34,7 +37,7 @@ def test_a_batch_alone() -> None:
 
 
 def test_batches_of_a_team_come_one_after_the_other() -> None:
-    assert likely([need("b", 500.0, order=2.0), need("a", 100.0, order=1.0)]) == {"a": 10.0, "b": 60.0}
+    assert likely([need("b", 500.0, deadline=2.0), need("a", 100.0, deadline=1.0)]) == {"a": 10.0, "b": 60.0}
 
 
 def test_teams_share_by_weight_until_one_has_ended() -> None:
@@ -43,19 +46,24 @@ def test_teams_share_by_weight_until_one_has_ended() -> None:
 
 
 def test_a_higher_level_goes_first() -> None:
-    assert likely([need("idle", 100.0), need("late", 300.0, "b", level=0)]) == {"late": 30.0, "idle": 40.0}
+    assert likely([need("idle", 100.0), need("late", 300.0, "b", level=Level.LATE)]) == {"late": 30.0, "idle": 40.0}
+
+
+def test_late_batches_go_by_their_windows() -> None:
+    needs = [need("b", 300.0, "b", level=Level.LATE, deadline=2.0), need("a", 100.0, level=Level.LATE, deadline=1.0)]
+    assert likely(needs) == {"a": 10.0, "b": 40.0}
 
 
 def test_the_last_model_ends_a_batch_and_an_unknown_rate_is_no_forecast() -> None:
     rooms = {"m": RoomWork(100.0, EXACT), "n": RoomWork(100.0, EXACT, delay=5.0)}
-    both = BatchNeed("b", "a", 1.0, 3, (0.0,), rooms)
+    both = BatchNeed("b", "a", 1.0, Level.IDLE, 1, 0.0, rooms)
     rates = {"m": RoomRate(10.0, EXACT), "n": RoomRate(5.0, EXACT)}
     assert forecast([both], rates, 7.0)["b"].likely == 7.0 + 5.0 + 20.0
     assert forecast([both, need("c", 50.0)], {"m": rates["m"]}, 0.0).keys() == {"c"}
 
 
 def test_early_and_late_are_as_far_as_little_is_known() -> None:
-    needs = [BatchNeed("b", "a", 1.0, 3, (0.0,), {"m": RoomWork(100.0, 0.3)})]
+    needs = [BatchNeed("b", "a", 1.0, Level.IDLE, 1, 0.0, {"m": RoomWork(100.0, 0.3)})]
     found = forecast(needs, {"m": RoomRate(10.0, 0.4)}, 1.0)["b"]
     assert (found.early, found.likely, found.late) == pytest.approx((1 + 10 / 1.5, 11.0, 16.0))
     assert likely([need("b", 1e9)], rate=0.0)["b"] == LONGEST
@@ -63,7 +71,7 @@ def test_early_and_late_are_as_far_as_little_is_known() -> None:
 
 NEEDS = st.lists(
     st.builds(
-        need, st.uuids().map(str), st.floats(1, 1e6), st.sampled_from("abc"), st.just(2.0), st.integers(0, 3),
+        need, st.uuids().map(str), st.floats(1, 1e6), st.sampled_from("abc"), st.just(2.0), st.sampled_from(Level),
         st.floats(0, 1),
     ),
     min_size=1, max_size=8,

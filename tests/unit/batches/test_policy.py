@@ -15,6 +15,7 @@ from batches.work.policy import (
     Level,
     LineGroup,
     RoomUse,
+    TeamShares,
     Traffic,
     choose,
     level_of,
@@ -29,7 +30,7 @@ def room(limit: int, running: int = 0, **options: bool) -> RoomUse:
 
 
 def work(id_: str, *groups: LineGroup, team: str = "a", level: Level = Level.IDLE, **options: float) -> BatchWork:
-    values = {"weight": 1.0, "slack": 1.0, "created": 0.0, "priority": 1, **options}
+    values = {"weight": 1.0, "deadline": 100.0, "created": 0.0, "priority": 1, **options}
     return BatchWork(id_, team, level=level, groups=groups, **values)
 
 
@@ -54,17 +55,19 @@ def test_teams_share_by_weight() -> None:
         work("c", LineGroup("m", "m", 50), team="b", weight=3.0),
     ]
     assert {batch: count for batch, _, count in taken(works, {"m": room(8)})} == {"b": 2, "c": 6}
-    works[1] = replace(works[1], running=6)
-    assert {batch: count for batch, _, count in taken(works, {"m": room(8, 6)})} == {"b": 2}
+    shares = TeamShares()
+    shares.join("m", ["a", "b"])
+    shares.charge("m", "b", 6.0, 3.0)
+    assert [(one.batch, one.count) for one in choose(works, {"m": room(8, 6)}, shares)] == [("b", 2)]
 
 
-def test_within_a_team_priority_then_slack_then_age() -> None:
+def test_within_a_team_priority_then_deadline_then_age() -> None:
     group = LineGroup("m", "m", 1)
     works = [
         work("old", group, created=1.0),
         work("low", group, priority=0),
         work("high", group, priority=2, created=9.0),
-        work("tight", group, slack=0.3, created=5.0),
+        work("tight", group, deadline=30.0, created=5.0),
     ]
     assert [batch for batch, _, _ in taken(works, {"m": room(9)})] == ["high", "tight", "old", "low"]
 
@@ -72,9 +75,11 @@ def test_within_a_team_priority_then_slack_then_age() -> None:
 def test_a_late_batch_goes_before_all_others() -> None:
     group = LineGroup("m", "m", 5)
     rooms = {"m": RoomUse({Level.IDLE: 0, Level.SOON: 0, Level.PRESSED: 4, Level.LATE: 8})}
-    works = [work("idle", group), work("late", group, level=Level.LATE, team="b", running=50)]
+    works = [work("idle", group), work("late", group, level=Level.LATE, team="b")]
     assert taken(works, rooms) == [("late", "m", 5)]
     assert taken([work("pressed", group, level=Level.PRESSED)], rooms) == [("pressed", "m", 4)]
+    works.append(work("later", group, level=Level.LATE, deadline=101.0, priority=2))
+    assert taken(works, rooms) == [("late", "m", 5), ("later", "m", 3)], "whoever's they are"
 
 
 def test_suspects_come_one_at_a_time() -> None:
@@ -102,6 +107,8 @@ def test_suspects_come_one_at_a_time() -> None:
         (Traffic(32, is_resident=False), Level.IDLE, 32 + LOOK_AHEAD),
         (Traffic(32, is_resident=False, may_load=False), Level.IDLE, 0),
         (Traffic(32, is_resident=False, may_load=False), Level.SOON, 32 + LOOK_AHEAD),
+        (Traffic(32, is_resident=False, is_held_off=True), Level.PRESSED, 0),
+        (Traffic(32, is_resident=False, is_held_off=True), Level.LATE, 32 + LOOK_AHEAD),
     ],
 )
 def test_the_room_of_a_model(traffic: Traffic, level: Level, expected: int) -> None:
@@ -146,7 +153,6 @@ WORKS = st.lists(
         st.floats(0, 1e6),
         st.integers(0, 2),
         GROUPS.map(lambda groups: [replace(group, room=group.name[0]) for group in groups]),
-        st.integers(0, 9),
     ),
     max_size=6,
 )

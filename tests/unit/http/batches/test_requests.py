@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from batches import service
 from batches.records import BatchState, Forecast
+from tests.eventually import PATIENCE
 from tests.unit.http.batches.conftest import BODY, URL, BatchServer, answered, jsonl
 
 
@@ -73,7 +75,11 @@ async def test_a_bound_on_requests_and_on_each(served: BatchServer) -> None:
     assert (await create(served, 400, **large))["error"]["param"] == "requests"
 
 
-async def test_a_creation_that_cannot_be_kept_says_so(served: BatchServer) -> None:
+async def test_a_creation_that_cannot_be_kept_says_so(
+    served: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "FORECAST_SECONDS", PATIENCE)
+
     async def forecast(id_: str) -> None:
         now = time.time()
         found = Forecast(now, now + 3000, now + 4000, now + 5000)

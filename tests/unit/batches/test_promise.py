@@ -1,0 +1,85 @@
+"""What batches are promised, on a simulated model: none that fits is late, and teams share as their weights say.
+
+BATCHES_LONG=N plays N random cases of each, in place of a few.
+"""
+
+import os
+import random
+
+import pytest
+
+from batches.work.policy import RELIEF, Level, level_of
+from tests.unit.batches.simulation import CAPACITY, SimulatedBatch, Simulation, fits, make_batch, traffic
+
+CASES = int(os.environ.get("BATCHES_LONG", "12"))
+RESERVE = 0.2
+"""The part of its window that a batch that fits leaves: traffic changes faster than a forecast."""
+
+
+def _case(chance: random.Random) -> list[SimulatedBatch]:
+    count, batches = chance.randrange(2, 9), list[SimulatedBatch]()
+    for number in range(count):
+        window, line_work = chance.choice((600, 1200, 2400)), float(chance.randrange(1, 15))
+        work = chance.uniform(0.1, 1.8) * window * CAPACITY / count
+        lines = max(1, int(work / line_work))
+        batches.append(make_batch(f"b{number}", chance.choice("abc"), 0.0, window, lines, line_work))
+    return batches
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_no_batch_that_fits_is_late(seed: int) -> None:
+    """All batches are there from the start: a later one would be a surprise.
+
+    People come in bursts that nobody foresees; late lines get at least half of the places beside them.
+    """
+    chance = random.Random(seed)
+    batches, others = _case(chance), traffic(chance, 6000)
+    does_fit = fits(batches, others, RESERVE)
+    Simulation(batches, others).run()
+    late = [one.id for one in batches if one.ended is None or one.ended > one.record.deadline]
+    assert not (does_fit and late)
+    assert all(one.ended is not None for one in batches), "also one that is late goes on"
+
+
+def test_some_cases_fit_and_some_need_more_than_idle_capacity() -> None:
+    """So the test above can fail."""
+    fitting, urgent = 0, 0
+    for seed in range(12):
+        chance = random.Random(seed)
+        batches, others = _case(chance), traffic(chance, 6000)
+        fitting += fits(batches, others, RESERVE)
+        Simulation(batches, others).run()
+        urgent += any(one.highest is Level.LATE for one in batches)
+    assert fitting >= 6
+    assert urgent >= 6
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_teams_share_the_work_of_a_model_by_weight(seed: int) -> None:
+    """As `runtime.scheduling.fair` bounds it, by the largest lines over their weights; twice, after a team has come."""
+    chance = random.Random(seed)
+    batches = [
+        make_batch(
+            f"b{number}", chance.choice("abc"), float(chance.randrange(300)), 10**7, chance.randrange(50, 300),
+            float(chance.randrange(1, 15)),
+        )
+        for number in range(6)
+    ]  # fmt: skip
+    weights = {team: chance.choice((0.5, 1.0, 3.0)) for team in "abc"}
+    for one in batches:
+        one.weight = weights[one.record.team]
+    simulation = Simulation(batches, traffic(chance, 3000))
+    simulation.run()
+    largest = {team: max((b.line_work for b in batches if b.record.team == team), default=0.0) for team in "abc"}
+    bound = 4 * max(largest[team] / weights[team] for team in "abc")
+    assert 0 < simulation.gap <= bound
+
+
+def test_a_level_is_left_with_more_slack_than_it_was_entered() -> None:
+    assert level_of(0.04) is Level.LATE
+    assert level_of(0.06, Level.LATE) is Level.LATE
+    assert level_of(0.04 + RELIEF, Level.LATE) is Level.LATE
+    assert level_of(0.06 + RELIEF, Level.LATE) is Level.IDLE
+    assert level_of(0.30, Level.SOON) is Level.SOON
+    assert level_of(0.30 + RELIEF, Level.SOON) is Level.IDLE
+    assert level_of(0.06, Level.SOON) is Level.PRESSED

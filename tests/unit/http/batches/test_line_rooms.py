@@ -1,0 +1,55 @@
+"""What models have for lines: when a load may begin, and which model works first."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batches.work.policy import Level, room_for
+from runtime.gateway.local import rooms
+from runtime.residency.policy import Plan, Victim
+from runtime.residency.states import ModelState
+from tests.unit.http.batches.bench import CALLER
+from tests.unit.http.fakes import FakeGateway, recipe
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> FakeGateway:
+    """'other' is absent, and would take the memory of 'chat', whose load took a second."""
+    gateway = FakeGateway(tmp_path, [recipe("chat", "chat"), recipe("other", "chat")])
+    gateway.entries["other"].state = ModelState.ABSENT
+    plan = Plan("other", "load", 1, 0, 1, (Victim("chat", 1, 0, "evict"),))
+    gateway.residency.plan = lambda _: plan
+    return gateway
+
+
+def limit(gateway: FakeGateway, level: Level) -> int:
+    return room_for(gateway.line_rooms.room("other", CALLER).traffic, level)
+
+
+def test_a_model_in_use_stays_until_time_is_short(gateway: FakeGateway) -> None:
+    chat = gateway.entries["chat"]
+    chat.loaded_at = chat.clock() - 1000.0
+    assert limit(gateway, Level.IDLE) > 0, "nobody uses the other one"
+    gateway.line_rooms._used["chat"] = chat.clock()
+    assert limit(gateway, Level.IDLE) == 0
+    assert "memory from models in use" in gateway.line_rooms.room("other", CALLER).words
+    assert limit(gateway, Level.SOON) > 0
+
+
+def test_a_model_that_does_lines_works_for_ten_times_its_load(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat: Any = gateway.entries["chat"]
+    now = chat.clock()
+    chat.clock = lambda: now
+    chat.loaded_at = now - 9.0
+    assert limit(gateway, Level.IDLE) > 0, "it does no lines"
+    gateway.line_rooms._worked["chat"] = gateway.line_rooms._clock()
+    assert [limit(gateway, level) > 0 for level in Level] == [True, False, False, False]
+    assert "works on lines first" in gateway.line_rooms.room("other", CALLER).words
+    chat.loaded_at = now - 11.0
+    assert limit(gateway, Level.IDLE) > 0, "it had its time"
+    chat.loaded_at = now - 9.0
+    monkeypatch.setattr(rooms, "IDLE_SECONDS", -1.0)
+    assert limit(gateway, Level.IDLE) > 0, "its lines ended a while ago"
