@@ -34,6 +34,7 @@ NAMES = (
     "tenants",
     "fairness",
     "devices",
+    "batches",
     "routing",
     "console",
 )
@@ -45,7 +46,7 @@ MORE = ("adapters_wide",)
 MODULES = {
     "adapters": "adapters.small", "adapters_wide": "adapters.wide", "client_cost": "load.client_cost",
     "routing": "routing.run", "fairness": "tenants.fairness",
-    "devices": "devices.run",
+    "devices": "devices.run", "batches": "batches.run",
 }  # fmt: skip
 """Where the name is not that of the module."""
 SERVERS = (

@@ -26,13 +26,23 @@ _EVENT = (
 )
 
 
+_WHOLE = (
+    b'{"id":"chatcmpl-0","object":"chat.completion","created":1700000000,"model":"scripted","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":1,"completion_tokens":%d,"total_tokens":1}}'
+)
+
+
 class ScriptedAnswer:
-    """`max_tokens` events, one every `seed` milliseconds: the request says how slow its stream is."""
+    """`max_tokens` events, one every `seed` milliseconds: the request says how slow its stream is.
+
+    A request without a stream gets one whole answer after that time.
+    """
 
     def __init__(self, request: HttpCall) -> None:
         body = msgspec.json.decode(request.body)
         self._left, self._pause = int(body["max_tokens"]), int(body["seed"]) / 1e3
-        self._events = self._script()
+        self._events = self._script() if body.get("stream") else self._whole()
         self.usage = Usage(prompt_tokens=1)
 
     def __aiter__(self) -> "ScriptedAnswer":
@@ -43,6 +53,13 @@ class ScriptedAnswer:
 
     async def aclose(self) -> None:
         await self._events.aclose()
+
+    async def _whole(self) -> AsyncGenerator[Event, None]:
+        await asyncio.sleep(self._left * self._pause)
+        self.usage = Usage(prompt_tokens=1, completion_tokens=self._left)
+        yield ResponseStart(status=200, content_type="application/json")
+        yield Chunk(data=_WHOLE % self._left)
+        yield ResponseEnd(usage=self.usage)
 
     async def _script(self) -> AsyncGenerator[Event, None]:
         yield ResponseStart(status=200, content_type="text/event-stream; charset=utf-8")

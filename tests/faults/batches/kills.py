@@ -42,6 +42,8 @@ PRICE = {"input": 3.0, "cached_input": 3.0, "output": 7.0, "pairs": 5.0, "batch"
 BUDGET = "1000"
 Kind = Literal["gateway", "slot", "core"]
 KINDS: tuple[Kind, ...] = ("gateway", "slot", "core")
+MODEL_OF = {"chat": "starter-chat", "embed": "starter-embed", "rerank": "starter-rerank"}
+RUNS = ("validating", "in_progress")
 URLS = {"chat": "/v1/chat/completions", "embed": "/v1/embeddings", "rerank": "/v1/rerank"}
 
 
@@ -57,7 +59,12 @@ class Totals:
     tokens: int = 0
     cost_micro: int = 0
     resumed: list[float] = field(default_factory=list)
-    """Seconds from a server that is ready to the next line that ends."""
+    """Seconds until the next line ends, from the moment at which a model with lines left is in memory again.
+
+    The server itself is ready before: it takes requests while models load.
+    """
+    loads: list[float] = field(default_factory=list)
+    """Seconds until then, from a server that is ready."""
     seconds: float = 0.0
 
 
@@ -175,14 +182,27 @@ class Run:
                 before = self._ended()
                 self._end_gateway()
                 self._begin()
-                ready = time.monotonic()
-                if before < self._lines:
-                    eventually(lambda at=before: self._ended() > at, self._state, PATIENCE)  # type: ignore[misc]
-                self.reported.resumed.append(round(time.monotonic() - ready, 2))
+                self._follow_resume(before)
             else:
                 self._kill(kind)
             counts[kind] += 1
         self.reported.kills = dict(counts)
+
+    def _follow_resume(self, before: int) -> None:
+        """Wait for the next line that ends. before: how many had ended."""
+        began = time.monotonic()
+        waiting = {MODEL_OF[name] for name, batch in zip(URLS, self._views(), strict=True) if batch["status"] in RUNS}
+        if not waiting:
+            return
+
+        def is_back() -> bool:
+            return self._ended() > before or any(self._server.model(model)["state"] == "ready" for model in waiting)
+
+        eventually(is_back, self._state)
+        ready = time.monotonic()
+        eventually(lambda: self._ended() > before, self._state)
+        self.reported.loads.append(round(ready - began, 2))
+        self.reported.resumed.append(round(time.monotonic() - ready, 2))
 
     def _kill(self, kind: Kind) -> None:
         model = "starter-chat" if kind == "core" else self._chance.choice(MODELS)

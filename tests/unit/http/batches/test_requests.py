@@ -75,9 +75,7 @@ async def test_a_bound_on_requests_and_on_each(served: BatchServer) -> None:
     assert (await create(served, 400, **large))["error"]["param"] == "requests"
 
 
-async def test_a_creation_that_cannot_be_kept_says_so(
-    served: BatchServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_creation_that_cannot_be_kept_says_so(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "FORECAST_SECONDS", PATIENCE)
 
     async def forecast(id_: str) -> None:

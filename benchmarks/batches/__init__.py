@@ -1,0 +1,1 @@
+"""Batches beside the same requests by HTTP clients, and what they cost everybody else."""

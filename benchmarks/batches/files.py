@@ -1,0 +1,145 @@
+"""Input files of batches, and a client that uploads them, creates batches and follows them."""
+
+import asyncio
+import itertools
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.load.client import request_bytes
+from benchmarks.load.workload import WORDS
+from benchmarks.peers.servers import Server
+
+CHAT = "/v1/chat/completions"
+POLL_SECONDS, WITHIN_SECONDS = 0.1, 900.0
+Body = dict[str, Any]
+
+
+def paced_body(model: str, tokens: int, pause_ms: int, filling: int = 0) -> Body:
+    """To the scripted engine: an answer of so many tokens, after so many milliseconds for each."""
+    content = "go" + "x" * filling
+    return {
+        "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": tokens, "seed": pause_ms,
+    }  # fmt: skip
+
+
+def chat_bodies(chance: random.Random, models: Sequence[str], count: int, tokens: tuple[int, int]) -> list[Body]:
+    """Different chat requests, to these models in turn, with answers between two lengths."""
+    return [
+        {
+            "model": models[number % len(models)],
+            "messages": [{"role": "user", "content": f"{number} {' '.join(chance.choices(WORDS, k=6))}"}],
+            "max_tokens": chance.randint(*tokens),
+            "ignore_eos": True,
+            "temperature": 0,
+        }
+        for number in range(count)
+    ]
+
+
+def requests_of(bodies: Sequence[Body]) -> list[bytes]:
+    """The same for HTTP clients."""
+    return [request_bytes(CHAT, body) for body in bodies]
+
+
+def jsonl(bodies: Sequence[Body]) -> bytes:
+    rows = ({"custom_id": f"line-{n}", "method": "POST", "url": CHAT, "body": body} for n, body in enumerate(bodies))
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+@dataclass
+class BatchRun:
+    """What one batch took. Seconds; forecasts over the truth, by when they were made."""
+
+    upload: float = 0.0
+    creation: float = 0.0
+    """Until all lines were stored."""
+    working: float = 0.0
+    """From then until the end."""
+    tokens: int = 0
+    completed: int = 0
+    failed: int = 0
+    ratios: dict[str, float] | None = None
+
+
+def upload(server: Server, data: bytes) -> str:
+    answer = server.http.post("/v1/files", files={"file": ("in.jsonl", data)}, data={"purpose": "batch"})
+    answer.raise_for_status()
+    file = answer.json()
+    assert file["status"] == "processed", file
+    return str(file["id"])
+
+
+def create(server: Server, file: str) -> str:
+    body = {"input_file_id": file, "endpoint": CHAT, "completion_window": "24h"}
+    answer = server.http.post("/v1/batches", json=body)
+    answer.raise_for_status()
+    return str(answer.json()["id"])
+
+
+async def view_of(server: Server, batch: str) -> dict[str, Any]:
+    answer = await asyncio.to_thread(server.http.get, f"/v1/batches/{batch}")
+    answer.raise_for_status()
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def until(
+    server: Server, batch: str, is_so: Callable[[dict[str, Any]], bool], pause: float = POLL_SECONDS
+) -> dict[str, Any]:
+    """The batch once it is so. Raises TimeoutError."""
+    deadline = time.monotonic() + WITHIN_SECONDS
+    for _ in itertools.takewhile(lambda _: time.monotonic() < deadline, itertools.count()):
+        view = await view_of(server, batch)
+        if is_so(view):
+            return view
+        await asyncio.sleep(pause)
+    raise TimeoutError(f"batch {batch} after {WITHIN_SECONDS:.0f} s")
+
+
+async def cancel(server: Server, batch: str) -> None:
+    server.http.post(f"/v1/batches/{batch}/cancel").raise_for_status()
+    await until(server, batch, lambda view: view["status"] == "cancelled")
+
+
+def is_stored(view: dict[str, Any]) -> bool:
+    return bool(view["status"] != "validating")
+
+
+def completed(view: dict[str, Any]) -> int:
+    return int(view["request_counts"]["completed"])
+
+
+async def run_batch(server: Server, data: bytes) -> BatchRun:
+    """Upload, create, and follow to the end. Raises AssertionError for a batch that fails."""
+    run, began = BatchRun(), time.time()
+    file = await asyncio.to_thread(upload, server, data)
+    uploaded = time.time()
+    batch = await asyncio.to_thread(create, server, file)
+    await until(server, batch, is_stored, 0.02)
+    started = time.time()
+    made: dict[str, dict[str, int]] = {}
+
+    def has_ended(view: dict[str, Any]) -> bool:
+        forecast = view["roundhouse"].get("forecast")
+        if forecast is not None:
+            made.setdefault("creation", forecast)
+            if completed(view) >= view["request_counts"]["total"] / 10:
+                made.setdefault("tenth", forecast)
+        return bool(view["status"] != "in_progress")
+
+    view = await until(server, batch, has_ended)
+    ended = time.time()
+    assert view["status"] == "completed", view
+    run.upload, run.creation, run.working = uploaded - began, started - uploaded, ended - started
+    run.tokens = view["usage"]["output_tokens"]
+    run.completed, run.failed = completed(view), view["request_counts"]["failed"]
+    run.ratios = {
+        label: (one["likely"] - one["made"]) / (ended - one["made"])
+        for label, one in made.items()
+        if ended > one["made"]
+    }
+    return run
