@@ -1,0 +1,144 @@
+"""Join a fleet, stay in it, and see who else is there. Every call waits for the database: use a thread."""
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import sqlalchemy as sa
+
+from fleet.membership.tables import MEMBERS, VERSION_TABLE
+from registry.base.wording import nearest, quoted
+from registry.errors import BadRequest, Conflict, NotFound
+from registry.storage.database import Database, inserting, url_of
+from registry.storage.migration import upgrade
+
+LEASE_SECONDS = 10.0
+RENEW_SECONDS = 2.0
+"""Between two renewals, each of which also looks who is there."""
+MIGRATIONS = Path(__file__).parent / "migrations"
+Role = Literal["node", "front"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    name: str
+    boot: int
+    role: Role
+    address: str
+    """Of its port for the fleet; empty: a front, to which nothing is passed on."""
+    version: str
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewMember:
+    """What a server says of itself when it joins."""
+
+    name: str
+    server: str
+    """Id of its data directory."""
+    role: Role
+    address: str
+    version: str
+
+
+def open_members(url: str, fleet: str) -> "MemberTable":
+    """The members of a fleet, whose schema is made where it is missing.
+
+    Raises BadRequest for what is no PostgreSQL, Conflict for a fleet of a newer version, Unavailable.
+    """
+    address = url_of(url)
+    if address.drivername == "sqlite":
+        raise BadRequest("A fleet needs a PostgreSQL that all of its servers share: --database postgresql+psycopg://…")
+    database = Database(address, schema=f"roundhouse_fleet_{fleet}")
+    try:
+        database.make_schema()
+        upgrade(database, MIGRATIONS, VERSION_TABLE)
+    except BaseException:
+        database.close()
+        raise
+    database.set_timeouts()
+    return MemberTable(database)
+
+
+class MemberTable:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def check(self, new: NewMember) -> None:
+        """Raises Conflict if `join` would."""
+        with self._database.read() as connection:
+            self._check(connection, new)
+
+    def join(self, new: NewMember) -> int:
+        """Take the name. Returns the boot number. Raises Conflict while another server has it."""
+        with self._database.write() as connection:
+            before = self._check(connection, new)
+            values = {
+                "boot": before + 1, "server": new.server, "role": new.role, "address": new.address,
+                "version": new.version, "lease_until": _lease(), "draining": False,
+            }  # fmt: skip
+            statement = inserting(connection, MEMBERS).values(name=new.name, **values)
+            connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=values))
+        return before + 1
+
+    def _check(self, connection: sa.Connection, new: NewMember) -> int:
+        """The boot number before; 0: there was none."""
+        is_living = (MEMBERS.c.lease_until > sa.func.clock_timestamp()).label("is_living")
+        columns = (MEMBERS.c.boot, MEMBERS.c.server, MEMBERS.c.address, is_living)
+        row = connection.execute(sa.select(*columns).where(MEMBERS.c.name == new.name)).one_or_none()
+        if row is None:
+            return 0
+        if row.is_living and row.server != new.server:
+            where = f" at {row.address}" if row.address else ""
+            raise Conflict(
+                f"The fleet has a server '{new.name}' already{where}. Give this one a certificate of another name "
+                f"(roundhouse fleet ca issue), or wait {LEASE_SECONDS:g} s if that one has ended.",
+                code="name_in_use",
+            )
+        return int(row.boot)
+
+    def renew(self, name: str, boot: int) -> Sequence[Member] | None:
+        """Stay for LEASE_SECONDS. Returns all that are there; None: another server has the name."""
+        mine = (MEMBERS.c.name == name) & (MEMBERS.c.boot == boot)
+        with self._database.write() as connection:
+            if connection.execute(sa.update(MEMBERS).where(mine).values(lease_until=_lease())).rowcount == 0:
+                return None
+            return _living(connection)
+
+    def list(self) -> Sequence[Member]:
+        """All whose lease lasts."""
+        with self._database.read() as connection:
+            return _living(connection)
+
+    def drain(self, name: str, draining: bool) -> None:
+        """Raises NotFound for a server that is not there."""
+        with self._database.write() as connection:
+            names = [member.name for member in _living(connection)]
+            if name not in names:
+                listed = ", ".join(nearest(name, names)) or "none"
+                raise NotFound(f"The fleet has no server {quoted(name)}. There are: {listed}.", code="server_not_found")
+            connection.execute(sa.update(MEMBERS).where(MEMBERS.c.name == name).values(draining=draining))
+
+    def leave(self, name: str, boot: int) -> None:
+        """Give the lease up."""
+        mine = (MEMBERS.c.name == name) & (MEMBERS.c.boot == boot)
+        with self._database.write() as connection:
+            connection.execute(sa.update(MEMBERS).where(mine).values(lease_until=sa.func.clock_timestamp()))
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def _lease() -> sa.ColumnElement[datetime.datetime]:
+    """The end of a lease that begins now, by the database's clock."""
+    return sa.func.clock_timestamp() + datetime.timedelta(seconds=LEASE_SECONDS)
+
+
+def _living(connection: sa.Connection) -> list[Member]:
+    rows = connection.execute(
+        sa.select(MEMBERS).where(MEMBERS.c.lease_until > sa.func.clock_timestamp()).order_by(MEMBERS.c.name)
+    )
+    return [Member(row.name, row.boot, row.role, row.address, row.version, row.draining) for row in rows]

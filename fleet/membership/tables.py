@@ -1,0 +1,24 @@
+"""The table of a fleet's servers.
+
+| table   | a row is                                                                                 |
+|---------|------------------------------------------------------------------------------------------|
+| members | a server that belongs to the fleet, or did: its name, and until when it counts as living |
+"""
+
+import sqlalchemy as sa
+
+METADATA = sa.MetaData()
+VERSION_TABLE = "fleet_version"
+
+MEMBERS = sa.Table(
+    "members",
+    METADATA,
+    sa.Column("name", sa.String(63), primary_key=True),
+    sa.Column("boot", sa.BigInteger, nullable=False),
+    sa.Column("server", sa.String(64), nullable=False),
+    sa.Column("role", sa.String(16), nullable=False),
+    sa.Column("address", sa.String(512), nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+    sa.Column("lease_until", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
+)

@@ -1,0 +1,98 @@
+"""Membership on a real PostgreSQL: leases by its clock, one server to a name."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from fleet.membership.members import LEASE_SECONDS, MemberTable, NewMember, open_members
+from fleet.membership.tables import MEMBERS, VERSION_TABLE
+from registry.errors import BadRequest, Conflict, NotFound
+from tests.postgres import postgres, programs
+
+pytestmark = pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL: apt-get install postgresql")
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def members(url: str, request: pytest.FixtureRequest) -> Iterator[MemberTable]:
+    """A fleet for each test."""
+    with closing(open_members(url, f"f{abs(hash(request.node.name)) % 10**9}")) as members:
+        yield members
+
+
+def server(name: str = "node-1", data: str = "data-1", address: str = "https://10.0.0.1:8443") -> NewMember:
+    return NewMember(name, data, "node" if address else "front", address, "1.0")
+
+
+def age(members: MemberTable, name: str, seconds: float) -> None:
+    """As if so much time had passed."""
+    with members._database.write() as connection:
+        later = MEMBERS.c.lease_until - timedelta(seconds=seconds)
+        connection.execute(sa.update(MEMBERS).where(MEMBERS.c.name == name).values(lease_until=later))
+
+
+def test_a_server_joins_stays_and_leaves(members: MemberTable) -> None:
+    boot = members.join(server())
+    assert [one.name for one in members.list()] == ["node-1"]
+    present = members.renew("node-1", boot)
+    assert present is not None
+    assert [(one.name, one.role, one.address, one.draining) for one in present] == [
+        ("node-1", "node", "https://10.0.0.1:8443", False)
+    ]
+    members.leave("node-1", boot)
+    assert members.list() == []
+
+
+def test_a_lease_that_is_over_counts_no_more(members: MemberTable) -> None:
+    boot = members.join(server())
+    age(members, "node-1", LEASE_SECONDS + 1)
+    assert members.list() == []
+    assert members.renew("node-1", boot) is not None  # it was only away
+    assert [one.name for one in members.list()] == ["node-1"]
+
+
+def test_a_name_belongs_to_one_server_while_its_lease_lasts(members: MemberTable) -> None:
+    boot = members.join(server())
+    for work in (members.check, members.join):
+        with pytest.raises(Conflict, match=r"has a server 'node-1' already at https://10.0.0.1:8443.*fleet ca issue"):
+            work(server(data="data-2"))
+    age(members, "node-1", LEASE_SECONDS + 1)
+    later = members.join(server(data="data-2"))
+    assert later > boot
+    assert members.renew("node-1", boot) is None, "another server has the name"
+
+
+def test_a_restart_on_the_same_data_takes_its_name_back_at_once(members: MemberTable) -> None:
+    boot = members.join(server())
+    assert members.join(server()) == boot + 1
+
+
+def test_a_node_is_drained_and_undrained(members: MemberTable) -> None:
+    boot = members.join(server())
+    members.drain("node-1", True)
+    assert [one.draining for one in members.renew("node-1", boot) or ()] == [True]
+    members.drain("node-1", False)
+    assert [one.draining for one in members.list()] == [False]
+    with pytest.raises(NotFound, match=r"no server 'node-9'. There are: node-1"):
+        members.drain("node-9", True)
+
+
+def test_a_database_that_no_fleet_can_share_is_refused() -> None:
+    with pytest.raises(BadRequest, match="--database postgresql"):
+        open_members("sqlite:///fleet.db", "tests")
+
+
+def test_a_fleet_of_a_newer_version_is_refused(members: MemberTable, url: str) -> None:
+    schema = members._database._schema
+    with members._database.write() as connection:
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(Conflict, match="written by a newer Roundhouse"):
+        open_members(url, str(schema).removeprefix("roundhouse_fleet_"))
