@@ -12,6 +12,7 @@ RoundhouseError
 │   └── FinalConflict 409         and never will: the same call again fails, too
 ├── TooLarge 413                  body, audio or archive over a stated limit
 ├── UnsupportedMedia 415          a body that is not JSON
+├── Misdirected 421               another server of the fleet was meant; the one that sent it tries elsewhere
 ├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
 │   └── Unreachable 429           it would start after its own deadline; `predicted_wait_seconds` says when
@@ -22,7 +23,8 @@ RoundhouseError
 ├── EngineFailed 500              the engine itself broke while it answered
 ├── UnsupportedCoding 501         a transfer coding other than chunked
 ├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
-│   └── DoesNotFit 503            the model can never start under the present budget
+│   ├── DoesNotFit 503            the model can never start under the present budget
+│   └── NodeFailed 503            another server of the fleet cannot be reached, or broke off
 ├── DeadlineExceeded 504          the request's own deadline has passed
 ├── StorageFull 507               the disk, or the space for files, is full; nothing was stored
 └── ProviderFailed 502            a provider failed, or its answer is invalid
@@ -123,6 +125,10 @@ class UnsupportedMedia(RoundhouseError):
     status, type, code = 415, "invalid_request_error", "unsupported_media_type"
 
 
+class Misdirected(RoundhouseError):
+    status, type, code, should_retry = 421, "invalid_request_error", "misdirected_request", False
+
+
 class Unfit(RoundhouseError):
     """Read and refused. `faults` holds every reason found, one sentence each."""
 
@@ -209,6 +215,16 @@ class Unavailable(RoundhouseError):
 
 class DoesNotFit(Unavailable):
     code = "insufficient_memory"
+
+
+class NodeFailed(Unavailable):
+    """Another server of the fleet failed. again: nothing was passed on, so a repeat elsewhere may help."""
+
+    code = "node_failed"
+
+    def __init__(self, message: str, *, retry_after: float | None = None, again: bool = False) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.again = again
 
 
 class DeadlineExceeded(RoundhouseError):

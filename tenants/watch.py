@@ -201,6 +201,10 @@ class Administration:
         self._watch = watch
         self._threads = Threads("database of teams")
 
+    async def refresh(self) -> None:
+        """Look for changes of keys that were made just now. Raises Unavailable."""
+        await self._watch.look()
+
     async def do(self, work: Callable[[Tables], T]) -> T:
         """In a thread; the first use makes the tables. Raises what the work raises, Unavailable, QueueFull."""
         keys, database = await self._watch.tables()

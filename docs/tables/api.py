@@ -18,6 +18,7 @@ PAGES = {
     "/v1/organization": "organization.md",
     "/v1/recipes": "models.md",
     "/v1/route": "routing.md",
+    "/v1/fleet": "fleet.md",
     "/v1/providers": "providers.md",
     "/v1/requests": "console.md",
     "/v1/status": "monitor.md",

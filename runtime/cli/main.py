@@ -12,6 +12,7 @@ from runtime.cli import output
 from runtime.cli.commands.adapters import manage as adapters
 from runtime.cli.commands.batches import files, webhooks
 from runtime.cli.commands.batches import manage as batches
+from runtime.cli.commands.fleet import manage as fleet
 from runtime.cli.commands.models import manage as models
 from runtime.cli.commands.requests import chat, transcribe, vectors
 from runtime.cli.commands.routing import providers, routers
@@ -126,6 +127,7 @@ app.add_typer(teams.app, name="teams", rich_help_panel="Server")
 app.add_typer(keys.app, name="keys", rich_help_panel="Server")
 app.add_typer(limits.app, name="limits", rich_help_panel="Server")
 app.add_typer(usage.app, name="usage", rich_help_panel="Server")
+app.add_typer(fleet.app, name="fleet", rich_help_panel="Server")
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(chat.chat)
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(vectors.embed)
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(vectors.rerank)

@@ -161,6 +161,10 @@ class Device:
         return self.parts or (DeviceBudget(self.name, self.budget, self.label, self.total),)
 
 
+NO_DEVICE = Device("cpu", "cpu", "none", 0, 0)
+"""Of a front, which has no models."""
+
+
 def detect(requested: str, memory: int | Sequence[int] | None, host_budget: int | None = None) -> Device:
     """The device or devices to serve on.
 

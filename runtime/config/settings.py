@@ -45,7 +45,7 @@ class OptionHelp:
 
 
 WHERE, MEMORY, BOUNDS = OptionHelp("Where"), OptionHelp("Models and memory"), OptionHelp("Bounds")
-COSTS = OptionHelp("Costs")
+COSTS, FLEET = OptionHelp("Costs"), OptionHelp("Fleet: several servers")
 TIMES = OptionHelp("Times, in seconds")
 HOSTS, ORIGINS = (
     OptionHelp(WHERE.panel, "loopback; IP addresses and the machine's name if --host is 0.0.0.0"),
@@ -198,6 +198,28 @@ class Settings(BaseSettings):
     provider_prices: Annotated[Path | None, OptionHelp(COSTS.panel, "none")] = Field(
         default=None, description="YAML table of provider prices to compare with; see docs/costs.md."
     )
+    fleet: Annotated[str | None, OptionHelp(FLEET.panel, "none")] = Field(
+        default=None,
+        pattern=r"^[a-z][a-z0-9_]{0,30}$",
+        description="Name of the fleet that this server belongs to. Needs --database with a PostgreSQL; see "
+        "docs/fleet.md.",
+    )
+    front: Annotated[bool, FLEET] = Field(
+        default=False, description="Hold no models: pass every request on to a node of the fleet."
+    )
+    fleet_listen: Annotated[str | None, OptionHelp(FLEET.panel, "none")] = Field(
+        default=None,
+        pattern=r"^(\[[0-9A-Fa-f:]+\]|[^:\s]+):\d{4,5}$",
+        description="HOST:PORT to listen on for the other servers of the fleet.",
+    )
+    fleet_address: Annotated[str | None, OptionHelp(FLEET.panel, "none")] = Field(
+        default=None,
+        pattern=r"^https://[^\s/?#]+$",
+        description="Address at which the others reach that port: https://10.0.0.5:8443.",
+    )
+    fleet_certificates: Annotated[Path | None, OptionHelp(FLEET.panel, "the folder `fleet` in the data directory")] = (
+        Field(default=None, description="Folder that `roundhouse fleet ca issue` filled for this server.")
+    )
     max_waiting: Annotated[int, BOUNDS] = Field(
         default=2048, ge=1, description="Requests that may wait in the whole server; then 429."
     )
@@ -275,6 +297,11 @@ class Settings(BaseSettings):
         pepper = None if self.pepper is None else self.pepper.get_secret_value()
         sign_in = self.oidc is not None
         return KeySettings(self.data_dir, self.database, pepper, is_loopback(self.host), self.open, sign_in)
+
+    @property
+    def fleet_folder(self) -> Path:
+        """Where this server's certificate for the fleet is."""
+        return self.fleet_certificates or self.data_dir / "fleet"
 
     @field_validator("allowed_hosts", "callback_networks", "cors_origins", "device_memory", mode="before")
     @classmethod

@@ -1,10 +1,12 @@
-"""What answers requests: local models, providers, later other machines.
+"""What answers requests: local models, providers, other servers of the fleet.
 
     Backend.resolve(name) -> Target;  Backend.lease(request) -> Lease;  Lease.run(call) -> events
+    where there is a Relay:           Relay.send(request)    -> Answer;  status, headers, bytes
 
 A backend is one folder below this one and one entry in `opening`. Nothing else looks at which backend a target has.
 """
 
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,7 +30,7 @@ class TargetState:
     """What routers compare targets by at one moment."""
 
     is_local: bool
-    """Nothing of the request leaves this server."""
+    """Nothing of the request leaves this server, or its fleet."""
     is_resident: bool
     """It can answer without a load."""
     waiting: int
@@ -47,6 +49,30 @@ class RetryPolicy(Protocol):
         ...
 
 
+class RelayedAnswer(Protocol):
+    """Another server's answer that has begun. It is passed on unchanged."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """In lower case, without those of the connection."""
+        ...
+
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body as it comes. Raises NodeFailed if it breaks off."""
+        ...
+
+
+class Relay(Protocol):
+    """The way of a whole request to another server, which admits, counts and records it."""
+
+    def send(self, request: Request, target: Target) -> AbstractAsyncContextManager[RelayedAnswer]:
+        """Raises NodeFailed, Unavailable. Leaving early cancels the request there."""
+        ...
+
+
 class Backend(Protocol):
     @property
     def name(self) -> str:
@@ -56,6 +82,11 @@ class Backend(Protocol):
     @property
     def retry(self) -> RetryPolicy | None:
         """None: a failure is final, as where the backend's own queue waits."""
+        ...
+
+    @property
+    def relay(self) -> Relay | None:
+        """None: its answers are events of leases; else whole answers, and it has no leases."""
         ...
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:

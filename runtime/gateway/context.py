@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from runtime.gateway.target import RouteChoice
 from tenants.caller import EVERYBODY, Caller, ServiceClass
 from tenants.ledger.rows import Rider, Settlement
 
@@ -95,6 +96,36 @@ class LineSink(Protocol):
         ...
 
 
+class ExactTarget(Protocol):
+    """The weights that another server of the fleet chose for a request that it passes on."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def revision(self) -> str: ...
+
+    @property
+    def adapter(self) -> str:
+        """The adapter's name; '': none."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Of the adapter's version."""
+        ...
+
+    @property
+    def requested(self) -> str:
+        """The name as the client wrote it."""
+        ...
+
+    @property
+    def route_choice(self) -> RouteChoice | None:
+        """None: no router chose."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Made only by `runtime.http.hints`, from headers, key and body; then passed on."""
@@ -117,6 +148,8 @@ class RequestContext:
     """As they came, keys among them; routers look at those that they name."""
     line: LineSink | None = field(default=None, repr=False)
     """The line of a batch that this request is; its source is `batch` then."""
+    hop: ExactTarget | None = field(default=None, repr=False)
+    """How another server of the fleet passed it on; None: the client sent it here."""
 
     @property
     def begin_by(self) -> float | None:

@@ -4,19 +4,19 @@ Use cases that are no inference are in `services`.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Literal
 
 from models.tasks import Call
 from registry.base.wording import quoted
-from registry.errors import Forbidden, NotFound, RoundhouseError, Unavailable
+from registry.errors import Forbidden, Misdirected, NotFound, RoundhouseError, Unavailable
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
 from routing.decision import Decision
 from routing.routers.content import Router
-from runtime.gateway.backend import Backend, LoadProgress, RetryPolicy, TargetState
-from runtime.gateway.context import RequestContext, Transcripts
+from runtime.gateway.backend import Backend, LoadProgress, RelayedAnswer, RetryPolicy, TargetState
+from runtime.gateway.context import ExactTarget, RequestContext, Transcripts
 from runtime.gateway.launch.on_demand import OnDemand
 from runtime.gateway.names import ModelRef, Names
 from runtime.gateway.record import AttemptSink, Sink
@@ -63,6 +63,8 @@ class Gateway:
         self._names, self._backends = names, {backend.name: backend for backend in backends}
         self._ledger, self._limits = ledger, limits
         self._sinks: Sequence[Sink] = (ledger, limits, *sinks, *([] if tracing is None else [tracing]))
+        self._sinks_of_relayed: Sequence[Sink] = [] if tracing is None else [tracing]
+        """Of requests that another server answers, and counts."""
         self._transcripts, self._tracing, self._device = transcripts, tracing, DeviceTime()
         self.dispatcher = RouterDispatcher(services.routers, self, limits)
         self.on_demand = OnDemand(names, services.adapters)
@@ -72,7 +74,9 @@ class Gateway:
     def record(self, context: RequestContext, endpoint: str) -> Iterator[Request]:
         """Enclose everything done for one request. At its end each sink gets its record."""
         trace = None if self._tracing is None else self._tracing.begin(context, endpoint)
-        request = Request(context, endpoint, self._sinks, device=self._device, trace=trace)
+        request = Request(
+            context, endpoint, self._sinks, device=self._device, trace=trace, sinks_of_relayed=self._sinks_of_relayed
+        )
         try:
             yield request
         except BaseException as error:
@@ -124,13 +128,18 @@ class Gateway:
             raise
         raise NotFound(f"There is no model {model_ref.name!r}.", param="model")
 
-    def check_name(self, model_ref: ModelRef, caller: Caller) -> None:
+    def check_name(self, model_ref: ModelRef, context: RequestContext) -> None:
         """Raises as `resolve`, routers apart, before the rest of a request has come."""
+        if context.hop is not None:  # its name was resolved where the client came in
+            return
         if not self.services.routers.is_router(self._names.without_tag(model_ref)):
-            self.resolve(model_ref, caller)
+            self.resolve(model_ref, context.caller)
 
     async def choose(self, request: Request) -> Target:
-        """Resolve the name, or have its router choose. Raises as `resolve`, or no_route."""
+        """Resolve the name, or have its router choose. Raises as `resolve`, no_route, Misdirected."""
+        if request.context.hop is not None:
+            request.attempt.target = self._exact(request, request.context.hop)
+            return request.attempt.target
         router = await self.services.routers.ready(self._names.without_tag(request.model_ref))
         if router is None:
             target = await self._resolve_or_provide(request.model_ref, request.context.caller)
@@ -141,6 +150,22 @@ class Gateway:
             target = target.for_line(None if line is None else line.own_name)
         request.attempt.target = target
         return target
+
+    def _exact(self, request: Request, hop: ExactTarget) -> Target:
+        """The weights that another server named by revision and digest. Raises Misdirected: it never goes further."""
+        adapter = f"{hop.adapter}@{hop.digest}" if hop.adapter else None
+        reference = ModelRef(request.model_ref.task, hop.model, adapter)
+        target: Target | None = None
+        with suppress(NotFound):
+            own = (backend for backend in self._backends.values() if backend.relay is None)
+            target = next((found for one in own if (found := one.resolve(reference, request.context.caller))), None)
+        digest = "" if target is None or target.version is None else target.version.digest
+        if target is None or (target.revision, digest) != (hop.revision, hop.digest):
+            weights = f"revision {hop.revision}" + (f" with adapter {hop.digest}" if hop.digest else "")
+            raise Misdirected(f"This server does not have {quoted(hop.model)} in {weights}.")
+        if request.context.source == BATCH:
+            target = target.for_line()
+        return replace(target, requested=hop.requested, routed=hop.route_choice)
 
     async def _resolve_or_provide(self, model_ref: ModelRef, caller: Caller) -> Target:
         """As `resolve`; an adapter that is named by its source is registered first."""
@@ -182,7 +207,12 @@ class Gateway:
 
     # --- admit ------------------------------------------------------------------------------------------------------
     def admit(self, request: Request) -> None:
-        """Reserve an attempt's use within the team's and key's limits, or LimitExceeded."""
+        """Reserve an attempt's use within the team's and key's limits, or LimitExceeded.
+
+        Another server that runs the request reserves it there.
+        """
+        if request.target is not None and self.is_relayed(request.target):
+            return
         self._limits.admit(request, self.context_length)
 
     def levels(self, request: Request) -> Mapping[str, tuple[int, int, float]]:
@@ -208,6 +238,22 @@ class Gateway:
             if begun is not None:
                 await begun
             yield lease
+
+    def is_relayed(self, target: Target) -> bool:
+        """Whether another server gives the whole answer."""
+        return self._backend(target).relay is not None
+
+    @asynccontextmanager
+    async def relay(self, request: Request) -> AsyncIterator[RelayedAnswer]:
+        """The answer of the server that the request is passed on to. Raises NodeFailed, Unavailable."""
+        target = request.target
+        assert target is not None, "it has been chosen"
+        relay = self._backend(target).relay
+        assert relay is not None, "its target is relayed"
+        if self.phase == "stopping":
+            raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
+        async with relay.send(request, target) as answer:
+            yield answer
 
     # --- ask the target's backend -----------------------------------------------------------------------------------
     def load_progress(self, target: Target) -> LoadProgress | None:

@@ -35,7 +35,7 @@ class Models:
         catalog = self._names.visible_to(caller)
         entries = [entry for entry in self._residency.entries.values() if entry.id in catalog.recipes]
         cards = [adapter_card(a, catalog.spelled(a.key), e) for e in entries for a in catalog.adapters(e.id)]
-        return [*(_redacted(self._view(entry, catalog), caller) for entry in entries), *cards]
+        return [*(redacted(self._view(entry, catalog), caller) for entry in entries), *cards]
 
     def views(self, caller: Caller | None = None) -> list[ModelView]:
         """All models, with the adapters that the caller may use; None: the operator, who sees those of all teams."""
@@ -48,7 +48,7 @@ class Models:
         entry = self._residency.get(resolved.recipe.id)
         catalog = self._names.visible_to(caller)
         if resolved.version is None:
-            return _redacted(self._view(entry, catalog), caller)
+            return redacted(self._view(entry, catalog), caller)
         key = resolved.version.key
         return adapter_card(self._state.adapters.get(key), catalog.spelled(key), entry, resolved.version)
 
@@ -139,7 +139,7 @@ class Models:
         return self._view(entry)
 
 
-def _redacted(view: ModelView, caller: Caller) -> ModelView:
+def redacted(view: ModelView, caller: Caller) -> ModelView:
     """The view without figures of other teams' use, for those who manage nothing."""
     if caller.scopes & {Scope.MODELS, Scope.ADMIN}:
         return view

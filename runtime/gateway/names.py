@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cachetools import LRUCache
 
@@ -11,8 +12,7 @@ from registry.catalog import Catalog, ResolvedName
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Recipe, Task
-from registry.records import AdapterKey
-from registry.state.database import State
+from registry.records import Adapter, AdapterKey, RouterRecord
 from tenants.caller import Caller, Scope
 
 MAX_CATALOGS = 64
@@ -36,13 +36,37 @@ class ModelRef:
     """The team that wrote the name down, as a router's targets are; None: the caller's."""
 
 
+class AdapterNames(Protocol):
+    def all(self) -> Iterable[Adapter]: ...
+    def ever(self) -> Iterable[AdapterKey]: ...
+
+
+class AliasNames(Protocol):
+    def aliases(self) -> Mapping[str, str]: ...
+
+
+class RouterNames(Protocol):
+    def all(self) -> Iterable[RouterRecord]: ...
+
+
+class NameState(Protocol):
+    """The names in a state: `registry.state.database.State`, or what other servers report of theirs."""
+
+    @property
+    def adapters(self) -> AdapterNames: ...
+    @property
+    def models(self) -> AliasNames: ...
+    @property
+    def routers(self) -> RouterNames: ...
+
+
 class Names:
     """`catalog` is a snapshot for team `default`. Call `refresh` after a change.
 
     `everything`: the same with the adapters of all teams, for what belongs to nobody: metrics, status.
     """
 
-    def __init__(self, recipes: Sequence[Recipe], state: State) -> None:
+    def __init__(self, recipes: Sequence[Recipe], state: NameState) -> None:
         self.recipes, self._state = tuple(recipes), state
         self.registering = asyncio.Lock()
         """Held from the look whether a name is free until it is given in the state: models' aliases and routers."""

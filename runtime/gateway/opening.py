@@ -72,8 +72,10 @@ from tenants.limits.stored import StorageLimiter
 from tenants.responses.store import ResponseStore
 from tenants.watch import Administration, KeyWatch
 
-if TYPE_CHECKING:  # a server without keys loads no database
+if TYPE_CHECKING:  # a server without keys loads no database, one without a fleet nothing of it
+    from fleet.membership.members import MemberTable
     from registry.storage.database import Database
+    from runtime.gateway.peers.opening import FleetParts
     from tenants.sign_in.flow import SignIn
 
 log = logging.getLogger("roundhouse.gateway")
@@ -127,6 +129,7 @@ class _Rooms:
         self.batches = BatchService(
             store, settings.data_dir, limits, addresses=addresses, queue_limits=self.queue_limiter
         )
+        self.fleet: FleetParts | None = None
         self.tracing = start_tracing()
         self.bounds = WaitingBound(settings.max_waiting)
         self.reserve = DiskReserve(settings.data_dir, settings.disk_reserve)
@@ -136,6 +139,7 @@ class _Rooms:
         settings, documents, device, metrics = self.settings, self.documents, self.device, self.metrics
         for note in retired_keys(documents):
             log.warning(note)
+        members = await self._members()
         await self.keys.start()
         if settings.store_responses or settings.oidc is not None:
             await self.keys.tables()
@@ -185,6 +189,17 @@ class _Rooms:
         self.routers = RouterStore(settings.data_dir / "routers", state, names, settings.bounds)
         self.provider_store = ProviderStore(settings.data_dir / "providers", names, self.providers, documents.providers)
         await asyncio.to_thread(self.provider_store.open)
+        if members is not None:
+            from runtime.gateway.peers.opening import open_fleet
+            from runtime.gateway.peers.reporting import Reporter
+
+            self.fleet = open_fleet(settings, members, names)
+            fleet, own = self.fleet.fleet, self.fleet.fleet.own
+            if not settings.front:
+                fleet.reporter = Reporter(
+                    own.name, own.address, names, self.models, self.residency, device,
+                    lambda: fleet.is_draining, lambda: fleet.is_leaving,
+                )  # fmt: skip
         self.reloader = RecipeReloader(self.model_set, settings.recipes, self.routers.open, self.provider_store.serve)
 
     def gateway(self) -> Gateway:
@@ -221,12 +236,15 @@ class _Rooms:
             reserve=self.reserve,
             console=self.console,
             live=LiveSampler(names, overview, self.console, usage.currency),
+            fleet=None if self.fleet is None else self.fleet.fleet,
         )
+        local = LocalBackend(names, residency, self.service.stored, self.metrics)
+        peers = [] if self.fleet is None else [self.fleet.backend]
         machine_price = round(settings.machine_price * MILLION)
         return Gateway(
             services,
             names,
-            [ProviderBackend(self.providers), LocalBackend(names, residency, self.service.stored, self.metrics)],
+            [ProviderBackend(self.providers), *peers, local],
             ledger=LedgerSink(
                 self.ledger,
                 machine_price,
@@ -274,7 +292,18 @@ class _Rooms:
         if self.settings.prewarm:
             await keep_warm(self.pool, self.residency.table, self.device)
 
+    async def _members(self) -> "MemberTable | None":
+        """The fleet's members; None: there is no fleet."""
+        if self.settings.fleet is None:
+            return None
+        from runtime.gateway.peers.opening import members_of
+
+        await self.keys.tables()  # the pepper is one for all: who has another one learns it here
+        return await asyncio.to_thread(members_of, self.settings)
+
     async def close(self) -> None:
+        if self.fleet is not None:
+            await self.fleet.fleet.close()
         await self.batches.close()
         await self.responses.close()
         await self.providers.close()

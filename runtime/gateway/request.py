@@ -7,9 +7,10 @@ Everybody else reads.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from models.messages import Usage
 from models.tasks import Call
@@ -32,6 +33,24 @@ Calls = Callable[[int | None], Sequence[Call]]
 def limit_warning(warnings: Sequence[str]) -> dict[str, str]:
     """The header of an answer that went over limits without being refused."""
     return {"X-Roundhouse-Limit-Warning": "; ".join(warnings)} if warnings else {}
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedForm:
+    """A form with a file that was read to the disk."""
+
+    fields: Mapping[str, Sequence[str]]
+    file: Path
+    name: str
+    """The client's name of the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMessage:
+    """What the client sent, to be passed on to another server as it is."""
+
+    query: str
+    body: bytes | UploadedForm
 
 
 @dataclass(slots=True)
@@ -80,8 +99,9 @@ class Request:
         *,
         device: DeviceTime | None = None,
         trace: Trace | None = None,
+        sinks_of_relayed: Sequence[Sink] = (),
     ) -> None:
-        """trace: None: no traces are made."""
+        """trace: None: no traces are made. sinks_of_relayed: instead of `sinks` where another server answers."""
         self.context, self.endpoint, self.trace = context, endpoint, trace
         self.transcript: TranscriptSink | None = None
         self.model_ref: ModelRef
@@ -89,9 +109,13 @@ class Request:
         self.make_calls: Calls = lambda _: ()
         self.tried: list[str] = []
         """Models of the attempts before this one."""
+        self.message: ClientMessage | None = None
+        """None: it did not come from a client's bytes, and cannot be passed on."""
+        self.nodes: list[str] = []
+        """Servers of the fleet that it was passed on to."""
         self.routing_tokens = self.routing_cost = 0
         """Of the embedding that chose its target, until an attempt's record has them."""
-        self._sinks, self._clock, self._device = sinks, clock, device
+        self._sinks, self._sinks_of_relayed, self._clock, self._device = sinks, sinks_of_relayed, clock, device
         self._received = clock()
         self.attempt = Attempt(self._received)
         self._failures: list[str] = []
@@ -152,6 +176,11 @@ class Request:
         if attempt.first is None:
             attempt.first, attempt.status, attempt.is_stream = self._clock(), status, is_stream
             attempt.warning = warning
+
+    def relayed(self, status: int, *, is_stream: bool) -> None:
+        """Another server answers, and records the request."""
+        self.answered(status, is_stream=is_stream)
+        self._sinks, self.transcript = self._sinks_of_relayed, None
 
     def sent(self) -> None:
         """The last event of the answer has left. What the engine counts may still come."""

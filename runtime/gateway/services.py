@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import Histogram
 
@@ -30,6 +31,9 @@ from tenants.keys.keyring import Callers
 from tenants.ledger.view import UsageReport
 from tenants.responses.store import ResponseStore
 from tenants.watch import Administration
+
+if TYPE_CHECKING:  # a server without a fleet loads nothing of it
+    from runtime.gateway.peers.service import Fleet
 
 UPLOAD_RETRY = 5.0
 
@@ -142,3 +146,5 @@ class Services:
     reserve: DiskReserve
     console: Console
     live: LiveSampler
+    fleet: "Fleet | None" = None
+    """None: this server belongs to no fleet."""

@@ -31,6 +31,8 @@ class Head:
     status: int
     content_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    is_relayed: bool = False
+    """Another server's, whose bytes are passed on and nothing beside them."""
 
     @property
     def is_stream(self) -> bool:

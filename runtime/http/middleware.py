@@ -17,6 +17,8 @@ from runtime.http.hints import context_of_headers, with_caller
 from tenants.caller import Caller
 
 _SANE_ID = re.compile(r"^[A-Za-z0-9._:/-]{1,128}\Z")
+NODE = "X-Roundhouse-Node"
+"""The server of a fleet that gave the answer."""
 _CONTEXT, _GATEWAY, _SEND = "roundhouse.context", "roundhouse.gateway", "roundhouse.send"
 
 
@@ -27,6 +29,11 @@ def context_of(scope: Scope) -> RequestContext:
 def set_caller(scope: Scope, caller: Caller) -> None:
     """For the layer that knows who calls, before anybody has looked at the context."""
     scope[_CONTEXT] = with_caller(context_of(scope), caller)
+
+
+def set_context(scope: Scope, context: RequestContext) -> None:
+    """For the layer that learns more of the request, before anybody has looked at the context."""
+    scope[_CONTEXT] = context
 
 
 def gateway_of(scope: Scope) -> Gateway:
@@ -71,6 +78,7 @@ class ContextMiddleware:
         gateway: gives it; asked at each request.
         dialect_of: of a path's errors; who knows it knows the routes, which know this.
         start, stop: run with the application's lifespan: before its first request, after its last response.
+        node: name of this server in its fleet, which answers say; None: it belongs to none.
     """
 
     def __init__(
@@ -80,8 +88,10 @@ class ContextMiddleware:
         dialect_of: Callable[[str], Dialect],
         start: Callable[[], Awaitable[None]],
         stop: Callable[[], Awaitable[None]],
+        node: Callable[[], str] | None = None,
     ) -> None:
         self.app, self._gateway, self._dialect_of, self._start, self._stop = app, gateway, dialect_of, start, stop
+        self._node = node
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -99,6 +109,8 @@ class ContextMiddleware:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
+                if self._node is not None:
+                    headers.setdefault(NODE, self._node())
                 if scope["path"].startswith("/v1/messages"):  # where Anthropic's clients look for it
                     headers["Request-Id"] = request_id
             await send(message)

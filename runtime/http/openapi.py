@@ -45,6 +45,7 @@ TAGS = [
     {"name": "Organization", "description": "Teams, keys, limits, usage and costs; OpenAI's administration too."},
     {"name": "Routers", "description": "One name in front of several targets: which one it chooses, and why."},
     {"name": "Operations", "description": "Health, metrics, status."},
+    {"name": "Fleet", "description": "Several servers as one."},
 ]
 
 

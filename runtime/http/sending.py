@@ -109,7 +109,7 @@ class Answer(Response):
                     self._is_silent = False
                     if isinstance(part, Head):
                         await start(_start(part))
-                        if part.content_type.startswith(EVENT_STREAM):
+                        if part.content_type.startswith(EVENT_STREAM) and not part.is_relayed:
                             pinging = asyncio.create_task(self._ping(more))
                     else:
                         self._is_between = part.endswith(ENDS)

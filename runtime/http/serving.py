@@ -10,6 +10,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from functools import partial
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -19,7 +20,7 @@ from registry.errors import BadRequest, EngineFailed, LimitExceeded, RoundhouseE
 from runtime.gateway.backend import LoadProgress
 from runtime.gateway.context import RequestContext, TranscriptSink
 from runtime.gateway.core import Gateway
-from runtime.gateway.request import DISCONNECTS, Request
+from runtime.gateway.request import DISCONNECTS, ClientMessage, Request
 from runtime.gateway.target import Lease, LoadPending, Target
 from runtime.http import errors as http_errors
 from runtime.http import hints
@@ -44,6 +45,8 @@ log = logging.getLogger("roundhouse.http")
 AT_ONCE = 4
 """Calls of one request that are in the engine at a time."""
 COMMENT_SECONDS = 0.5
+MAX_WHOLE = 4 * 2**20
+"""Bytes of another server's whole answer that are read before any is passed on."""
 
 
 def serve(
@@ -53,6 +56,7 @@ def serve(
 
     def parse(request: Request) -> ParsedRequest:
         gateway.start_transcript(request, body)
+        request.message = ClientMessage(urlencode(query) if query else "", body)
         if endpoint.parse_object is None:
             request.context, rest = hints.read(request.context, endpoint.path, body)
             return endpoint.parse(rest, query or {})
@@ -127,6 +131,8 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
     is_line = request.context.line is not None
     if is_line and parsed.stream:
         raise BadRequest("A line of a batch has no stream: leave 'stream' out.", param="stream")
+    if gateway.is_relayed(target):
+        return attempts(gateway, request, _fallbacks(target), partial(_relayed, gateway, request))
     attempt = _line_parts if is_line else _parts
     fallbacks = _fallbacks(target)
     if fallbacks or gateway.retry(target) is not None:
@@ -212,6 +218,25 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
     await gateway.flush()
     if rest:
         yield rest
+
+
+async def _relayed(gateway: Gateway, request: Request, *, is_further: bool = False) -> Parts:
+    """One attempt at another server of the fleet, whose answer is passed on unchanged.
+
+    A whole answer is read before its first byte is passed on: until then it can be tried elsewhere.
+    """
+    async with gateway.relay(request) as answer, aclosing(answer.chunks()) as chunks:
+        headers = dict(answer.headers)
+        head = Head(answer.status, headers.pop("content-type", ""), headers, is_relayed=True)
+        first = b""
+        while not head.is_stream and len(first) <= MAX_WHOLE and (chunk := await anext(chunks, b"")):
+            first += chunk
+        request.relayed(head.status, is_stream=head.is_stream)
+        yield head
+        if first:
+            yield first
+        async for chunk in chunks:
+            yield chunk
 
 
 async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:

@@ -5,9 +5,7 @@ by tests/unit/server/test_litserve_pin.py.
 Its own request queue and transport stay idle: endpoints are plain FastAPI routes that LitSpec adds.
 """
 
-import asyncio
 import contextlib
-import gc
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -29,27 +27,19 @@ import psutil
 import uvicorn
 from fastapi import FastAPI
 
-from batches.callbacks.deliverer import CallbackDeliverer
-from batches.work.worker import BatchWorker
 from models.process_control import die_with_parent
-from registry.base.heap import CollectionLog, freeze_heap
-from registry.errors import Unavailable
+from registry.base.heap import freeze_heap
 from registry.recipes.loading import Documents
-from registry.storage.files import unusable
 from runtime.config import logs
 from runtime.config.device import Device
 from runtime.config.settings import Settings
-from runtime.gateway.core import Gateway
-from runtime.gateway.opening import open_gateway
 from runtime.http.app import finish
-from runtime.http.batches.lines import batch_worker, callback_deliverer
-from runtime.http.guard.access import dialect_of
-from runtime.http.guard.layers import layers, raise_file_limit, uvicorn_options
-from runtime.http.middleware import ContextMiddleware
+from runtime.http.guard.layers import raise_file_limit, uvicorn_options
 from runtime.http.routes import routes
 from runtime.residency.watcher import engines_at_start
+from runtime.server.api_process import ApiProcess
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
-from runtime.server.shutdown import ProcessWatchdog, RemainingWork, Shutdown, log
+from runtime.server.shutdown import ProcessWatchdog, log
 from runtime.slots.worker import SlotLoop
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
@@ -88,23 +78,13 @@ def build(settings: Settings, documents: Documents, device: Device) -> ls.LitSer
         restart_workers=True,
         healthcheck_path="/litserve/health",
         info_path="/litserve/info",
-        middlewares=[
-            *layers(settings),
-            (
-                ContextMiddleware,
-                {
-                    "gateway": process.gateway,
-                    "dialect_of": dialect_of,
-                    "start": process.start,
-                    "stop": process.stop,
-                },
-            ),
-        ],
+        middlewares=process.layers(),
     )
     server.monitor_internal = 0.05
     _restart_in_lasting_thread(server)
     server.uvicorn_graceful_timeout = int(settings.drain_seconds) + 5
     app: FastAPI = server.app
+    process.app = app
     finish(app, documents.models)
     return server
 
@@ -139,66 +119,6 @@ def _restart_in_lasting_thread(server: ls.LitServer) -> None:
             return server.inference_workers[worker_id]
 
     server.launch_single_inference_worker = restart
-
-
-class ApiProcess:
-    """The gateway in the API process, from the first request to the last response."""
-
-    def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
-        self._settings = settings
-        self._opened = open_gateway(settings, documents, device)
-        self._gateways: list[Gateway] = []
-        self._reloads: list[asyncio.Task[None]] = []
-        self._batches: BatchWorker | None = None
-        self._callbacks: CallbackDeliverer | None = None
-        self._shutdown = Shutdown(self._remaining, settings.drain_seconds, self._closing)
-
-    def gateway(self) -> Gateway:
-        return self._gateways[0]
-
-    def _closing(self) -> None:
-        """The port closes."""
-        self.gateway().services.console.live.close()
-        if self._batches is not None:
-            self._batches.stop_claiming()
-
-    def _remaining(self) -> RemainingWork:
-        return RemainingWork(*self.gateway().services.overview.remaining_work())
-
-    def _on_hangup(self) -> None:
-        self._reloads.append(asyncio.get_running_loop().create_task(self._reload()))
-
-    async def _reload(self) -> None:
-        try:
-            await self.gateway().services.reloader.reload()
-        except Exception:  # the border: nothing else awaits this task
-            log.exception("the recipes could not be read again")
-
-    async def start(self) -> None:
-        logs.configure(self._settings.log_level)  # LitServe has set up its own since the fork
-        try:
-            self._gateways.append(await self._opened.__aenter__())
-        except OSError as error:
-            raise Unavailable(unusable(error)) from error
-        self._batches = batch_worker(self.gateway())
-        self._batches.start()
-        self._callbacks = callback_deliverer(self.gateway(), self._batches)
-        self._callbacks.start()
-        gc.callbacks.append(CollectionLog(asyncio.get_running_loop(), log))
-        freeze_heap()
-        self._shutdown.listen()
-        if threading.current_thread() is threading.main_thread():  # only that thread gets signals
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
-
-    async def stop(self) -> None:
-        if self._batches is not None:
-            await self._batches.drain(self._shutdown.seconds_left())
-            if self._callbacks is not None:
-                await self._callbacks.close()
-            await self._batches.close()
-        self._shutdown.drained()
-        await self._opened.__aexit__(None, None, None)
-        self._shutdown.ending()
 
 
 class _MainProcess:

@@ -55,6 +55,7 @@ NOT_RUN = {
     ("costs.md", "roundhouse usage prune"): "would delete rows of the server that all other blocks ask",
     ("organization.md", "from openai import OpenAI"): "needs an admin key; tests/unit/http/tenants does all of it",
     ("routing.md", "roundhouse routers add"): "names files of the reader's own",
+    ("fleet.md", "export ROUNDHOUSE_DATABASE"): "starts several servers; tests/system/fleet does",
     ("performance.md", "make bench"): "takes more than an hour",
 }
 """Page and how the block begins."""

@@ -90,10 +90,10 @@ def test_what_a_page_names_exists(page: Path) -> None:
 def test_what_does_not_exist_is_noticed() -> None:
     page = (
         "`roundhouse fly`, `roundhouse models fly`, `roundhouse models list --json`, `--fly-away`, `--host`, "
-        "`/v1/fly`, `PUT /v1/models`, `GET /v1/models`, `/v1/models/{id}/load`, `/v1/organization/…`, `/v1/fl…`, "
+        "`/v1/fly`, `PUT /v1/models`, `GET /v1/models`, `/v1/models/{id}/load`, `/v1/organization/…`, `/v1/fx…`, "
         "`roundhouse_flights`, `roundhouse_requests_total`"
     )
-    faults = "roundhouse fly, roundhouse models fly, --fly-away, /v1/fly, PUT /v1/models, /v1/fl…, roundhouse_flights"
+    faults = "roundhouse fly, roundhouse models fly, --fly-away, /v1/fly, PUT /v1/models, /v1/fx…, roundhouse_flights"
     assert list(unknown(page)) == faults.split(", ")
 
 

@@ -82,7 +82,7 @@ class LocalBackend:
     """
 
     name = NAME
-    retry = None
+    retry = relay = None
 
     def __init__(
         self,

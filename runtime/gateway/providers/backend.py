@@ -32,6 +32,7 @@ class ProviderBackend:
     """`runtime.gateway.backend.Backend` and `RetryPolicy`: failures may pass."""
 
     name = BACKEND
+    relay = None
 
     def __init__(self, index: ProviderIndex) -> None:
         self._index = index

@@ -28,8 +28,10 @@ async def list_models(gateway: CurrentGateway, context: CurrentContext) -> Respo
     All models, then adapters, then models of providers, then routers, in OpenAI's list shape.
     """
     caller = context.caller
+    fleet = gateway.services.fleet
     cards = [
         *gateway.services.models.all(caller),
+        *(() if fleet is None else fleet.cards.all(caller)),
         *gateway.services.provider_models.cards(caller),
         *gateway.dispatcher.cards(caller),
     ]
@@ -44,7 +46,10 @@ async def get_model(gateway: CurrentGateway, context: CurrentContext, name: Name
     """
     if not name:  # /v1/models/
         return await list_models(gateway, context)
+    card: ModelView | AdapterCardView | ProviderCardView | RouterCardView | None
     card = gateway.services.provider_models.card(name, context.caller) or gateway.dispatcher.card(name, context.caller)
+    if card is None and gateway.services.fleet is not None:
+        card = gateway.services.fleet.cards.find(name, context.caller)
     return json_answer(gateway.services.models.show(name, context.caller) if card is None else card)
 
 

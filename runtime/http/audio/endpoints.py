@@ -20,7 +20,7 @@ from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes import definition as recipe
 from runtime.gateway.core import Gateway
 from runtime.gateway.names import ModelRef
-from runtime.gateway.request import Request
+from runtime.gateway.request import ClientMessage, Request, UploadedForm
 from runtime.gateway.target import Target
 from runtime.http import hints
 from runtime.http.audio.fields import Task, TranscriptionOptions, parse
@@ -135,19 +135,21 @@ class RecordingResponse(Response):
                 await error_response(error)(scope, receive_, send)
 
     async def _answer(self, gateway: Gateway, request: Request, scope: Scope, receive_: Receive, send: Send) -> None:
-        settings, caller = gateway.services.settings, request.context.caller
+        settings, context = gateway.services.settings, request.context
 
         def on_field(name: str, value: str) -> None:
             if name == "model":
-                gateway.check_name(_model_ref(value), caller)
+                gateway.check_name(_model_ref(value), context)
 
         http_request, folder = HttpRequest(scope, receive_), settings.run_dir / "uploads"
         async with receive(http_request, gateway.services.uploads, folder, settings.max_audio, on_field) as upload:
             request.received()
             request.context = hints.with_size(request.context, upload.path.stat().st_size)
             model_ref = _model_ref(next(iter(upload.fields.get("model", ())), None))
-            gateway.check_name(model_ref, caller)  # a missing or unknown name before any other fault
+            gateway.check_name(model_ref, context)  # a missing or unknown name before any other fault
             options = parse(upload.fields, TASKS[self._path])
+            form = UploadedForm(upload.fields, upload.path, upload.name)
+            request.message = ClientMessage(scope["query_string"].decode("latin-1"), form)
             gateway.start_transcript(request)  # of the answer alone: the input is a sound
             parsed = _parsed(options, options.request(str(upload.path), settings.max_audio_seconds), model_ref)
             await Answer(serve_parsed(gateway, request, parsed))(scope, receive_, send)

@@ -25,25 +25,20 @@ Layer = tuple[Any, dict[str, Any]]
 
 def layers(settings: Settings) -> list[Layer]:
     """Innermost first. CORS headers come only after the origin was let in."""
-    pace = BodyPace(settings.body_seconds, settings.min_rate)
-    most = partial(_most, settings.max_json, max(settings.max_json, most_fitted(settings.bounds)))
-    stack: list[Layer] = [
-        (
-            BodyMiddleware,
-            {
-                "pace": pace,
-                "most": most,
-                "memory": BodyMemory(settings.max_bodies, settings.max_json),
-                "values": settings.bounds.json_values,
-            },
-        ),
-        (KeyMiddleware, {}),
-    ]
+    stack: list[Layer] = [body_layer(settings), (KeyMiddleware, {})]
     if settings.cors_origins:
         every = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["*"]}
         stack.append((CORSMiddleware, {"allow_origins": settings.cors_origins, **every}))
     allowed = OriginPolicy.of(settings.host, settings.allowed_hosts, settings.cors_origins)
     return [*stack, (OriginMiddleware, {"allowed": allowed})]
+
+
+def body_layer(settings: Settings) -> Layer:
+    """Bounds on bodies, of one port."""
+    pace = BodyPace(settings.body_seconds, settings.min_rate)
+    most = partial(_most, settings.max_json, max(settings.max_json, most_fitted(settings.bounds)))
+    memory = BodyMemory(settings.max_bodies, settings.max_json)
+    return BodyMiddleware, {"pace": pace, "most": most, "memory": memory, "values": settings.bounds.json_values}
 
 
 def _most(usual: int, fitted: int, path: str) -> int:
@@ -54,17 +49,22 @@ def _most(usual: int, fitted: int, path: str) -> int:
 
 
 def uvicorn_options(settings: Settings) -> dict[str, Any]:
-    """Our connections, no WebSockets, and how long an idle connection is kept.
+    """Our connections, no WebSockets, and how long an idle connection is kept."""
+    bounds = connection_bounds(settings, settings.max_idle_per_address)
+    return {"http": partial(GuardedConnection, bounds), "ws": "none", "timeout_keep_alive": settings.keep_alive}
+
+
+def connection_bounds(settings: Settings, idle_per_address: int) -> ConnectionBounds:
+    """Of the connections of one port.
 
     Where the system allows few descriptors (`raise_file_limit` comes before), half of them are not for idle ones.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = FILES if files == resource.RLIM_INFINITY else files // 2
-    idle = IdleConnections(min(settings.max_idle, room), min(settings.max_idle_per_address, room))
-    bounds = ConnectionBounds(
+    idle = IdleConnections(min(settings.max_idle, room), min(idle_per_address, room))
+    return ConnectionBounds(
         settings.max_headers, settings.header_seconds, settings.unread_seconds, settings.bounds.pipelined, idle
     )
-    return {"http": partial(GuardedConnection, bounds), "ws": "none", "timeout_keep_alive": settings.keep_alive}
 
 
 def raise_file_limit() -> None:

@@ -148,7 +148,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """Stay open for a half-closed client, which may still read its answer."""
-        if self._refused or self._begun or self._answered():
+        if self._refused or self._begun or self._answered() or self.scheme == "https":  # TLS knows no half
             return None
         self.cycle.keep_alive = False
         self._disarm()

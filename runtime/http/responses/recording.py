@@ -137,7 +137,7 @@ async def _begin(
     """Store a response as running, and start its work. Raises RoundhouseError if either is refused."""
     store, caller = gateway.services.responses, context.caller
     model = request.fields.get("model")
-    gateway.check_name(ModelRef(Task.CHAT, model if isinstance(model, str) else None), caller)
+    gateway.check_name(ModelRef(Task.CHAT, model if isinstance(model, str) else None), context)
     id_ = new_id()
     answer = msgspec.json.encode(begun(id_, request))
     if not await store.put(id_, caller.team, items, answer, running=True):

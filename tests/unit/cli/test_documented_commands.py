@@ -28,7 +28,7 @@ def unknown(text: str) -> Iterator[str]:
     yield from (o for o in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b(?!-)", text) if o not in OPTIONS | OTHERS)
     for group, command in re.findall(r"\broundhouse ([a-z]+)(?: ([a-z][a-z-]*))?", text):
         if group in GROUPS:
-            if command and (group, command) not in ALL:
+            if command and not any(path[:2] == (group, command) for path in ALL):
                 yield f"roundhouse {group} {command}"
         elif f"`roundhouse {group}" in text and (group,) not in ALL:  # without the mark it may be prose
             yield f"roundhouse {group}"

@@ -12,7 +12,7 @@ from runtime.config.device import Device
 from runtime.config.settings import Settings
 from runtime.gateway.opening import open_gateway
 from runtime.residency.policy import NO_LIMIT
-from runtime.server.run import ApiProcess
+from runtime.server.api_process import ApiProcess
 from tests.system.serving import STARTER
 
 

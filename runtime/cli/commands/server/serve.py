@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import typer
 
 from runtime.cli.commands.server.options import given
 from runtime.cli.failures import RefusedError, ServerError
+from runtime.cli.local.fleet import check_joining, check_settings
 from runtime.cli.local.options import settings_of
 from runtime.cli.local.processes import own_id, restart_with_id
 from runtime.cli.options import AsJson
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from registry.recipes.loading import Documents
+    from runtime.config.device import Device
     from runtime.config.settings import Settings
 
 
@@ -42,17 +45,12 @@ def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 def _run(settings: "Settings", as_json: bool) -> int:
     """Everything from the lock to the end; the exit code of the server."""
+    check_settings(settings)
     from runtime.cli.local.data_dir import DataDir
 
     read = read_recipes(settings)
     _check_oidc(settings)
-    from runtime.config.device import claim, detect
-
-    try:
-        device = detect(settings.device, settings.device_memory, settings.host_memory)
-        claimed = claim(device)
-    except RuntimeError as error:
-        raise RefusedError(str(error)) from None
+    device, claimed = _claimed_device(settings)
     url = f"http://{_reachable(settings.host)}:{settings.port}"
     with (
         claimed,
@@ -61,7 +59,10 @@ def _run(settings: "Settings", as_json: bool) -> int:
         taken = _take_port(settings.host, settings.port)
         os.register_at_fork(after_in_child=taken.close)
         update = {"data_dir": data_dir.path, "run_dir": data_dir.run_dir}
-        settings = settings.model_copy(update={**update, "slots": _slots(settings, read, data_dir.path)})
+        slots = 0 if settings.front else _slots(settings, read, data_dir.path)
+        settings = settings.model_copy(update={**update, "slots": slots})
+        if settings.fleet is not None:
+            check_joining(settings)
         _check_access(settings)
         if os.environ.get("LIT_SERVER_API_KEY"):
             say(
@@ -70,7 +71,9 @@ def _run(settings: "Settings", as_json: bool) -> int:
             )
         for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # engines need not know them
             os.environ.pop(secret, None)
-        if not as_json:
+        if settings.front:
+            say(f"starting as a front of the fleet {settings.fleet}, data in {data_dir.path}")
+        elif not as_json:
             say(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {data_dir.path}")
             for part in device.parts:
                 name = f"{part.label} {part.uuid}".rstrip()
@@ -82,9 +85,14 @@ def _run(settings: "Settings", as_json: bool) -> int:
             taken.close()  # the server listens: who starts while it drains may have the port
 
         try:
-            from runtime.server.run import run  # the heavy import: LitServe, FastAPI, pydantic
+            if settings.front:
+                from runtime.server.front import run_front
 
-            code = run(settings, read, device, background=background)
+                code = run_front(settings, read, background)
+            else:
+                from runtime.server.run import run  # the heavy import: LitServe, FastAPI, pydantic
+
+                code = run(settings, read, device, background=background)
         finally:
             taken.close()
             announcer.terminate()
@@ -93,6 +101,21 @@ def _run(settings: "Settings", as_json: bool) -> int:
 
         log_stopped()
         return code
+
+
+def _claimed_device(settings: "Settings") -> "tuple[Device, ExitStack]":
+    """What to serve on, kept from other servers; a front needs nothing. Raises Refused."""
+    if settings.front:
+        from runtime.config.device import NO_DEVICE
+
+        return NO_DEVICE, ExitStack()
+    from runtime.config.device import claim, detect
+
+    try:
+        device = detect(settings.device, settings.device_memory, settings.host_memory)
+        return device, claim(device)
+    except RuntimeError as error:
+        raise RefusedError(str(error)) from None
 
 
 def _slots(settings: "Settings", read: "Documents", data_dir: Path) -> int:

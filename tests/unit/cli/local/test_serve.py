@@ -42,6 +42,8 @@ OTHER = {
     "drain_seconds": "6", "hung_after": "9", "bounds_factor": "2",
     "database": "sqlite:///other.db", "open": "true", "store_responses": "24", "oidc": "oidc.yaml",
     "bounds": "tools=7",
+    "fleet": "here", "front": "true", "fleet_listen": "10.0.0.5:8443", "fleet_address": "https://10.0.0.5:8443",
+    "fleet_certificates": "certificates",
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
@@ -59,6 +61,10 @@ UNWRITTEN = (
     "oidc",
     "provider_prices",
     "public_url",
+    "fleet",
+    "fleet_listen",
+    "fleet_address",
+    "fleet_certificates",
 )
 HIDDEN = {"run_dir", "pepper", "slot_spin", *REMOVED}
 """The command line makes the first; the second is a secret, and others on the machine can read options; the third is a

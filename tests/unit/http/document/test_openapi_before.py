@@ -34,6 +34,7 @@ ADDED_PATHS = {
     "/v1/webhook_endpoints/{webhook_endpoint_id}/rotate_secret", "/v1/webhook_endpoints/{webhook_endpoint_id}/test",
     "/v1/callback_secret", "/v1/callback_secret/rotate",
     "/v1/messages/batches/{message_batch_id}/cancel", "/v1/messages/batches/{message_batch_id}/results",
+    "/v1/fleet", "/v1/fleet/nodes/{node}/drain", "/v1/fleet/nodes/{node}/undrain",
 }  # fmt: skip
 ADDED_HEADER = "X-Roundhouse-Replica"
 ADDED_ANSWERS = {"/v1/route": "429"}

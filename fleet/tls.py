@@ -1,0 +1,116 @@
+"""TLS between the servers of a fleet: version 1.3, and both sides show a certificate of the fleet's authority.
+
+| the other side's certificate            | what happens                                                     |
+|-----------------------------------------|------------------------------------------------------------------|
+| of the fleet's authority, and in time   | connected; its DNS name says who it is                           |
+| of another authority, or none           | closed; the log of both names the cause                          |
+| expired, or not yet valid               | closed; the log of both names the cause                          |
+| of another server than the address says | closed by the one that connects; the log of both names the cause |
+
+A renewed certificate counts for the next connection: `refresh` looks whether the files have changed.
+"""
+
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fleet.certificates import AUTHORITY, SERVER, ServerCertificate, read
+from registry.errors import Conflict, NotFound
+
+log = logging.getLogger("roundhouse.fleet")
+QUIET_SECONDS = 1.0
+"""Between two log lines about refused connections: anybody who can reach the port may cause them."""
+
+
+class FleetTls:
+    """The contexts of one server. Made from its folder (`fleet.certificates`).
+
+    Raises NotFound without a certificate, Conflict for files that do not fit together.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self.certificate: ServerCertificate = read(folder)
+        self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.server.verify_mode = ssl.CERT_REQUIRED
+        self.server.sslobject_class = _logged(_Complaints(clock))
+        self._seen = self._stamp()
+        for context in (self.server, self.client):
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            self._load(context)
+
+    def refresh(self) -> bool:
+        """Load the files again if they have changed; whether they had. Raises as the class."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return False
+        certificate = read(self._folder)
+        if certificate.name != self.certificate.name:
+            raise Conflict(
+                f"{self._folder} has a certificate of '{certificate.name}' now, and this server is "
+                f"'{self.certificate.name}': make one of its own name."
+            )
+        for context in (self.server, self.client):
+            self._load(context)
+        self.certificate, self._seen = certificate, stamp
+        return True
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        try:
+            context.load_verify_locations(self._folder / AUTHORITY)
+            context.load_cert_chain(self._folder / SERVER)
+        except FileNotFoundError:
+            raise NotFound(f"{self._folder} lacks {AUTHORITY} or {SERVER}: roundhouse fleet ca issue.") from None
+        except ssl.SSLError as error:
+            raise Conflict(f"The certificate in {self._folder} cannot be used: {error.reason}.") from None
+
+    def _stamp(self) -> tuple[tuple[int, int], ...]:
+        """Changes whenever a file is replaced."""
+        try:
+            found = [(self._folder / name).stat() for name in (AUTHORITY, SERVER)]
+        except OSError:
+            return ()
+        return tuple((one.st_ino, one.st_mtime_ns) for one in found)
+
+
+class _Complaints:
+    """Log lines about refused connections, at most one in QUIET_SECONDS."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._next, self._left_out = clock, 0.0, 0
+
+    def add(self, error: ssl.SSLError) -> None:
+        if (now := self._clock()) < self._next:
+            self._left_out += 1
+            return
+        log.warning(
+            "a connection to the fleet's port was refused",
+            extra={"cause": cause_of(error), "more_since_the_last": self._left_out},
+        )
+        self._next, self._left_out = now + QUIET_SECONDS, 0
+
+
+def cause_of(error: ssl.SSLError) -> str:
+    """Why a handshake failed, in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the other side's certificate: {error.verify_message}"
+    return (error.reason or str(error)).lower().replace("_", " ")
+
+
+def _logged(complaints: _Complaints) -> type[ssl.SSLObject]:
+    """asyncio drops a failed handshake without a word: these log it."""
+
+    class LoggedHandshake(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                complaints.add(error)
+                raise
+
+    return LoggedHandshake

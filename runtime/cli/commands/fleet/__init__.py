@@ -1,0 +1,1 @@
+"""`roundhouse fleet`: several servers as one."""

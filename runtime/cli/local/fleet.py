@@ -1,0 +1,56 @@
+"""Whether a server can join its fleet: looked at before anything is started."""
+
+from typing import TYPE_CHECKING
+
+from runtime.cli.failures import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from runtime.config.settings import Settings
+
+ALONE = ("front", "fleet_listen", "fleet_address", "fleet_certificates")
+"""Settings that say nothing without a fleet."""
+
+
+def check_settings(settings: "Settings") -> None:
+    """Raises UsageError for settings of a fleet that do not go together."""
+    if settings.fleet is None:
+        for name in ALONE:
+            if getattr(settings, name):
+                raise UsageError(f"--{name.replace('_', '-')} means nothing without a fleet: add --fleet NAME.")
+        return
+    if settings.database is None or settings.database.startswith("sqlite"):
+        raise UsageError(
+            "A fleet shares one PostgreSQL among its servers: add --database postgresql+psycopg://user@host/name."
+        )
+    if settings.front and settings.fleet_listen:
+        raise UsageError("Nothing is passed on to a front: leave --fleet-listen out, or --front.")
+    if not settings.front and not (settings.fleet_listen and settings.fleet_address):
+        raise UsageError("A node needs --fleet-listen HOST:PORT and --fleet-address https://HOST:PORT; or add --front.")
+
+
+def check_joining(settings: "Settings") -> None:
+    """Raises UsageError for a fleet that this server cannot join, Refused while its database does not answer."""
+    import datetime
+    from contextlib import closing
+
+    from fleet.tls import FleetTls
+    from registry.errors import RoundhouseError, Unavailable
+    from runtime.gateway.peers.opening import member_of, members_of
+    from tenants.keys.secret import load_pepper
+    from tenants.keys.table import KeyTable
+    from tenants.storage.opening import open_tables
+
+    place = settings.keys
+    try:
+        tls = FleetTls(settings.fleet_folder)
+        fault = tls.certificate.fault(datetime.datetime.now(datetime.UTC))
+        if fault is not None:
+            raise UsageError(f"The certificate in {settings.fleet_folder} cannot be used: {fault}.")
+        with closing(open_tables(place.data_dir, place.database)) as tables:
+            KeyTable(tables, load_pepper(place.data_dir, place.pepper))  # all servers need one pepper
+        with closing(members_of(settings)) as members:
+            members.check(member_of(settings, tls))
+    except Unavailable as error:
+        raise RefusedError(error.message, code=error.code) from None
+    except RoundhouseError as error:
+        raise UsageError(error.message, code=error.code) from None

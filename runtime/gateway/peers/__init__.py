@@ -1,0 +1,12 @@
+"""Other servers of the fleet: who they are, what they have, and the way of a request to one of them.
+
+service.py     the fleet as the rest of the gateway sees it; it joins, follows and leaves
+backend.py     which node answers, and the attempt there
+connection.py  connections to other servers, with TLS and bounds on every silence
+hop.py         what is told of a request beside the client's bytes
+following.py   reads the reports of each node
+reporting.py   makes this node's own reports
+names.py       what nodes have, by name: models, adapters, aliases
+
+Nothing here is imported by a server that belongs to no fleet.
+"""

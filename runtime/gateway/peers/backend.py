@@ -1,0 +1,175 @@
+"""Models of other nodes: which node answers, and the attempt there.
+
+ 1. The name means something here               another backend's target
+ 2. It means something on a node                that node's weights, by revision and digest
+ 3. Nobody has it                               here or, on a front, an error that lists what there is
+
+A request is sent at most MAX_NODES times: to the next node, or to the only one once more, and only while nothing was
+passed on to the client.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from hashlib import blake2b
+
+from fleet.choose import FleetTarget, choose, prefix_key
+from fleet.table import REPORT_SECONDS, ReportTable
+from models.tasks.chat import ChatPayload
+from registry.errors import BadRequest, Conflict, NodeFailed, NotFound, RoundhouseError, Unavailable
+from routing.replicas import prefix_of
+from runtime.gateway.backend import LoadProgress, TargetState
+from runtime.gateway.charging import batch_price_list, price_list
+from runtime.gateway.names import ModelRef, Names
+from runtime.gateway.peers.connection import PeerAnswer, PeerClient
+from runtime.gateway.peers.hop import Hop, encode
+from runtime.gateway.peers.names import PeerNames
+from runtime.gateway.request import Request
+from runtime.gateway.target import Lease, Target
+from tenants.caller import Caller
+from tenants.ledger.rows import BATCH
+
+NAME = "peers"
+MAX_NODES = 2
+"""How often a request is sent."""
+
+
+class PeerBackend:
+    """`runtime.gateway.backend.Backend`, `RetryPolicy` and `Relay`.
+
+    Args:
+        own: names of this server; None: a front, which has none.
+    """
+
+    name = NAME
+
+    def __init__(self, own: Names | None, peers: PeerNames, reports: ReportTable, client: PeerClient) -> None:
+        self._own, self._peers, self._reports, self._client = own, peers, reports, client
+        self.retry = self.relay = self
+
+    # --- names ------------------------------------------------------------------------------------------------------
+    def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:
+        if self._own is not None and self._is_here(self._own, model_ref, caller):
+            return None
+        try:
+            name, resolved = self._peers.names.resolve(model_ref, caller)
+        except NotFound:
+            if self._own is None:
+                raise
+            return None
+        model = self._peers.models[resolved.recipe.id]
+        price = model.recipe.price
+        return Target(
+            name,
+            model.recipe.id,
+            model.revision,
+            resolved.adapter_name,
+            resolved.version,
+            NAME,
+            abilities=model.abilities,
+            price=price_list(price),
+            batch_price=batch_price_list(price),
+            is_strict=model.recipe.strict,
+        )
+
+    def _is_here(self, own: Names, model_ref: ModelRef, caller: Caller) -> bool:
+        """Whether the name means anything on this server, if only an error."""
+        try:
+            own.resolve(model_ref, caller)
+        except NotFound:
+            return False
+        except RoundhouseError:
+            return True
+        return True
+
+    # --- states -----------------------------------------------------------------------------------------------------
+    def load_progress(self, target: Target) -> LoadProgress | None:
+        """None: the node itself tells of a load."""
+        return None
+
+    def context_length(self, target: Target) -> int | None:
+        model = self._peers.models.get(target.model)
+        return None if model is None else model.view.context_length
+
+    def state_of(self, target: Target) -> TargetState:
+        replicas = [
+            one
+            for node in self._nodes(target)
+            if (stored := self._reports.get(node)) is not None
+            for one in stored.report.replicas
+            if one.model == target.model
+        ]
+        waiting = min((one.waiting for one in replicas), default=0)
+        return TargetState(is_local=True, is_resident=any(one.ready for one in replicas), waiting=waiting)
+
+    # --- attempts ---------------------------------------------------------------------------------------------------
+    def total_timeout(self, target: Target) -> float | None:
+        return None
+
+    def retry_delay(self, target: Target, error: Exception, attempts: int, seconds_left: float | None) -> float | None:
+        is_late = seconds_left is not None and seconds_left <= 0
+        return 0.0 if isinstance(error, NodeFailed) and error.again and attempts < MAX_NODES and not is_late else None
+
+    def lease(self, request: Request, target: Target) -> AbstractAsyncContextManager[Lease]:
+        raise Unavailable(f"'{target.model}' is on another node, which takes whole requests only.")
+
+    @asynccontextmanager
+    async def send(self, request: Request, target: Target) -> AsyncIterator[PeerAnswer]:
+        message = request.message
+        if request.context.hop is not None:
+            raise Conflict("A request is passed on once.")  # `Gateway.choose` lets none come here
+        if message is None or request.context.source == BATCH:
+            raise BadRequest(
+                f"'{target.requested}' is on another node of the fleet: send batches to the node that has it.",
+                param="model",
+            )
+        node = self._choose(request, target)
+        request.nodes.append(node)
+        self._reports.count_sent(node, target.model, asyncio.get_running_loop().time())
+        hop = Hop.of(request.context, target, len(request.nodes))
+        stored = self._reports.get(node)
+        assert stored is not None, "it reports"
+        address = stored.report.address
+        async with self._client.send(
+            node, address, request.endpoint, message, request.context.headers, encode(hop), request.context.id
+        ) as answer:
+            yield answer
+
+    def _choose(self, request: Request, target: Target) -> str:
+        """The node for the next attempt. Raises Unavailable.
+
+        The policy knows where models and adapters are in memory; of what it says, nodes count that have the very
+        weights and were not tried. Where none is left, any other of those takes the request and loads them.
+        """
+        possible = self._nodes(target)
+        digest = None if target.version is None else target.version.digest
+        draw = int.from_bytes(blake2b(request.context.id.encode(), digest_size=8).digest(), "big")
+        wish = FleetTarget(target.model, target.revision, digest, draw)
+        prefix = _prefix(request, digest)
+        best = choose(wish, prefix, self._reports, asyncio.get_running_loop().time())
+        untried = [node for node in (*best, *possible) if node in possible and node not in request.nodes]
+        for node in untried or possible:
+            return node
+        raise Unavailable(
+            f"No node of the fleet can answer with '{target.model}' now: roundhouse fleet nodes.",
+            code="no_node",
+            retry_after=1,
+        )
+
+    def _nodes(self, target: Target) -> Sequence[str]:
+        """The nodes that have the target's weights, report, and take new requests."""
+        digest = None if target.version is None else target.version.digest
+        oldest = asyncio.get_running_loop().time() - REPORT_SECONDS
+        return [
+            node
+            for node in self._peers.nodes_with(target.model, target.revision, digest)
+            if (stored := self._reports.get(node)) is not None and stored.at >= oldest and not stored.report.draining
+        ]
+
+
+def _prefix(request: Request, digest: str | None) -> int | None:
+    """Where the beginning of a prompt leads to; None: its engine caches none."""
+    first = next(iter(request.calls), None)
+    if not isinstance(first, ChatPayload):
+        return None
+    return prefix_key(request.context.caller.salt or "", digest, prefix_of(first.body))

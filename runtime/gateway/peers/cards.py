@@ -1,0 +1,72 @@
+"""Models and adapters of other nodes, as lists of models show them."""
+
+from msgspec.structs import replace
+
+from registry.catalog import Catalog
+from registry.errors import NotFound
+from registry.records import Adapter, Version
+from runtime.gateway.models import redacted
+from runtime.gateway.names import Names
+from runtime.gateway.peers.names import PeerModel, PeerNames
+from runtime.gateway.views.values import AdapterCardView, ModelView
+from tenants.caller import Caller
+
+
+class PeerCards:
+    """own: names of this server, which go first; None: a front."""
+
+    def __init__(self, own: Names | None, peers: PeerNames) -> None:
+        self._own, self._peers = own, peers
+
+    def all(self, caller: Caller) -> list[ModelView | AdapterCardView]:
+        """Models that the caller may use and that are not here, then such adapters."""
+        catalog = self._peers.names.visible_to(caller)
+        own = frozenset[str]() if self._own is None else frozenset(self._own.catalog.recipes)
+        models = [model for id_, model in self._peers.models.items() if id_ in catalog.recipes and id_ not in own]
+        cards = [
+            _adapter_card(adapter, catalog.spelled(adapter.key), model)
+            for model in models
+            for adapter in catalog.adapters(model.recipe.id)
+        ]
+        return [*(_model_card(model, catalog, caller) for model in models), *cards]
+
+    def find(self, name: str, caller: Caller) -> ModelView | AdapterCardView | None:
+        """None: it is no other node's. Raises Forbidden and, on a front, NotFound."""
+        if self._own is not None and self._own.catalog.of(caller.team).is_here(name):
+            return None
+        try:
+            resolved = self._peers.names.find(name, caller)
+        except NotFound:
+            if self._own is None:
+                raise
+            return None
+        model, catalog = self._peers.models[resolved.recipe.id], self._peers.names.visible_to(caller)
+        if resolved.version is None:
+            return _model_card(model, catalog, caller)
+        adapter = next(one for one in catalog.adapters(model.recipe.id) if one.key == resolved.version.key)
+        return _adapter_card(adapter, catalog.spelled(adapter.key), model, resolved.version)
+
+
+def _model_card(model: PeerModel, catalog: Catalog, caller: Caller) -> ModelView:
+    adapters = [catalog.spelled(adapter.key) for adapter in catalog.adapters(model.recipe.id)]
+    return redacted(replace(model.view, adapters=adapters), caller)
+
+
+def _adapter_card(adapter: Adapter, name: str, model: PeerModel, version: Version | None = None) -> AdapterCardView:
+    version, view = version or adapter.current, model.view
+    id_ = name if version.number == adapter.current.number else f"{name}@{version.tag}"
+    return AdapterCardView(
+        id=id_,
+        created=int(adapter.created),
+        owned_by=model.recipe.owned_by,
+        root=str(adapter.key),
+        parent=adapter.key.base,
+        task=model.recipe.task,
+        digest=version.digest,
+        version=version.tag,
+        context_length=view.context_length,
+        max_model_len=view.max_model_len,
+        model_name=id_,
+        model_type=view.model_type,
+        model_ability=view.model_ability,
+    )

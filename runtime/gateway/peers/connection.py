@@ -1,0 +1,203 @@
+"""Connections to other servers of the fleet: kept alive, TLS on both sides, and no silence without an end.
+
+| what happens                                      | error                                             |
+|---------------------------------------------------|---------------------------------------------------|
+| no listener, a refused certificate, a reset       | node_failed, again                                |
+| the node answers 421                              | node_failed, again                                |
+| the node is silent while its answer has not begun | node_failed, again; `lost` says when it is silent |
+| the connection breaks, or the node is silent,     | node_failed                                       |
+| after the answer's first bytes                    |                                                   |
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+from yarl import URL
+
+from fleet.tls import FleetTls, cause_of
+from registry.errors import NodeFailed
+from runtime.gateway.peers.hop import HEADER
+from runtime.gateway.request import ClientMessage, UploadedForm
+
+log = logging.getLogger("roundhouse.fleet")
+CONNECT_SECONDS = 3.0
+USER_TIMEOUT_MS = 3000
+"""Milliseconds for which sent bytes may stay unacknowledged: a cable that is cut."""
+BUFFER = 64 * 1024
+IDLE_SECONDS = 30.0
+"""Less than a node keeps an idle connection, so that none is closed while a request is on its way."""
+MISDIRECTED = 421
+ANSWER_DROPPED = frozenset((
+    "connection", "keep-alive", "transfer-encoding", "date", "server", "x-request-id", "request-id", "upgrade",
+    "trailer",
+))  # fmt: skip
+"""Headers of the connection, and those that the server in front writes itself."""
+REQUEST_DROPPED = frozenset((
+    b"host", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"expect",
+    b"content-length", b"content-encoding", b"accept-encoding", b"cookie", b"origin", b"referer", b"authorization",
+    b"x-api-key", b"api-key", b"proxy-authorization", b"x-request-id", HEADER.encode(),
+))  # fmt: skip
+"""Headers of the connection; keys, since the node knows the key by its id; what pages send."""
+FORM_DROPPED = frozenset((b"content-type",))
+"""Of a form, which is written anew."""
+
+
+class PeerAnswer:
+    """`runtime.gateway.backend.RelayedAnswer`."""
+
+    def __init__(self, node: str, response: aiohttp.ClientResponse) -> None:
+        self._node, self._response = node, response
+        self.status = response.status
+        self.headers: Mapping[str, str] = {
+            name: value.decode("latin-1")
+            for name, value in ((raw.decode("latin-1").lower(), value) for raw, value in response.raw_headers)
+            if name not in ANSWER_DROPPED
+        }
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        content = self._response.content
+        try:
+            while data := await content.readany():
+                yield data
+        except (aiohttp.ClientError, OSError) as error:
+            raise broken(self._node, error, again=False) from None
+
+
+class PeerClient:
+    """All connections of one server to the others. Made and closed on the event loop."""
+
+    def __init__(self, tls: FleetTls) -> None:
+        self._tls = tls
+        connector = aiohttp.TCPConnector(
+            limit=0,  # each request of a client has one at most, and those are bounded where they come in
+            keepalive_timeout=IDLE_SECONDS,
+            ssl=tls.client,
+            socket_factory=_socket,
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            read_bufsize=BUFFER,
+            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS),
+            headers={"accept-encoding": "identity"},
+            skip_auto_headers=("user-agent", "accept"),
+        )
+        self._beginning: dict[str, set[asyncio.Timeout]] = {}
+        self._running: dict[str, set[aiohttp.ClientResponse]] = {}
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def send(
+        self,
+        node: str,
+        address: str,
+        path: str,
+        message: ClientMessage,
+        headers: Sequence[tuple[bytes, bytes]],
+        context: str,
+        request_id: str,
+    ) -> AsyncIterator[PeerAnswer]:
+        """Pass a request on. Leaving early closes the connection, which cancels the request there.
+
+        Args:
+            headers: of the client, as they came.
+            context: the value of the fleet's own header (`runtime.gateway.peers.hop`).
+
+        Raises NodeFailed.
+        """
+        url = URL(f"{address}{path}{'?' + message.query if message.query else ''}", encoded=True)
+        is_form = isinstance(message.body, UploadedForm)
+        passed = _passed(headers, REQUEST_DROPPED | FORM_DROPPED if is_form else REQUEST_DROPPED)
+        passed += [(HEADER, context), ("x-request-id", request_id)]
+        body = message.body if isinstance(message.body, bytes) else _form(message.body)
+        beginning = self._beginning.setdefault(node, set())
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                beginning.add(limit)
+                response = await self._session.post(
+                    url, data=body, headers=passed, allow_redirects=False, server_hostname=node
+                )
+        except TimeoutError as error:
+            raise broken(node, error, again=True) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise broken(node, error, again=True) from None
+        finally:
+            beginning.discard(limit)
+        running = self._running.setdefault(node, set())
+        running.add(response)
+        try:
+            if response.status == MISDIRECTED:
+                raise NodeFailed(f"Node '{node}' does not take this request now.", again=True, retry_after=1)
+            yield PeerAnswer(node, response)
+        finally:
+            running.discard(response)
+            response.release() if response.content.at_eof() else response.close()
+
+    @asynccontextmanager
+    async def follow(self, node: str, address: str, path: str, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Read a stream that never ends. silence: seconds until it counts as broken. Raises NodeFailed."""
+        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=silence)
+        try:
+            async with self._session.get(
+                URL(f"{address}{path}", encoded=True), timeout=timeout, server_hostname=node, allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    raise NodeFailed(f"Node '{node}' answers with status {response.status}.")
+                yield response.content.iter_any()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise broken(node, error, again=True) from None
+
+    def lost(self, node: str) -> None:
+        """End all requests at a node that is silent: those whose answer has not begun may be tried elsewhere."""
+        now = asyncio.get_running_loop().time()
+        for limit in tuple(self._beginning.get(node, ())):
+            with suppress(RuntimeError):  # it has just ended
+                limit.reschedule(now)
+        for response in tuple(self._running.get(node, ())):
+            response.close()
+
+
+def broken(node: str, error: Exception, *, again: bool) -> NodeFailed:
+    """What a failed connection means for the request on it, and the log."""
+    inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
+    cause = cause_of(inner) if isinstance(inner, ssl.SSLError) else str(inner) or type(inner).__name__
+    log.warning("a connection to a node broke", extra={"node": node, "cause": cause})
+    if again:
+        return NodeFailed(f"Node '{node}' cannot be reached. Try again.", again=True, retry_after=1)
+    return NodeFailed(f"Node '{node}' broke off in the middle of its answer.")
+
+
+def _passed(headers: Sequence[tuple[bytes, bytes]], dropped: frozenset[bytes]) -> list[tuple[str, str]]:
+    return [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in headers
+        if name not in dropped and not name.startswith(b"sec-")
+    ]
+
+
+def _form(form: UploadedForm) -> aiohttp.FormData:
+    """The same fields and bytes. The file is read while it is sent."""
+    data = aiohttp.FormData()
+    for name, values in form.fields.items():
+        for value in values:
+            data.add_field(name, value)
+    data.add_field("file", form.file.open("rb"), filename=form.name or "file", content_type="application/octet-stream")
+    return data
+
+
+def _socket(address: "aiohttp.AddrInfoType") -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+    return made

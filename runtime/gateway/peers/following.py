@@ -1,0 +1,102 @@
+"""Reads the reports of each node, as long as it belongs to the fleet.
+
+| a node                                | what happens                                                          |
+|---------------------------------------|-----------------------------------------------------------------------|
+| joins                                 | its stream of reports is opened                                       |
+| breaks off, or cannot be reached      | once more after a pause of RETRY_SECONDS                              |
+| has sent no report for REPORT_SECONDS | no new requests; those that run there end with an error (`on_silent`) |
+| ends its reports, since it stops      | no new requests; those that run there may finish                      |
+| is gone from the members, and silent  | forgotten with all that it reported                                   |
+| joins with another address            | followed there                                                        |
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from fleet.membership.members import Member
+from fleet.table import REPORT_SECONDS, ReportTable
+from models import sse
+from registry.errors import NodeFailed
+from runtime.gateway.peers.connection import PeerClient
+from runtime.gateway.peers.names import PeerNames
+
+log = logging.getLogger("roundhouse.fleet")
+PATH = "/fleet/v1/reports"
+RETRY_SECONDS = 0.25
+LONGEST_EVENT = 16 * 2**20
+"""Bytes of a node's names: thousands of adapters."""
+_NAMES, _REPORT = b"event: names", b"event: report"
+
+
+class Follower:
+    """One task for each node. For one event loop.
+
+    Args:
+        own: this server's name, which is not followed.
+        on_silent: called when a node has been silent for REPORT_SECONDS.
+    """
+
+    def __init__(
+        self, own: str, client: PeerClient, reports: ReportTable, names: PeerNames, on_silent: Callable[[str], None]
+    ) -> None:
+        self._own, self._client, self._reports, self._names, self._on_silent = own, client, reports, names, on_silent
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+
+    def set(self, members: Sequence[Member]) -> None:
+        """These belong to the fleet from now on."""
+        present = {(one.name, one.address) for one in members if one.role == "node" and one.name != self._own}
+        for name, address in self._tasks.keys() - present:
+            is_moved = name in {other for other, _ in present}
+            if not is_moved and self._reports_still(name):
+                continue  # only its lease is over: the database was away
+            self._tasks.pop((name, address)).cancel()
+            if not is_moved:
+                self._reports.remove(name)
+                self._names.remove(name)
+                self._on_silent(name)
+        for name, address in present - self._tasks.keys():
+            self._tasks[name, address] = asyncio.create_task(self._follow(name, address), name=f"follow-{name}")
+
+    def _reports_still(self, node: str) -> bool:
+        stored = self._reports.get(node)
+        return stored is not None and asyncio.get_running_loop().time() - stored.at <= REPORT_SECONDS
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, node: str, address: str) -> None:
+        is_silent = False
+        while True:
+            try:
+                async for _ in self._events(node, address):
+                    if is_silent:
+                        log.info("a node reports again", extra={"node": node})
+                    is_silent = False
+                self._reports.remove(node)  # it stops: requests that run there may finish
+                is_silent = True
+            except (NodeFailed, sse.TooLong) as error:
+                if not is_silent:
+                    log.warning("a node does not report", extra={"node": node, "cause": str(error) or "a long event"})
+                    self._on_silent(node)
+                else:
+                    self._reports.remove(node)  # twice in a row: its last report counts no more
+                is_silent = True
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _events(self, node: str, address: str) -> AsyncIterator[None]:
+        loop, splitter = asyncio.get_running_loop(), sse.Splitter(LONGEST_EVENT)
+        async with self._client.follow(node, address, PATH, REPORT_SECONDS) as chunks:
+            async for chunk in chunks:
+                for event in splitter.feed(chunk):
+                    data = sse.data_of(event)
+                    if event.startswith(_REPORT):
+                        verdict = self._reports.take(data, loop.time(), node)
+                        if verdict != "taken":
+                            log.warning("a report is ignored", extra={"node": node, "cause": verdict})
+                    elif event.startswith(_NAMES):
+                        self._names.take(node, data)
+                    yield

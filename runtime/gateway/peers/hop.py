@@ -1,0 +1,131 @@
+"""What one server of a fleet tells another about a request that it passes on.
+
+It travels in one header, beside the client's own bytes. Only the fleet's port honours it (`runtime.http.fleet`).
+"""
+
+import base64
+import binascii
+import time
+from typing import Annotated, Self
+
+import msgspec
+from msgspec import Meta
+
+from registry.base.json import NOT_JSON
+from registry.errors import BadRequest
+from routing.decision import LEFT_SUFFIX, Decision
+from runtime.gateway.context import RequestContext, Source
+from runtime.gateway.target import RouteChoice, Target
+from tenants.caller import EVERYBODY, VISITOR, Caller, ServiceClass
+
+HEADER = "x-roundhouse-context"
+MAX_BYTES = 8192
+Text = Annotated[str, Meta(max_length=512)]
+Milliseconds = Annotated[int, Meta(ge=0, le=10**9)]
+
+
+class HopRoute(msgspec.Struct, frozen=True, array_like=True):
+    """The router that chose the target, and why."""
+
+    router: Text
+    target: Text
+    reason: Text
+    score: float | None = None
+    previous: Text | None = None
+
+
+class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who sends a request, how urgently, and to exactly which weights."""
+
+    id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:/-]{1,128}\Z")]
+    """The request's id."""
+    model: Text
+    revision: Text
+    requested: Text
+    """The name as the client wrote it, which the answer repeats."""
+    service_class: ServiceClass
+    source: Source = "api"
+    team: Text = ""
+    """Of the key, as the server knows it that the client reached."""
+    key: Annotated[str, Meta(max_length=64)] = ""
+    """The key's id, never the key; '': the client showed none."""
+    is_visitor: bool = False
+    """Without a key, it may only ask models."""
+    adapter: Text = ""
+    digest: Annotated[str, Meta(pattern=r"^(sha256:[0-9a-f]{64})?\Z")] = ""
+    """Digest of the adapter's version."""
+    attempt: Annotated[int, Meta(ge=1, le=100)] = 1
+    left: Milliseconds | None = None
+    """Until the whole answer has to be there."""
+    first_left: Milliseconds | None = None
+    """Until it has to begin."""
+    route: HopRoute | None = None
+
+    @classmethod
+    def of(cls, context: RequestContext, target: Target, attempt: int) -> Self:
+        """A request on its way to a target."""
+        caller, version = context.caller, target.version
+        route = None
+        if target.routed is not None:
+            decision = target.routed.decision
+            route = HopRoute(target.routed.router, decision.target, decision.reason, decision.score, decision.previous)
+        return cls(
+            id=context.id,
+            model=target.model,
+            revision=target.revision,
+            requested=target.requested[:512],
+            service_class=context.service_class,
+            source=context.source,
+            team=caller.team,
+            key=caller.key or "",
+            is_visitor=caller is VISITOR,
+            adapter=target.adapter or "",
+            digest="" if version is None else version.digest,
+            attempt=attempt,
+            left=_milliseconds(context.deadline),
+            first_left=_milliseconds(context.first_by),
+            route=route,
+        )
+
+    @property
+    def caller(self) -> Caller:
+        """The caller, where the client showed no key."""
+        return VISITOR if self.is_visitor else EVERYBODY
+
+    @property
+    def route_choice(self) -> RouteChoice | None:
+        """The router's choice, as answers and ledger show it."""
+        if self.route is None:
+            return None
+        route = self.route
+        reason = route.reason.removesuffix(LEFT_SUFFIX)
+        scores = {} if route.score is None else {reason.partition(":")[2]: route.score}
+        return RouteChoice(route.router, Decision(route.target, reason, scores, previous=route.previous))
+
+
+def encode(hop: Hop) -> str:
+    """As a header's value."""
+    return base64.b64encode(_ENCODER.encode(hop)).decode()
+
+
+def decode(value: bytes) -> Hop:
+    """Raises BadRequest for what no server of a fleet sends."""
+    if len(value) <= MAX_BYTES:
+        try:
+            return _DECODER.decode(base64.b64decode(value, validate=True))
+        except (*NOT_JSON, binascii.Error):
+            pass
+    raise BadRequest(f"{HEADER} cannot be read: do all servers of the fleet run one version?", code="invalid_context")
+
+
+def moment(milliseconds: int | None) -> float | None:
+    """Monotonic seconds in so many milliseconds."""
+    return None if milliseconds is None else time.monotonic() + milliseconds / 1e3
+
+
+def _milliseconds(moment: float | None) -> int | None:
+    return None if moment is None else round(max(0.0, moment - time.monotonic()) * 1e3)
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(Hop)

@@ -1,0 +1,165 @@
+"""This node's reports: what it has by name, how busy it is, and when that changes."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from importlib.metadata import version
+
+import msgspec
+
+from fleet.reports import MAX_ADAPTERS, DeviceReport, NodeReport, ReplicaPhase, ReplicaReport, encode
+from registry.files.context import abilities_of
+from runtime.config.device import Device
+from runtime.gateway.models import Models
+from runtime.gateway.names import Names
+from runtime.gateway.peers.names import NodeModel, NodeNames
+from runtime.gateway.views.values import ModelView
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.residency.states import ModelState
+
+REPORT_SECONDS = 1.0
+LOOK_SECONDS = 0.1
+"""Between two looks whether something has changed that a request depends on."""
+PHASES: dict[ModelState, ReplicaPhase] = {
+    ModelState.LOADING: "loading", ModelState.READY: "ready", ModelState.ASLEEP: "asleep",
+    ModelState.DRAINING: "draining", ModelState.UNLOADING: "unloading", ModelState.FAILED: "failed",
+}  # fmt: skip
+"""A model that is ABSENT is not in a report; the node's names have it."""
+NEAREST = (
+    ModelState.READY, ModelState.LOADING, ModelState.ASLEEP, ModelState.DRAINING, ModelState.UNLOADING,
+    ModelState.FAILED, ModelState.ABSENT,
+)  # fmt: skip
+"""States by how soon a replica in them can answer."""
+
+
+class Reporter:
+    """Makes reports and names. For one event loop.
+
+    Args:
+        node: its name; address: URL of its port for the fleet.
+        is_draining: whether new requests are to go to other nodes.
+        is_leaving: whether the server stops: then the reports end.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        address: str,
+        names: Names,
+        models: Models,
+        residency: ResidencyManager,
+        device: Device,
+        is_draining: Callable[[], bool],
+        is_leaving: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node, self._address, self._names, self._models = node, address, names, models
+        self._residency, self._device, self._clock = residency, device, clock
+        self._is_draining, self._is_leaving = is_draining, is_leaving
+        self._began, self._seq, self._version = clock(), 0, version("roundhouse")
+        self.boot = 1
+        """Set when it has joined."""
+
+    async def events(self) -> AsyncIterator[tuple[str, bytes]]:
+        """`names` first and whenever they change; `report` once a second and at each change."""
+        named: tuple[object, ...] = ()
+        state, due = named, 0.0
+        while True:
+            if (now_named := self._named()) != named:
+                named = now_named
+                yield "names", self.names()
+            now_state = self._state()
+            if now_state != state or self._clock() >= due:
+                state, due = now_state, self._clock() + REPORT_SECONDS
+                yield "report", encode(self.report())
+            if self._is_leaving():
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def names(self) -> bytes:
+        """What it has by name, as a line of JSON. Figures of use are left to reports."""
+        everything = self._names.everything
+        models = tuple(
+            NodeModel(
+                entry.recipe.model_dump(mode="json", exclude_defaults=True),
+                tuple(sorted(abilities_of(entry.recipe, entry.path))),
+                _still(view),
+            )
+            for view in self._models.views()
+            if not (entry := self._residency.get(view.id)).recipe.is_former
+        )
+        return msgspec.json.encode(NodeNames(models, dict(everything.aliases), everything.adapters()))
+
+    def report(self) -> NodeReport:
+        self._seq += 1
+        adapters = self._adapters()
+        return NodeReport(
+            node=self._node,
+            boot=self.boot,
+            seq=self._seq,
+            uptime=self._clock() - self._began,
+            version=self._version,
+            address=self._address,
+            devices=tuple(
+                DeviceReport(
+                    device=one.device,
+                    label=one.label,
+                    budget=one.bytes,
+                    used=self._residency.table.used_bytes(device=one.device),
+                )
+                for one in self._device.budgets
+            ),
+            replicas=tuple(
+                _replicas(entry) for entry in self._residency.entries.values() if entry.lead.state in PHASES
+            ),
+            placed=tuple(digest for digest, tier in adapters if tier == "device"),
+            staged=tuple(digest for digest, tier in adapters if tier == "host"),
+            draining=self._is_draining(),
+        )
+
+    def _adapters(self) -> list[tuple[str, str]]:
+        """Digest and tier of each adapter's current version."""
+        found: dict[str, str] = {}
+        for adapter in self._names.everything.adapters():
+            entry = self._residency.entries.get(adapter.key.base)
+            if entry is not None and len(found) < MAX_ADAPTERS:
+                digest = adapter.current.digest
+                found[digest] = entry.queue.adapter_status(digest).tier
+        return list(found.items())
+
+    def _named(self) -> tuple[object, ...]:
+        """What a change of makes other names. Cheap: objects that are replaced when they change."""
+        entries = self._residency.entries.values()
+        return self._names.everything, tuple((one.recipe, one.revision, one.path, one.lead.state) for one in entries)
+
+    def _state(self) -> tuple[object, ...]:
+        """What a change of is reported at once."""
+        entries = self._residency.entries.values()
+        return self._is_draining(), tuple(one.state for entry in entries for one in entry.replicas)
+
+
+def _still(view: ModelView) -> ModelView:
+    """The view without what changes with each request."""
+    return msgspec.structs.replace(
+        view, pid=None, last_used=None, running=None, waiting=None, replicas=[], progress=None, expected_bytes=0,
+        expected_load_seconds=0.0, adapters=[],
+    )  # fmt: skip
+
+
+def _replicas(entry: ModelEntry) -> ReplicaReport:
+    """All replicas of a model together."""
+    nearest = min(entry.replicas, key=lambda one: NEAREST.index(one.state))
+    ready = [one for one in entry.replicas if one.is_ready]
+    start = min((one.queue.admission.start_here() for one in ready), default=nearest.remaining_load_seconds)
+    return ReplicaReport(
+        model=entry.model,
+        revision=entry.revision,
+        state=PHASES[nearest.state],
+        ready=len(ready),
+        capacity=max(1, sum(one.queue.policy.max_requests for one in ready)),
+        running=sum(one.queue.running for one in entry.replicas),
+        waiting=sum(one.queue.waiting for one in entry.replicas),
+        start_seconds=max(0.0, start),
+        devices=tuple(dict.fromkeys(device for one in ready for device in one.devices)),
+    )

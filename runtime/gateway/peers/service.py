@@ -1,0 +1,211 @@
+"""One server's part in a fleet: it joins, stays, follows the others and leaves.
+
+| a server                | its row in the database    | new requests from others | its own clients               |
+|-------------------------|----------------------------|--------------------------|-------------------------------|
+| starts                  | none                       | none                     | none                          |
+| has joined              | renewed each RENEW_SECONDS | taken                    | answered                      |
+| is drained              | says so                    | the fronts send none     | answered                      |
+| stops                   | given up                   | refused with 421         | those that run may finish     |
+| finds the database away | its lease may end          | taken while they come    | answered                      |
+| lost its name           | another server's           | refused with 421         | answered, and the log says so |
+"""
+
+import asyncio
+import datetime
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+
+from fleet.membership.members import LEASE_SECONDS, RENEW_SECONDS, Member, MemberTable, NewMember, Role
+from fleet.reports import NodeReport
+from fleet.table import REPORT_SECONDS, ReportTable
+from fleet.tls import FleetTls
+from registry.errors import Conflict, NotFound, RoundhouseError
+from runtime.gateway.peers.cards import PeerCards
+from runtime.gateway.peers.connection import PeerClient
+from runtime.gateway.peers.following import Follower
+from runtime.gateway.peers.names import PeerNames
+from runtime.gateway.peers.reporting import Reporter
+from runtime.gateway.views.fleet import FleetDeviceView, FleetMemberView, FleetReplicaView, FleetView
+
+log = logging.getLogger("roundhouse.fleet")
+WARN_DAYS = 14
+"""Days before its certificate's end from which the log warns."""
+
+
+class Fleet:
+    """Made and closed on the event loop.
+
+    Args:
+        new: what the server says of itself when it joins.
+        reporter: None: a front, which has nothing to report.
+    """
+
+    def __init__(
+        self,
+        fleet: str,
+        new: NewMember,
+        tls: FleetTls,
+        members: MemberTable,
+        client: PeerClient,
+        reports: ReportTable,
+        names: PeerNames,
+        cards: PeerCards,
+    ) -> None:
+        self.fleet, self.own, self.tls, self.cards = fleet, new, tls, cards
+        self._members, self._client, self._reports, self._names = members, client, reports, names
+        self.reporter: Reporter | None = None
+        """None: a front, which has nothing to report."""
+        self._follower = Follower(new.name, client, reports, names, client.lost)
+        self._present: Sequence[Member] = ()
+        self._boot, self._renewed_at = 0, 0.0
+        self._task: asyncio.Task[None] | None = None
+        self.is_draining = self.is_leaving = False
+        self.dropped_headers = 0
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether requests that others pass on are taken."""
+        return not self.is_leaving
+
+    # --- life -------------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Join, once the port for the fleet is open. Raises Conflict, Unavailable."""
+        self._boot = await asyncio.to_thread(self._members.join, self.own)
+        if self.reporter is not None:
+            self.reporter.boot = self._boot
+        self._renewed_at = asyncio.get_running_loop().time()
+        log.info("joined the fleet", extra={"fleet": self.fleet, "server": self.own.name, "boot": self._boot})
+        await self._renew()
+        self._task = asyncio.create_task(self._stay(), name="fleet")
+
+    def leave(self) -> None:
+        """The server stops: others send no more requests. Returns at once."""
+        self.is_leaving = self.is_draining = True
+
+    async def close(self) -> None:
+        self.leave()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            with suppress(RoundhouseError):  # the lease ends by itself
+                await asyncio.to_thread(self._members.leave, self.own.name, self._boot)
+        await self._follower.close()
+        await self._client.close()
+        await asyncio.to_thread(self._members.close)
+
+    async def _stay(self) -> None:
+        was_away = False
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            self._refresh_certificate()
+            try:
+                await self._renew()
+                was_away = False
+            except RoundhouseError as error:
+                if not was_away:
+                    log.error("the fleet's database does not answer", extra={"cause": error.message})
+                was_away = True
+            except Exception:  # whatever it is: the next try may succeed
+                log.exception("the fleet's members cannot be read")
+
+    async def _renew(self) -> None:
+        present = await asyncio.to_thread(self._members.renew, self.own.name, self._boot)
+        if present is None:
+            if not self.is_leaving:
+                log.error("another server has this one's name: it takes no more requests of the fleet")
+            self.leave()
+            return
+        self._renewed_at = asyncio.get_running_loop().time()
+        self._present = present
+        own = next((one for one in present if one.name == self.own.name), None)
+        self.is_draining = self.is_leaving or (own is not None and own.draining)
+        self._follower.set(present)
+
+    def _refresh_certificate(self) -> None:
+        try:
+            if self.tls.refresh():
+                log.info("a renewed certificate is in use", extra={"ends": str(self.tls.certificate.ends)})
+        except RoundhouseError as error:
+            log.error("a renewed certificate is not used", extra={"cause": error.message})
+        left = self.tls.certificate.ends - datetime.datetime.now(datetime.UTC)
+        if left < datetime.timedelta(days=WARN_DAYS):
+            log.warning("this server's certificate ends soon: roundhouse fleet ca renew", extra={"left": str(left)})
+
+    def count_dropped(self) -> None:
+        """The fleet's header came to the public port, and was dropped."""
+        self.dropped_headers += 1
+
+    # --- reports ----------------------------------------------------------------------------------------------------
+    def events(self) -> AsyncIterator[tuple[str, bytes]]:
+        """This node's names and reports. Raises NotFound for a front."""
+        if self.reporter is None:
+            raise NotFound("A front has nothing to report.", code="unknown_path")
+        return self.reporter.events()
+
+    # --- for people -------------------------------------------------------------------------------------------------
+    def view(self) -> FleetView:
+        loop = asyncio.get_running_loop()
+        members = [self._view(one, loop.time()) for one in self._present]
+        return FleetView(
+            name=self.fleet,
+            server=self.own.name,
+            role=self.own.role,
+            boot=self._boot,
+            certificate_ends=f"{self.tls.certificate.ends:%Y-%m-%d %H:%M}",
+            is_joined=loop.time() - self._renewed_at < LEASE_SECONDS,
+            nodes=sum(one.role == "node" for one in members),
+            fronts=sum(one.role == "front" for one in members),
+            dropped_headers=self.dropped_headers,
+            ignored_reports={str(reason): count for reason, count in sorted(self._reports.ignored.items())},
+            members=members,
+        )
+
+    async def drain(self, name: str, draining: bool, *, force: bool = False) -> FleetView:
+        """Send a node no new requests, or send them again. Raises NotFound; Conflict for the last node."""
+        if draining and not force:
+            others = [one for one in self._present if one.role == "node" and one.name != name and not one.draining]
+            if not others and any(one.name == name and one.role == "node" for one in self._present):
+                raise Conflict(
+                    f"'{name}' is the last node that takes requests. Drain it with force=true (--force), or start "
+                    "another one first.",
+                    code="last_node",
+                )
+        await asyncio.to_thread(self._members.drain, name, draining)
+        await self._renew()
+        return self.view()
+
+    def _view(self, member: Member, now: float) -> FleetMemberView:
+        stored = self._reports.get(member.name)
+        report: NodeReport | None = None if stored is None else stored.report
+        age: float | None = None if stored is None else round(now - stored.at, 3)
+        if member.name == self.own.name:
+            report, age = (None if self.reporter is None else self.reporter.report()), 0.0
+        is_silent = member.role == "node" and (age is None or age > REPORT_SECONDS)
+        return FleetMemberView(
+            name=member.name,
+            role=member.role,
+            state="silent" if is_silent else "draining" if member.draining else "up",
+            boot=member.boot,
+            version=member.version,
+            address=member.address,
+            report_seconds=age if member.role == "node" else None,
+            devices=[
+                FleetDeviceView(one.device, one.label, one.budget, one.used)
+                for one in (() if report is None else report.devices)
+            ],
+            models=[
+                FleetReplicaView(
+                    model=one.model, revision=one.revision, state=one.state, ready=one.ready, running=one.running,
+                    waiting=one.waiting, start_seconds=round(one.start_seconds, 3),
+                )
+                for one in (() if report is None else report.replicas)
+            ],
+        )  # fmt: skip
+
+
+def new_member(name: str, server: str, address: str | None) -> NewMember:
+    """A server that joins. address: of its port for the fleet; None: a front."""
+    role: Role = "front" if address is None else "node"
+    return NewMember(name, server, role, address or "", version("roundhouse"))

@@ -1,0 +1,99 @@
+"""Requests that another server of the fleet passes on, as ASGI layers.
+
+| on the fleet's port                            | what happens                                         |
+|------------------------------------------------|------------------------------------------------------|
+| no context, or one that cannot be read         | 400 `invalid_context`                                |
+| a key that is revoked, expired or unknown here | 401, as for a client                                 |
+| this server stops, or has lost its name        | 421: it is tried elsewhere                           |
+| weights that are not here                      | 421 (`Gateway.choose`)                               |
+| otherwise                                      | it runs as if its client had come here with that key |
+
+On the public port the header is dropped and counted: nobody there speaks for others.
+"""
+
+import time
+from dataclasses import replace
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from registry.errors import BadRequest, Misdirected, RoundhouseError, Unauthorized
+from runtime.gateway.context import RequestContext
+from runtime.gateway.core import Gateway
+from runtime.gateway.peers.hop import HEADER, Hop, decode, moment
+from runtime.http.errors import error_response
+from runtime.http.guard.access import dialect_of
+from runtime.http.middleware import context_of, gateway_of, set_context
+from tenants.caller import Caller
+
+_HEADER = HEADER.encode()
+
+
+class HopMiddleware:
+    """Takes over what the other server knows of the request. Inside `ContextMiddleware`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            try:
+                await _take(scope)
+            except RoundhouseError as refusal:
+                await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+async def _take(scope: Scope) -> None:
+    """Raises BadRequest, Misdirected, Unauthorized, Unavailable."""
+    gateway = gateway_of(scope)
+    fleet = gateway.services.fleet
+    if fleet is None or not fleet.takes_requests or gateway.phase == "stopping":
+        raise Misdirected("This server takes no requests of the fleet now.")
+    values = [value for name, value in scope["headers"] if name == _HEADER]
+    if len(values) != 1:
+        raise BadRequest(f"A request to this port needs one {HEADER}.", code="invalid_context")
+    hop = decode(values[0])
+    caller = await _caller(gateway, hop)
+    scope["headers"] = [one for one in scope["headers"] if one[0] != _HEADER]
+    set_context(scope, _with_hop(context_of(scope), hop, caller, scope))
+
+
+async def _caller(gateway: Gateway, hop: Hop) -> Caller:
+    """The caller, by this server's own keys. A key that has just been made may be new here."""
+    if not hop.key:
+        return hop.caller
+    try:
+        return gateway.services.callers.by_id(hop.key)
+    except Unauthorized:
+        await gateway.services.administration.refresh()
+        return gateway.services.callers.by_id(hop.key)
+
+
+def _with_hop(context: RequestContext, hop: Hop, caller: Caller, scope: Scope) -> RequestContext:
+    return replace(
+        context,
+        id=hop.id,
+        caller=caller,
+        service_class=max(hop.service_class, caller.ceiling),
+        arrived=time.monotonic(),
+        deadline=moment(hop.left),
+        first_by=moment(hop.first_left),
+        source=hop.source,
+        headers=scope["headers"],
+        hop=hop,
+    )
+
+
+class HopHeaderFilter:
+    """Drops and counts the fleet's own header on the public port."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and any(name == _HEADER for name, _ in scope["headers"]):
+            scope["headers"] = [one for one in scope["headers"] if one[0] != _HEADER]
+            if (fleet := gateway_of(scope).services.fleet) is not None:
+                fleet.count_dropped()
+        await self._app(scope, receive, send)

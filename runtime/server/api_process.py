@@ -1,0 +1,130 @@
+"""The gateway in the process that answers HTTP: opened before its first request, closed after its last response."""
+
+import asyncio
+import gc
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+
+from batches.callbacks.deliverer import CallbackDeliverer
+from batches.work.worker import BatchWorker
+from registry.base.heap import CollectionLog, freeze_heap
+from registry.errors import Unavailable
+from registry.recipes.loading import Documents
+from registry.storage.files import unusable
+from runtime.config import logs
+from runtime.config.device import Device
+from runtime.config.settings import Settings
+from runtime.gateway.core import Gateway
+from runtime.gateway.opening import open_gateway
+from runtime.http.batches.lines import batch_worker, callback_deliverer
+from runtime.http.guard.access import dialect_of
+from runtime.http.guard.layers import Layer, layers
+from runtime.http.middleware import ContextMiddleware
+from runtime.server.shutdown import RemainingWork, Shutdown, log
+
+if TYPE_CHECKING:  # a server without a fleet loads nothing of it
+    from runtime.server.listener import FleetListener
+
+
+class ApiProcess:
+    """The gateway in the API process, from the first request to the last response."""
+
+    def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
+        self._settings = settings
+        self._opened = open_gateway(settings, documents, device)
+        self._gateways: list[Gateway] = []
+        self._reloads: list[asyncio.Task[None]] = []
+        self._batches: BatchWorker | None = None
+        self._callbacks: CallbackDeliverer | None = None
+        self._listener: FleetListener | None = None
+        self.app: FastAPI | None = None
+        """The public application, once it is made: the fleet's port has its handlers."""
+        self._shutdown = Shutdown(self._remaining, settings.drain_seconds, self._closing)
+
+    def gateway(self) -> Gateway:
+        return self._gateways[0]
+
+    def _closing(self) -> None:
+        """The port closes."""
+        services = self.gateway().services
+        services.console.live.close()
+        if services.fleet is not None:
+            services.fleet.leave()
+        if self._batches is not None:
+            self._batches.stop_claiming()
+
+    def _remaining(self) -> RemainingWork:
+        return RemainingWork(*self.gateway().services.overview.remaining_work())
+
+    def _on_hangup(self) -> None:
+        self._reloads.append(asyncio.get_running_loop().create_task(self._reload()))
+
+    async def _reload(self) -> None:
+        try:
+            await self.gateway().services.reloader.reload()
+        except Exception:  # the border: nothing else awaits this task
+            log.exception("the recipes could not be read again")
+
+    async def start(self) -> None:
+        logs.configure(self._settings.log_level)  # LitServe has set up its own since the fork
+        try:
+            self._gateways.append(await self._opened.__aenter__())
+        except OSError as error:
+            raise Unavailable(unusable(error)) from error
+        if not self._settings.front:
+            self._batches = batch_worker(self.gateway())
+            self._batches.start()
+            self._callbacks = callback_deliverer(self.gateway(), self._batches)
+            self._callbacks.start()
+        if self.gateway().services.fleet is not None:
+            await self._join()
+        gc.callbacks.append(CollectionLog(asyncio.get_running_loop(), log))
+        freeze_heap()
+        self._shutdown.listen()
+        if threading.current_thread() is threading.main_thread():  # only that thread gets signals
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
+
+    async def _join(self) -> None:
+        """Open the port for the fleet, then join it."""
+        from runtime.http.fleet.app import fleet_application
+        from runtime.server.listener import FleetListener
+
+        fleet = self.gateway().services.fleet
+        assert fleet is not None, "it belongs to one"
+        assert self.app is not None, "it has been made"
+        if not self._settings.front:
+            app = fleet_application(self.app, self._settings, self.gateway, fleet.own.name)
+            self._listener = FleetListener(app, self._settings, fleet.tls.server)
+            await self._listener.start()
+        await fleet.start()
+
+    def layers(self) -> list[Layer]:
+        """All of the public port, innermost first."""
+        context = {"gateway": self.gateway, "dialect_of": dialect_of, "start": self.start, "stop": self.stop}
+        if self._settings.fleet is None:
+            return [*layers(self._settings), (ContextMiddleware, context)]
+        from runtime.http.fleet.fronts import FrontMiddleware
+        from runtime.http.fleet.hops import HopHeaderFilter
+
+        front: list[Layer] = [(FrontMiddleware, {})] if self._settings.front else []
+        outer: list[Layer] = [(HopHeaderFilter, {}), (ContextMiddleware, {**context, "node": self._node})]
+        return [*front, *layers(self._settings), *outer]
+
+    def _node(self) -> str:
+        fleet = self.gateway().services.fleet
+        return "" if fleet is None else fleet.own.name
+
+    async def stop(self) -> None:
+        if self._listener is not None:
+            await self._listener.stop(self._shutdown.seconds_left())
+        if self._batches is not None:
+            await self._batches.drain(self._shutdown.seconds_left())
+            if self._callbacks is not None:
+                await self._callbacks.close()
+            await self._batches.close()
+        self._shutdown.drained()
+        await self._opened.__aexit__(None, None, None)
+        self._shutdown.ending()

@@ -1,0 +1,62 @@
+"""A front: one process with the same application, without LitServe, devices and slots."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import uvicorn
+from fastapi import FastAPI
+
+from registry.base.heap import freeze_heap
+from registry.recipes.loading import Documents
+from runtime.config import logs
+from runtime.config.device import NO_DEVICE
+from runtime.config.settings import Settings
+from runtime.http.app import finish
+from runtime.http.guard.layers import raise_file_limit, uvicorn_options
+from runtime.http.routes import routes
+from runtime.server.api_process import ApiProcess
+from runtime.server.shutdown import log
+
+
+def build_front(settings: Settings, documents: Documents) -> FastAPI:
+    """The application. Models of recipes are left to the nodes; providers and routers count."""
+    process = ApiProcess(settings, replace(documents, models=()), NO_DEVICE)
+    app = FastAPI()
+    for layer, options in process.layers():
+        app.add_middleware(layer, **options)
+    for path, endpoint, methods in routes():
+        app.add_api_route(path, endpoint, methods=methods)
+    process.app = app
+    finish(app, ())
+    return app
+
+
+def run_front(settings: Settings, documents: Documents, background: Callable[[], object] | None = None) -> int:
+    """Serve until SIGINT or SIGTERM; exit code 0: drained, 1: it could not start.
+
+    `background` runs in a thread meanwhile.
+    """
+    logs.configure(settings.log_level)
+    raise_file_limit()
+    app = build_front(settings, documents)
+    if background is not None:
+        threading.Thread(target=background, daemon=True).start()
+    freeze_heap()
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
+        **uvicorn_options(settings),
+    )
+    server = uvicorn.Server(config)
+    try:
+        server.run()
+    except SystemExit:
+        log.error("the front could not start")
+        return 1
+    return 0 if server.started else 1

@@ -1,0 +1,82 @@
+"""The second port of a node: for the other servers of its fleet, in the API process's loop."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from registry.errors import Unavailable
+from runtime.config.settings import Settings
+from runtime.http.guard.layers import connection_bounds
+from runtime.http.guard.protocol import GuardedConnection
+
+log = logging.getLogger("roundhouse.fleet")
+POLL_SECONDS = 0.02
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the public port, which stops this one."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class FleetListener:
+    """Listens with TLS; both sides show a certificate (`fleet.tls`)."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, context: ssl.SSLContext) -> None:
+        self._settings = settings
+        bounds = connection_bounds(settings, settings.max_idle)
+        options: dict[str, Any] = {"http": partial(GuardedConnection, bounds), "ws": "none"}
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=int(settings.keep_alive),
+            timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
+            **options,
+        )
+        config.load()
+        config.ssl = context
+        self._server = _Server(config)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns once it listens. Raises Unavailable where it cannot."""
+        made = bind(self._settings.fleet_listen or "")
+        self._task = asyncio.create_task(self._server.serve(sockets=[made]), name="fleet-port")
+        while not self._server.started and not self._task.done():  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(POLL_SECONDS)
+        log.info("listening for the fleet", extra={"address": self._settings.fleet_listen})
+
+    async def stop(self, seconds: float) -> None:
+        """Close the port, and wait so long for requests that run."""
+        if self._task is None:
+            return
+        self._server.should_exit = True
+        await asyncio.wait({self._task}, timeout=seconds)
+        self._server.force_exit = True
+        await asyncio.wait({self._task}, timeout=1.0)
+        self._task.cancel()
+
+
+def bind(listen: str) -> socket.socket:
+    """A socket at HOST:PORT. Raises Unavailable that says why not."""
+    host, _, port = listen.rpartition(":")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError as error:
+        raise Unavailable(f"--fleet-listen {listen} cannot be listened on: {error.strerror or error}.") from None
+    return made

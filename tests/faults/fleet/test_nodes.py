@@ -1,0 +1,135 @@
+"""Two nodes on the starter pack's chat model and a front: a node is killed, stopped, drained."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.eventually import PATIENCE, eventually
+from tests.system.fleet.serving import FleetOfServers, fleet, has_postgres, wait_for_models
+from tests.system.serving import STARTER
+
+pytestmark = [pytest.mark.real, pytest.mark.skipif(not has_postgres(), reason="apt-get install postgresql")]
+RECIPE = STARTER / "starter-chat.yaml"
+LONG: Any = {
+    "model": "starter-chat", "messages": [{"role": "user", "content": "What is a slot?"}], "ignore_eos": True,
+    "max_tokens": 200, "temperature": 0,
+}  # fmt: skip
+
+
+class Rig:
+    def __init__(self, servers: FleetOfServers) -> None:
+        self.servers = servers
+        self.nodes = {name: servers.node(name, [RECIPE], "--slots", "1") for name in ("node-1", "node-2")}
+        self.front = servers.front("front-1").wait_ready()
+        for node in self.nodes.values():
+            node.wait_ready()
+            assert node.http.post("/v1/models/starter-chat/load").status_code == 200, node.tail()
+        wait_for_models(self.front, "starter-chat")
+        self.wait_up("node-1", "node-2")
+
+    def states(self) -> dict[str, str]:
+        return {one["name"]: one["state"] for one in self.front.http.get("/v1/fleet").json()["members"]}
+
+    def wait_up(self, *names: str) -> None:
+        def ready() -> bool:
+            members = {one["name"]: one for one in self.front.http.get("/v1/fleet").json()["members"]}
+            return all(
+                name in members and members[name]["state"] == "up" and any(m["ready"] for m in members[name]["models"])
+                for name in names
+            )
+
+        eventually(ready, lambda: f"{self.states()}\n{self.front.tail()}")
+
+    def ask(self, **more: Any) -> httpx.Response:
+        return self.front.http.post("/v1/chat/completions", json={**LONG, **more})
+
+    def nodes_of(self, count: int = 12) -> set[str]:
+        """The nodes that answer so many different requests."""
+        found = set()
+        for number in range(count):
+            answer = self.ask(max_tokens=4, messages=[{"role": "user", "content": f"say {number}"}])
+            assert answer.status_code == 200, answer.text
+            found.add(answer.headers["x-roundhouse-node"])
+        return found
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with fleet(tmp_path_factory.mktemp("fleet")) as servers:
+        yield Rig(servers)
+
+
+def drained(rig: Rig, node: str, what: str, **query: Any) -> httpx.Response:
+    return rig.front.http.post(f"/v1/fleet/nodes/{node}/{what}", params=query)
+
+
+def test_a_drained_node_gets_nothing_new_and_comes_back(rig: Rig) -> None:
+    assert drained(rig, "node-1", "drain").status_code == 200
+    eventually(lambda: rig.nodes_of(4) == {"node-2"})
+    assert rig.nodes_of() == {"node-2"}
+    last = drained(rig, "node-2", "drain")
+    assert (last.status_code, last.json()["error"]["code"]) == (409, "last_node")
+    assert "--force" in last.json()["error"]["message"]
+    assert drained(rig, "node-9", "drain").json()["error"]["code"] == "server_not_found"
+    assert drained(rig, "node-1", "undrain").status_code == 200
+    eventually(lambda: rig.nodes_of() == {"node-1", "node-2"})
+
+
+def open_stream(rig: Rig, node: str, stack: Any) -> httpx.Response:
+    """A stream that this node answers, past its first bytes; others are read to their end."""
+    for number in range(64):
+        body = {**LONG, "stream": True, "messages": [{"role": "user", "content": f"tell me {number}"}]}
+        response = stack.enter_context(rig.front.http.stream("POST", "/v1/chat/completions", json=body))
+        if response.headers["x-roundhouse-node"] == node:
+            return response
+        for _ in response.iter_bytes():
+            pass
+    raise AssertionError(f"{node} answers nothing")
+
+
+def events_after(response: httpx.Response) -> list[str]:
+    return [line for line in response.iter_lines() if line.startswith("data: ")]
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_node_that_is_gone_ends_its_streams_and_loses_no_other_request(rig: Rig, how: str) -> None:
+    """The killed one is the last test's: it does not come back."""
+    from contextlib import ExitStack
+
+    node = rig.nodes["node-1"]
+    core, gateway = node.core_pid("starter-chat"), node.gateway().pid
+    with ExitStack() as stack, ThreadPoolExecutor(16) as pool:
+        stream = open_stream(rig, "node-1", stack)
+        os.kill(core, signal.SIGSTOP)  # so that it stands still in mid-answer
+        try:
+            whole = [
+                pool.submit(rig.ask, max_tokens=8, messages=[{"role": "user", "content": f"whole {number}"}])
+                for number in range(12)
+            ]
+            eventually(lambda: node.http.get("/v1/models/starter-chat").json()["running"] > 1)
+            if how == "stopped":
+                os.kill(gateway, signal.SIGSTOP)
+            else:
+                for process in node.family():
+                    process.kill()
+            lines = events_after(stream)
+            assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "node_failed", lines
+            answers = [future.result(PATIENCE) for future in whole]
+            assert {one.status_code for one in answers} == {200}, [one.text for one in answers]
+            assert {one.headers["x-roundhouse-node"] for one in answers} == {"node-2"}
+            assert rig.nodes_of() == {"node-2"}
+        finally:
+            if how == "stopped":
+                os.kill(gateway, signal.SIGCONT)
+                os.kill(core, signal.SIGCONT)
+    if how == "stopped":
+        rig.wait_up("node-1")
+        eventually(lambda: rig.nodes_of() == {"node-1", "node-2"})
+    else:
+        eventually(lambda: rig.states().get("node-1") in (None, "silent"))

@@ -1,0 +1,1 @@
+"""Several real servers as one fleet, on a PostgreSQL of the tests' own."""

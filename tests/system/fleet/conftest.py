@@ -1,0 +1,26 @@
+"""A node on the starter pack and a front before it, for tests that only ask."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system.fleet.serving import FleetOfServers, fleet, has_postgres, wait_for_models
+from tests.system.serving import Server
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetOfServers]:
+    if not has_postgres():
+        pytest.skip("there is no PostgreSQL: apt-get install postgresql")
+    with fleet(tmp_path_factory.mktemp("fleet")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def pair(servers: FleetOfServers) -> tuple[Server, Server]:
+    """A front and a node."""
+    node, front = servers.node("node-1"), servers.front("front-1")
+    front.wait_ready()
+    node.wait_ready()
+    wait_for_models(front, "starter-chat", "starter-embed", "starter-rerank", "starter-speech", "uppercase")
+    return front, node

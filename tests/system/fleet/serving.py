@@ -1,0 +1,65 @@
+"""Starts nodes and fronts of one fleet: an authority, a database, and a pepper in common."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from fleet.certificates import issue, make_authority
+from tests.eventually import eventually
+from tests.postgres import postgres, programs
+from tests.system.serving import STARTER, Server, free_port
+
+PEPPER = "tests of a fleet, 32 characters or more"
+
+
+def has_postgres() -> bool:
+    return programs() is not None
+
+
+class FleetOfServers:
+    """Servers that are closed with it."""
+
+    def __init__(self, folder: Path, database: str) -> None:
+        self.folder, self.database = folder, database
+        self.authority = folder / "authority"
+        self._stack = ExitStack()
+        make_authority(self.authority)
+
+    def node(self, name: str, recipes: Sequence[Path] = (STARTER,), *options: str) -> Server:
+        port = free_port()
+        listen = ("--fleet-listen", f"127.0.0.1:{port}", "--fleet-address", f"https://127.0.0.1:{port}")
+        return self._start(name, recipes, *listen, *options)
+
+    def front(self, name: str, *options: str) -> Server:
+        return self._start(name, (), "--front", *options)
+
+    def _start(self, name: str, recipes: Sequence[Path], *options: str) -> Server:
+        data = self.folder / name
+        issue(self.authority, name, data / "fleet")
+        env = {**os.environ, "ROUNDHOUSE_DATABASE": self.database, "ROUNDHOUSE_PEPPER": PEPPER}
+        server = Server(data, recipes, "--fleet", "tests", *options, env=env)
+        self._stack.callback(server.close)
+        return server
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@contextmanager
+def fleet(folder: Path) -> Iterator[FleetOfServers]:
+    with postgres() as url:
+        servers = FleetOfServers(folder, url)
+        try:
+            yield servers
+        finally:
+            servers.close()
+
+
+def wait_for_models(front: Server, *names: str) -> None:
+    """Until the front knows these models of the nodes."""
+
+    def known() -> bool:
+        return {one["id"] for one in front.http.get("/v1/models").json()["data"]} >= set(names)
+
+    eventually(known, front.tail)

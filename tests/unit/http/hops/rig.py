@@ -1,0 +1,113 @@
+"""A front and nodes in one loop, with scripted engines: everything between them is real."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+from fastapi import FastAPI
+
+from fleet.certificates import issue, make_authority
+from fleet.membership.members import Member
+from fleet.table import ReportTable
+from fleet.tls import FleetTls
+from runtime.config.device import Device
+from runtime.gateway.core import Gateway
+from runtime.gateway.peers.backend import PeerBackend
+from runtime.gateway.peers.connection import PeerClient
+from runtime.gateway.peers.following import Follower
+from runtime.gateway.peers.names import PeerNames
+from runtime.gateway.peers.reporting import Reporter
+from runtime.http.fleet.app import fleet_application
+from runtime.server.listener import FleetListener
+from tests.system.serving import free_port
+from tests.unit.http.fakes import FakeGateway, application
+
+
+def with_fleet(gateway: Gateway, fleet: Any) -> None:
+    gateway.services = replace(gateway.services, fleet=fleet)
+
+
+class Node:
+    """One node: its gateway, its port for the fleet, its reports."""
+
+    def __init__(self, name: str, folder: Path, authority: Path, **settings: Any) -> None:
+        port = free_port()
+        self.name, self.address = name, f"https://127.0.0.1:{port}"
+        issue(authority, name, folder / "certificates")
+        self.tls = FleetTls(folder / "certificates")
+        self.fake = FakeGateway(folder, fleet="tests", fleet_listen=f"127.0.0.1:{port}", **settings)
+        self.fake.gateway.phase = "ready"
+        services, self.is_draining = self.fake.gateway.services, False
+        self.reporter = Reporter(
+            name, self.address, self.fake.names, services.models, cast(Any, self.fake.residency),
+            Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30), lambda: self.is_draining,
+        )  # fmt: skip
+        self.fleet = SimpleNamespace(takes_requests=True, events=self.reporter.events)
+        with_fleet(self.fake.gateway, self.fleet)
+        public = application(self.fake)
+        self.app = fleet_application(public, self.fake.settings, lambda: self.fake.gateway, name)
+        self.listener = FleetListener(self.app, self.fake.settings, self.tls.server)
+
+    @property
+    def member(self) -> Member:
+        return Member(self.name, 1, "node", self.address, "1.0", self.is_draining)
+
+    async def kill(self) -> None:
+        """Its connections break, and nothing listens any more."""
+        server = self.listener._server
+        for listening in server.servers:
+            listening.close()
+        for connection in list(server.server_state.connections):
+            connection.transport.abort()
+
+
+class Fleet:
+    """`client` talks to the front."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.authority = folder, folder / "authority"
+        make_authority(self.authority)
+        issue(self.authority, "front-1", folder / "front-1")
+        self.peer_client = PeerClient(FleetTls(folder / "front-1"))
+        self.reports, self.names = ReportTable(), PeerNames()
+        self.follower = Follower("front-1", self.peer_client, self.reports, self.names, self.peer_client.lost)
+        self.front = FakeGateway(folder / "front", [], fleet="tests", front=True)
+        self.front.gateway.phase = "ready"
+        self.backend = PeerBackend(None, self.names, self.reports, self.peer_client)
+        gateway = self.front.gateway
+        gateway._backends = {"peers": self.backend, **gateway._backends}
+        self.app: FastAPI = application(self.front)
+        self.nodes: list[Node] = []
+        self.client: httpx.AsyncClient
+
+    async def start(self, *nodes: Node) -> None:
+        for node in nodes:
+            await node.listener.start()
+        self.nodes += nodes
+        self.follower.set([node.member for node in self.nodes])
+        async with asyncio.timeout(60):
+            while any(node.name not in self.names._nodes or self.reports.get(node.name) is None for node in nodes):
+                await asyncio.sleep(0.01)
+
+    def node(self, name: str, **settings: Any) -> Node:
+        return Node(name, self.folder / name, self.authority, **settings)
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Fleet]:
+    fleet = Fleet(folder)
+    async with AsyncExitStack() as stack:
+        transport = httpx.ASGITransport(app=fleet.app)
+        fleet.client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://test"))
+        try:
+            yield fleet
+        finally:
+            await fleet.follower.close()
+            await fleet.peer_client.close()
+            for node in fleet.nodes:
+                await node.listener.stop(0.1)

@@ -1,0 +1,207 @@
+"""What a front does with requests, while its nodes come, break and go."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.messages import Chunk, EmbedResult, Event, ResponseEnd, ResponseStart, Usage
+from registry.errors import ContextLengthExceeded
+from tests.unit.http.hops.rig import Fleet, Node, opened
+
+EMBED = {"model": "embed", "input": "a"}
+STREAM = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+
+def vector(_: Any) -> list[Event]:
+    return [EmbedResult(vectors=b"\0\0\x80?", dimensions=1, tokens=[1]), ResponseEnd(usage=Usage(prompt_tokens=1))]
+
+
+def tokens(_: Any) -> list[Event]:
+    pieces = [b'data: {"choices":[{"index":0,"delta":{"content":"%d"}}]}\n\n' % number for number in range(3)]
+    start = ResponseStart(status=200, content_type="text/event-stream; charset=utf-8")
+    return [start, *map(Chunk, pieces), Chunk(b"data: [DONE]\n\n"), ResponseEnd(usage=Usage(completion_tokens=3))]
+
+
+def scripted(node: Node) -> Node:
+    node.fake.links["embed"].script, node.fake.links["chat"].script = vector, tokens
+    return node
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with opened(tmp_path) as fleet:
+        yield fleet
+
+
+async def two(fleet: Fleet) -> tuple[Node, Node]:
+    nodes = scripted(fleet.node("node-1")), scripted(fleet.node("node-2"))
+    await fleet.start(*nodes)
+    return nodes
+
+
+async def until(seen: Any) -> None:
+    async with asyncio.timeout(60):
+        while not seen():
+            await asyncio.sleep(0.01)
+
+
+def answered(nodes: tuple[Node, ...]) -> list[str]:
+    return [record.context.id for node in nodes for record in node.fake.records.all]
+
+
+async def test_the_node_counts_a_request_and_the_front_does_not(fleet: Fleet) -> None:
+    node = scripted(fleet.node("node-1"))
+    await fleet.start(node)
+    answer = await fleet.client.post("/v1/embeddings", json=EMBED, headers={"X-Request-Id": "one"})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-roundhouse-node"] == "node-1"
+    assert answer.headers["x-request-id"] == "one"
+    await until(lambda: answered((node,)) == ["one"])
+    assert fleet.front.records.all == []
+    assert fleet.front.outcomes() == {}
+
+
+async def test_a_name_that_no_node_has_is_the_fronts_own_error(fleet: Fleet) -> None:
+    await fleet.start(scripted(fleet.node("node-1")))
+    answer = await fleet.client.post("/v1/embeddings", json={**EMBED, "model": "none"})
+    assert answer.status_code == 404
+    assert "There are: " in answer.json()["error"]["message"]
+    assert [record.code for record in fleet.front.records.all] == ["model_not_found"]
+
+
+async def test_a_refusal_of_the_node_comes_back_unchanged(fleet: Fleet) -> None:
+    node = fleet.node("node-1")
+    node.fake.links["embed"].script = lambda _: [ContextLengthExceeded("Too long.")]
+    await fleet.start(node)
+    answer = await fleet.client.post("/v1/embeddings", json=EMBED)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert answer.headers["x-roundhouse-node"] == "node-1"
+    assert len(node.fake.links["embed"].requests) == 1, "no other node would do better"
+
+
+async def test_a_stream_comes_piece_by_piece(fleet: Fleet) -> None:
+    node = scripted(fleet.node("node-1"))
+    await fleet.start(node)
+    answer = await fleet.client.post("/v1/chat/completions", json=STREAM)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.text.count("data: ") == 4
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_dead_node_costs_no_request_whose_answer_had_not_begun(fleet: Fleet) -> None:
+    nodes = await two(fleet)
+    for node in nodes:
+        node.fake.links["embed"].gate.clear()
+    running = [
+        asyncio.create_task(fleet.client.post("/v1/embeddings", json=EMBED, headers={"X-Request-Id": f"r{number}"}))
+        for number in range(16)
+    ]
+    await until(lambda: sum(len(node.fake.links["embed"].requests) for node in nodes) == 16)
+    assert all(node.fake.links["embed"].requests for node in nodes)
+    nodes[1].fake.links["embed"].gate.set()
+    await nodes[0].kill()
+    answers = await asyncio.gather(*running)
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.headers["x-roundhouse-node"] for answer in answers} == {"node-2"}
+    assert [answer.headers["x-request-id"] for answer in answers] == [f"r{number}" for number in range(16)]
+    nodes[0].fake.links["embed"].gate.set()
+
+
+async def test_a_node_that_dies_in_mid_stream_ends_it_with_an_error_event(fleet: Fleet) -> None:
+    node = scripted(fleet.node("node-1"))
+    await fleet.start(node)
+    link = node.fake.links["chat"]
+    link.free = 2
+    link.gate.clear()
+    running = asyncio.create_task(fleet.client.post("/v1/chat/completions", json=STREAM))
+    await until(lambda: link.requests)
+    await asyncio.sleep(0.2)  # its first events are on their way; without them it would be tried again
+    await node.kill()
+    answer = await running
+    assert answer.status_code == 200
+    assert answer.text.startswith('data: {"choices"')
+    assert '"code":"node_failed"' in answer.text
+    assert "[DONE]" not in answer.text
+    link.gate.set()
+
+
+async def test_a_single_node_that_is_gone_is_an_error_that_may_be_tried_again(fleet: Fleet) -> None:
+    node = scripted(fleet.node("node-1"))
+    await fleet.start(node)
+    await node.kill()
+    answer = await fleet.client.post("/v1/embeddings", json=EMBED)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] in ("node_failed", "no_node")
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_a_silent_node_loses_its_requests_to_another(fleet: Fleet) -> None:
+    nodes = await two(fleet)
+    for node in nodes:
+        node.fake.links["embed"].gate.clear()
+    running = [asyncio.create_task(fleet.client.post("/v1/embeddings", json=EMBED)) for _ in range(8)]
+    await until(lambda: sum(len(node.fake.links["embed"].requests) for node in nodes) == 8)
+    nodes[1].fake.links["embed"].gate.set()
+    fleet.reports.remove("node-1")  # as when none has come for three seconds
+    fleet.peer_client.lost("node-1")
+    answers = await asyncio.gather(*running)
+    assert {(one.status_code, one.headers["x-roundhouse-node"]) for one in answers} == {(200, "node-2")}
+    nodes[0].fake.links["embed"].gate.set()
+
+
+async def test_a_draining_node_gets_no_new_requests(fleet: Fleet) -> None:
+    nodes = await two(fleet)
+    nodes[0].is_draining = True
+    await until(lambda: fleet.reports.get("node-1").report.draining)
+    answers = [await fleet.client.post("/v1/embeddings", json=EMBED) for _ in range(8)]
+    assert {answer.headers["x-roundhouse-node"] for answer in answers} == {"node-2"}
+    nodes[1].is_draining = True
+    await until(lambda: fleet.reports.get("node-2").report.draining)
+    refused = await fleet.client.post("/v1/embeddings", json=EMBED)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_node")
+
+
+async def test_a_node_that_stops_sends_requests_to_another(fleet: Fleet) -> None:
+    nodes = await two(fleet)
+    nodes[0].fleet.takes_requests = False
+    answers = [await fleet.client.post("/v1/embeddings", json=EMBED) for _ in range(8)]
+    assert {(one.status_code, one.headers["x-roundhouse-node"]) for one in answers} == {(200, "node-2")}
+
+
+async def test_a_node_with_other_weights_answers_nothing(fleet: Fleet) -> None:
+    nodes = await two(fleet)
+    await fleet.follower.close()  # what it says from now on comes too late
+    nodes[0].fake.entries["embed"].revision = "other"
+    answers = [await fleet.client.post("/v1/embeddings", json=EMBED) for _ in range(8)]
+    assert {(one.status_code, one.headers["x-roundhouse-model"]) for one in answers} == {(200, "embed@rev")}
+
+
+async def test_a_client_that_leaves_is_cancelled_on_the_node(fleet: Fleet) -> None:
+    node = scripted(fleet.node("node-1"))
+    await fleet.start(node)
+    link = node.fake.links["embed"]
+    link.gate.clear()
+    running = asyncio.create_task(fleet.client.post("/v1/embeddings", json=EMBED))
+    await until(lambda: link.requests)
+    running.cancel()
+    await until(lambda: link.cancelled)
+
+
+async def test_a_recording_is_passed_on_with_its_fields(fleet: Fleet) -> None:
+    node = fleet.node("node-1")
+    seen: list[tuple[bytes, Any]] = []
+
+    def look(request: Any) -> None:
+        seen.append((Path(request.path).read_bytes(), request.language))
+
+    node.fake.links["speech"].look = look
+    await fleet.start(node)
+    await fleet.client.post(
+        "/v1/audio/transcriptions",
+        data={"model": "speech", "language": "de"},
+        files={"file": ("a.wav", b"RIFF" * 100_000)},
+    )
+    assert seen == [(b"RIFF" * 100_000, "de")]

@@ -1,0 +1,166 @@
+"""The fleet's port: whom it believes, and what it takes over from the server that passes a request on."""
+
+import base64
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from fastapi import FastAPI
+
+from models.messages import EmbedResult, Event, ResponseEnd, Usage
+from registry.errors import BadRequest, Unauthorized
+from routing.decision import Decision
+from runtime.gateway.context import RequestContext
+from runtime.gateway.peers.hop import HEADER, MAX_BYTES, Hop, HopRoute, decode, encode
+from runtime.gateway.target import RouteChoice, Target
+from runtime.http.fleet.hops import HopHeaderFilter, HopMiddleware
+from tenants.caller import EVERYBODY, VISITOR, Caller, Scope, ServiceClass
+from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.http.hops.rig import with_fleet
+
+KEYS = {
+    "ABCD1234": Caller("search", "ABCD1234", frozenset({Scope.INFER}), ceiling=ServiceClass.INTERACTIVE),
+    "LIMITED1": Caller("search", "LIMITED1", frozenset({Scope.INFER}), models=("chat",)),
+}
+MADE: dict[str, Caller] = {}
+"""Keys that the next look finds."""
+HOP = Hop(id="one", model="embed", revision="rev", requested="mine", service_class=ServiceClass.INTERACTIVE)
+BODY = {"model": "a name of the front", "input": "a"}
+
+
+class Callers:
+    def identify(self, keys: Sequence[str]) -> Caller:
+        return EVERYBODY
+
+    def by_id(self, id_: str) -> Caller:
+        if id_ not in KEYS:
+            raise Unauthorized("The key does not exist any more.", code="api_key_revoked")
+        return KEYS[id_]
+
+
+def vector(_: Any) -> list[Event]:
+    return [EmbedResult(vectors=b"\0\0\x80?", dimensions=1, tokens=[1]), ResponseEnd(usage=Usage(prompt_tokens=1))]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeGateway:
+    fake = FakeGateway(tmp_path, callers=Callers())
+    fake.links["embed"].script = vector
+    with_fleet(fake.gateway, SimpleNamespace(takes_requests=True))
+
+    async def refresh() -> None:
+        KEYS.update(MADE)
+
+    administration = SimpleNamespace(refresh=refresh)
+    fake.gateway.services = replace(fake.gateway.services, administration=administration)
+    return fake
+
+
+async def post(node: FakeGateway, hop: Hop | bytes | None = HOP, path: str = "/v1/embeddings") -> httpx.Response:
+    app = application(node, [(HopMiddleware, {})])
+    headers = {} if hop is None else {HEADER: hop if isinstance(hop, bytes) else encode(hop)}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        return await client.post(path, json=BODY, headers=headers)
+
+
+async def test_a_request_runs_as_if_its_client_had_come_here(node: FakeGateway) -> None:
+    hop = msgspec.structs.replace(HOP, key="ABCD1234", left=60_000, source="evaluation")
+    answer = await post(node, hop)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == "mine", "the name as the client wrote it, whatever it means here"
+    (record,) = node.records.all
+    context = record.context
+    assert (context.id, context.caller, context.source) == ("one", KEYS["ABCD1234"], "evaluation")
+    assert context.deadline is not None
+    assert 0 < context.deadline - time.monotonic() <= 60
+
+
+@pytest.mark.parametrize(("is_visitor", "caller"), [(False, EVERYBODY), (True, VISITOR)])
+async def test_a_client_without_a_key_crosses_as_it_was_let_in(
+    node: FakeGateway, is_visitor: bool, caller: Caller
+) -> None:
+    assert (await post(node, msgspec.structs.replace(HOP, is_visitor=is_visitor))).status_code == 200
+    assert node.records.all[0].context.caller is caller
+
+
+async def test_no_class_above_the_keys_ceiling_is_believed(node: FakeGateway) -> None:
+    hop = msgspec.structs.replace(HOP, key="ABCD1234", service_class=ServiceClass.CRITICAL)
+    assert (await post(node, hop)).headers["x-roundhouse-class"] == "interactive"
+
+
+async def test_a_router_that_chose_stands_in_answer_and_record(node: FakeGateway) -> None:
+    decision = Decision("embed", "intent:dates", {"dates": 0.9}, previous="chat")
+    target = Target("auto", "embed", "rev", routed=RouteChoice("auto@v1", decision))
+    hop = Hop.of(RequestContext("one"), target, 1)
+    assert (await post(node, hop)).headers["x-roundhouse-route"] == "auto@v1 embed intent:dates,left 0.900"
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        ({"model": "none"}, 421, "misdirected_request"),
+        ({"revision": "older"}, 421, "misdirected_request"),
+        ({"adapter": "a", "digest": f"sha256:{0:064x}"}, 421, "misdirected_request"),
+        ({"key": "UNKNOWN1"}, 401, "api_key_revoked"),
+        ({"key": "LIMITED1"}, 403, "model_not_allowed"),
+    ],
+)
+async def test_other_weights_and_other_keys_are_refused(
+    node: FakeGateway, change: dict[str, Any], status: int, code: str
+) -> None:
+    answer = await post(node, msgspec.structs.replace(HOP, **change))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    assert node.links["embed"].requests == []
+
+
+async def test_a_key_that_was_made_a_moment_ago_is_looked_up_once_more(node: FakeGateway) -> None:
+    MADE["NEWNEW12"] = Caller("search", "NEWNEW12", frozenset({Scope.INFER}))
+    assert (await post(node, msgspec.structs.replace(HOP, key="NEWNEW12"))).status_code == 200
+
+
+async def test_a_server_that_stops_takes_nothing_more(node: FakeGateway) -> None:
+    with_fleet(node.gateway, SimpleNamespace(takes_requests=False))
+    assert (await post(node)).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, b"", b"no base64!", base64.b64encode(b"[]"), base64.b64encode(b'{"id":"x"}'), b"A" * (MAX_BYTES + 1)],
+    ids=["none", "empty", "no base64", "no object", "half", "long"],
+)
+async def test_what_is_no_context_is_refused(node: FakeGateway, header: bytes | None) -> None:
+    answer = await post(node, header)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_context")
+
+
+async def test_the_public_port_drops_the_header(node: FakeGateway) -> None:
+    dropped: list[bool] = []
+    with_fleet(node.gateway, SimpleNamespace(count_dropped=lambda: dropped.append(True)))
+    app: FastAPI = application(node, [(HopHeaderFilter, {})])
+    forged = encode(msgspec.structs.replace(HOP, key="ABCD1234"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        answer = await client.post("/v1/embeddings", json={**BODY, "model": "embed"}, headers={HEADER: forged})
+    assert answer.status_code == 200
+    assert node.records.all[0].context.caller is EVERYBODY
+    assert dropped == [True]
+
+
+async def test_a_server_without_a_fleet_has_none_to_show(tmp_path: Path) -> None:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=application(FakeGateway(tmp_path))), base_url="http://test"
+    ) as client:
+        answer = await client.get("/v1/fleet")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "no_fleet")
+
+
+def test_what_is_written_is_read() -> None:
+    hop = msgspec.structs.replace(HOP, route=HopRoute("auto@v1", "embed", "rule:a", 0.5), first_left=10)
+    assert decode(encode(hop).encode()) == hop
+    with pytest.raises(BadRequest):
+        decode(encode(msgspec.structs.replace(HOP, digest="sha256:short")).encode())
