@@ -29,15 +29,16 @@ from typing import Literal, NamedTuple
 
 from fleet.index import NodeEntry, NodeGroup, fresh, position_of
 from fleet.table import REPORT_SECONDS, ReportTable
-from routing.replicas import MOST_LOAD, ReplicaState, choose_near
 from routing.replicas import Reason as ReplicaReason
+from routing.replicas import ReplicaState, choose_near
 
 STAGE_SECONDS = 0.15
 """To read an adapter into host memory."""
 PLACE_SECONDS = 0.05
 """To bring an adapter from there into a place."""
-SLACK = 1.0
-"""Requests above the mean that no node is too busy for."""
+BUSY, SLACK = 1.1, 0.5
+"""A node is busy with more than so many times the mean work, and so many requests more. In the simulation less costs
+hits of adapters, and more makes requests wait."""
 TRIES = 2
 
 Reason = ReplicaReason | Literal["loading", "asleep", "home", "none"]
@@ -118,7 +119,7 @@ def _decide(target: FleetTarget, prefix: int | None, reports: ReportTable, oldes
         states = [node.loads[model].state(0.0) for node in nodes]
     else:
         states = [node.loads[model].state(_swap_seconds(node, digest)) for node in nodes]
-    most = MOST_LOAD * group.work / len(group.nodes) + SLACK
+    most = BUSY * group.work / len(group.nodes) + SLACK
     works = [state[2] for state in states]
     if min(works) <= most < max(works):  # 2
         nodes = [node for node, work in zip(nodes, works, strict=True) if work <= most]

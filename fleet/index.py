@@ -16,26 +16,31 @@ UNKNOWN_SECONDS = 1.0
 class ReplicaLoad:
     """What one node's replicas of a model have to do: as reported, and what this server sent there since."""
 
-    __slots__ = ("free", "prefill", "revision", "sent", "start", "turn", "work")
+    __slots__ = ("beside", "devices", "free", "near", "prefill", "revision", "sent", "start", "turn", "work")
 
     def __init__(self) -> None:
         self.sent: list[float] = []
         """When this server sent a request of which the newest report cannot know."""
+        self.near: list[float] = []
+        """The same, of other models on the same devices."""
+        self.beside = 0
+        """Work of other models on the same devices, which make each other slower."""
 
-    def take(self, report: ReplicaReport, at: float) -> None:
+    def take(self, report: ReplicaReport, beside: int, at: float) -> None:
         """Count a report that was made at `at`."""
         self.revision, self.prefill, self.start = report.revision, report.prefill_seconds, report.start_seconds
-        self.work = report.running + report.waiting
+        self.work, self.beside, self.devices = report.running + report.waiting, beside, report.devices
         if report.start_seconds > 0 or report.kv_used >= FULL_KV:
             self.work = max(self.work, report.capacity)
         self.free = report.capacity - self.work
         self.turn = (report.request_seconds or UNKNOWN_SECONDS) / report.capacity
         self.sent = [sent for sent in self.sent if sent > at]
+        self.near = [sent for sent in self.near if sent > at]
 
     @property
     def total(self) -> int:
-        """Requests that run or wait there; as many as can run where no further one would start at once."""
-        return self.work + len(self.sent)
+        """Requests on its devices; as many as can run where no further one would start at once."""
+        return self.work + self.beside + len(self.sent) + len(self.near)
 
     def state(self, swap: float) -> ReplicaState:
         """As one request finds it.
@@ -47,7 +52,7 @@ class ReplicaLoad:
         start = 0.0
         if sent >= self.free:
             start = self.start + (sent - max(0, self.free) + (self.start <= 0)) * self.turn
-        return ReplicaState(0, start, self.work + sent, swap)
+        return ReplicaState(0, start, self.work + self.beside + sent + len(self.near), swap)
 
 
 class NodeEntry:
@@ -142,7 +147,7 @@ class NodeIndex:
                 before = 0
             else:
                 before = load.total
-            load.take(replica, at)
+            load.take(replica, _beside(replica, report.replicas) if len(report.replicas) > 1 else 0, at)
             self._serving[model].work += load.total - before
         phases = {
             one.model: one.state
@@ -176,9 +181,14 @@ class NodeIndex:
         """A request was sent there, of which no report tells yet."""
         node = self.entries.get(name)
         load = node.loads.get(model) if node is not None else None
-        if load is not None:
-            load.sent.append(now)
-            self._serving[model].work += 1
+        if node is None or load is None:
+            return
+        load.sent.append(now)
+        self._serving[model].work += 1
+        for other, beside in node.loads.items():
+            if other != model and _share_devices(beside.devices, load.devices):
+                beside.near.append(now)
+                self._serving[other].work += 1
 
 
 def position_of(text: str) -> int:
@@ -200,6 +210,20 @@ def _leave(groups: dict[str, NodeGroup], names: Iterable[str], node: NodeEntry) 
         group.remove(node)
         if not group.nodes:
             del groups[name]
+
+
+def _beside(replica: ReplicaReport, others: Iterable[ReplicaReport]) -> int:
+    """Work of other models on a replica's devices."""
+    return sum(
+        one.running + one.waiting
+        for one in others
+        if one is not replica and _share_devices(one.devices, replica.devices)
+    )
+
+
+def _share_devices(some: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether they have one in common; who names none may be on any."""
+    return not some or not others or any(device in others for device in some)
 
 
 def fresh(nodes: Sequence[NodeEntry], oldest: float, first: int, most: int) -> list[NodeEntry]:

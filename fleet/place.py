@@ -8,15 +8,17 @@ No I/O, no clock. The same function answers traffic, `explain` and the simulatio
 3. Placement by hand comes first: on the nodes that it names, or with the number of replicas that it names. Others leave
    for it, but never those that were placed by hand.
 4. Each model gets its least number of replicas, those with the most demand first.
-5. A model with more demand per replica than GOAL gets another one where there is room; the one with the most demand per
-   replica comes first, which keeps the highest load lowest.
+5. A model with more demand than GROW of what its replicas can do gets further ones until it is below GOAL, where there
+   is room, on nodes that have LEAST_HELP of a replica left. The one with the most demand for it comes first: so the
+   highest load stays lowest.
 6. A model with more than HIGH gets one even where another model must leave: a replica whose model needs it least, and
    stays below GOAL without it. A model below its least number gets one in the same way.
-7. Nothing that was moved is moved back within HOLD_SECONDS, and for 6 a node gives up SWAPS_AN_HOUR models at most.
-   Placement by hand does not wait.
+7. Nothing that was moved is moved back within HOLD_SECONDS, and for 6 a node gives up SWAPS_AN_HOUR models at most, and
+   all together a few at a time (SWAP_PART). Placement by hand does not wait.
 8. A replica never leaves only because it has little to do: its room is no use to anyone until 3, 4 or 6.
 
-A model comes to the node with the least expected load among those with room, then to the one with the most free bytes.
+A model comes to the fullest of the nodes that have then no more than EVEN times the mean to do: parts of models fit
+together like that, and each node gets about as much. Where there is none it comes to the one with the least to do.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,8 +35,13 @@ HOLD_SECONDS = 60.0
 HOUR = 3600.0
 SWAPS_AN_HOUR = 1
 """A swap is two moves: one model leaves a node, and another one comes."""
-GOAL, HIGH = 0.7, 0.85
-"""Demand per replica, as a part of what it can do."""
+SWAP_PART = 50
+"""One swap, and one more for so many nodes, in HOLD_SECONDS: what is swapped serves nothing while it loads."""
+GOAL, GROW, HIGH = 0.7, 0.78, 0.85
+"""Demand per replica, as a part of what it can do: aimed at, too much for the plan before, and enough to swap."""
+EVEN = 1.15
+LEAST_HELP = 0.25
+"""Less of a device that other models leave is no reason for a replica."""
 Why = Literal["hand", "least", "demand", "room", "back"]
 THERE = frozenset(("ready", "loading", "asleep"))
 
@@ -144,9 +151,14 @@ class _Planner:
         for stored in reports:  # 1
             if now - stored.at <= LEASE_SECONDS and not stored.report.draining:
                 self._nodes[stored.report.node] = _Node(stored.report)
+        self._swaps = 0
+        """Models that left a node in the last minute."""
         for model, name in self._moved:
             if name in self._nodes and name not in before.replicas.get(model, ()):
                 self._nodes[name].given_up += 1
+                self._swaps += now - self._moved[model, name] < HOLD_SECONDS
+        devices = sum(len(node.free) for node in self._nodes.values())
+        self._even = EVEN * sum(demand.get(model, 0.0) for model in self._needs) / max(1, devices)
         self._keep(reports)
 
     def plan(self) -> FleetPlan:
@@ -234,32 +246,49 @@ class _Planner:
                 return
 
     def _grow(self, by_demand: Sequence[ModelNeed]) -> None:  # 5, 6
-        able = [need for need in by_demand if need.replicas is None]
+        shares = self._shares()
+        least = GROW if self._before.replicas else GOAL
+        able = [need for need in by_demand if need.replicas is None and shares[need.model] > least]
         while able:
-            need = max(able, key=lambda need: (self._share(need.model), need.model))
-            share = self._share(need.model)
+            shares = self._shares()
+            need = max(able, key=lambda need: (shares[need.model], need.model))
+            share = shares[need.model]
             if share <= GOAL:
                 return
-            node = self._roomy(need) if len(self._on[need.model]) < need.most else None
+            node = self._roomy(need, must_help=True) if len(self._on[need.model]) < need.most else None
             if node is not None:
                 self._move(need, node, "load", "demand")
             elif share <= HIGH or len(self._on[need.model]) >= need.most or not self._replace(need, "demand"):
                 able.remove(need)
 
+    def _shares(self) -> dict[str, float]:
+        """Demand of each model, as a part of what its replicas can do beside the other models of their nodes."""
+        parts = {model: self._part(model) for model in self._needs}
+        rooms = dict.fromkeys(self._needs, 0.0)
+        for node in self._nodes.values():
+            load = sum(parts[model] for model in node.where)
+            for model in node.where:
+                rooms[model] += min(1.0, max(LEAST_HELP, len(node.free) - load + parts[model]))
+        return {model: self._demand.get(model, 0.0) / (rooms[model] or 1.0) for model in self._needs}
+
     def _replace(self, need: ModelNeed, why: Literal["least", "demand"]) -> bool:
         """Let the replica leave whose model needs it least, so that this one can come."""
+        if why == "demand" and self._swaps >= 1 + len(self._nodes) // SWAP_PART:  # 7
+            return False
         best: tuple[float, str, str] | None = None
+        shares = self._shares()
         for node in self._nodes.values():
             if node.given_up >= SWAPS_AN_HOUR or not self._may_take(need, node):  # 7
                 continue
+            left = len(node.free) - self._load(node)
             for model, devices in node.where.items():
-                other = self._needs[model]
-                share = self._demand.get(model, 0.0) / max(1, len(self._on[model]) - 1)
+                other, count = self._needs[model], len(self._on[model])
+                share = shares[model] * count / max(1, count - 1)
                 if (
                     self._may_leave(other, node)
-                    and len(self._on[model]) > other.least
-                    and (why == "least" or share <= GOAL)
-                    and min(node.free[device] for device in devices) + other.bytes >= need.bytes
+                    and count > other.least
+                    and (why == "least" or (share <= GOAL and left + self._part(model) >= LEAST_HELP))
+                    and min((node.free[device] for device in devices), default=0) + other.bytes >= need.bytes
                     and len(devices) >= need.devices
                 ):
                     best = min(best or (share, model, node.name), (share, model, node.name))
@@ -290,21 +319,32 @@ class _Planner:
         return True
 
     # --- nodes and moves --------------------------------------------------------------------------------------------
-    def _roomy(self, need: ModelNeed, *, by_hand: bool = False) -> _Node | None:
-        """The node with the least expected load among those with room; None: there is none."""
+    def _roomy(self, need: ModelNeed, *, by_hand: bool = False, must_help: bool = False) -> _Node | None:
+        """The best node among those with room; None: there is none.
+
+        Args:
+            must_help: only one with at least LEAST_HELP of a replica left.
+        """
         able = (
             node
             for node in self._nodes.values()
             if self._may_take(need, node, by_hand) and node.devices_for(need) is not None
         )
-        return min(able, key=lambda node: self._rank(need, node), default=None)
+        part = self._part(need.model, 1)
+        best = min(able, key=lambda node: self._rank(need, node, part), default=None)
+        if best is not None and must_help and len(best.free) - self._load(best) < LEAST_HELP:
+            return None
+        return best
 
     def _by_load(self, need: ModelNeed) -> list[_Node]:
         able = (node for node in self._nodes.values() if self._may_take(need, node, by_hand=True))
-        return sorted(able, key=lambda node: self._rank(need, node))
+        return sorted(able, key=lambda node: self._rank(need, node, self._part(need.model, 1)))
 
-    def _rank(self, need: ModelNeed, node: _Node) -> tuple[float, int, int]:
-        return self._load(node), -sum(node.free.values()), position_of(f"{need.model} {node.name}")
+    def _rank(self, need: ModelNeed, node: _Node, part: float) -> tuple[bool, float, int, int]:
+        devices = max(1, len(node.free))
+        load = self._load(node) / devices
+        fits = load + part / devices <= self._even
+        return not fits, -load if fits else load, -sum(node.free.values()), position_of(f"{need.model} {node.name}")
 
     def _may_take(self, need: ModelNeed, node: _Node, by_hand: bool = False) -> bool:
         if need.model in node.where or node.name in need.not_on:
@@ -323,8 +363,12 @@ class _Planner:
         """Demand per replica."""
         return self._demand.get(model, 0.0) / max(1, len(self._on[model]))
 
+    def _part(self, model: str, more: int = 0) -> float:
+        """What a replica has to do once the model has as many as it needs, `more` of them to come."""
+        return min(GOAL, self._demand.get(model, 0.0) / max(1, len(self._on[model]) + more))
+
     def _load(self, node: _Node) -> float:
-        return sum(self._share(model) for model in node.where)
+        return sum(self._part(model) for model in node.where)
 
     def _add(self, need: ModelNeed, node: _Node, devices: Iterable[str]) -> None:
         node.hold(need, devices)
@@ -336,6 +380,7 @@ class _Planner:
         else:
             node.release(need)
             node.given_up += 1
+            self._swaps += 1
             self._on[need.model].remove(node.name)
         self._moved[need.model, node.name] = self._now
         self._moves.append(FleetMove(need.model, node.name, action, why))

@@ -98,6 +98,10 @@ class ReportTable:
         self._starts.pop(node, None)
         self.index.remove(node)
 
+    def exclude(self, node: str) -> None:
+        """Send a node that did not answer nothing before its next report."""
+        self.index.remove(node)
+
     def count_sent(self, node: str, model: str, now: float) -> None:
         """Count a request that this server sent, until a report tells of it."""
         self.index.count_sent(node, model, now)

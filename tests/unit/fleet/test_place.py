@@ -139,8 +139,13 @@ def test_a_model_over_high_takes_the_room_of_one_that_needs_it_least() -> None:
     busy = place(models, later(table, 1.0), {"a": HIGH, "b": 0.3}, 1.0, before)
     assert busy.moves == (), "not above HIGH"
     plan = place(models, later(table, 1.0), {"a": 1.8, "b": 0.3}, 1.0, before)
-    assert actions(plan) == [("a", "load", "demand")] * 2 + [("b", "unload", "room")] * 2
-    assert len(plan.replicas["b"]) == 1, "its least number stays"
+    assert actions(plan) == [("a", "load", "demand"), ("b", "unload", "room")]
+    soon = place(models, later(table, 60.0), {"a": 1.8, "b": 0.3}, 60.0, plan)
+    assert soon.moves == (), "one at a time in a fleet of four"
+    after = place(models, later(table, 62.0), {"a": 1.8, "b": 0.3}, 62.0, soon)
+    assert actions(after) == [("a", "load", "demand"), ("b", "unload", "room")]
+    last = place(models, later(table, 130.0), {"a": 4.0, "b": 0.3}, 130.0, after)
+    assert (last.moves, len(last.replicas["b"])) == ((), 1), "its least number stays"
 
 
 @pytest.mark.parametrize(

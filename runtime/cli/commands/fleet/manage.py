@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from runtime.cli.commands.fleet import authority
+from runtime.cli.commands.fleet.simulate import simulate
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import pairs, show, size, table
 from runtime.cli.remote.client import Client, Json, part
@@ -12,6 +13,7 @@ from runtime.cli.remote.client import Client, Json, part
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.", show_default=False)]
 app = typer.Typer(help="Several servers as one.", no_args_is_help=True)
 app.add_typer(authority.app, name="ca")
+app.command()(simulate)
 
 
 @app.command()

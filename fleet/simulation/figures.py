@@ -1,0 +1,98 @@
+"""What came out of a simulation."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from fleet.simulation.ideal import ideal_waits
+from fleet.simulation.world import WARM_PART, World
+
+HOUR = 3600.0
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    nodes: int
+    seconds: float
+    seed: int
+    requests: int
+    answered: int
+    """Among them."""
+    refused: int
+    """By a limit."""
+    failed: int
+    """Without an answer after both tries."""
+    broken: int
+    """Ended by an error event after the first byte."""
+    retried: int
+    """Answered by another node than the first one."""
+    ttft_p50: float
+    ttft_p99: float
+    ideal_p50: float
+    ideal_p99: float
+    ttft_ratio: float
+    """TTFT p99 by that of one ideal queue."""
+    adapter_hits: float
+    """Part of requests with an adapter that found it in a place."""
+    prefix_hits: float
+    load_ratio: float
+    """The most work on a node by the mean, over nodes that no fault touched."""
+    moves: int
+    """Loads and unloads by plans, beside what the fleet began with and what nodes load again after a restart."""
+    moves_node_hour: float
+    over_admitted: int
+    limit_used: float
+    """Of the flooder's limit, part that was admitted in the fullest window."""
+    stopped_placers: int
+    epoch: int
+
+
+def figures_of(world: World) -> Figures:
+    """Requests that arrived before WARM_PART of the time was over count only as requests."""
+    one = world.scenario
+    outcomes = Counter(request.outcome for request in world.requests)
+    counted = [request for request in world.requests if request.outcome != "refused"]
+    ideal = ideal_waits(one, counted, world.ready)
+    warm = [request for request in counted if request.arrived >= WARM_PART * one.seconds and request.first >= 0]
+    waits = sorted(request.first + one.times.hop - request.arrived for request in warm)
+    ideals = sorted(ideal[id(request)] for request in warm)
+    adapters = [request for request in warm if request.digest is not None]
+    prefixes = [request for request in warm if request.prefix is not None]
+    since = WARM_PART * one.seconds
+    works = [node.mean_work(since) for node in world.nodes.values() if node.name not in world.touched]
+    mean = sum(works) / max(1, len(works))
+    limit = max(world.limits.admitted.values(), default=0) / max(1, world.limits.capacity)
+    return Figures(
+        nodes=one.nodes,
+        seconds=one.seconds,
+        seed=one.seed,
+        requests=len(world.requests),
+        answered=outcomes["answered"],
+        refused=outcomes["refused"],
+        failed=outcomes["failed"],
+        broken=outcomes["broken"],
+        retried=sum(request.attempts > 1 and request.outcome == "answered" for request in world.requests),
+        ttft_p50=_part(waits, 0.5),
+        ttft_p99=_part(waits, 0.99),
+        ideal_p50=_part(ideals, 0.5),
+        ideal_p99=_part(ideals, 0.99),
+        ttft_ratio=_ratio(_part(waits, 0.99), _part(ideals, 0.99)),
+        adapter_hits=_ratio(sum(request.is_hit for request in adapters), len(adapters)),
+        prefix_hits=_ratio(sum(request.is_cached for request in prefixes), len(prefixes)),
+        load_ratio=_ratio(max(works, default=0.0), mean),
+        moves=len(world.moves),
+        moves_node_hour=round(len(world.moves) / one.nodes * HOUR / one.seconds, 3),
+        over_admitted=world.limits.over_admitted(),
+        limit_used=round(limit, 4),
+        stopped_placers=world.stopped_placers,
+        epoch=world.row.epoch,
+    )
+
+
+def _part(values: Sequence[float], part: float) -> float:
+    """A quantile of sorted values; 0 of none."""
+    return round(values[min(len(values) - 1, int(part * len(values)))], 4) if values else 0.0
+
+
+def _ratio(value: float, other: float) -> float:
+    return round(value / other, 4) if other else 0.0

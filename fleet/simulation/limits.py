@@ -1,0 +1,64 @@
+"""Limits in blocks: one row of the database for each, and what each node has taken of it."""
+
+from fleet.blocks import block_size
+
+WINDOW = 60.0
+"""Seconds after which a limit begins anew, by the database's clock."""
+IDLE_SECONDS = 2.0
+
+
+class SimLimits:
+    """Limits on requests in a window, by team.
+
+    Args:
+        capacities: requests of a team in WINDOW; others have no limit.
+    """
+
+    def __init__(self, capacities: dict[str, int], nodes: int) -> None:
+        self._capacities, self._nodes = capacities, nodes
+        self._window = -1
+        self._granted: dict[str, int] = {}
+        self._blocks: dict[tuple[str, str], list[float]] = {}
+        """Left and last use, by node and team."""
+        self.is_away = False
+        """Whether the database is."""
+        self.admitted: dict[tuple[str, int], int] = {}
+        """By team and window."""
+
+    def admit(self, node: str, team: str, now: float) -> bool:
+        capacity = self._capacities.get(team)
+        if capacity is None:
+            return True
+        window = int(now / WINDOW)
+        if window != self._window and not self.is_away:
+            self._window = window
+            self._granted.clear()
+            self._blocks.clear()
+        block = self._blocks.setdefault((node, team), [0, now])
+        if block[0] < 1 and not self.is_away:
+            self._give_back(team, now)
+            granted = self._granted.get(team, 0)
+            taken = block_size(capacity, granted, 1, self._nodes)
+            self._granted[team] = granted + taken
+            block[0] += taken
+        if block[0] < 1:
+            return False
+        block[0] -= 1
+        block[1] = now
+        self.admitted[team, window] = self.admitted.get((team, window), 0) + 1
+        return True
+
+    def _give_back(self, team: str, now: float) -> None:
+        for (_, owner), block in self._blocks.items():
+            if owner == team and block[0] >= 1 and now - block[1] >= IDLE_SECONDS:
+                self._granted[team] -= int(block[0])
+                block[0] = 0
+
+    @property
+    def capacity(self) -> int:
+        """The largest one."""
+        return max(self._capacities.values(), default=0)
+
+    def over_admitted(self) -> int:
+        """Requests beyond a capacity, in all windows."""
+        return sum(max(0, count - self._capacities[team]) for (team, _), count in self.admitted.items())

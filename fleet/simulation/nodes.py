@@ -1,0 +1,277 @@
+"""A node: its queue, the places of its adapters, and an engine that takes given times."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Literal
+
+from fleet.reports import DeviceReport, NodeReport, ReplicaReport
+from fleet.simulation.clock import VirtualClock
+from fleet.simulation.scenario import Scenario
+from fleet.simulation.traffic import SimRequest
+
+GIB = 1 << 30
+STAGED = 64
+PREFIXES = 400
+"""Beginnings of prompts that an engine's cache holds."""
+Phase = Literal["loading", "ready", "draining"]
+
+
+class SimReplica:
+    """One engine. Teams take turns in its queue."""
+
+    __slots__ = (
+        "device", "held", "loaded", "model", "phase", "placed", "prefixes", "queues", "running", "seconds", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, model: str, held: int, device: int) -> None:
+        self.model, self.held, self.device = model, held, device
+        self.phase: Phase = "loading"
+        self.queues: OrderedDict[str, deque[SimRequest]] = OrderedDict()
+        self.waiting = self.running = 0
+        self.placed: OrderedDict[str, int] = OrderedDict()
+        """Requests that use an adapter in a place; the least recently used one first."""
+        self.prefixes: OrderedDict[int, None] = OrderedDict()
+        self.seconds = 0.0
+
+    def enqueue(self, request: SimRequest) -> None:
+        self.queues.setdefault(request.team, deque()).append(request)
+        self.waiting += 1
+
+    def next(self) -> SimRequest:
+        """The next one of the team whose turn it is; there is one."""
+        team, queue = next(iter(self.queues.items()))
+        request = queue.popleft()
+        if queue:
+            self.queues.move_to_end(team)
+        else:
+            del self.queues[team]
+        self.waiting -= 1
+        return request
+
+
+class SimNode:
+    """A whole server."""
+
+    def __init__(self, name: str, rack: int, scenario: Scenario, clock: VirtualClock) -> None:
+        self.name, self.rack, self._scenario, self._clock = name, rack, scenario, clock
+        self.boot, self.seq, self.epoch, self._began = 1, 0, 0, -1.0
+        self.is_up, self.is_cut, self.is_draining, self.is_dark = True, False, False, False
+        """is_dark: nothing answers, not even with a reset."""
+        self.slowness, self.lateness = 1.0, 0.0
+        self.replicas: dict[str, SimReplica] = {}
+        self.staged: OrderedDict[str, None] = OrderedDict()
+        self.stored: set[str] = set()
+        self._desired: dict[str, int] = {}
+        self._pending: set[str] = set()
+        """Desired models that wait for room."""
+        self.under_way: dict[int, SimRequest] = {}
+        self._adapters: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        self.busy_seconds, self._busy_at, self.work = 0.0, 0.0, 0
+        self.on_end: Callable[[SimRequest], None] = lambda _request: None
+        self.on_change: Callable[[SimNode], None] = lambda _node: None
+        self.loads = 0
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+    def accepts(self, model: str) -> bool:
+        replica = self.replicas.get(model)
+        return not self.is_draining and replica is not None and replica.phase == "ready"
+
+    def arrive(self, request: SimRequest) -> None:
+        """Take a request that it accepts."""
+        request.node, request.boot = self.name, self.boot
+        self._count(1)
+        self.under_way[id(request)] = request
+        replica = self.replicas[request.model]
+        replica.enqueue(request)
+        self._pump(replica)
+
+    def _pump(self, replica: SimReplica) -> None:
+        one = self._scenario
+        while replica.waiting and replica.running < one.at_once:
+            self._start(replica, replica.next())
+
+    def _start(self, replica: SimReplica, request: SimRequest) -> None:
+        times, now = self._scenario.times, self._clock.now
+        replica.running += 1
+        request.began = now
+        prompt = request.prompt
+        if request.prefix is not None:
+            if request.prefix in replica.prefixes:
+                replica.prefixes.move_to_end(request.prefix)
+                prompt -= request.shared
+                request.is_cached = True
+            else:
+                replica.prefixes[request.prefix] = None
+                if len(replica.prefixes) > PREFIXES:
+                    replica.prefixes.popitem(last=False)
+        swap = 0.0
+        if request.digest is not None:
+            swap = self._take_place(replica, request.digest)
+            request.is_hit = swap == 0.0
+        beside = sum(one.running for one in self.replicas.values() if one.device == replica.device)
+        step = (times.step + times.step_more * beside) * self.slowness
+        first = swap + prompt / times.prompt_rate * self.slowness + step
+        self._clock.after(first, self._first, request, request.boot)
+        self._clock.after(first + (request.answer - 1) * step, self._end, replica, request, request.boot, now)
+
+    def _take_place(self, replica: SimReplica, digest: str) -> float:
+        """Seconds until the adapter has a place."""
+        times, placed = self._scenario.times, replica.placed
+        if digest in placed:
+            placed[digest] += 1
+            placed.move_to_end(digest)
+            return 0.0
+        if len(placed) >= self._scenario.places:
+            unused = next((one for one, users in placed.items() if not users), None)
+            if unused is not None:
+                del placed[unused]
+        placed[digest] = 1
+        self._adapters = None
+        seconds = times.place if digest in self.staged else times.stage + times.place
+        if digest not in self.stored:
+            self.stored.add(digest)
+            seconds += times.pull
+        self.staged[digest] = None
+        self.staged.move_to_end(digest)
+        if len(self.staged) > STAGED:
+            self.staged.popitem(last=False)
+        return seconds
+
+    def _first(self, request: SimRequest, boot: int) -> None:
+        if boot == self.boot and self.is_up and not self.is_cut and request.node == self.name:
+            request.first = self._clock.now
+
+    def _end(self, replica: SimReplica, request: SimRequest, boot: int, began: float) -> None:
+        if boot != self.boot or not self.is_up:
+            return
+        self._count(-1)
+        del self.under_way[id(request)]
+        replica.running -= 1
+        replica.seconds += 0.05 * (self._clock.now - began - replica.seconds) if replica.seconds else (
+            self._clock.now - began
+        )  # fmt: skip
+        if request.digest is not None and request.digest in replica.placed:
+            replica.placed[request.digest] -= 1
+        if not self.is_cut and request.node == self.name:
+            self.on_end(request)
+        self._pump(replica)
+        if replica.phase == "draining" and not replica.running:
+            self._unload(replica)
+
+    def _count(self, more: int) -> None:
+        now = self._clock.now
+        self.busy_seconds += self.work * (now - self._busy_at)
+        self.work, self._busy_at = self.work + more, now
+
+    def mean_work(self, since: float) -> float:
+        """Requests that ran or waited here, on average since `reset`."""
+        self._count(0)
+        return self.busy_seconds / max(1e-9, self._clock.now - since)
+
+    def reset(self) -> None:
+        """Begin to count work."""
+        self._count(0)
+        self.busy_seconds = 0.0
+
+    # --- models -----------------------------------------------------------------------------------------------------
+    def follow(self, epoch: int, desired: dict[str, int]) -> None:
+        """Load and unload until it holds these models, by their GiB. An older epoch is refused."""
+        if not self.is_up or epoch < self.epoch:
+            return
+        self.epoch, self._desired = epoch, desired
+        for model, replica in list(self.replicas.items()):
+            if model not in desired and replica.phase != "draining":
+                replica.phase = "draining"
+                for queue in list(replica.queues.values()):
+                    for request in list(queue):
+                        replica.waiting -= 1
+                        self._count(-1)
+                        del self.under_way[id(request)]
+                        request.outcome = "moved"
+                        self.on_end(request)
+                replica.queues.clear()
+                if not replica.running:
+                    self._unload(replica)
+        self._pending = {model for model in desired if model not in self.replicas}
+        self._load()
+
+    def _load(self) -> None:
+        times, size = self._scenario.times, self._scenario.device_gib
+        for model in sorted(self._pending):
+            free = [size] * self._scenario.devices
+            for replica in self.replicas.values():
+                free[replica.device] -= replica.held
+            device = free.index(max(free))
+            if free[device] < self._desired[model]:
+                continue
+            self._pending.discard(model)
+            replica = self.replicas[model] = SimReplica(model, self._desired[model], device)
+            self.loads += 1
+            self._clock.after(times.load + times.load_gib * replica.held, self._loaded, replica, self.boot)
+
+    def _loaded(self, replica: SimReplica, boot: int) -> None:
+        if boot == self.boot and self.is_up and replica.phase == "loading":
+            replica.phase = "ready"
+            self.on_change(self)
+
+    def _unload(self, replica: SimReplica) -> None:
+        del self.replicas[replica.model]
+        self._adapters = None
+        self._load()
+        self.on_change(self)
+
+    def place_at_once(self, desired: dict[str, int]) -> None:
+        """Hold these models from the beginning."""
+        self.follow(self.epoch, desired)
+        for replica in self.replicas.values():
+            replica.phase = "ready"
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+    def stop(self) -> list[SimRequest]:
+        """End at once. Returns what was under way."""
+        self._count(-self.work)
+        self.is_up = False
+        self.boot += 1
+        ended = list(self.under_way.values())
+        self.under_way.clear()
+        self.replicas.clear()
+        self.staged.clear()
+        self._pending.clear()
+        self._adapters = None
+        return ended
+
+    def start(self) -> None:
+        """Begin as a new boot, with its files."""
+        self.is_up, self.is_draining, self.seq, self._began = True, False, 0, self._clock.now
+        self.on_change(self)
+
+    def report(self) -> NodeReport:
+        one, now = self._scenario, self._clock.now
+        self.seq += 1
+        if self._adapters is None:
+            placed = tuple(digest for replica in self.replicas.values() for digest in replica.placed)
+            self._adapters = placed, tuple(self.staged)
+        used = [0] * one.devices
+        replicas = []
+        for replica in self.replicas.values():
+            used[replica.device] += replica.held
+            start = 0.0
+            if replica.running >= one.at_once:
+                start = (replica.waiting + 1) * replica.seconds / one.at_once
+            replicas.append(
+                ReplicaReport(
+                    model=replica.model, state=replica.phase, ready=int(replica.phase == "ready"), capacity=one.at_once,
+                    running=replica.running, waiting=replica.waiting, start_seconds=start,
+                    request_seconds=replica.seconds, prefill_seconds=0.5 * one.prompt_tokens / one.times.prompt_rate,
+                    devices=(f"cuda:{replica.device}",),
+                )
+            )  # fmt: skip
+        budget = one.device_gib * GIB
+        devices = tuple(
+            DeviceReport(device=f"cuda:{number}", budget=budget, used=held * GIB) for number, held in enumerate(used)
+        )
+        return NodeReport(
+            node=self.name, boot=self.boot, seq=self.seq, uptime=now - self._began, version="1",
+            address=f"https://{self.name}:8443", devices=devices, replicas=tuple(replicas),
+            placed=self._adapters[0], staged=self._adapters[1], draining=self.is_draining,
+        )  # fmt: skip

@@ -1,0 +1,108 @@
+"""What is simulated. A file in YAML has the same fields."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from registry.base.json import NOT_JSON
+from registry.errors import BadRequest
+
+Part = Annotated[float, Meta(ge=0, le=1)]
+Seconds = Annotated[float, Meta(ge=0, le=86_400)]
+
+FaultKind = Literal["node", "rack", "cut", "late", "slow", "database", "upgrade", "placers"]
+
+
+class SimFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Something that goes wrong.
+
+    | kind       | what happens                                                             |
+    |------------|--------------------------------------------------------------------------|
+    | `node`     | processes are killed: connections are reset                              |
+    | `rack`     | the power of a whole rack is gone: nothing answers                       |
+    | `cut`      | nodes cannot be reached for some seconds, and go on                      |
+    | `late`     | reports come up to 5 s late                                              |
+    | `slow`     | nodes take twice as long from now on                                     |
+    | `database` | no blocks, no placement                                                  |
+    | `upgrade`  | all nodes drain and start again, a few at a time                         |
+    | `placers`  | a second server places, too                                              |
+    """
+
+    kind: FaultKind
+    at: Seconds
+    seconds: Annotated[float, Meta(gt=0, le=86_400)] = 30.0
+    """How long it lasts, where it ends."""
+    nodes: Annotated[int, Meta(ge=1, le=4096)] = 1
+    """How many of them; of a rack all."""
+
+
+class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Times of an engine, in seconds."""
+
+    step: Annotated[float, Meta(gt=0, le=10)] = 0.012
+    """Of a token with one request."""
+    step_more: Annotated[float, Meta(ge=0, le=1)] = 0.0004
+    """For each further request on the device."""
+    prompt_rate: Annotated[float, Meta(ge=1, le=1e6)] = 8000.0
+    """Tokens of a prompt that are read in a second."""
+    stage: Annotated[float, Meta(ge=0, le=10)] = 0.15
+    place: Annotated[float, Meta(ge=0, le=10)] = 0.05
+    pull: Annotated[float, Meta(ge=0, le=100)] = 0.4
+    """To get an adapter's files from another node: 46 MB over 1 Gbit/s."""
+    load: Annotated[float, Meta(ge=0, le=3600)] = 10.0
+    load_gib: Annotated[float, Meta(ge=0, le=100)] = 0.5
+    """For each GiB of a model."""
+    hop: Annotated[float, Meta(ge=0, le=1)] = 0.0005
+
+
+class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fleet, its traffic and its faults."""
+
+    nodes: Annotated[int, Meta(ge=1, le=4096)] = 64
+    seconds: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
+    seed: Annotated[int, Meta(ge=0, le=1 << 32)] = 1
+    fronts: Annotated[int, Meta(ge=1, le=64)] = 4
+    load: Annotated[float, Meta(gt=0, le=2)] = 0.7
+    """Mean work of all nodes, as a part of what they can do at once."""
+    shape: Literal["steady", "bursts", "day"] = "steady"
+    """Arrivals: a Poisson process; with twice the rate for 2 s of every 20 s; with a day's curve over `seconds`."""
+    models: Annotated[int, Meta(ge=1, le=1000)] = 50
+    model_skew: Annotated[float, Meta(ge=0, le=4)] = 1.1
+    """Exponent of Zipf's law."""
+    adapters: Annotated[int, Meta(ge=0, le=100_000)] = 2000
+    adapter_skew: Annotated[float, Meta(ge=0, le=4)] = 0.9
+    with_adapter: Part = 0.8
+    """Part of requests with an adapter."""
+    shared_prefix: Part = 0.3
+    """Part of requests whose prompt begins as others do."""
+    prompt_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 800
+    answer_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 150
+    flood: Annotated[float, Meta(ge=0, le=10)] = 0.5
+    """What one team sends beyond its limit, as a part of all other requests."""
+    flood_limit: Part = 0.05
+    """That team's limit, as a part of all other requests."""
+    device_gib: Annotated[int, Meta(ge=1, le=10_000)] = 80
+    devices: Annotated[int, Meta(ge=1, le=64)] = 1
+    at_once: Annotated[int, Meta(ge=1, le=4096)] = 16
+    """Requests that one replica runs at once."""
+    places: Annotated[int, Meta(ge=1, le=4096)] = 16
+    rack: Annotated[int, Meta(ge=1, le=4096)] = 32
+    """Nodes in a rack."""
+    faults: Annotated[tuple[SimFault, ...], Meta(max_length=1000)] = ()
+    times: Times = Times()
+
+
+def scenario_of(nodes: int) -> Scenario:
+    """What `--nodes` means: a rack is lost after a third of the time; of a small fleet a part of a rack."""
+    rack = min(32, max(1, nodes // 8))
+    return Scenario(nodes=nodes, rack=rack, faults=(SimFault("rack", 20.0),))
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Raises BadRequest for what is no scenario, OSError for a file that cannot be read."""
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=Scenario)
+    except NOT_JSON as error:
+        raise BadRequest(f"{path} is no scenario: {error}.") from None

@@ -1,0 +1,41 @@
+"""`roundhouse fleet simulate`: the child's figures for people and for scripts, and its refusals."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Run
+
+TINY = "nodes: 4\nseconds: 3\nmodels: 2\nadapters: 8\n"
+
+
+def test_figures_for_people_and_for_scripts(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(TINY)
+    people = run("fleet", "simulate", str(file))
+    assert people.exit_code == 0
+    assert "4 nodes for 3 s" in people.stdout
+    assert "times the p99 of one ideal queue" in people.stdout
+    figures = json.loads(run("fleet", "simulate", str(file), "--json").stdout)
+    assert (figures["nodes"], figures["over_admitted"]) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Name a file or --nodes"),
+        (["fleet.yaml", "--nodes", "3"], "Name a file or --nodes"),
+        (["none.yaml"], "none.yaml"),
+        (["wrong.yaml"], "is no scenario"),
+    ],
+)
+def test_what_cannot_be_simulated_is_wrong_usage(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    (tmp_path / "fleet.yaml").write_text(TINY)
+    (tmp_path / "wrong.yaml").write_text("nodes: none\n")
+    monkeypatch.chdir(tmp_path)
+    result = run("fleet", "simulate", *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
