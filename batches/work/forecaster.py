@@ -5,12 +5,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cachetools import LRUCache
+
 from batches.records import BatchRecord
 from batches.store import BatchStore
 from batches.work.forecast import BatchNeed, LineWork, RateMeter, RoomRate, RoomWork, forecast
 from batches.work.policy import Level, level_of, slack
 from batches.work.running import LineAttempt
 
+MODELS = 1024
 log = logging.getLogger("roundhouse.batches")
 RENEW_SECONDS = 60.0
 EARLY_SECONDS = 5.0
@@ -41,7 +44,8 @@ class Forecaster:
     def __init__(self, store: BatchStore, clock: Callable[[], float], observe: Observe = lambda _, __: None) -> None:
         self._store, self._clock, self._observe = store, clock, observe
         self.lines = LineWork()
-        self._meters: dict[str, RateMeter] = {}
+        self._meters = LRUCache[str, RateMeter](MODELS)
+        """By model; names that mean none have no rate."""
         self._needs: dict[str, BatchNeed] = {}
         self._rates: Mapping[str, RoomRate] = {}
         self._renew_at = 0.0
@@ -67,11 +71,14 @@ class Forecaster:
         now, full = time.monotonic(), set(full)
         for room in full:
             self._meter(room)
-        for room, meter in self._meters.items():
+        for room, meter in list(self._meters.items()):
             meter.advance(now, is_full=room in full)
 
     def _meter(self, room: str) -> RateMeter:
-        return self._meters.setdefault(room, RateMeter())
+        meter = self._meters.get(room)
+        if meter is None:
+            meter = self._meters[room] = RateMeter()
+        return meter
 
     # --- forecasts ----------------------------------------------------------------------------------------------------
     def is_due(self) -> bool:

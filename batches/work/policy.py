@@ -168,19 +168,20 @@ class TeamShares:
 
     def __init__(self) -> None:
         self._shares: dict[str, dict[str, float]] = {}
-        self._last: dict[str, float] = {}
 
-    def join(self, room: str, teams: Collection[str]) -> None:
-        """These teams have lines for the model now, and no others."""
+    def join(self, teams: Mapping[str, Collection[str]]) -> None:
+        """These teams have lines for these models now, and no others."""
+        self._shares = {room: self._joined(room, names) for room, names in teams.items()}
+
+    def _joined(self, room: str, teams: Collection[str]) -> dict[str, float]:
         before = self._shares.get(room, {})
         stayed = [before[team] for team in teams if team in before]
-        level = min(stayed, default=max(before.values(), default=self._last.get(room, 0.0)))
-        self._last[room] = level
-        self._shares[room] = {team: before.get(team, level) for team in teams}
+        level = min(stayed, default=max(before.values(), default=0.0))
+        return {team: before.get(team, level) for team in teams}
 
     def charge(self, room: str, team: str, work: float, weight: float) -> None:
         """Work that a team gets; negative: that it was charged, and did not have."""
-        shares = self._shares.setdefault(room, {})
+        shares = self._shares.get(room, {})
         if team in shares:
             shares[team] += work / weight
 

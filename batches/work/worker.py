@@ -353,8 +353,7 @@ class BatchWorker:
         for id_, many in groups.items():
             for group in many:
                 teams.setdefault(group.room, set()).add(batches[id_].team)
-        for room, names in teams.items():
-            self._shares.join(room, names)
+        self._shares.join(teams)
 
     def _work_of(
         self, batch: BatchRecord, caller: Caller, groups: Sequence[policy.LineGroup], now: float

@@ -109,7 +109,7 @@ class Simulation:
         use = RoomUse({level: min(room_for(traffic, level), free[level]) for level in Level}, len(self._running))
         works = [self._work(one, now) for one in self._here if one.lines]
         teams = {one.team for one in works}
-        self._shares.join(ROOM, teams)
+        self._shares.join({ROOM: teams})
         if teams != self._teams:
             self._teams = teams
             self._served.clear()

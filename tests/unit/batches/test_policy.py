@@ -56,7 +56,7 @@ def test_teams_share_by_weight() -> None:
     ]
     assert {batch: count for batch, _, count in taken(works, {"m": room(8)})} == {"b": 2, "c": 6}
     shares = TeamShares()
-    shares.join("m", ["a", "b"])
+    shares.join({"m": ["a", "b"]})
     shares.charge("m", "b", 6.0, 3.0)
     assert [(one.batch, one.count) for one in choose(works, {"m": room(8, 6)}, shares)] == [("b", 2)]
 

@@ -100,6 +100,7 @@ def local(tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
+@pytest.mark.timeout(300 + INTERLEAVINGS)
 def test_whatever_happens_a_line_is_in_one_run_and_ends_once(local: Database) -> None:
     """Random interleavings of claim, end, return, crash, take-over, stop, cancel and expiry by two servers.
 
