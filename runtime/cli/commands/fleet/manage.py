@@ -84,7 +84,7 @@ def drain(
     Example: roundhouse fleet drain node-1
     """
     with Client(url) as client:
-        show(client.post(f"/v1/fleet/nodes/{part(node)}/drain{'?force=true' if force else ''}"), as_json, _show_nodes)
+        show(client.post(f"/v1/fleet/nodes/{part(node)}/drain", force=force or None), as_json, _show_nodes)
 
 
 @app.command()

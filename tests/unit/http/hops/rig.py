@@ -46,6 +46,7 @@ class Node:
         self.reporter = Reporter(
             name, self.address, self.fake.names, services.models, cast(Any, self.fake.residency),
             Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30), lambda: self.is_draining,
+            lambda: not self.fleet.takes_requests,
         )  # fmt: skip
         self.fleet = SimpleNamespace(takes_requests=True, events=self.reporter.events)
         with_fleet(self.fake.gateway, self.fleet)

@@ -171,6 +171,24 @@ async def test_a_node_that_stops_sends_requests_to_another(fleet: Fleet) -> None
     assert {(one.status_code, one.headers["x-roundhouse-node"]) for one in answers} == {(200, "node-2")}
 
 
+async def test_a_node_that_stops_finishes_what_runs(fleet: Fleet) -> None:
+    node = scripted(fleet.node("node-1"))
+    await fleet.start(node)
+    link = node.fake.links["chat"]
+    link.free = 2
+    link.gate.clear()
+    running = asyncio.create_task(fleet.client.post("/v1/chat/completions", json=STREAM))
+    await until(lambda: link.requests)
+    node.fleet.takes_requests = False
+    stopping = asyncio.create_task(node.listener.stop(60))
+    await until(lambda: fleet.reports.get("node-1") is None)  # its reports have ended
+    await asyncio.sleep(1)  # in which its port is found closed, twice
+    link.gate.set()
+    answer = await running
+    assert answer.text.endswith("data: [DONE]\n\n"), answer.text
+    await stopping
+
+
 async def test_a_node_with_other_weights_answers_nothing(fleet: Fleet) -> None:
     nodes = await two(fleet)
     await fleet.follower.close()  # what it says from now on comes too late

@@ -1,0 +1,1 @@
+"""`roundhouse fleet`, and what keeps a server from joining one."""

@@ -1,0 +1,88 @@
+"""A server that cannot join its fleet does not start: exit code 2, and what to do."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fleet.certificates import issue, make_authority
+from fleet.membership.members import NewMember, open_members
+from runtime.cli.failures import UsageError
+from runtime.cli.local.fleet import check_joining, check_settings
+from runtime.config.settings import Settings
+from tests.postgres import postgres, programs
+
+NODE = {"fleet_listen": "127.0.0.1:8443", "fleet_address": "https://127.0.0.1:8443"}
+DATABASE = "postgresql+psycopg://user@host/name"
+PEPPER = "a pepper of 32 characters or more"
+
+
+def settings(folder: Path, **given: object) -> Settings:
+    return Settings.model_validate({"run_dir": folder / "run", "data_dir": folder / "data", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"front": True}, "--front means nothing without a fleet"),
+        ({"fleet_listen": "127.0.0.1:8443"}, "--fleet-listen means nothing without a fleet"),
+        ({"fleet": "tests", **NODE}, "add --database postgresql"),
+        ({"fleet": "tests", **NODE, "database": "sqlite:///x.db"}, "add --database postgresql"),
+        ({"fleet": "tests", "database": DATABASE}, "needs --fleet-listen HOST:PORT"),
+        ({"fleet": "tests", "database": DATABASE, "front": True, **NODE}, "leave --fleet-listen out"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(tmp_path: Path, given: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_settings(settings(tmp_path, **given))
+
+
+def test_a_front_and_a_node_have_what_they_need(tmp_path: Path) -> None:
+    check_settings(settings(tmp_path))
+    check_settings(settings(tmp_path, fleet="tests", database=DATABASE, **NODE))
+    check_settings(settings(tmp_path, fleet="tests", database=DATABASE, front=True))
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    if programs() is None:
+        pytest.skip("there is no PostgreSQL: apt-get install postgresql")
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    make_authority(tmp_path / "authority")
+    return tmp_path / "authority"
+
+
+def joining(tmp_path: Path, url: str, fleet: str, pepper: str = PEPPER) -> Settings:
+    (tmp_path / "data").mkdir(exist_ok=True)
+    return settings(tmp_path, fleet=fleet, database=url, pepper=pepper, **NODE)
+
+
+def test_a_certificate_is_needed_and_in_time(tmp_path: Path, url: str, authority: Path) -> None:
+    with pytest.raises(UsageError, match="roundhouse fleet ca issue"):
+        check_joining(joining(tmp_path, url, "certificates"))
+    issue(authority, "node-1", tmp_path / "data" / "fleet", days=0)
+    with pytest.raises(UsageError, match=r"it expired at .* roundhouse fleet ca renew"):
+        check_joining(joining(tmp_path, url, "certificates"))
+    issue(authority, "node-1", tmp_path / "data" / "fleet")
+    check_joining(joining(tmp_path, url, "certificates"))
+
+
+def test_another_pepper_is_refused(tmp_path: Path, url: str, authority: Path) -> None:
+    issue(authority, "node-1", tmp_path / "data" / "fleet")
+    check_joining(joining(tmp_path, url, "peppers"))
+    with pytest.raises(UsageError, match="made with another pepper"):
+        check_joining(joining(tmp_path, url, "peppers", pepper="another pepper of 32 characters !"))
+
+
+def test_a_name_that_a_living_server_has_is_refused(tmp_path: Path, url: str, authority: Path) -> None:
+    issue(authority, "node-1", tmp_path / "data" / "fleet")
+    with closing(open_members(url, "names")) as members:
+        members.join(NewMember("node-1", "another data directory", "node", "https://10.0.0.9:8443", "1.0"))
+    with pytest.raises(UsageError, match=r"has a server 'node-1' already at https://10.0.0.9:8443"):
+        check_joining(joining(tmp_path, url, "names"))
