@@ -39,7 +39,8 @@ choose.py     which nodes get a request
 place.py      which nodes hold which models
 demand.py     how much work each model has
 epochs.py     who may write the desired replicas
-blocks.py     how much of a limit a server takes at once
+blocks.py     how much of a limit a server takes at once, and what it has
+grants.py     the blocks in the database
 simulation/   a fleet on a virtual clock, with these policies
 
 It imports nothing of the server: `runtime` sends reports, passes requests on and loads models.

@@ -1,5 +1,7 @@
-"""How much of a limit a server takes at once; see the table of a block in `fleet`. Pure."""
+"""How much of a limit a server takes at once, and the block that it has; see the table in `fleet`. Pure."""
 
+IDLE_SECONDS = 2.0
+"""What is left of a block that was not used for so long goes back."""
 SHARES = 8
 """At most one part in so many of a limit lies unused on other nodes."""
 
@@ -15,3 +17,43 @@ def block_size(capacity: int, granted: int, reservation: int, nodes: int) -> int
     left = max(0, capacity - granted)
     share = min(capacity // (SHARES * nodes), left // (2 * nodes))
     return min(left, max(reservation, share))
+
+
+class LimitBlock:
+    """What one server has of a limit. `now` is its own monotonic clock in seconds."""
+
+    def __init__(self) -> None:
+        self.window = 0
+        self.left = 0
+        self._ends = self._used = 0.0
+
+    def add(self, amount: int, window: int, seconds: float, now: float) -> None:
+        """Take in what was granted, in a window that lasts for so many seconds from now on."""
+        if window != self.window:
+            self.window, self.left = window, 0
+        self.left += amount
+        self._ends, self._used = now + seconds, now
+
+    def reserve(self, amount: int, now: float) -> bool:
+        """Use a part of it; False: it has not so much, or its window is over."""
+        if now >= self._ends:
+            self.left = 0
+        if amount > self.left:
+            return False
+        self.left -= amount
+        self._used = now
+        return True
+
+    def release(self, amount: int, window: int) -> None:
+        """Take back what a request reserved in a window and did not use."""
+        if window == self.window:
+            self.left += amount
+
+    def idle(self, now: float) -> int:
+        """What has to go back; it is not here any more then."""
+        if now >= self._ends:
+            self.left = 0
+        if not self.left or now - self._used < IDLE_SECONDS:
+            return 0
+        amount, self.left = self.left, 0
+        return amount

@@ -1,8 +1,9 @@
-"""The table of a fleet's servers.
+"""The tables of a fleet.
 
 | table   | a row is                                                                                 |
 |---------|------------------------------------------------------------------------------------------|
 | members | a server that belongs to the fleet, or did: its name, and until when it counts as living |
+| blocks  | a limit in one window, and how much of it servers have taken                             |
 """
 
 import sqlalchemy as sa
@@ -22,3 +23,13 @@ MEMBERS = sa.Table(
     sa.Column("lease_until", sa.DateTime(timezone=True), nullable=False),
     sa.Column("draining", sa.Boolean, nullable=False, server_default=sa.false()),
 )
+BLOCKS = sa.Table(
+    "blocks",
+    METADATA,
+    sa.Column("limit_id", sa.String(64), primary_key=True),
+    sa.Column("window", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("capacity", sa.BigInteger, nullable=False),
+    sa.Column("granted", sa.BigInteger, nullable=False),
+    sa.Column("taken", sa.BigInteger, nullable=False),
+)
+"""window: when it began, in seconds since the epoch. taken: by the last statement, which reads it there."""

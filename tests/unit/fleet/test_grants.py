@@ -1,0 +1,127 @@
+"""Blocks of limits on a real PostgreSQL: never more than a limit, over processes and a kill."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+import sqlalchemy as sa
+
+from fleet.blocks import IDLE_SECONDS, LimitBlock, block_size
+from fleet.grants import LONGEST, BlockTable
+from fleet.membership.members import open_members
+from fleet.membership.tables import BLOCKS
+from tests.postgres import postgres, programs
+
+pytestmark = pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL: apt-get install postgresql")
+CAP = 240
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def table(url: str) -> Iterator[BlockTable]:
+    with closing(open_members(url, "race")._database) as database:
+        with database.write() as connection:
+            connection.execute(sa.delete(BLOCKS))
+        yield BlockTable(database)
+
+
+def racer(url: str, count: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "tests.unit.fleet.racer", url, str(CAP), str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_the_statement_takes_what_the_policy_says(table: BlockTable) -> None:
+    granted = 0
+    for reservation in (1, 700, 3, 1, 5000, 1, 2000, 1, 1, 4000, 7):
+        expected = block_size(10_000, granted, reservation, 4)
+        grant = table.take("a", 10_000, reservation, 4, "day")
+        assert grant.amount == expected
+        granted += grant.amount
+        assert table.granted("a") == granted
+    assert granted <= 10_000
+    assert table.take("b", 10, 1, 4, "day").amount == 1, "another limit"
+
+
+def test_three_servers_race_for_one_limit_and_one_of_them_is_killed(url: str, table: BlockTable) -> None:
+    racers = [racer(url, 200) for _ in range(3)]
+    killed = racers[0]
+    assert killed.stdout is not None
+    lines = [killed.stdout.readline()]
+    killed.kill()
+    for one in racers:
+        assert one.stdout is not None
+        lines += one.stdout.readlines()
+        one.wait()
+        one.stdout.close()
+    admitted = sum(line == "in\n" for line in lines)
+    assert 0 < admitted <= CAP
+    assert table.granted("cap") <= CAP
+    rest = racer(url, 200)
+    output, _ = rest.communicate()
+    admitted += output.count("in\n")
+    assert CAP - CAP // 8 <= admitted <= CAP, "only the block of the killed one stays unused"
+
+
+def test_all_of_a_limit_is_used_and_no_more(url: str, table: BlockTable) -> None:
+    racers = [racer(url, 100) for _ in range(3)]
+    outputs = [one.communicate()[0] for one in racers]
+    admitted = sum(output.count("in\n") for output in outputs)
+    assert admitted == table.granted("cap") <= CAP
+    assert admitted >= CAP - CAP // 8
+
+
+def test_a_window_ends_by_the_clock_of_the_database(table: BlockTable) -> None:
+    minute = table.take("m", 100, 1, 1, "minute")
+    day = table.take("d", 100, 1, 1, "day", "Asia/Kolkata")
+    month = table.take("x", 100, 1, 1, "month", "Europe/Berlin")
+    assert minute.window % 60 == 0
+    assert (day.window + 19_800) % 86_400 == 0, "midnight there is 18:30 in UTC"
+    assert 0 < minute.seconds <= 60
+    assert 0 < day.seconds <= 86_400
+    assert 0 < month.seconds <= 31 * 86_400 + 3600
+
+
+def test_what_goes_back_is_there_for_others(table: BlockTable) -> None:
+    grant = table.take("a", 100, 90, 1, "day")
+    assert table.take("a", 100, 50, 1, "day").amount == 10
+    table.give_back("a", grant.window, 60)
+    assert table.take("a", 100, 50, 1, "day").amount == 50
+
+
+def test_a_limit_that_was_lowered_grants_no_more(table: BlockTable) -> None:
+    table.take("a", 100, 90, 1, "day")
+    assert table.take("a", 50, 1, 1, "day").amount == 0
+    assert table.granted("a") == 90
+
+
+def test_old_windows_are_removed(table: BlockTable) -> None:
+    grant = table.take("a", 100, 1, 1, "day")
+    with table._database.write() as connection:
+        old = {"limit_id": "a", "window": grant.window - LONGEST - 86_400, "capacity": 1, "granted": 1, "taken": 1}
+        connection.execute(sa.insert(BLOCKS).values(old))
+    assert table.prune() == 1
+    assert table.granted("a") == grant.amount
+
+
+def test_a_block_is_used_given_back_and_over() -> None:
+    block = LimitBlock()
+    assert not block.reserve(1, 0.0)
+    block.add(10, 60, 30.0, 100.0)
+    assert block.reserve(4, 101.0)
+    block.release(2, 60)
+    block.release(5, 0)
+    assert block.left == 8, "what was reserved in another window is not given back"
+    assert block.idle(101.0 + IDLE_SECONDS / 2) == 0
+    assert (block.idle(101.0 + IDLE_SECONDS), block.left) == (8, 0)
+    block.add(10, 60, 30.0, 110.0)
+    assert not block.reserve(1, 140.0), "its window is over"
+    block.add(10, 120, 60.0, 140.0)
+    block.add(5, 120, 60.0, 141.0)
+    assert block.left == 15
