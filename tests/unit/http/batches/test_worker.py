@@ -16,7 +16,7 @@ from models.messages import Chunk, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed, Unauthorized, Unavailable
 from runtime.gateway.context import RequestContext
 from runtime.http.routes import ENDPOINTS
-from tenants.caller import Caller
+from tenants.caller import Caller, ServiceClass
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.writer import LedgerWriter
 from tenants.limits.limiter import Amounts, Limiter
@@ -213,6 +213,9 @@ async def test_at_the_end_of_its_window_a_batch_keeps_what_has_ended(bench: Benc
 
 
 async def test_a_late_batch_runs_as_people_do_and_at_its_own_price(bench: Bench) -> None:
+    """Also where its key may have no higher class than `batch`."""
+    lowest = ServiceClass.BATCH
+    bench.rights = lambda _: replace(CALLER, ceiling=lowest, service_class=lowest)
     await bench.create([body("t", **{"x-tier": "critical"})], other_batch("b", created=time.time() - 97, window=100))
     batch = await bench.until_final("b")
     assert batch.counts == LineCounts(1, 1)
