@@ -9,7 +9,7 @@ import random
 import pytest
 
 from batches.work.policy import RELIEF, Level, level_of
-from tests.unit.batches.simulation import CAPACITY, SimulatedBatch, Simulation, fits, make_batch, traffic
+from tests.unit.batches.promise.simulation import CAPACITY, SimulatedBatch, Simulation, fits, make_batch, traffic
 
 CASES = int(os.environ.get("BATCHES_LONG", "12"))
 RESERVE = 0.2
