@@ -96,6 +96,11 @@ class ProviderCall:
             written_tokens=reported.written_tokens,
         )
 
+    @property
+    def has_excess(self) -> bool:
+        """Did the provider report more usage than the request can have?"""
+        return self._excess is not None
+
     def _bounded(self, reported: Usage) -> Usage:
         bounded = self._bounds.cut(reported)
         if bounded != reported:
@@ -153,8 +158,8 @@ class ProviderCall:
             quiet = 0.0 if self._sent_at is None else asyncio.get_running_loop().time() - self._sent_at
             if self._excess is not None:
                 self._warn_of_excess(self._excess, self.usage)
-            is_excess = self._excess is not None
-            self._upstream.ended(self._model, permit, error or self._refusal, self.begun, quiet, excess=is_excess)
+            refused, is_excess = error or self._refusal, self.has_excess
+            self._upstream.ended(self._model, permit, refused, self.begun, quiet, excess=is_excess)
 
     def _warn_of_excess(self, reported: Usage, counted: Usage) -> None:
         log.warning(

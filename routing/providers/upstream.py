@@ -18,6 +18,7 @@ from registry.recipes.provider import Provider, ProviderModel
 from routing.providers import breaker
 from routing.providers.breaker import Breaker, CallOutcome, Permit
 from routing.providers.connection import Connection
+from routing.providers.usage_bounds import EXCESS_USAGE
 
 LONGEST_WAIT = 20.0
 """Longest Retry-After in seconds that is waited for; a longer one goes to the client."""
@@ -197,7 +198,7 @@ class Upstream:
         self.breakers[model.name] = breaker.ended(before, permit, outcome, self._clock(), self._chance(), after)
         code = "ok" if error is None else "refused" if isinstance(error, BadRequest) else "left"
         if excess:
-            code = "excess_usage"
+            code = EXCESS_USAGE
         if isinstance(error, ProviderFailed | DeadlineExceeded):
             code = error.code
         self._on_outcome(self.provider.id, model.name, code)

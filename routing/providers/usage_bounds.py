@@ -17,6 +17,8 @@ from registry.base.json import NOT_JSON
 
 OVERHEAD = 4096
 """Prompt tokens that a provider may add: its chat template, and its own instructions for tools."""
+EXCESS_USAGE = "excess_usage"
+"""The code of an answer whose provider reported more than its request can have: in metrics, and in its row."""
 LONGEST = 2**21
 """Tokens of a prompt that is not all in the body, or of an answer without a bound. Published contexts are shorter."""
 THOUGHTS = 2**16

@@ -276,6 +276,9 @@ class Request:
         if self._device is not None and attempt.device_mark is not None:
             seconds["device"] = self._device.end(attempt.device_mark)
             seconds["cold"] = lease.load_seconds if lease is not None and lease.is_cold else 0.0
+        usage = attempt.usage  # before the flag, which it may set
+        if code is None and end is End.DONE and lease is not None:
+            code = lease.flag
         routing_tokens, routing_cost = self.routing_tokens, self.routing_cost
         self.routing_tokens = self.routing_cost = 0  # of one attempt alone
         return RequestRecord(
@@ -285,7 +288,7 @@ class Request:
             end=end,
             status=status,
             code=code,
-            usage=attempt.usage,
+            usage=usage,
             seconds=seconds,
             attempt=len(self.tried) + 1,
             entry=attempt.entry,

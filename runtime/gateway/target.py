@@ -147,6 +147,11 @@ class Lease(Protocol):
         """Usage of all calls, counted by the engine. Complete once the lease has ended."""
         ...
 
+    @property
+    def flag(self) -> str | None:
+        """A code for the record of an answer that ended well, and is odd; complete with `usage`."""
+        ...
+
     def run(self, call: Call) -> AsyncIterator[Event]:
         """The answer's events. Raises the engine's error, or DeadlineExceeded."""
         ...

@@ -267,6 +267,11 @@ class LocalLease:
         return self.turn.pool
 
     @property
+    def flag(self) -> None:
+        """The engine counts."""
+        return None
+
+    @property
     def first_goal(self) -> float | None:
         pool = self.entry.recipe.pools.get(self.pool)
         return None if pool is None else pool.ttft

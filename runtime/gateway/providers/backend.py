@@ -13,6 +13,7 @@ from registry.errors import NotFound
 from registry.recipes.provider import Protocol
 from routing.providers.call import ProviderCall
 from routing.providers.connection import ClientDeadlines
+from routing.providers.usage_bounds import EXCESS_USAGE
 from runtime.gateway.backend import TargetState
 from runtime.gateway.names import ModelRef
 from runtime.gateway.providers.index import BACKEND, ProvidedModel, ProviderIndex
@@ -92,6 +93,11 @@ class ProviderLease:
     @property
     def usage(self) -> Usage:
         return total(attempt.usage for attempt in self._attempts)
+
+    @property
+    def flag(self) -> str | None:
+        """Whether the provider reported more usage than the request can have; the ledger has what it can."""
+        return EXCESS_USAGE if any(attempt.has_excess for attempt in self._attempts) else None
 
     async def run(self, call: Call) -> AsyncIterator[Event]:
         until = ClientDeadlines(_on_loop(self._request.context.first_by), _on_loop(self._request.context.deadline))

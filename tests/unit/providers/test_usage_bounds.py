@@ -45,6 +45,7 @@ async def test_one_false_answer_does_not_end_a_month(
         usage = rig.gateway.records.all[-1].usage
         assert OVERHEAD <= usage.prompt_tokens < OVERHEAD + 500
         assert usage.completion_tokens == 7 + THOUGHTS
+        assert rig.gateway.records.all[-1].code == "excess_usage", "its row of the ledger is flagged"
         metrics = (await rig.http.get("/metrics")).text
     assert 'roundhouse_provider_attempts_total{name="big",outcome="excess_usage",provider="there"} 1.0' in metrics
     assert "reported more usage than request" in caplog.text
@@ -54,6 +55,7 @@ async def test_an_honest_answer_is_counted_as_it_is(tmp_path: Path, caplog: pyte
     async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
         await rig.chat(max_tokens=9)
         assert rig.gateway.records.all[-1].usage.completion_tokens == 5
+        assert rig.gateway.records.all[-1].code is None
         assert 'outcome="ok"' in (await rig.http.get("/metrics")).text
     assert "reported more usage" not in caplog.text
 
