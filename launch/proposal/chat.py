@@ -23,6 +23,15 @@ from registry.files.shape import Shape, nested_configs, shape_of, text_config
 from registry.files.weights import Weights
 from registry.recipes.fields import Flag
 
+TIED = '{"tie_word_embeddings": true}'
+"""A flag by which vLLM uses a model's embedding as its output; positions are not stretched by it."""
+TIED_BY_DEFAULT = frozenset(
+    (
+        "gemma", "gemma2", "gemma3_text", "cohere", "cohere2", "gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "mpt",
+        "starcoder2", "smollm3", "ernie4_5", "lfm2",
+    )
+)  # fmt: skip
+"""Families (`model_type`) whose output is their embedding unless config.json denies it, by transformers' classes."""
 AS_IT_IS = frozenset(
     ("default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "dynamic", "")
 )
@@ -71,7 +80,7 @@ def unstretched(config: Mapping[str, Any]) -> int | None:
 
 def check_context(requested: object, longest: int | None, flags: Mapping[str, Flag]) -> None:
     """Raises Unfit for more tokens than the model was made for."""
-    if {"hf_overrides", "hf-overrides"} & flags.keys():
+    if {flags.get("hf_overrides"), flags.get("hf-overrides")} - {None, TIED}:
         return
     if isinstance(requested, int) and longest is not None and requested > longest:
         raise Unfit(
@@ -179,7 +188,17 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
     else:
         _adapter_places(draft, facts, shape, machine)
     _cache(draft, facts, shape, machine, working_set, dtype)
+    _output(draft, facts)
     _parsers(draft, facts)
+
+
+def _output(draft: Draft, facts: ChatFacts) -> None:
+    """Say in the recipe that the output is the embedding, where neither the files nor config.json do."""
+    config = facts.listing.json("config.json")
+    family = str(config.get("model_type"))
+    if not facts.weights.head and "tie_word_embeddings" not in config and family in TIED_BY_DEFAULT:
+        why = f"lm_head.weight is not in the files, and the output of a {family} is its embedding by default"
+        draft.pick("engine.flags.hf_overrides", TIED, why)
 
 
 def _requests(shape: Shape, machine: Machine) -> int:

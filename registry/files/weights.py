@@ -41,6 +41,8 @@ class Weights:
     """CTranslate2 speech models only: width of the network, which their config.json does not tell."""
     decoder_layers: int = 0
     """CTranslate2 speech models only."""
+    head: bool = True
+    """Whether there is an output matrix of its own; True also where that was not read."""
 
     @property
     def parameters(self) -> int:
@@ -86,7 +88,8 @@ def read_weights(folder: Path) -> Weights:
         except (SafetensorError, OSError) as error:
             raise Unfit(f"{file} cannot be read as safetensors: {error}", code="bad_weights") from None
     refuse_missing_weights(folder, shapes)
-    return Weights(dict(elements), tuple(linear), tuple(str(file.relative_to(folder)) for file in files))
+    named = tuple(str(file.relative_to(folder)) for file in files)
+    return Weights(dict(elements), tuple(linear), named, head=any("lm_head" in name for name in shapes))
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from launch.checks.process import check
 from launch.files.listing import list_folder
+from launch.proposal.chat import TIED_BY_DEFAULT, check_context
 from launch.proposal.draft import Machine
 from launch.proposal.propose import Proposal, propose
 from launch.request import ModelRequest
@@ -29,10 +30,8 @@ PACK = Path(__file__).parents[3] / "models" / "starter" / "pack"
 
 def proposal_of(folder: Path) -> Proposal:
     """Raises RoundhouseError as `models add` does."""
-    read_weights(folder)
-    return propose(
-        list_folder(folder), PathSource(path=str(folder)), ModelRequest(str(folder)), Machine("cpu", 8 << 30)
-    )
+    source, request, machine = PathSource(path=str(folder)), ModelRequest(str(folder)), Machine("cpu", 8 << 30)
+    return propose(list_folder(folder), source, request, machine, weights=read_weights(folder))
 
 
 def faults(folder: Path) -> str:
@@ -215,3 +214,39 @@ async def test_what_passes_is_loaded(kind: str, tmp_path: Path, request: pytest.
         shutil.rmtree(folder)
     assert wrong == {}
     assert passed >= 2, "files that are not needed may lack"
+
+
+def gemma(folder: Path, **changes: object) -> Path:
+    """A small Gemma as its library saves it, without a matrix for its output."""
+    from transformers import GemmaConfig, GemmaForCausalLM
+
+    fixtures.write_base(folder)  # its tokenizer and template
+    torch.manual_seed(0)
+    config = GemmaConfig(
+        vocab_size=json.loads((folder / "config.json").read_text())["vocab_size"], hidden_size=64, head_dim=32,
+        intermediate_size=128, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        max_position_embeddings=2048,
+    )  # fmt: skip
+    GemmaForCausalLM(config).save_pretrained(folder)
+    set_json("config.json", **changes)(folder)
+    return folder
+
+
+def test_a_family_that_is_tied_by_default_is_so_in_its_recipe(tmp_path: Path) -> None:
+    folder = gemma(tmp_path / "tied", tie_word_embeddings=None)
+    proposal = proposal_of(folder)
+    assert json.loads(str(proposal.recipe.engine.flags["hf_overrides"])) == {"tie_word_embeddings": True}
+    assert faults(folder) == ""
+    with pytest.raises(RoundhouseError, match="made for 2,048 tokens"):
+        check_context(4096, 2048, proposal.recipe.engine.flags)
+    stated = gemma(tmp_path / "stated", tie_word_embeddings=True)
+    assert "hf_overrides" not in proposal_of(stated).recipe.engine.flags
+    assert "lm_head.weight" in faults(gemma(tmp_path / "denied", tie_word_embeddings=False))
+
+
+def test_families_that_are_tied_by_default_are_so_in_their_library() -> None:
+    from transformers import CONFIG_MAPPING
+
+    assert {family: CONFIG_MAPPING[family]().tie_word_embeddings for family in TIED_BY_DEFAULT} == dict.fromkeys(
+        TIED_BY_DEFAULT, True
+    )
