@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -35,6 +36,18 @@ def test_a_folder_goes_by_its_absolute_path(
         "name": "legal", "base": "starter-chat", "source": {"path": str(folder)}, "alias": "prod",
     }  # fmt: skip
     assert "legal: registered, v2 sha256:abababababab" in result.stdout
+
+
+def test_the_one_adapter_inside_a_folder_is_taken_and_several_are_named(
+    server: FakeServer, run: Run, folder: Path, tmp_path: Path
+) -> None:
+    server.on("POST", "/v1/adapters", registered())
+    result = run("adapters", "add", "legal", str(tmp_path), "--base", "starter-chat")
+    assert result.exit_code == 0, result.stderr
+    assert server.received[-1].json["source"] == {"path": str(folder)}
+    shutil.copytree(folder, tmp_path / "medical")
+    result = run("adapters", "add", "legal", str(tmp_path), "--base", "starter-chat")
+    assert (result.exit_code, "holds 2 adapters (legal, medical)" in result.stderr) == (1, True)
 
 
 def test_a_failed_probe_prints_both_texts(server: FakeServer, run: Run) -> None:

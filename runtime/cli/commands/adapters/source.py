@@ -42,6 +42,12 @@ def send(
             raise RefusedError(f"{path} is no archive. Give {', '.join(ARCHIVES)}, or the adapter's folder.")
         return _upload(client, about, probe, path, params, quiet)
     if path.is_dir():
+        from adapters.content.forms import inner_folder
+
+        try:
+            path = inner_folder(path)  # peft's folder of an adapter that is not called default
+        except ValueError as several:
+            raise RefusedError(f"{path}: {several}") from None
         if not (path / "adapter_config.json").is_file():
             from registry.files.sources import something_else
 
