@@ -32,6 +32,8 @@ def main() -> None:
     os.dup2(2, 1)  # nothing but the answer may go to the pipe
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # nothing of it is read by anyone
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=CheckJob)
     os.write(answers, msgspec.json.encode(check(Recipe.model_validate_json(job.recipe), Path(job.folder))) + b"\n")
     os._exit(0)  # libraries take a second to end

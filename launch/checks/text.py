@@ -1,6 +1,7 @@
 """What loading an embedding model or reranker would meet: each module built on the meta device, and its tokenizer."""
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ def faults_of(recipe: Recipe, folder: Path) -> Iterator[str]:
         )
         return
     library = loading.import_library()
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # it warns of the meta device
     make = library.SentenceTransformer if recipe.task is Task.EMBED else library.CrossEncoder
     try:
         model = loading.open_model(recipe, folder, "meta", make, flags_of(recipe))

@@ -215,6 +215,13 @@ def test_chat_goes_first_where_cpus_are_short(server: Server, model: str, nicene
         assert first == min(19, own + niceness)
 
 
+def test_each_line_of_the_log_is_json(server: Server) -> None:
+    """Those of engines and of their libraries in C++, too."""
+    lines = server.log.read_text(errors="replace").splitlines()
+    assert len(lines) > 20
+    assert [line for line in lines if line and not line.startswith("{")] == []
+
+
 def test_operations(server: Server) -> None:
     assert server.http.get("/health/live").json() == {"status": "live"}
     listed = server.http.get("/v1/models").json()

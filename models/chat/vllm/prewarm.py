@@ -82,6 +82,7 @@ def environment() -> None:
     """Settings that vLLM reads from the environment when it is first imported; EngineCore inherits them."""
     # tqdm reads it when it is imported, and torch imports it: else bars of CUDA graphs stand in the server's log
     os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings are plain lines among those of JSON
     if _torch_build()["cuda"] is not None:  # torch may read it when it is imported
         _pin_by_threads()
     import torch
