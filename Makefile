@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the first call makes. Variables: make serve PORT=9000 RECIPES=recipes/h200
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve test check lint all-tests short-tests bench fuzz gpu-acceptance starter lock clean install install-test
+.PHONY: help serve test check lint all-tests short-tests bench fuzz pictures gpu-acceptance starter lock clean install install-test
 
 # Where the server listens, and its recipe files or folders, separated by spaces; by default as ROUNDHOUSE_HOST,
 # ROUNDHOUSE_PORT and ROUNDHOUSE_RECIPES say, else 127.0.0.1, 8000 and recipes/starter. An exported HOST is not meant:
@@ -63,6 +63,9 @@ bench: install-test ## all benchmarks on the starter pack; results in benchmarks
 
 fuzz: install-test ## attack a real server for 30 minutes, beside a stream that must go on; ARGS="--minutes 5"
 	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+pictures: install-test ## screenshots of the console for docs, anew; needs Chromium
+	@scripts/pictures $(ARGS)
 
 gpu-acceptance: install-test ## on a machine with a GPU: is it right there, and how fast; JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks.gpu.acceptance $(ARGS)

@@ -58,7 +58,7 @@ def looking(browser: Any, url: str, provoked: tuple[str, ...] = ()) -> Iterator[
 
 
 def picture(page: Any, name: str) -> None:
-    """CONSOLE_PICTURES=FOLDER keeps what is seen, in light and dark: docs/pictures are made so."""
+    """Save a screenshot in light and dark to the folder CONSOLE_PICTURES, if it is set; `scripts/pictures` does."""
     if folder := os.environ.get("CONSOLE_PICTURES"):
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
