@@ -9,7 +9,7 @@
 | no connection, a broken one           | the kind of error                                 |
 | its address is refused                | why                                               |
 
-The body of an answer is not read.
+The body of an answer is not read; a connection over which too many bytes come is broken.
 """
 
 from collections.abc import Sequence
@@ -28,6 +28,8 @@ from routing.providers.address import AddressRefused, guarded_session, host_faul
 CONNECT_SECONDS, WHOLE_SECONDS = 5.0, 15.0
 BUFFER = 4096
 """Bytes of an answer that may wait in memory."""
+MOST_ANSWER = 64 * 1024
+"""Bytes of an answer, its TLS handshake included."""
 
 
 class WebhookEvent(msgspec.Struct):
@@ -89,7 +91,7 @@ class CallbackSender:
         if scheme not in self._sessions:
             timeout = aiohttp.ClientTimeout(total=WHOLE_SECONDS, connect=CONNECT_SECONDS)
             resolver = self._addresses.resolver(scheme)
-            self._sessions[scheme] = guarded_session(resolver, BUFFER, timeout, keeps_connections=False)
+            self._sessions[scheme] = guarded_session(resolver, BUFFER, timeout, most=MOST_ANSWER)
         return self._sessions[scheme]
 
     async def close(self) -> None:

@@ -5,9 +5,13 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -117,25 +121,56 @@ class Resolver(AbstractResolver):
         pass
 
 
+class _BoundedSocket(socket.socket):
+    """Breaks at the read after so many bytes: aiohttp reads any number of informational answers (1xx)."""
+
+    def __init__(self, most: int, family: int, kind: int, protocol: int) -> None:
+        super().__init__(family, kind, protocol)
+        self._left = most
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        self._check()
+        data = super().recv(size, flags)
+        self._left -= len(data)
+        return data
+
+    def recv_into(self, buffer: "WriteableBuffer", size: int = 0, flags: int = 0) -> int:
+        self._check()
+        length = super().recv_into(buffer, size, flags)
+        self._left -= length
+        return length
+
+    def _check(self) -> None:
+        if self._left <= 0:
+            raise ConnectionAbortedError("too many bytes came")
+
+
 def guarded_session(
     resolver: Resolver,
     buffer: int,
     timeout: aiohttp.ClientTimeout,
     traces: Sequence[aiohttp.TraceConfig] = (),
     *,
-    keeps_connections: bool = True,
+    most: int | None = None,
 ) -> aiohttp.ClientSession:
     """A client without cookies, proxies and decompression, whose names the resolver checks.
 
     A host that is an address itself is not resolved: check it by `host_fault`. Its calls must not follow
     redirects.
 
-    buffer: bytes of an answer that may wait to be read.
+    buffer: bytes of an answer that may wait to be read. most: bytes that may come over one connection before it breaks;
+        each call has its own connection then. None: the caller bounds what it reads.
     """
     connector = (
         aiohttp.TCPConnector(limit=0, resolver=resolver, keepalive_timeout=30)  # the caller bounds its calls
-        if keeps_connections
-        else aiohttp.TCPConnector(limit=0, resolver=resolver, use_dns_cache=False, force_close=True)
+        if most is None
+        else aiohttp.TCPConnector(
+            limit=0,
+            resolver=resolver,
+            use_dns_cache=False,
+            force_close=True,
+            socket_factory=lambda info: _BoundedSocket(most, info[0], info[1], info[2]),
+        )
     )
     return aiohttp.ClientSession(
         connector=connector,

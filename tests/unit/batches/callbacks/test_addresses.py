@@ -1,5 +1,6 @@
 """Which URLs are refused when a batch is created, and which are not called later."""
 
+import asyncio
 import socket
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from batches.callbacks.sender import CallbackSender
 from batches.callbacks.webhooks import new_secret
 from registry.errors import BadRequest
 from routing.providers.address import Found
+from tests.eventually import PATIENCE
 from tests.unit.batches.callbacks.receiver import Receiver
 
 LOOPBACK = ("127.0.0.0/8",)
@@ -138,3 +140,38 @@ async def test_a_redirect_is_not_followed_and_no_cookie_comes_back() -> None:
     assert target.received == []
     assert all("Cookie" not in one.headers for one in first.received)
     assert len(first.received) == 2
+
+
+@pytest.mark.parametrize(
+    "part", [b"HTTP/1.1 103 Early Hints\r\n\r\n", b"x: y\r\n", b"x" * 100], ids=["1xx", "many", "long"]
+)
+async def test_an_answer_without_end_is_cut(part: bytes) -> None:
+    """Informational answers may come in any number, and would keep the gateway busy."""
+    sent: list[int] = []
+    over = asyncio.Event()
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        sent.append(0)
+        try:
+            writer.write(b"" if part.startswith(b"HTTP") else b"HTTP/1.1 200 OK\r\n")
+            while True:
+                writer.write(part * 100)
+                sent[0] += len(part) * 100
+                await writer.drain()
+        except ConnectionError:
+            over.set()
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(flood, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        sender = CallbackSender(CallbackAddresses(LOOPBACK))
+        outcome = await sender.send(f"http://127.0.0.1:{port}/", "evt_1", b"{}", [new_secret()], 1.0)
+        assert outcome.status is None
+        assert outcome.error.startswith("The connection broke")
+        async with asyncio.timeout(PATIENCE):
+            await over.wait()
+        await sender.close()
+    assert 0 < sent[0] < 64 * 2**20, "no more than fits in buffers on the way"
