@@ -54,20 +54,23 @@ class RateMeter:
 
     def __init__(self) -> None:
         self._seen: float | None = None
-        self._seconds = self._work = 0.0
+        self._seconds = self._work = self._starts = 0.0
         self._count = 0
         self._mean = self._variance = 0.0
 
     def add(self, work: float) -> None:
-        """A line was answered."""
-        self._work += work
+        """A line was answered. It counts only while others wait."""
+        if self._seen is not None:
+            self._work += work
 
     def advance(self, now: float, *, is_full: bool) -> None:
         """Time goes on. is_full: from now on lines wait although the model has as many as it may have."""
-        if self._seen is not None:
+        if self._seen is None:
+            self._starts = now
+        elif not self._work and not self._seconds and now - self._starts < WINDOW_SECONDS:
+            pass  # the first of them have not ended yet
+        else:
             self._seconds += now - self._seen
-        elif self._work:
-            self._work = 0.0  # of lines that had the model to themselves
         self._seen = now if is_full else None
         if self._seconds >= WINDOW_SECONDS and (self._work or self._count):  # the first lines may take longer
             self._take(self._work / self._seconds)

@@ -16,7 +16,7 @@ from batches.work.running import LineAttempt
 MODELS = 1024
 log = logging.getLogger("roundhouse.batches")
 RENEW_SECONDS = 60.0
-EARLY_SECONDS = 5.0
+EARLY_SECONDS = 2.0
 """The same while a batch has no forecast, or has just begun."""
 CREATION, TENTH = "creation", "tenth"
 Observe = Callable[[str, float], None]

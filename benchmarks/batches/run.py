@@ -76,7 +76,7 @@ def _few_server(bench: Bench, model: Chat) -> Roundhouse:
 
 
 def _bodies(bench: Bench, models: list[str], seed: int, part: float = 1.0) -> list[Body]:
-    count = int(bench.settings.pick(2000, 400, 20) * part)
+    count = int(bench.settings.pick(2000, 800, 20) * part)
     return chat_bodies(random.Random(bench.settings.seed + seed), models, count, TOKENS)
 
 

@@ -90,7 +90,10 @@ def test_a_rate_is_measured_while_lines_wait() -> None:
     meter = RateMeter()
     meter.add(1e9)  # it had the model to itself
     meter.advance(0.0, is_full=True)
-    assert meter.rate() is None
+    meter.advance(100.0, is_full=True)
+    assert meter.rate() is None, "the first line takes longer than a window"
+    meter = RateMeter()
+    meter.advance(0.0, is_full=True)
     now = 0.0
     for _ in range(100):
         for _ in range(10):
@@ -110,6 +113,20 @@ def test_a_rate_is_measured_while_lines_wait() -> None:
     assert lower is not None
     assert lower.per_second < found.per_second / 2, "others took the model"
     assert lower.spread > 0.5
+
+
+def test_neither_the_first_lines_nor_the_last_ones_make_a_rate_lower() -> None:
+    meter = RateMeter()
+    meter.advance(0.0, is_full=True)
+    meter.advance(WINDOW_SECONDS / 2, is_full=True)
+    meter.add(10.0)
+    meter.advance(WINDOW_SECONDS, is_full=False)
+    first = meter.rate()
+    assert first is not None
+    assert first.per_second == pytest.approx(20.0 / WINDOW_SECONDS), "time before the first end does not count"
+    meter.add(1e9)
+    meter.advance(100.0, is_full=True)
+    assert meter.rate() == first, "lines that had the model to themselves do not count"
 
 
 def test_the_work_of_lines_is_that_of_lines_like_them() -> None:
