@@ -19,6 +19,6 @@ figures.py   what came out
 It runs in a process of its own: `python -m fleet.simulation`.
 
 What it leaves out: packets, Python's own time on a front, memory of a KV cache. An engine's step takes longer the more
-requests run on its device; that is fixed when a request starts. Times are those of a model of 8 billion parameters on
-an H100: `scenario.Times`.
+requests run on its device; that is fixed when a request starts. Times are assumed, for about a model of 8 billion
+parameters on an H100 (`scenario.Times`); they were not measured.
 """
