@@ -86,11 +86,8 @@ class Forecaster:
 
     async def renew(self, batches: Sequence[BatchRecord], weights: Mapping[str, float], find: FindRoom) -> None:
         """Forecast all batches that run, and store that. weights: of teams, by batch. Raises Unavailable, QueueFull."""
-        mine = {room: rate for room, meter in self._meters.items() if (rate := meter.rate()) is not None}
         now = self._clock()
-        if mine:
-            await self._store.write(lambda tables: tables.rates.store(mine, now))
-        self._rates = await self._store.read(lambda tables: tables.rates.all())
+        await self._exchange_rates(now)
         self._needs = {}
         self._levels = {batch.id: self._levels[batch.id] for batch in batches if batch.id in self._levels}
         await self._store_of(batches, weights, find, now)
@@ -99,16 +96,25 @@ class Forecaster:
 
     async def add(self, batch: BatchRecord, weight: float, find: FindRoom) -> None:
         """Forecast a batch that begins, among the others as they were last seen. Raises Unavailable, QueueFull."""
-        if not self._rates:
-            self._rates = await self._store.read(lambda tables: tables.rates.all())
-        await self._store_of([batch], {batch.id: weight}, find, self._clock())
+        now = self._clock()
+        await self._exchange_rates(now)
+        await self._store_of([batch], {batch.id: weight}, find, now)
 
     async def judge(self, ids: Sequence[str]) -> None:
         """Compare forecasts of batches that ended with the truth. Raises Unavailable."""
+        for id_ in ids:  # others wait for them no more
+            self._needs.pop(id_, None)
         for batch in await self._store.write(lambda tables: tables.batches.judge(ids)):
             for label, found in ((CREATION, batch.first_forecast), (TENTH, batch.tenth_forecast)):
                 if found is not None and batch.ended is not None and batch.ended > found.made:
                     self._observe(label, (found.likely - found.made) / (batch.ended - found.made))
+
+    async def _exchange_rates(self, now: float) -> None:
+        """Store what was measured here, and read what all servers measured."""
+        mine = {room: rate for room, meter in self._meters.items() if (rate := meter.rate()) is not None}
+        if mine:
+            await self._store.write(lambda tables: tables.rates.store(mine, now))
+        self._rates = await self._store.read(lambda tables: tables.rates.all())
 
     async def _store_of(
         self, batches: Sequence[BatchRecord], weights: Mapping[str, float], find: FindRoom, now: float
