@@ -60,7 +60,7 @@ def test_teams_share_the_work_of_a_model_by_weight(seed: int) -> None:
     chance = random.Random(seed)
     batches = [
         make_batch(
-            f"b{number}", chance.choice("abc"), float(chance.randrange(300)), 10**7, chance.randrange(50, 300),
+            f"b{number}", chance.choice("abc"), float(chance.randrange(300)), 10**12, chance.randrange(50, 300),
             float(chance.randrange(1, 15)),
         )
         for number in range(6)
