@@ -5,13 +5,9 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -134,7 +130,7 @@ class _BoundedSocket(socket.socket):
         self._left -= len(data)
         return data
 
-    def recv_into(self, buffer: "WriteableBuffer", size: int = 0, flags: int = 0) -> int:
+    def recv_into(self, buffer: bytearray | memoryview, size: int = 0, flags: int = 0) -> int:  # type: ignore[override]
         self._check()
         length = super().recv_into(buffer, size, flags)
         self._left -= length
