@@ -41,6 +41,7 @@ TAGS = [
     {"name": "Models", "description": "What exists, where it is, and residency by hand."},
     {"name": "Files", "description": "Files, as OpenAI's: the input and the output of batches."},
     {"name": "Batches", "description": "Many requests in one file, answered within a day from idle capacity."},
+    {"name": "Webhooks", "description": "URLs that are called when batches end, as OpenAI's, and their secrets."},
     {"name": "Adapters", "description": "LoRA adapters: register, versions, aliases, pins."},
     {"name": "Organization", "description": "Teams, keys, limits, usage and costs; OpenAI's administration too."},
     {"name": "Routers", "description": "One name in front of several targets: which one it chooses, and why."},
