@@ -67,7 +67,7 @@ def desired_replicas(demand: ModelDemand) -> int:
         return 0
     needed = max(there, demand.least)
     if rate:
-        needed = max(needed, *(_enough(one, demand) for one in demand.classes))  # 2
+        needed = max([needed, *(_enough(one, demand) for one in demand.classes)])  # 2
     if there and demand.kv_use > MOST_KV:  # 3
         needed = max(needed, there + 1)
     if needed > there or there <= max(1, demand.least) or not rate:

@@ -1,22 +1,29 @@
-"""A real OpenID Connect provider (oidc-provider-mock) in a thread; a test may change what its tokens say."""
+"""A real OpenID Connect provider (oidc-provider-mock) in a thread; a test may change what its tokens say.
 
+It is a Flask application. Flask is imported for as long as a provider runs only: when vLLM starts an engine in the same
+process, it looks at every object of every module, and Flask's proxies raise there.
+"""
+
+from __future__ import annotations
+
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-import flask
 import httpx
 import msgspec
-import oidc_provider_mock
 from joserfc import jwt
 from joserfc.jwk import RSAKey
-from werkzeug.serving import make_server
 
 from tests.system.serving import free_port
+
+if TYPE_CHECKING:
+    import flask
 
 SECRET = "client-Xyzzy77"
 PEOPLE = {
@@ -65,8 +72,20 @@ class RunningProvider:
         return {name: values[0] for name, values in parse_qs(urlsplit(answer.headers["location"]).query).items()}
 
 
+def forget_flask() -> None:
+    """Take the modules that hold Flask's proxies, and its provider's, out of the list of modules."""
+    for name, module in list(sys.modules.items()):
+        holds_proxy = any(type(value).__name__ == "LocalProxy" for value in vars(module).values())
+        if holds_proxy or name.partition(".")[0] in ("flask", "oidc_provider_mock"):
+            del sys.modules[name]
+
+
 @contextmanager
 def running_provider() -> Iterator[RunningProvider]:
+    import flask
+    import oidc_provider_mock
+    from werkzeug.serving import make_server
+
     people = [oidc_provider_mock.User(sub=sub, claims=claims) for sub, claims in PEOPLE.items()]
     app = oidc_provider_mock.app(require_nonce=True, user_claims=people)
     port = free_port()
@@ -108,3 +127,4 @@ def running_provider() -> Iterator[RunningProvider]:
         server.shutdown()
         thread.join()
         server.server_close()
+        forget_flask()

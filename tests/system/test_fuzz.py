@@ -30,7 +30,7 @@ from tests.fuzz import key
 from tests.fuzz.corpus import KEPT, SEEDS, read
 from tests.fuzz.sending import send
 from tests.fuzz.verdict import finding
-from tests.system.serving import STARTER, Server
+from tests.system.serving import PACK, STARTER, Server
 from tests.system.steering import steer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]
@@ -72,6 +72,10 @@ def counts(fuzzed: Server) -> Iterator[dict[str, Counter[int]]]:
     assert fuzzed.process.poll() is None, fuzzed.tail()
     assert {m["id"]: m["deaths"] for m in fuzzed.http.get("/v1/status").json()["models"] if m["deaths"]} == {}
     body = {"model": "uppercase", "messages": [{"role": "user", "content": "hello world"}], "temperature": 0}
+    if fuzzed.http.get("/v1/adapters/uppercase").status_code == 404:  # a case may have deleted it
+        source = {"path": str(PACK / "adapters" / "uppercase")}
+        again = {"name": "uppercase", "base": "starter-chat", "source": source}
+        fuzzed.http.post("/v1/adapters", json=again).raise_for_status()
     answer = fuzzed.http.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["message"]["content"] == "HELLO WORLD"

@@ -127,7 +127,11 @@ def test_each_operation_is_described(found: dict[str, Any]) -> None:
         assert set(operation["tags"]) <= tags, path
         assert operation["summary"], path
         assert operation["responses"]["200"]["content"], path
-        if method == "post" and not path.endswith(("/rollback", "/cancel", "/redeliver")) and operation["tags"][0] not in BODILESS:
+        if (
+            method == "post"
+            and not path.endswith(("/rollback", "/cancel", "/redeliver"))
+            and operation["tags"][0] not in BODILESS
+        ):
             assert operation["requestBody"]["required"], path
         if method == "post" and {"$ref": "#/components/parameters/Prefer"} in operation.get("parameters", []):
             assert {"400", "404", "413", "429", "502", "503", "504"} <= operation["responses"].keys(), path
