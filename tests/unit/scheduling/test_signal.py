@@ -22,6 +22,11 @@ def needed(
     return desired_replicas(ModelDemand(replicas, least, rate, 10.0, [ClassDemand(2.0, ahead, arriving)], kv_use))
 
 
+@pytest.mark.parametrize(("replicas", "least", "expected"), [(0, 1, 0), (1, 1, 1), (2, 2, 2), (3, 1, 2)])
+def test_a_model_for_which_nothing_waits_and_nothing_comes(replicas: int, least: int, expected: int) -> None:
+    assert desired_replicas(ModelDemand(replicas, least, 100.0, 10.0, [])) == expected
+
+
 @pytest.mark.parametrize(
     ("replicas", "ahead", "arriving", "expected"),
     [
