@@ -1,6 +1,7 @@
 """GET /v1/signal, and the series that say the same."""
 
 import asyncio
+import time
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -54,6 +55,15 @@ async def test_a_signal_says_what_is_lacking(client: httpx.AsyncClient, gateway:
         wait = found["classes"][service_class.label]
         assert samples["roundhouse_predicted_wait_seconds", service_class.label] == wait["predicted_wait_seconds"]
         assert samples["roundhouse_wait_goal_seconds", service_class.label] == wait["goal_seconds"]
+
+
+async def test_a_model_that_worked_and_is_idle_for_long(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    queue = gateway.queues["embed"]
+    queue.arrivals.add(ServiceClass.INTERACTIVE, 1.0, time.monotonic() - 3600.0)
+    queue._pace.ended(20.0, 1.0)
+    (found,) = (await client.get("/v1/signal", params={"model": "embed"})).json()["data"]
+    assert (found["replicas"], found["wanted_replicas"]) == (1, 1)
+    assert (await client.get("/metrics")).status_code == 200
 
 
 async def test_a_model_that_is_not_there(client: httpx.AsyncClient) -> None:
