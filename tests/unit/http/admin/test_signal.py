@@ -7,6 +7,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.gateway.views.signal import kv_use_of
+from runtime.scheduling.arrivals import ArrivalRates
 from tenants.caller import ServiceClass
 from tests.unit.http.fakes import FakeGateway
 
@@ -59,7 +60,7 @@ async def test_a_signal_says_what_is_lacking(client: httpx.AsyncClient, gateway:
 
 async def test_a_model_that_worked_and_is_idle_for_long(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     queue = gateway.queues["embed"]
-    queue.arrivals.add(ServiceClass.INTERACTIVE, 1.0, time.monotonic() - 3600.0)
+    queue.arrivals = ArrivalRates(time.monotonic() - 3600.0)
     queue._pace.ended(20.0, 1.0)
     (found,) = (await client.get("/v1/signal", params={"model": "embed"})).json()["data"]
     assert (found["replicas"], found["wanted_replicas"]) == (1, 1)
