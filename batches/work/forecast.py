@@ -126,20 +126,26 @@ class LineWork:
 
     def of(self, batch: str, endpoint: str, name: str, count: int, size: int) -> tuple[float, float]:
         """The work of so many lines with so many bytes, and how far off it may be, as a part."""
-        for key, least in (((batch, name), 0.1), (("", name), 0.3), (("", "", endpoint), 0.5)):
-            mean = self._means.get(key)
-            if mean is not None and mean.count >= KNOWN:
-                spread = least + 0.5 / mean.count**0.5
-                return max(count, size * mean.byte + count * mean.answer), min(MOST_SPREAD, spread)
+        if (known := self._known(batch, endpoint, name)) is not None:
+            mean, least = known
+            spread = least + 0.5 / mean.count**0.5
+            return max(count, size * mean.byte + count * mean.answer), min(MOST_SPREAD, spread)
         answer = 0.0 if endpoint in READ_ONLY else ANSWER_WORK
         return max(count, size * BYTE_WORK + count * answer), MOST_SPREAD
 
-    def one(self, batch: str, endpoint: str, name: str) -> float:
-        """The work of one line."""
-        for key in ((batch, name), ("", name), ("", "", endpoint)):
+    def _known(self, batch: str, endpoint: str, name: str) -> tuple[_Mean, float] | None:
+        """The nearest kind of line of which enough have ended, and how far off its mean is at least (rule 1)."""
+        for key, least in (((batch, name), 0.1), (("", name), 0.3), (("", "", endpoint), 0.5)):
             mean = self._means.get(key)
             if mean is not None and mean.count >= KNOWN:
-                return max(1.0, mean.size * mean.byte + mean.answer)
+                return mean, least
+        return None
+
+    def one(self, batch: str, endpoint: str, name: str) -> float:
+        """The work of one line."""
+        if (known := self._known(batch, endpoint, name)) is not None:
+            mean, _ = known
+            return max(1.0, mean.size * mean.byte + mean.answer)
         return max(1.0, LINE_BYTES * BYTE_WORK + (0.0 if endpoint in READ_ONLY else ANSWER_WORK))
 
 

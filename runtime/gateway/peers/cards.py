@@ -8,7 +8,7 @@ from registry.records import Adapter, Version
 from runtime.gateway.models import redacted
 from runtime.gateway.names import Names
 from runtime.gateway.peers.names import PeerModel, PeerNames
-from runtime.gateway.views.values import AdapterCardView, ModelView
+from runtime.gateway.views.values import AdapterCardView, ModelView, card_on
 from tenants.caller import Caller
 
 
@@ -53,20 +53,10 @@ def _model_card(model: PeerModel, catalog: Catalog, caller: Caller) -> ModelView
 
 
 def _adapter_card(adapter: Adapter, name: str, model: PeerModel, version: Version | None = None) -> AdapterCardView:
-    version, view = version or adapter.current, model.view
-    id_ = name if version.number == adapter.current.number else f"{name}@{version.tag}"
-    return AdapterCardView(
-        id=id_,
-        created=int(adapter.created),
-        owned_by=model.recipe.owned_by,
-        root=str(adapter.key),
-        parent=adapter.key.base,
-        task=model.recipe.task,
-        digest=version.digest,
-        version=version.tag,
-        context_length=view.context_length,
-        max_model_len=view.max_model_len,
-        model_name=id_,
-        model_type=view.model_type,
-        model_ability=view.model_ability,
-    )
+    view = model.view
+    fields = {
+        "max_model_len": view.max_model_len,
+        "model_type": view.model_type,
+        "model_ability": view.model_ability,
+    }
+    return card_on(adapter, name, model.recipe, fields, version)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from registry.files.context import Ability, abilities_of
-from registry.recipes.definition import Task, Tier
+from registry.recipes.definition import Recipe, Task, Tier
 from registry.records import Adapter, Version
 from runtime.gateway.local.backend import context_length
 from runtime.residency.entry import ModelEntry
@@ -332,20 +332,30 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def adapter_card(adapter: Adapter, name: str, entry: ModelEntry, version: Version | None = None) -> AdapterCardView:
-    """version: the requested one, None: the current. Its id asks for that version."""
+    """The card of an adapter whose base is on this server. version: as of `card_on`."""
+    return card_on(adapter, name, entry.recipe, _foreign_fields(entry, entry.model), version)
+
+
+def card_on(
+    adapter: Adapter, name: str, base: Recipe, fields: Mapping[str, Any], version: Version | None = None
+) -> AdapterCardView:
+    """fields: what clients of other servers read of the base.
+
+    version: the requested one, None: the current. Its id asks for that version.
+    """
     version = version or adapter.current
     id_ = name if version.number == adapter.current.number else f"{name}@{version.tag}"
     return AdapterCardView(
         id=id_,
         created=int(adapter.created),
-        owned_by=entry.recipe.owned_by,
+        owned_by=base.owned_by,
         root=str(adapter.key),
         parent=adapter.key.base,
-        task=entry.recipe.task,
+        task=base.task,
         digest=version.digest,
         version=version.tag,
-        context_length=context_length(entry),
-        **_foreign_fields(entry, id_),
+        context_length=fields["max_model_len"],
+        **{**fields, "model_name": id_},
     )
 
 
