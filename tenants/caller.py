@@ -105,6 +105,10 @@ class Caller:
         )
 
 
+PERSON_MARK = "@"
+"""Begins a person's id, and no key's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Person:
     """A person who signed in at the company's provider, without a key."""

@@ -75,8 +75,8 @@ class KeyWatch:
     def identify(self, keys: Sequence[str]) -> Caller:
         return self._readable_ring().identify(keys)
 
-    def by_id(self, id_: str) -> Caller:
-        return self._readable_ring().by_id(id_)
+    def by_id(self, id_: str, team: str) -> Caller:
+        return self._readable_ring().by_id(id_, team)
 
     def member(self, person: Person) -> Caller:
         return self._readable_ring().member(person)

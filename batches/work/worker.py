@@ -80,7 +80,7 @@ ReadBody = Callable[[str, int, int], Awaitable[bytes]]
 
 
 class BatchWorker:
-    """rights: the caller of a key's id; raises Unauthorized once it has none. is_open: the server takes work.
+    """rights: the caller of a key's id and team; raises Unauthorized once it has none. is_open: the server takes work.
 
     observe: takes forecasts over the truth. taken_over: called once a silent server's lines came back.
     """
@@ -91,7 +91,7 @@ class BatchWorker:
         run_line: RunLine,
         read_body: ReadBody,
         rooms: Rooms,
-        rights: Callable[[str], Caller],
+        rights: Callable[[str, str], Caller],
         is_open: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
         observe: Observe = lambda _, __: None,
@@ -132,7 +132,7 @@ class BatchWorker:
         try:
             batch = await self._store.read(lambda tables: tables.batches.get(id_))
             if batch is not None and batch.state is BatchState.IN_PROGRESS:
-                caller = self._rights(batch.key)
+                caller = self._rights(batch.key, batch.team)
                 await self._forecasts.add(batch, caller.weight, lambda _, name: self._facts(batch, name, caller))
         except RoundhouseError as error:
             log.warning("a new batch has no forecast yet", extra={"batch": id_, "cause": error.message})
@@ -291,7 +291,7 @@ class BatchWorker:
         callers: dict[str, Caller] = {}
         for batch in batches:
             try:
-                callers[batch.id] = self._rights(batch.key)
+                callers[batch.id] = self._rights(batch.key, batch.team)
             except Unauthorized as error:
                 fault = BatchFault(error.code, f"The batch was cancelled: its key has no rights now. {error.message}")
                 await self._cancel(batch.id, fault)

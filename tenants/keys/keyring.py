@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from registry.errors import Unauthorized
-from tenants.caller import EVERYBODY, VISITOR, Caller, Person, ServiceClass
+from tenants.caller import EVERYBODY, PERSON_MARK, VISITOR, Caller, Person, Scope, ServiceClass
 from tenants.keys import secret
 from tenants.keys.records import Key
 
@@ -32,10 +32,11 @@ class Callers(Protocol):
         """Return the caller with these keys. Raises Unauthorized, Unavailable."""
         ...
 
-    def by_id(self, id_: str) -> Caller:
+    def by_id(self, id_: str, team: str) -> Caller:
         """Return the caller of a key's id, for work that outlives its request. Raises Unauthorized, Unavailable.
 
-        A key that was rotated stands for its successors; '': requests without a key.
+        A key that was rotated stands for its successors; '': requests without a key. A person's id stands for a member
+        of the person's `team` with the scope `infer`: their groups are unknown once they have signed out.
         """
         ...
 
@@ -123,10 +124,12 @@ class Keyring:
             raise Unauthorized("This key is wrong. Make one with `roundhouse keys create`.")
         return self._checked(entry)
 
-    def by_id(self, id_: str) -> Caller:
+    def by_id(self, id_: str, team: str) -> Caller:
         """As `Callers.by_id`."""
         if not id_:
             return self.identify(())
+        if id_.startswith(PERSON_MARK):
+            return self.member(Person(id_, "", team, frozenset((Scope.INFER,))))
         entry = self._keys.get(id_)
         if entry is None:
             raise Unauthorized("The key does not exist any more.", code="api_key_revoked")

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 from registry.errors import Forbidden
-from tenants.caller import Person
+from tenants.caller import PERSON_MARK, Person
 from tenants.sign_in.settings import ANYONE, OidcSettings
 
 NAMES = ("preferred_username", "email", "name", "sub")
@@ -57,7 +57,7 @@ def id_of(issuer: str, subject: str) -> str:
     A provider's subject is unique within its issuer. Key ids have no '@'.
     """
     digest = hashlib.sha256(f"{issuer}\0{subject}".encode()).digest()
-    return f"@{base64.b32encode(digest)[:7].decode().lower()}"
+    return PERSON_MARK + base64.b32encode(digest)[:7].decode().lower()
 
 
 def _name(claims: Mapping[str, object]) -> str:

@@ -68,7 +68,7 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
 
     async def resolve(batch: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
         try:
-            return services.line_rooms.pin(names, services.callers.by_id(batch.key))
+            return services.line_rooms.pin(names, services.callers.by_id(batch.key, batch.team))
         except RoundhouseError:  # the worker cancels a batch whose key has no rights
             return {}
 

@@ -115,21 +115,21 @@ def test_work_that_outlives_its_request_has_the_rights_of_its_key_now(clock: Clo
         gone.id: known(gone, "archived"),
     }
     before = Keyring(entries, PEPPER, is_open=False, archived=["archived"], clock=clock)
-    assert before.by_id(old.id).key == old.id
+    assert before.by_id(old.id, "search").key == old.id
     for key, code in ((other.id, "api_key_revoked"), (gone.id, "team_archived"), ("unknown0", "api_key_revoked")):
         with pytest.raises(Unauthorized) as error:
-            before.by_id(key)
+            before.by_id(key, "search")
         assert error.value.code == code
     with pytest.raises(Unauthorized):
-        before.by_id("")
-    assert Keyring({}, PEPPER, is_open=True).by_id("").key is None
+        before.by_id("", "")
+    assert Keyring({}, PEPPER, is_open=True).by_id("", "").key is None
     clock.now += 5
     with pytest.raises(Unauthorized) as error:
-        before.by_id(old.id)
+        before.by_id(old.id, "search")
     assert error.value.code == "api_key_expired"
     successor = KeyEntry(secret.digest(PEPPER, new.text), Caller("search", new.id, SCOPES, line=old.id), None, False)
     rotated = Keyring({**entries, new.id: successor}, PEPPER, is_open=False, clock=clock)
-    assert rotated.by_id(old.id).key == new.id, "the key that it was rotated to"
+    assert rotated.by_id(old.id, "search").key == new.id, "the key that it was rotated to"
 
 
 def test_where_people_sign_in_a_caller_without_a_key_has_no_rights_of_an_administrator() -> None:
@@ -156,3 +156,13 @@ def test_a_person_is_a_caller_of_a_team_that_is_there() -> None:
     with pytest.raises(Unauthorized) as refused:
         ring.member(Person("@abcdefg", "ada", "other", frozenset()))
     assert refused.value.code == "team_missing"
+
+
+def test_work_of_a_person_outlives_their_session_as_long_as_the_team_stands() -> None:
+    ring = Keyring({}, PEPPER, is_open=False, archived=["old"], teams={"search": TeamEntry("salt"), "old": TeamEntry()})
+    caller = ring.by_id("@abcdefg", "search")
+    assert (caller.team, caller.key, caller.scopes, caller.salt) == ("search", "@abcdefg", {Scope.INFER}, "salt")
+    for team, code in (("old", "team_archived"), ("other", "team_missing")):
+        with pytest.raises(Unauthorized) as refused:
+            ring.by_id("@abcdefg", team)
+        assert refused.value.code == code

@@ -74,7 +74,7 @@ class Bench:
         self.link.script = echo
         self.worker = BatchWorker(
             self.store, line_runner(self.gateway.gateway, ENDPOINTS), self._read, self.gateway.line_rooms,
-            lambda key: self.rights(key), observe=lambda made, ratio: self.ratios.append((made, ratio)),
+            lambda key, _: self.rights(key), observe=lambda made, ratio: self.ratios.append((made, ratio)),
         )  # fmt: skip
         self.worker.start()
 

@@ -17,6 +17,7 @@ from registry.errors import EngineFailed, Unauthorized, Unavailable
 from runtime.gateway.context import RequestContext
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import Caller, ServiceClass
+from tenants.keys.keyring import Keyring, TeamEntry
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.writer import LedgerWriter
 from tenants.limits.limiter import Amounts, Limiter
@@ -241,6 +242,17 @@ async def test_a_key_without_rights_cancels_its_batch(bench: Bench) -> None:
         "api_key_revoked",
         "The batch was cancelled: its key has no rights now. This key was revoked.",
     )
+
+
+async def test_a_persons_batch_goes_on_after_they_sign_out_and_ends_with_their_team(bench: Bench) -> None:
+    ring = Keyring({}, bytes(32), is_open=False, teams={"search": TeamEntry()}, sign_in=True)
+    bench.rights = lambda id_: ring.by_id(id_, "search")
+    await bench.create([body("t")], other_batch("b", key="@abcdefg"))
+    assert (await bench.until_final("b")).counts == LineCounts(1, 1)
+    bench.link.gate.clear()
+    await bench.create([body("t")], other_batch("c", key="@abcdefg"))
+    ring = Keyring({}, bytes(32), is_open=False, teams={"search": TeamEntry()}, archived=["search"], sign_in=True)
+    assert (await bench.until_final("c")).state is BatchState.CANCELLED
 
 
 async def test_while_its_budget_is_spent_a_teams_lines_wait(tmp_path: Path) -> None:

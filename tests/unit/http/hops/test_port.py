@@ -21,6 +21,7 @@ from runtime.gateway.peers.hop import HEADER, MAX_BYTES, Hop, HopRoute, decode, 
 from runtime.gateway.target import RouteChoice, Target
 from runtime.http.fleet.hops import HopHeaderFilter, HopMiddleware
 from tenants.caller import EVERYBODY, VISITOR, Caller, Scope, ServiceClass
+from tenants.keys.keyring import Keyring, TeamEntry
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.http.hops.rig import with_fleet
 
@@ -38,7 +39,7 @@ class Callers:
     def identify(self, keys: Sequence[str]) -> Caller:
         return EVERYBODY
 
-    def by_id(self, id_: str) -> Caller:
+    def by_id(self, id_: str, team: str) -> Caller:
         if id_ not in KEYS:
             raise Unauthorized("The key does not exist any more.", code="api_key_revoked")
         return KEYS[id_]
@@ -92,6 +93,18 @@ async def test_a_client_without_a_key_crosses_as_it_was_let_in(
 async def test_no_class_above_the_keys_ceiling_is_believed(node: FakeGateway) -> None:
     hop = msgspec.structs.replace(HOP, key="ABCD1234", service_class=ServiceClass.CRITICAL)
     assert (await post(node, hop)).headers["x-roundhouse-class"] == "interactive"
+
+
+async def test_a_person_of_the_other_server_is_a_member_of_their_team_here(tmp_path: Path) -> None:
+    """Nodes know neither sessions nor the company's provider."""
+    ring = Keyring({}, bytes(32), is_open=False, teams={"search": TeamEntry("salt")}, sign_in=True)
+    node = FakeGateway(tmp_path, callers=ring)
+    node.links["embed"].script = vector
+    with_fleet(node.gateway, SimpleNamespace(takes_requests=True))
+    answer = await post(node, msgspec.structs.replace(HOP, key="@abcdefg", team="search"))
+    assert answer.status_code == 200, answer.text
+    caller = node.records.all[0].context.caller
+    assert (caller.team, caller.key, caller.salt) == ("search", "@abcdefg", "salt")
 
 
 async def test_a_router_that_chose_stands_in_answer_and_record(node: FakeGateway) -> None:
