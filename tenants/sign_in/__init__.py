@@ -1,9 +1,10 @@
-"""People who sign in at their company's OpenID Connect provider, instead of with a key.
+"""People who sign in at their company's OpenID Connect provider, and its access tokens, instead of keys.
 
 settings.py    the file of `--oidc`: the provider, and which groups open which team and scopes
-mapping.py     from an ID token's claims to a person; pure
+mapping.py     from a token's claims to a person; pure
 provider.py    the one place with I/O: discovery, keys, codes and tokens
 flow.py        one sign-in, from the button to the person
+tokens.py      access tokens, which programs send in place of a key
 
 | step                                      | what is checked                                                        |
 |-------------------------------------------|------------------------------------------------------------------------|
@@ -15,5 +16,5 @@ flow.py        one sign-in, from the button to the person
 | each request of the session that follows  | the team exists and is not archived                                     |
 
 Nothing is stored: what belongs to a sign-in is derived from its cookie and a secret of this process. A restart ends
-those under way, as it ends sessions. Keys, for programs, stay as they are.
+those under way, as it ends sessions. Keys stay as they are.
 """

@@ -14,6 +14,7 @@ from tenants.caller import Person
 from tenants.sign_in.mapping import person_of
 from tenants.sign_in.provider import OidcProvider
 from tenants.sign_in.settings import OidcSettings
+from tenants.sign_in.tokens import AccessTokens
 
 log = logging.getLogger("roundhouse.sign_in")
 SECONDS = 600
@@ -39,6 +40,7 @@ class SignIn:
 
     def __init__(self, settings: OidcSettings, clock: Callable[[], float] = time.time) -> None:
         self.settings, self.provider = settings, OidcProvider(settings)
+        self.tokens = AccessTokens(settings, self.provider, clock)
         self._clock, self._secret = clock, secrets.token_bytes(32)
 
     async def begin(self, redirect_uri: str, page: str) -> Departure:

@@ -14,7 +14,7 @@ from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import AsyncOAuth2Client
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
-from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.errors import ClaimError, ExpiredTokenError, InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 
 from registry.base.json import NOT_JSON
@@ -58,6 +58,7 @@ class OidcProvider:
         self._settings, self._clock = settings, clock
         self._endpoints: tuple[float, Endpoints] | None = None
         self._keys: tuple[float, KeySet] | None = None
+        self._fetch: asyncio.Task[KeySet] | None = None
         self._steps = 0
 
     async def authorization_url(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
@@ -86,6 +87,32 @@ class OidcProvider:
                     raise _refused("the userinfo endpoint answered for another person")
                 return {**more, **claims}
             return claims
+
+    async def access_claims(self, token: str, audience: str, now: float) -> Mapping[str, object]:
+        """What an access token for this audience says, checked. now: seconds since the epoch."""
+        needed = jwt.JWTClaimsRegistry(
+            now=int(now),
+            leeway=LEEWAY,
+            iss={"essential": True, "value": self._settings.issuer},
+            aud={"essential": True, "value": audience},
+            sub={"essential": True},
+            exp={"essential": True},
+        )
+        try:
+            try:
+                decoded = jwt.decode(token, await self._shared_keys(), algorithms=ALGORITHMS)
+            except InvalidKeyIdError:
+                decoded = jwt.decode(token, await self._shared_keys(again=True), algorithms=ALGORITHMS)
+            needed.validate(decoded.claims)
+        except ExpiredTokenError:
+            raise expired_error() from None
+        except ClaimError as error:
+            raise _token_error(
+                f"Its claim '{error.claim}' is missing or wrong: get one for the audience '{audience}'."
+            ) from None
+        except (JoseError, ValueError, TypeError):
+            raise _token_error("Its signature does not hold: get a new one from the provider.") from None
+        return decoded.claims
 
     async def sign_out_url(self, back_to: str) -> str | None:
         """Where the browser ends its session with the provider; None: nowhere."""
@@ -180,11 +207,32 @@ class OidcProvider:
     async def _key_set(self, client: AsyncOAuth2Client, endpoints: Endpoints, *, again: bool = False) -> KeySet:
         if self._keys is not None and self._clock() - self._keys[0] < (KEYS_AGAIN if again else FRESH):
             return self._keys[1]
-        keys = KeySet.import_key_set(
-            _object(await client.request("GET", endpoints.keys, withhold_token=True))  # type: ignore[arg-type]
-        )
+        found = _object(await client.request("GET", endpoints.keys, withhold_token=True))
+        try:
+            keys = KeySet.import_key_set(found)  # type: ignore[arg-type]
+        except (JoseError, ValueError, TypeError, KeyError):
+            log.error("the sign-in provider's keys cannot be read")
+            raise self._silent("Its keys cannot be read.") from None
         self._keys = self._clock(), keys
         return keys
+
+    async def _shared_keys(self, *, again: bool = False) -> KeySet:
+        """The provider's keys, without a client where they are known; requests at one time share a fetch."""
+        if self._keys is not None and self._clock() - self._keys[0] < (KEYS_AGAIN if again else FRESH):
+            return self._keys[1]
+        if self._fetch is None:
+            self._fetch = asyncio.create_task(self._fetch_keys(again), name="keys of the sign-in provider")
+            self._fetch.add_done_callback(self._fetched)
+        return await asyncio.shield(self._fetch)
+
+    async def _fetch_keys(self, again: bool) -> KeySet:
+        async with self._step("") as client:
+            return await self._key_set(client, await self._discover(client), again=again)
+
+    def _fetched(self, task: asyncio.Task[KeySet]) -> None:
+        self._fetch = None
+        if not task.cancelled():
+            task.exception()  # those who wait for it have raised it, unless they left
 
     def _silent(self, words: str = "Try again in a moment, or sign in with a key.") -> Unavailable:
         return Unavailable(
@@ -224,6 +272,14 @@ def _object(response: httpx.Response) -> dict[str, object]:
         return msgspec.json.decode(response.content, type=dict[str, object])
     except NOT_JSON:
         raise httpx.DecodingError("no JSON object", request=response.request) from None
+
+
+def _token_error(words: str) -> Unauthorized:
+    return Unauthorized(f"This access token is not valid here. {words}", code="invalid_access_token")
+
+
+def expired_error() -> Unauthorized:
+    return Unauthorized("This access token has expired. Get a new one from the provider.", code="access_token_expired")
 
 
 def _refused(cause: str) -> Unauthorized:

@@ -3,6 +3,7 @@
 issuer: https://login.example/realms/company
 client_id: roundhouse
 client_secret_env: ROUNDHOUSE_OIDC_SECRET
+audience: https://models.example
 groups:
   - {group: ml-platform, team: ops, scopes: [all]}
   - {group: search, team: search, scopes: [infer, usage, adapters]}
@@ -48,6 +49,7 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         issuer: as the provider's discovery document and tokens write it.
         client_secret_env, client_secret_file: where the secret is; neither for a public client, which has none.
+        audience: of access tokens for this server, as the provider writes it; None: they are not accepted.
         groups: the first entry with a group of the person decides on the team; the scopes of all entries of that team
             count.
         groups_claim: the claim that lists groups; a dot leads into an object, as in `realm_access.roles`.
@@ -61,6 +63,7 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: tuple[GroupRule, ...]
     client_secret_env: str | None = None
     client_secret_file: str | None = None
+    audience: str | None = None
     groups_claim: str = "groups"
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     label: str = "your company's account"
@@ -106,6 +109,10 @@ def _faults(settings: OidcSettings) -> list[str]:
     elif settings.client_secret() == "":
         where = settings.client_secret_env or settings.client_secret_file
         faults.append(f"there is no client secret in {where}; set it, or leave the line out for a public client")
+    if settings.audience == "":
+        faults.append("audience: it is empty; write the one of your access tokens, or leave the line out")
+    elif settings.audience == settings.client_id:
+        faults.append("audience: it is the client's id, so that ID tokens would do; give this server one of its own")
     if "openid" not in settings.scopes:
         faults.append("scopes: 'openid' is missing; without it a provider sends no ID token")
     if not settings.groups:

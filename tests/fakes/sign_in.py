@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,7 +31,10 @@ PEOPLE = {
     "ada": {"preferred_username": "ada", "groups": ["ml-platform"]},
     "bob": {"preferred_username": "bob", "groups": ["search-team", "ml-readers"]},
     "eve": {"preferred_username": "eve", "groups": ["sales"]},
+    "zoe": {"preferred_username": "zoe", "groups": ["lab"]},
 }
+AUDIENCE = "https://models.example"
+"""Of access tokens."""
 GROUPS = [
     {"group": "ml-platform", "team": "ops", "scopes": ["all"]},
     {"group": "search-team", "team": "search", "scopes": ["infer"]},
@@ -41,14 +45,15 @@ Change = Callable[[dict[str, Any]], object]
 
 @dataclass
 class RunningProvider:
-    """A provider of three people.
+    """A provider of four people, and of access tokens for programs by client credentials.
 
     change: what is done to the claims of each ID token before it is signed. resign: signs in the provider's place.
-    discovery: what its document says beside or instead of the usual.
+    discovery: what its document says beside or instead of the usual. key: signs its tokens.
     """
 
     url: str
     app: flask.Flask
+    key: Any = None
     change: Change | None = None
     resign: Callable[[dict[str, Any], Any], str] | None = None
     discovery: dict[str, Any] = field(default_factory=dict)
@@ -64,6 +69,20 @@ class RunningProvider:
         path = folder / "oidc.yaml"
         path.write_bytes(msgspec.yaml.encode(self.document(**changes)))
         return path
+
+    def access_token(
+        self, sub: str = "ada", key: Any = None, header: Mapping[str, Any] | None = None, **changes: Any
+    ) -> str:
+        """A JWT for AUDIENCE with what this person's claims say; a change to None leaves a claim out.
+
+        key: signs in the provider's place.
+        """
+        now = int(time.time())
+        usual = {"iss": self.url, "sub": sub, "aud": AUDIENCE, "iat": now, "exp": now + 600, **PEOPLE.get(sub, {})}
+        claims = {name: value for name, value in {**usual, **changes}.items() if value is not None}
+        used = key or self.key
+        given = {"alg": "RS256", "kid": self.key.kid, "typ": "at+jwt", **(header or {})}
+        return jwt.encode(given, claims, used, algorithms=[given["alg"]])
 
     def consent(self, url: str, sub: str) -> dict[str, str]:
         """Sign in there as a person does; what the browser brings back in its query."""
@@ -92,10 +111,16 @@ def running_provider() -> Iterator[RunningProvider]:
     provider = RunningProvider(f"http://localhost:{port}", app)
 
     @app.before_request  # type: ignore[untyped-decorator]
-    def record() -> None:
+    def record() -> flask.Response | None:
         sent = flask.request
         values: Mapping[str, Any] = sent.values.to_dict()
         provider.requests.append((sent.path, dict(values), sent.headers.get("Authorization", "")))
+        if provider.key is None:
+            provider.key = RSAKey.import_key(flask.g.oidc_provider_mock_storage.jwk.as_dict(is_private=True))
+        if sent.path == "/oauth2/token" and values.get("grant_type") == "client_credentials":
+            token = provider.access_token(values["client_id"], groups=[values.get("scope", "ml-platform")])
+            return flask.jsonify({"access_token": token, "token_type": "Bearer", "expires_in": 600})
+        return None
 
     @app.after_request  # type: ignore[untyped-decorator]
     def changed(response: flask.Response) -> flask.Response:
@@ -107,7 +132,7 @@ def running_provider() -> Iterator[RunningProvider]:
             and (provider.change or provider.resign)
         ):
             body = response.get_json()
-            key = RSAKey.import_key(flask.g.oidc_provider_mock_storage.jwk.as_dict(is_private=True))
+            key = provider.key
             claims = dict(jwt.decode(body["id_token"], key, algorithms=["RS256"]).claims)
             if provider.change is not None:
                 provider.change(claims)
@@ -118,6 +143,8 @@ def running_provider() -> Iterator[RunningProvider]:
             response.set_data(msgspec.json.encode(body))
         return response
 
+    app.test_client().get("/jwks")  # it tells its key
+    provider.requests.clear()
     server = make_server("localhost", port, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()

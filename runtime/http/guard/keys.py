@@ -1,14 +1,21 @@
 """Keys as an ASGI layer. A refused request's body is not read."""
 
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized, Unavailable
+from registry.errors import Forbidden, NotFound, QueueFull, RoundhouseError, Unauthorized, Unavailable
 from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of, required_scopes
 from runtime.http.guard.origin import Headers
 from runtime.http.middleware import gateway_of, set_caller
 from tenants.caller import ANONYMOUS, EVERYBODY, Caller, Person
 from tenants.keys.keyring import HOW
+
+if TYPE_CHECKING:  # most servers load no client of a provider
+    from tenants.sign_in.flow import SignIn
 
 _HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 """OpenAI's clients, Anthropic's, Azure's."""
@@ -25,7 +32,7 @@ class KeyMiddleware:
         if scope["type"] == "http":
             _take_cookies(scope)
             try:
-                caller = _authorize(scope)
+                caller = await _authorize(scope)
             except RoundhouseError as refusal:
                 await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
                 return
@@ -44,17 +51,21 @@ def _take_cookies(scope: Scope) -> None:
     scope["headers"] = [*rest, (b"cookie", own.encode())] if own else rest
 
 
-def _authorize(scope: Scope) -> Caller:
-    """Raises Unauthorized, Forbidden, NotFound, Unavailable."""
+async def _authorize(scope: Scope) -> Caller:
+    """Raises Unauthorized, Forbidden, NotFound, Unavailable, QueueFull."""
     method, path = scope["method"], scope["path"]
     try:
         scopes = required_scopes(method, path)
     except NotFound:
-        if gateway_of(scope).services.callers.identify(presented_keys(scope["headers"])) is EVERYBODY:
+        await _check_token(scope)
+        if _caller(scope) is EVERYBODY:
             return EVERYBODY  # the application tells what is there
         raise
     if scopes is None:
+        with suppress(Unauthorized, Forbidden, Unavailable, QueueFull):
+            await _check_token(scope)
         return current_caller(scope)
+    await _check_token(scope)
     caller = _caller(scope)
     if caller.scopes.isdisjoint(scopes):
         words = " or ".join(f"'{word}'" for word in sorted(scopes))
@@ -63,6 +74,21 @@ def _authorize(scope: Scope) -> Caller:
             raise Forbidden(f"{path} needs a key with the scope {words}. {how}", code="insufficient_scope")
         raise Forbidden(f"This key may not use {path}: it needs the scope {words}.", code="insufficient_scope")
     return caller
+
+
+async def _check_token(scope: Scope) -> None:
+    """Check a provider's access token, if one came with the request; this may call the provider.
+
+    Raises Unauthorized, Forbidden, Unavailable, QueueFull.
+    """
+    sign_in = gateway_of(scope).services.console.sign_in
+    if sign_in is not None and (token := _token(sign_in, presented_keys(scope["headers"]))) is not None:
+        await sign_in.tokens.check(token)
+
+
+def _token(sign_in: "SignIn", keys: Sequence[str]) -> str | None:
+    """The provider's access token among what came with a request: it has to come alone."""
+    return keys[0] if len(set(keys)) == 1 and sign_in.tokens.is_issued(keys[0]) else None
 
 
 def current_caller(scope: Scope) -> Caller:
@@ -74,9 +100,13 @@ def current_caller(scope: Scope) -> Caller:
 
 
 def _caller(scope: Scope) -> Caller:
-    """By the request's keys, or by the browser's session with the console. Raises Unauthorized, Unavailable."""
+    """By the request's key or token, or by the browser's session with the console. Raises Unauthorized, Unavailable."""
     services = gateway_of(scope).services
     if keys := presented_keys(scope["headers"]):
+        sign_in = services.console.sign_in
+        token = None if sign_in is None else _token(sign_in, keys)
+        if sign_in is not None and token is not None:
+            return services.callers.member(sign_in.tokens.person(token))
         return services.callers.identify(keys)
     cookie = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"), None)
     credential = None if cookie is None else services.console.sessions.credential(cookie)

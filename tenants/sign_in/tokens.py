@@ -1,0 +1,91 @@
+"""Access tokens of the provider, which programs and the command line send in place of a key.
+
+| a bearer                                              | then                                                    |
+|-------------------------------------------------------|---------------------------------------------------------|
+| no JWT, or one of another issuer                      | it is looked up as a key                                |
+| of this issuer, but the file names no `audience`      | 401 `access_tokens_off`                                 |
+| its signature, audience or another claim does not hold| 401 `invalid_access_token`                              |
+| it has expired                                        | 401 `access_token_expired`                              |
+| none of its groups is in the file                     | 403 `no_group`                                          |
+| else                                                  | the person with these groups, as one who signed in      |
+
+A token that was checked is remembered by its SHA-256 until it expires, for 12 hours at most, so that most requests
+call nobody.
+"""
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable
+
+import msgspec
+from cachetools import TLRUCache
+
+from registry.base.json import NOT_JSON
+from registry.errors import Unauthorized
+from tenants.caller import Person
+from tenants.sign_in.mapping import person_of
+from tenants.sign_in.provider import LEEWAY, OidcProvider, expired_error
+from tenants.sign_in.settings import OidcSettings
+
+LONGEST = 16 * 1024
+"""Characters of a token."""
+SECONDS = 12 * 3600
+"""Longest time until a token is checked again: the provider may have withdrawn the key that signed it."""
+MOST = 10_000
+"""Tokens that are remembered; the least recently used one goes first."""
+
+
+class _Issued(msgspec.Struct):
+    iss: str = ""
+
+
+_ISSUED = msgspec.json.Decoder(_Issued)
+
+
+class AccessTokens:
+    """Args: clock: seconds since the epoch."""
+
+    def __init__(self, settings: OidcSettings, provider: OidcProvider, clock: Callable[[], float] = time.time) -> None:
+        self._settings, self._provider, self._clock = settings, provider, clock
+        self._people: TLRUCache[bytes, tuple[Person, float]] = TLRUCache(MOST, _end_of, timer=clock)
+
+    def is_issued(self, text: str) -> bool:
+        """Does this name the provider as its issuer? Nothing of it is checked."""
+        parts = text.split(".") if len(text) <= LONGEST else ()
+        if len(parts) != 3:
+            return False
+        try:
+            payload = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+            return _ISSUED.decode(payload).iss == self._settings.issuer
+        except (*NOT_JSON, ValueError):
+            return False
+
+    async def check(self, token: str) -> None:
+        """Check a token, so that `person` knows it. Raises Unauthorized, Forbidden, Unavailable, QueueFull."""
+        if (digest := _digest(token)) in self._people:
+            return
+        audience = self._settings.audience
+        if audience is None:
+            raise Unauthorized(
+                "This server takes no access tokens. Send a key, or ask the server's operator to name an audience in "
+                "the file of --oidc.",
+                code="access_tokens_off",
+            )
+        claims = await self._provider.access_claims(token, audience, self._clock())
+        expires = min(float(str(claims["exp"])) + LEEWAY, self._clock() + SECONDS)
+        self._people[digest] = person_of(self._settings, claims), expires
+
+    def person(self, token: str) -> Person:
+        """Whom a checked token stands for. Raises Unauthorized once it has expired."""
+        if (entry := self._people.get(_digest(token))) is None:
+            raise expired_error()
+        return entry[0]
+
+
+def _end_of(_: bytes, entry: tuple[Person, float], __: float) -> float:
+    return entry[1]
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()
