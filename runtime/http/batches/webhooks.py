@@ -1,4 +1,8 @@
-"""OpenAI's webhook endpoints, for the four events of batches."""
+"""OpenAI's webhook endpoints, for the four events of batches.
+
+A secret is shown when its webhook is created. Whoever reads or rotates one later could sign events in the server's
+name, so that needs the scope `admin`, for any team.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -8,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from batches.callbacks.records import EVENTS, MOST_URL, Webhook
 from registry.errors import BadRequest
+from runtime.gateway.context import RequestContext
+from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import json_answer
 from runtime.http.batches.files import list_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
@@ -82,6 +88,7 @@ EventTypes = Annotated[list[EventType], Field(min_length=1, max_length=32)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 WebhookUrl = Annotated[str, Field(min_length=1, max_length=MOST_URL)]
 Id = Annotated[str, Path(alias="webhook_endpoint_id", max_length=128)]
+TeamId = Annotated[str | None, Query(max_length=64, description="Default: the key's own team")]
 
 
 class WebhookBody(BaseModel):
@@ -189,20 +196,25 @@ async def delete_webhook_endpoint(
 @route(
     "POST",
     f"{PATH}/{{webhook_endpoint_id}}/rotate_secret",
-    scope=Scope.INFER,
+    scope=Scope.ADMIN,
     answer=WITH_SECRET,
     body=RotationBody,
     errors=(*MANAGEMENT, 429, 503),
 )
 async def rotate_webhook_secret(
-    gateway: CurrentGateway, context: CurrentContext, webhook_endpoint_id: Id, body: RotationBody
+    gateway: CurrentGateway,
+    context: CurrentContext,
+    webhook_endpoint_id: Id,
+    body: RotationBody,
+    team_id: TeamId = None,
 ) -> Response:
     """Give a webhook a new secret.
 
     With `keep_old_secret_active_for_24_hours`, events are signed with both for a day.
     """
+    team = await _team(gateway, context, team_id)
     rotated = await gateway.services.batches.callbacks.rotate(
-        context.caller.team, webhook_endpoint_id, keeps_previous=body.keep_old_secret_active_for_24_hours
+        team, webhook_endpoint_id, keeps_previous=body.keep_old_secret_active_for_24_hours
     )
     return json_answer(_with_secret(rotated))
 
@@ -235,34 +247,43 @@ async def test_webhook_endpoint(
     return json_answer(answer)
 
 
-@route("GET", "/v1/callback_secret", scope=Scope.INFER, answer=CALLBACK_SECRET, errors=(*MANAGEMENT, 429, 503))
-async def get_callback_secret(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Show the secret that signs the team's callbacks.
+@route("GET", "/v1/callback_secret", scope=Scope.ADMIN, answer=CALLBACK_SECRET, errors=(*MANAGEMENT, 429, 503))
+async def get_callback_secret(gateway: CurrentGateway, context: CurrentContext, team_id: TeamId = None) -> Response:
+    """Show the secret that signs a team's callbacks.
 
     It is made with the team's first batch that has a `callback_url`.
     """
-    return json_answer(_secret_view(await gateway.services.batches.callbacks.signer(context.caller.team)))
+    team = await _team(gateway, context, team_id)
+    return json_answer(_secret_view(await gateway.services.batches.callbacks.signer(team)))
 
 
 @route(
     "POST",
     "/v1/callback_secret/rotate",
-    scope=Scope.INFER,
+    scope=Scope.ADMIN,
     answer=CALLBACK_SECRET,
     body=CallbackRotationBody,
     errors=(*MANAGEMENT, 429, 503),
 )
 async def rotate_callback_secret(
-    gateway: CurrentGateway, context: CurrentContext, body: CallbackRotationBody
+    gateway: CurrentGateway, context: CurrentContext, body: CallbackRotationBody, team_id: TeamId = None
 ) -> Response:
-    """Give the team's callbacks a new secret.
+    """Give a team's callbacks a new secret.
 
     For a day they are signed with both, unless `keep_old_secret_active_for_24_hours` is false.
     """
+    team = await _team(gateway, context, team_id)
     rotated = await gateway.services.batches.callbacks.rotate_signer(
-        context.caller.team, keeps_previous=body.keep_old_secret_active_for_24_hours
+        team, keeps_previous=body.keep_old_secret_active_for_24_hours
     )
     return json_answer(_secret_view(rotated))
+
+
+async def _team(gateway: Gateway, context: RequestContext, team_id: str | None) -> str:
+    """The team of a call. Raises NotFound for one that does not exist."""
+    if team_id is None or team_id == context.caller.team:
+        return context.caller.team
+    return str((await gateway.services.administration.do(lambda tables: tables.keys.team(team_id))).id)
 
 
 def _view(webhook: Webhook) -> dict[str, Any]:

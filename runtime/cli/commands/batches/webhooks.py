@@ -13,6 +13,7 @@ SECRET = "/v1/callback_secret"
 EVENTS = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
 Id = Annotated[str, typer.Argument(metavar="WEBHOOK", help="Id of a webhook.", show_default=False)]
 KeepOld = Annotated[bool, typer.Option(help="Sign with the former secret too for 24 hours.")]
+TeamId = Annotated[str | None, typer.Option("--team", help="Team whose secret it is.", show_default="the key's own")]
 app = typer.Typer(help="Webhooks: URLs that are called when batches end.", no_args_is_help=True)
 
 
@@ -71,14 +72,16 @@ def create(
 
 
 @app.command()
-def rotate(webhook: Id, keep_old: KeepOld = True, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Give a webhook a new secret.
+def rotate(
+    webhook: Id, team: TeamId = None, keep_old: KeepOld = True, url: Url = DEFAULT_URL, as_json: AsJson = False
+) -> None:
+    """Give a webhook a new secret. The key needs the scope 'admin'.
 
     Example: roundhouse webhooks rotate webhook_1f2e
     """
     body = {"keep_old_secret_active_for_24_hours": keep_old}
     with Client(url) as client:
-        show(client.post(f"{WEBHOOKS}/{part(webhook)}/rotate_secret", body), as_json, _show)
+        show(client.post(f"{WEBHOOKS}/{part(webhook)}/rotate_secret", body, team_id=team), as_json, _show)
 
 
 @app.command("test")
@@ -111,17 +114,18 @@ def delete(webhook: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None
 @app.command()
 def secret(
     rotate: Annotated[bool, typer.Option("--rotate", help="Make a new one.")] = False,
+    team: TeamId = None,
     keep_old: KeepOld = True,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show or rotate the secret that signs the `callback_url`s of your team's batches.
+    """Show or rotate the secret that signs the `callback_url`s of a team's batches. The key needs the scope 'admin'.
 
     Example: roundhouse webhooks secret --rotate
     """
     with Client(url) as client:
         if rotate:
-            result = client.post(f"{SECRET}/rotate", {"keep_old_secret_active_for_24_hours": keep_old})
+            result = client.post(f"{SECRET}/rotate", {"keep_old_secret_active_for_24_hours": keep_old}, team_id=team)
         else:
-            result = client.get(SECRET)
+            result = client.get(SECRET, team_id=team)
     show(result, as_json, lambda view: print(view["signing_secret"]))

@@ -49,6 +49,10 @@ def test_the_secret_of_callbacks(server: FakeServer, run: Run) -> None:
     server.on("POST", "/v1/callback_secret/rotate", Answer({"signing_secret": "whsec_2"}))
     assert run("webhooks", "secret", "--rotate").stdout == "whsec_2\n"
     assert body(server) == {"keep_old_secret_active_for_24_hours": True}
+    for words in (("secret",), ("secret", "--rotate"), ("rotate", "webhook_1")):
+        server.on("POST", f"{PATH}/webhook_1/rotate_secret", Answer({**WEBHOOK, "signing_secret": "whsec_3"}))
+        run("webhooks", *words, "--team", "search")
+        assert server.received[-1].query == "team_id=search"
 
 
 def test_deliveries(server: FakeServer, run: Run) -> None:

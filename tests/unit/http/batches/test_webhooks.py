@@ -175,6 +175,23 @@ async def test_the_secret_of_callbacks_is_rotated(inside: BatchServer) -> None:
     assert (await inside.http.get("/v1/callback_secret")).json() == third
 
 
+async def test_an_operator_reads_and_rotates_the_secrets_of_any_team(inside: BatchServer) -> None:
+    query = {"team_id": "search"}
+    for call in (inside.http.get("/v1/callback_secret", params=query),
+                 inside.http.post("/v1/callback_secret/rotate", params=query, json={})):  # fmt: skip
+        answer = await call
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "team_not_found")
+    administration = inside.gateway.gateway.services.administration
+    await administration.do(lambda tables: tables.keys.create_team("search"))
+    rotated = await inside.http.post("/v1/callback_secret/rotate", params=query, json={})
+    assert (await inside.http.get("/v1/callback_secret", params=query)).json() == rotated.json()
+    assert (await inside.http.get("/v1/callback_secret")).json()["error"]["code"] == "no_callback_secret"
+    hook = await inside.batches.callbacks.create("search", "nightly", "http://127.0.0.1:9/hook", ALL)
+    path = f"/v1/webhook_endpoints/{hook.id}/rotate_secret"
+    assert (await inside.http.post(path, json={})).status_code == 404, "it is another team's"
+    assert (await inside.http.post(path, params=query, json={})).json()["signing_secret"] != hook.secret
+
+
 @pytest.mark.parametrize("path", ["/v1/batches", "/v1/batch"])
 @pytest.mark.parametrize(
     "url", ["http://93.184.216.34/", "https://localhost/", "https://169.254.169.254/", "https://10.0.0.1/", "x", ""]
