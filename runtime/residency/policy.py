@@ -442,7 +442,8 @@ def _impossible(group: Group, host_budget: int, residents: Sequence[Resident], n
             parts += f" ({need.detail})"
         parts += f", the budget is {size_words(budget.bytes)}"
         parts += f", of which pinned models hold {size_words(held)} ({names}): unpin one or" if held else ":"
-        return parts + " raise the budget, or lower kv_cache, context_length or adapter places in its recipe."
+        parts += " raise the budget (--device-memory), or"
+        return f"{parts} lower kv_cache, context_length or adapter places in its recipe."
     if need.host > host_budget - held_host:
         parts = f"{need.id} needs {size_words(need.host)} of host memory, the budget is {size_words(host_budget)}"
         parts += f", of which pinned models hold {size_words(held_host)} ({names}): unpin one or" if held_host else ":"

@@ -1,5 +1,6 @@
 """`roundhouse adapters combine` and `merge`: what is sent, and what is refused before any work."""
 
+import json
 import os
 from pathlib import Path
 
@@ -35,6 +36,16 @@ def test_each_adapter_needs_its_weight(server: FakeServer, run: Run) -> None:
     result = run("adapters", "combine", "a", "b", "c", "--weights", "0.7", "0.3", "--name", "mixed")
     assert (result.exit_code, server.received) == (2, [])
     assert "3 adapters and 2 weights" in result.stderr
+
+
+def test_merge_asks_the_server(server: FakeServer, run: Run) -> None:
+    """It knows models that were added at run time, and adapters of its own data directory."""
+    merged = {"object": "merged_model", "folder": "/data/merged/x", "base": "added", "adapter": "legal", "bytes": 2048}
+    server.on("POST", "/v1/adapters/added%3Alegal%40prod/merge", merged)
+    result = run("adapters", "merge", "added:legal@prod", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout) == merged
+    assert [(one.method, one.body) for one in server.received] == [("POST", b"")]
 
 
 @pytest.fixture

@@ -1,10 +1,16 @@
-"""The installed command: `serve` starts itself again before anything else is imported, everything else does not."""
+"""The installed command: `serve` starts itself again before anything else is imported; others find their server."""
 
 import os
 import subprocess
 import sys
 
 import pytest
+import typer.main
+
+from docs.tables.cli import parameters, walk
+from runtime.cli.main import app
+from runtime.cli.options import DEFAULT_URL, URL
+from tests.system.serving import ROOT
 
 CODE = """
 import os, sys
@@ -25,3 +31,23 @@ def test_serve_starts_itself_again_once(arguments: tuple[str, ...], starts: int,
     assert done.returncode == code, done.stderr
     stated = [line.split() for line in done.stdout.splitlines() if line.startswith("0 ")]
     assert [ident == "None" for _, ident in stated] == [True, False][:starts]
+
+
+def test_each_command_has_the_same_server_by_default() -> None:
+    commands = walk(typer.main.get_command(app), "roundhouse")
+    found = {name: one for name, command in commands for one in parameters(command) if "--url" in one.opts}
+    assert len(found) > 50
+    assert {name for name, option in found.items() if (option.default, option.envvar) != (DEFAULT_URL, URL)} == set()
+
+
+@pytest.mark.parametrize(
+    ("port", "address"),
+    [("9123", "http://127.0.0.1:9123"), ("", "http://127.0.0.1:8000"), (None, "http://127.0.0.1:8000")],
+)
+def test_the_port_of_serve_counts_for_all(port: str | None, address: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "ROUNDHOUSE_PORT"}
+    if port is not None:
+        environment["ROUNDHOUSE_PORT"] = port
+    code = "from runtime.cli.options import DEFAULT_URL\nprint(DEFAULT_URL)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == address, done.stderr

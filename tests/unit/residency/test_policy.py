@@ -35,6 +35,21 @@ def test_free_room_is_used_first() -> None:
     assert result.victims == ()
 
 
+def test_what_binds_is_named_with_its_setting() -> None:
+    a = resident("a", host=100)
+    slots = plan(Snapshot(on_one(250), (a,), 0, NOW), need())
+    assert slots.why == "least recently used leave first, to free a slot, since all 1 are taken (--slots)"
+    memory = plan(Snapshot(on_one(150), (replace(a, leases=1),), 1, NOW), need())
+    assert memory.why.startswith("it lacks device memory (--device-memory), and all who could leave are busy")
+    host = plan(Snapshot(on_one(250), (a,), 1, NOW, host_budget=150), replace(need(), host=100))
+    assert host.lacks == "host memory (--host-memory)"
+    both = plan(Snapshot(on_one(150), (a,), 0, NOW), need())
+    assert both.lacks == "device memory (--device-memory) and a slot, since all 1 are taken (--slots)"
+    for large, setting in ((need(500), "--device-memory"), (replace(need(), host=500), "--host-memory")):
+        never = plan(Snapshot(on_one(250), (), 1, NOW, host_budget=150), large)
+        assert (never.verdict, setting in never.why) == ("impossible", True)
+
+
 def test_least_recently_used_idle_one_leaves() -> None:
     a, b = resident("a", last_used=NOW - 10), resident("b", last_used=NOW - 90)
     result = plan(Snapshot(on_one(250), (a, b), 1, NOW), need())
