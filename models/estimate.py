@@ -126,9 +126,11 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         buffers = 1 if places and kind == "cuda" else 0
         and_buffer = " and a buffer for the next adapter" if buffers else ""
         notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank}){and_buffer}"
-        # beside a GPU an adapter lies in a pinned buffer, and torch pins blocks of powers of two; each process has all
+        # beside a GPU an adapter lies in pinned memory, for which torch takes a power of two; each process has all
         host_place = adapter_place_bytes(weights, shape, room.max_rank, each)
-        host_place = parts * (host_place if kind == "cpu" else 1 << (host_place - 1).bit_length())
+        if kind == "cuda" and not room.arena:
+            host_place = 1 << (host_place - 1).bit_length()
+        host_place *= parts
         notes["host_adapters"] = f"up to {host_places} staged adapters of {host_place:,} bytes"
     overhead, host_overhead = ENGINES[recipe.engine.name].overhead[kind]
     activations = _activations(recipe, weights, shape, cast or 4)
@@ -137,6 +139,11 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         "seconds of audio" if shape is None else "tokens"
     )
     notes["overhead"] = notes["host_overhead"] = f"{recipe.engine.name} on {kind}, beside all else"
+    if recipe.residency.sleep_prepared and recipe.task is Task.CHAT and kind == "cuda":
+        prepared = weights.loaded_bytes(cast)
+        notes["host_overhead"] += ", with the memory of its sleep"
+    else:
+        prepared = 0
     if recipe.memory.overhead is not None:
         overhead, activations = int(recipe.memory.overhead), 0
         notes["overhead"] = "as the recipe says, activations included"
@@ -148,7 +155,7 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         activations=activations,
         overhead=overhead,
         host_adapters=host_places * host_place,
-        host_overhead=parallel.devices * host_overhead,
+        host_overhead=parallel.devices * host_overhead + prepared,
         notes=notes,
         devices=parallel.devices,
     )

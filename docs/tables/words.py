@@ -23,6 +23,8 @@ RECIPE: dict[str, str] = {
     "memory.adapters.host": "Adapters kept ready in host memory, those in places included.",
     "memory.adapters.max_rank": "Largest rank that fits into a place.",
     "memory.adapters.on_demand": "Requests may name adapters by a hub's id or an address, which registers them.",
+    "memory.adapters.arena": "On a GPU: stage adapters in one piece of pinned memory, in blocks of `max_rank`, instead "
+    "of a block of a power of two for each. Not yet tried on a GPU.",
     "batching.max_requests": "Requests (chat: sequences) in one step of the engine.",
     "batching.max_tokens": "Tokens in one step of the engine; for speech, seconds of its windows, padding included.",
     "queue.max_waiting": "Requests that may wait for this model. One more is a 429.",

@@ -87,6 +87,8 @@ class VllmEngine:
         self._running: set[Exchange] = set()
         self._change: asyncio.Future[MemoryFootprint] | None = None
         """The last sleep or wake."""
+        self._preparing: asyncio.Task[None] | None = None
+        """Pins the memory of the first sleep."""
         self._children = processes.EngineProcesses()
         self.on_broken: Callable[[EngineFailed], None] = lambda how: None
         self._cause = EngineFailed("the engine's process ended")
@@ -128,13 +130,18 @@ class VllmEngine:
             if self._state != "loaded":
                 await self.close()
         report(Progress("ready", 1.0))
-        return self._loaded(path, phases.seconds, on_device, asleep)
+        prepares = recipe.residency.sleep_prepared and asleep is not None
+        if prepares and self._sleeper is not None:
+            work = self._sleeper.prepare(lambda: not self._running)
+            self._preparing = asyncio.create_task(work, name="memory of a sleep")
+        return self._loaded(path, phases.seconds, on_device, asleep, prepares=prepares)
 
     def _start(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
         """Start EngineCore; runs in a thread of its own."""
         threads = settings.threads(path, launch.workers(arguments))
         swap, critical = settings.swap_tokens(recipe), settings.critical_tokens(recipe)
-        self._engine = launch.start_engine(arguments, device, threads, self._bounds, swap, critical)
+        arena = recipe.memory.adapters.arena
+        self._engine = launch.start_engine(arguments, device, threads, self._bounds, swap, critical, has_arena=arena)
 
     async def _open(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
         """Build vLLM's application on top of the engine, with everything that a call passes, and warm it up."""
@@ -165,9 +172,10 @@ class VllmEngine:
         return processes.memory_of(launch.processes(self._engine))
 
     def _loaded(
-        self, path: Path, seconds: dict[str, float], on_device: int, asleep: MemoryFootprint | None
+        self, path: Path, seconds: dict[str, float], on_device: int, asleep: MemoryFootprint | None, *, prepares: bool
     ) -> LoadResult:
-        on_host = self._host_bytes()
+        """prepares: it will take the host memory of its sleep while it is awake."""
+        on_host = asleep.host_bytes if prepares and asleep is not None else self._host_bytes()
         return LoadResult(
             resident_bytes=on_device or on_host,
             host_bytes=on_host if on_device else 0,
@@ -208,6 +216,7 @@ class VllmEngine:
             raise EngineFailed("this engine cannot sleep: vLLM frees memory in a sleep on CUDA only")
         if self._running or adapters.calls:
             raise EngineFailed("requests still run on this engine")
+        self._end_preparing()
         return await self._changed(self._sleeper.down(), "asleep")
 
     async def wake(self) -> MemoryFootprint:
@@ -229,6 +238,11 @@ class VllmEngine:
         self._state = state
         return change.result()
 
+    def _end_preparing(self) -> None:
+        if self._preparing is not None:
+            self._preparing.cancel()
+            self._preparing = None
+
     async def ping(self) -> None:
         if self._state != "asleep":
             self._ready()
@@ -248,6 +262,7 @@ class VllmEngine:
     async def close(self) -> None:
         self._state = "closed"
         self._children.unwatch()
+        self._end_preparing()
         for exchange in list(self._running):
             exchange.fail(EngineFailed("the engine was closed"))
         running = launch.processes(self._engine)

@@ -13,15 +13,20 @@ Before a sleep
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import AsgiApp, whole_answer
 from models.chat.vllm import core, launch
+from models.chat.vllm.cuda import sleep_memory
 from models.messages import MemoryFootprint
 from registry.errors import EngineFailed
 
+log = logging.getLogger("roundhouse.chat")
+TICK, QUIET_TICKS = 0.1, 10
+"""Seconds between two looks whether the engine is idle, and looks for which it has to be before memory is pinned."""
 PROMPT = "The quick brown fox jumps over the lazy dog. In the beginning"
 TOKENS = 16
 SEEN_WITHIN = 5.0
@@ -47,6 +52,7 @@ class Sleeper:
         self._on_device, self._host_bytes = on_device, host_bytes
         self._base = 0
         self._known: str | None = None
+        self._prepares = False
         self.able = False
 
     async def expected(self) -> MemoryFootprint:
@@ -54,6 +60,26 @@ class Sleeper:
         pool, kept_bytes, _, _ = await self._facts()
         self.able, self._base = True, self._host_bytes()
         return MemoryFootprint(device_bytes=max(0, self._on_device - pool), host_bytes=self._base + kept_bytes)
+
+    async def prepare(self, is_idle: Callable[[], bool]) -> None:
+        """Pin the host memory of the first sleep while the engine is idle, a block at a time."""
+        self._prepares, quiet = True, 0
+        while True:
+            await asyncio.sleep(TICK)
+            quiet = quiet + 1 if is_idle() else 0
+            if quiet < QUIET_TICKS:
+                continue
+            try:
+                done, blocks = await launch.ask(self._engine, sleep_memory.prepare_sleep, True)
+            except Exception as error:  # whatever it is: the engine's end is seen elsewhere, and a sleep pins by itself
+                log.warning("the memory of a sleep was not prepared", extra={"cause": str(error)})
+                return
+            if done == sleep_memory.FAILED:
+                log.warning("there is not enough host memory to prepare a sleep", extra={"blocks": blocks})
+                return
+            if done >= blocks:
+                log.info("the memory of a sleep is prepared", extra={"blocks": blocks})
+                return
 
     async def down(self) -> MemoryFootprint:
         """Fall asleep. Raises EngineFailed, after which the engine must not be used."""
@@ -63,6 +89,8 @@ class Sleeper:
             await self._adapters.forget()
         if await self._engine.reset_prefix_cache() is False:
             raise EngineFailed("the prefix cache could not be emptied: a request is in the engine still")
+        if self._prepares:
+            await launch.ask(self._engine, sleep_memory.prepare_sleep, False)
         pool, _, free, _ = await self._facts()
         await self._engine.sleep(level=1)
         return await self._held(await self._given_back(pool, free))

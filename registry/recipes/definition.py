@@ -72,13 +72,15 @@ class EngineSpec(Strict):
 class AdapterPlaces(Strict):
     """Room for LoRA adapters. `device`: places in the batch; `host`: staged ones.
 
-    `on_demand`: requests may name adapters by a hub's id or an address, which registers them.
+    `on_demand`: requests may name adapters by a hub's id or an address, which registers them. `arena`: on a GPU, stage
+    them in one piece of pinned memory with blocks of `max_rank`, instead of a block of a power of two for each.
     """
 
     device: int = Field(default=0, ge=0, le=1024)
     host: int = Field(default=0, ge=0, le=100_000)
     max_rank: Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] = 16
     on_demand: bool = False
+    arena: bool = False
 
     @model_validator(mode="after")
     def _host_holds_device(self) -> Self:
@@ -244,6 +246,11 @@ class Residency(Strict):
     sleep_timeout: Seconds = Field(
         default=0.0,
         description="a model that has slept for so long ends; 0: sleeps until another model needs the room",
+    )
+    sleep_prepared: bool = Field(
+        default=False,
+        description="chat on a GPU: pin the host memory of its sleep while it is idle, so that its first sleep takes "
+        "the copy only; awake it then holds that memory, too",
     )
 
 

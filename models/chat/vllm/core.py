@@ -22,6 +22,7 @@ from typing import Any
 
 from models import nvml
 from models.chat.vllm import step_budget, variables
+from models.chat.vllm.cuda.sleep_memory import kept_blocks, prepare_sleep
 
 FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Texts of errors that have no type of their own for lack of memory."""
@@ -213,9 +214,8 @@ def sleep_facts(self: Any) -> list[int]:
 
     allocator = CuMemAllocator.instance
     pool = list(allocator.pointer_to_data.values()) if allocator is not None else []
-    kept_bytes = sum(1 << (data.handle[1] - 1).bit_length() for data in pool if data.tag != "kv_cache")
     pinned = int(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
-    return [sum(data.handle[1] for data in pool), kept_bytes, int(torch.cuda.mem_get_info()[0]), pinned]
+    return [sum(data.handle[1] for data in pool), sum(kept_blocks()), int(torch.cuda.mem_get_info()[0]), pinned]
 
 
 def _tell_cause(error: Exception) -> None:
@@ -256,6 +256,7 @@ CALLS: dict[str, Callable[..., Any]] = {
         forget_adapters,
         process_facts,
         sleep_facts,
+        prepare_sleep,
     )
 }
 

@@ -140,10 +140,13 @@ def start_engine(
     bounds: Bounds,
     swap_tokens: int | None = None,
     critical_tokens: int | None = None,
+    *,
+    has_arena: bool = False,
 ) -> Any:
     """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.processes`).
 
-    swap_tokens, critical_tokens: most of a step while adapters or critical requests come.
+    swap_tokens, critical_tokens: most of a step while adapters or critical requests come. has_arena: stage adapters in
+    one piece of pinned memory.
     """
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -157,6 +160,7 @@ def start_engine(
         os.environ[variables.CORES] = cores_of_workers(workers(arguments))
     os.environ[variables.SWAP_TOKENS] = str(swap_tokens or "")
     os.environ[variables.CRITICAL_TOKENS] = str(critical_tokens or "")
+    os.environ[variables.ARENA] = "1" if has_arena else ""
     os.environ[variables.LOGPROBS_TOKENS] = str(_logprobs_tokens(config, device))
     os.environ[variables.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, bounds.grammar_cache >> 20)))

@@ -337,7 +337,7 @@ USED = (
         "which adapter is in which place; writing it publishes a place",
         LIVE,
         LORA,
-        also="modules list_adapters id",
+        also="modules list_adapters id capacity",
     ),
     VllmPatch(
         "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.set_lora",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from models.chat.vllm.adapters.arena import Arena
 from models.chat.vllm.adapters.read import tensors
 from models.chat.vllm.adapters.templates import AdapterTemplate
 
@@ -48,7 +49,14 @@ class GpuCopier:
             count = sum(stacked[0].nbytes for stacked in self._places.values())
             self._buffer = torch.empty(count, dtype=torch.uint8, device=manager.device)
         self._rank: int = manager.lora_config.max_lora_rank
+        self.arena: Arena | None = None
+        """Where adapters lie that torch knows nothing of."""
         self._layouts: dict[tuple[int, tuple[tuple[Half, int], ...]], list[torch.Tensor]] = {}
+
+    @property
+    def place_bytes(self) -> int:
+        """Bytes of a place in all layers: the most that an adapter has."""
+        return self._buffer.nbytes
 
     def sources_of(self, lora: Any) -> PinnedAdapter | None:
         """As `sources`, which adapters of one template share but for their data."""
@@ -96,6 +104,8 @@ class GpuCopier:
         """Place `index` holds the adapter, and nothing of the one before."""
         with torch.inference_mode():
             self._buffer[: len(sources.data)].copy_(sources.data, non_blocking=True)
+            if self.arena is not None:
+                self.arena.copied(sources.data)
             if not sources.fills:
                 torch._foreach_zero_([stacked[index] for stacked in self._places.values()])
             targets, half = self._targets(index, sources.layout), len(sources.layout) // 2

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_head, read_into, tensors_of
+from models.chat.vllm.adapters.arena import Arena
 from models.chat.vllm.adapters.templates import AdapterTemplate, Templates, are_marked, is_plain, key_of, template_of
 
 READERS, READ_PART = 4, 8 << 20
@@ -29,6 +30,7 @@ READERS, READ_PART = 4, 8 << 20
 4 GB a second out of the page cache."""
 DTYPES = dict(zip(FLOATS, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 _place_dtype: ContextVar[torch.dtype | None] = ContextVar("roundhouse_places", default=None)
+_arena: ContextVar[Arena | None] = ContextVar("roundhouse_arena", default=None)
 MAX_HEADER, MAX_TENSORS = 256 << 20, 10_000_000
 
 
@@ -69,13 +71,14 @@ class ReadFile:
 
 
 @contextmanager
-def for_gpu(dtype: torch.dtype) -> Iterator[None]:
-    """Inside, files are read for places of `dtype` on a GPU."""
-    token = _place_dtype.set(dtype)
+def for_gpu(dtype: torch.dtype, arena: Arena | None = None) -> Iterator[None]:
+    """Inside, files are read for places of `dtype` on a GPU, into the arena where it has room."""
+    tokens = _place_dtype.set(dtype), _arena.set(arena)
     try:
         yield
     finally:
-        _place_dtype.reset(token)
+        _place_dtype.reset(tokens[0])
+        _arena.reset(tokens[1])
 
 
 def _read_data(fd: int, start: int, size: int, *, pinned: bool) -> torch.Tensor:
@@ -110,6 +113,9 @@ def _cast(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, tor
 
 
 def _empty(count: int, dtype: torch.dtype, *, pinned: bool) -> torch.Tensor:
+    arena = _arena.get() if pinned else None
+    if arena is not None and (data := arena.take(count * dtype.itemsize)) is not None:
+        return data.view(dtype)
     return torch.empty(count, dtype=dtype, pin_memory=pinned)
 
 
@@ -223,8 +229,8 @@ def whole_too(manager: Any) -> None:
     manager.packed_modules_mapping = {name: [*parts, name] for name, parts in known.items()}
 
 
-def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
-    """Read a folder into vLLM's packed form, in memory of its own (see `file`).
+def read_adapter(worker_manager: Any, adapter_id: int, path: str, arena: Arena | None = None) -> Any:
+    """Read a folder into vLLM's packed form, in memory of its own; on a GPU's host in the arena, if there is one.
 
     Raises ValueError with every fault, one a line.
     """
@@ -237,7 +243,7 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
     manager = worker_manager._adapter_manager
     templates = worker_manager.__dict__.setdefault("roundhouse_templates", Templates())
     on_gpu = manager.device.type == "cuda"
-    with for_gpu(manager.lora_config.lora_dtype) if on_gpu else nullcontext():
+    with for_gpu(manager.lora_config.lora_dtype, arena) if on_gpu else nullcontext():
         layout = _layout(folder)
         if (template := templates.find(layout.key)) is not None and are_marked(folder / name for name in FILES):
             return template.fill(adapter_id, _read_data_again(folder, layout))

@@ -21,11 +21,15 @@ to the thread.
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from models.chat.vllm import variables
+from models.chat.vllm.adapters.arena import Arena, cuda_arena
 from models.chat.vllm.adapters.gpu_copy import GpuCopier, gpu_copier
 from models.chat.vllm.adapters.read import read_adapter, size, whole_too, widths
 from models.chat.vllm.core import Outcome, faults
@@ -38,6 +42,9 @@ SET_THREADS = torch.set_num_threads
 SMALL = 1 << 20
 """Bytes of an adapter up to which a CPU writes it into its place on the engine's loop."""
 
+
+BEING_READ = 2
+"""Blocks of the arena for a file that is read, beside those of staged adapters: the first of a layout is read twice."""
 
 MOST_THREADS = 4
 """Torch's threads to scale and check an adapter that is read on a GPU's host."""
@@ -52,6 +59,20 @@ class _State:
         self.staging: dict[int, Future[Any]] = {}
         self.placing: dict[int, tuple[int, Future[None]]] = {}
         self.gpu_copier: GpuCopier | None = gpu_copier(manager) if on_gpu else None
+        self.arena: Arena | None = None
+        if self.gpu_copier is not None and os.environ.get(variables.ARENA) == "1":
+            self.use_arena(cuda_arena(manager.capacity + BEING_READ, self.gpu_copier.place_bytes))
+
+    def use_arena(self, arena: Arena) -> None:
+        """Stage in this arena, and have it told of copies."""
+        assert self.gpu_copier is not None
+        self.arena = self.gpu_copier.arena = arena
+
+    def make_spare(self) -> None:
+        """Pin the next adapter's memory, in the thread that reads."""
+        if self.arena is not None:
+            with suppress(RuntimeError):  # the engine is being closed
+                self.threads.submit(self.arena.make_spare)
 
     def close(self) -> None:
         """End the thread; a reading that was called off may go on still."""
@@ -86,7 +107,8 @@ def _vacate(manager: Any, adapter_id: int) -> None:
 
 
 def _read(state: _State, worker_manager: Any, adapter_id: int, path: str) -> Any:
-    lora = read_adapter(worker_manager, adapter_id, path)
+    lora = read_adapter(worker_manager, adapter_id, path, state.arena)
+    state.make_spare()
     lora.roundhouse_sources = state.gpu_copier.sources_of(lora) if state.gpu_copier else None
     return lora
 

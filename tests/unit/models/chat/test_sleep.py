@@ -1,13 +1,16 @@
 """What happens around vLLM's sleep, in which order, with a scripted vLLM: the device's bytes are made up here."""
 
 import json
+import weakref
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from models.chat import sleep
 from models.chat.sleep import Sleeper
+from models.chat.vllm.cuda import sleep_memory
 from models.messages import MemoryFootprint
 from registry.errors import EngineFailed
 
@@ -22,6 +25,7 @@ class ScriptedVllm:
         self.asleep = False
         self.free, self.leaks, self.pinned = 50 * GIB, 0, 0
         self.words = "the same words"
+        self.blocks, self.no_memory = 0, False
         self.stays_asleep = False
         self.cache_in_use = False
         self.engine_core = self
@@ -30,6 +34,9 @@ class ScriptedVllm:
         if name == "sleep_facts":
             return [20 * GIB, 16 * GIB, self.free, self.pinned]
         self.log.append(name)
+        if name == "prepare_sleep":
+            self.blocks += arguments == [True]
+            return [sleep_memory.FAILED if self.no_memory else self.blocks, 3]
         return ["done"]
 
     async def reset_prefix_cache(self) -> bool:
@@ -115,3 +122,79 @@ async def test_what_does_not_wake_or_cannot_be_emptied_is_an_error(vllm: Scripte
     vllm.stays_asleep = True
     with pytest.raises(EngineFailed, match="did not wake"):
         await one.up()
+
+
+async def test_its_memory_is_pinned_a_block_at_a_time_while_nothing_runs(
+    vllm: ScriptedVllm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleep, "TICK", 0.0)
+    one, looks = sleeper(vllm), iter([True] * 9 + [False] + [True] * 10 + [False] + [True] * 11)
+    await one.expected()
+    await one.prepare(lambda: next(looks))
+    assert vllm.blocks == 3
+    assert list(looks) == [], "nine quiet looks are too few, and each request begins the count again"
+    await one.down()
+    assert vllm.log[-4:] == ["forget", "reset", "prepare_sleep", "sleep 1"], "what is held goes before the sleep"
+
+
+async def test_without_host_memory_a_sleep_is_not_prepared_and_goes_on(
+    vllm: ScriptedVllm, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "roundhouse.chat")
+    monkeypatch.setattr(sleep, "TICK", 0.0)
+    vllm.no_memory = True
+    one = sleeper(vllm)
+    await one.expected()
+    await one.prepare(lambda: True)
+    assert "not enough host memory" in caplog.text
+    assert (await one.down()).host_bytes == 19 * GIB
+
+
+class Blocks:
+    """What is pinned and alive; `most` blocks fit."""
+
+    def __init__(self, most: int = 9) -> None:
+        self.alive: list[int] = []
+        self.most = most
+
+    def pinned(self, size: int) -> object:
+        if len(self.alive) >= self.most:
+            raise RuntimeError("CUDA error: out of memory")
+        block = Block()
+        self.alive.append(size)
+        weakref.finalize(block, self.alive.remove, size)
+        return block
+
+
+class Block:
+    """Stands for a tensor."""
+
+
+def test_blocks_are_held_until_all_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else torch would give out the first one again for the second."""
+    memory = Blocks()
+    monkeypatch.setattr(sleep_memory, "pinned", memory.pinned)
+    blocks = sleep_memory.SleepBlocks([4, 16, 4])
+    assert blocks.pin_next() == [1, 3]
+    assert memory.alive == [16], "the largest first"
+    assert blocks.pin_next() == [2, 3]
+    assert memory.alive == [16, 4]
+    assert blocks.pin_next() == [3, 3]
+    assert memory.alive == []
+    assert blocks.pin_next() == [3, 3]
+
+
+def test_what_is_held_goes_when_the_sleep_begins_or_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, core = Blocks(most=1), SimpleNamespace()
+    monkeypatch.setattr(sleep_memory, "pinned", memory.pinned)
+    monkeypatch.setattr(sleep_memory, "kept_blocks", lambda: [8, 8])
+    assert sleep_memory.prepare_sleep(core, True) == [1, 2]
+    assert sleep_memory.prepare_sleep(core, False) == [0, 0]
+    assert memory.alive == []
+    memory.alive.append(1)
+    assert sleep_memory.prepare_sleep(core, True) == [sleep_memory.FAILED, 2]
+    assert memory.alive == [1]
+
+
+def test_without_cuda_there_is_nothing_to_prepare() -> None:
+    assert sleep_memory.prepare_sleep(SimpleNamespace(), True) == [0, 0]

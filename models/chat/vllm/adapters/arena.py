@@ -1,0 +1,124 @@
+"""Host memory for staged adapters beside a GPU: blocks of one size, pinned once and used again.
+
+Torch pins a block for each adapter, of a power of two: 128 MiB for 84 MB, and tens of milliseconds for each the first
+time. Here the memory is one mapping with pages of 2 MiB, and a block is as large as a place. It is pinned a block at a
+time, one ahead of need, so that the first adapter is staged as fast as any later one.
+
+| a block        | until                                                                                    |
+|----------------|------------------------------------------------------------------------------------------|
+| not made       | it is needed, or the one before it was taken                                              |
+| free           | `take`                                                                                    |
+| taken          | nothing refers to its memory any more, however its tensors were passed on                 |
+| given back     | the last copy out of it has ended: torch does not know this memory, so it has an event    |
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+
+log = logging.getLogger("roundhouse.chat")
+PAGE = 2 << 20
+NO_RESERVE = 0x4000
+"""MAP_NORESERVE, which Python's mmap does not name: pages count as they are used."""
+PORTABLE = 1
+"""cudaHostRegisterPortable."""
+
+
+class CopyEvent(Protocol):
+    """As torch.cuda.Event."""
+
+    def record(self) -> None: ...
+    def query(self) -> bool: ...
+
+
+class Arena:
+    """`take` and `make_spare` are for one thread, `copied` for the thread that copies.
+
+    Args:
+        count: blocks, at most.
+        size: bytes of a block.
+        pin: pins bytes at an address. Raises RuntimeError.
+        new_event: an event of the stream that is current where it is recorded.
+    """
+
+    def __init__(
+        self, count: int, size: int, pin: Callable[[int, int], None], new_event: Callable[[], CopyEvent]
+    ) -> None:
+        self.size = -(-size // PAGE) * PAGE
+        self._count, self._pin, self._new_event = count, pin, new_event
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
+        memory = mmap.mmap(-1, (count * self.size) + PAGE, flags=flags)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        values = np.frombuffer(memory, dtype=np.uint8)
+        self._values = values[-values.ctypes.data % PAGE :]
+        self._free: deque[int] = deque()
+        self._events: dict[int, CopyEvent] = {}
+        self.made = 0
+        """Blocks that are pinned."""
+
+    def take(self, count: int) -> torch.Tensor | None:
+        """Memory of `count` bytes, (count,) uint8; None: they are too many, or no block is free."""
+        if count > self.size:
+            return None
+        number = self._next_free()
+        if number is None and self._make():
+            number = self._next_free()
+        if number is None:
+            return None
+        start = number * self.size
+        values = self._values[start : start + count]
+        weakref.finalize(values, self._free.append, number).atexit = False  # torch keeps it as long as any tensor of it
+        return torch.from_numpy(values)
+
+    def make_spare(self) -> None:
+        """Pin a block ahead of need, unless one is free."""
+        if not self._free:
+            self._make()
+
+    def copied(self, data: torch.Tensor) -> None:
+        """A copy of these bytes to the device has been enqueued on the current stream."""
+        number, offset = divmod(data.data_ptr() - self._values.ctypes.data, self.size)
+        if 0 <= number < self.made and data.nbytes:
+            assert not offset, "a block is copied from its beginning"
+            if (event := self._events.get(number)) is None:
+                event = self._events[number] = self._new_event()
+            event.record()
+
+    def _next_free(self) -> int | None:
+        for _ in range(len(self._free)):
+            number = self._free.popleft()
+            event = self._events.get(number)
+            if event is None or event.query():
+                return number
+            self._free.append(number)
+        return None
+
+    def _make(self) -> bool:
+        if self.made >= self._count:
+            return False
+        try:
+            self._pin(self._values.ctypes.data + self.made * self.size, self.size)
+        except RuntimeError as error:
+            log.warning("no more memory for adapters can be pinned in one piece", extra={"cause": str(error)})
+            self._count = self.made
+            return False
+        self._free.append(self.made)
+        self.made += 1
+        return True
+
+
+def cuda_arena(count: int, size: int) -> Arena:
+    """For copies to the current CUDA device."""
+    return Arena(count, size, _register, torch.cuda.Event)
+
+
+def _register(address: int, count: int) -> None:
+    torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(address, count, PORTABLE))  # type: ignore[no-untyped-call]
