@@ -95,7 +95,8 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         """Set up our path to the model; returns the library's own vectors for PROBE, which warm up, too."""
         expected = _library_answer(model, PROBE)  # before Tokens, which sets truncation
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
-        self._embedder = Embedder(model, tokens, self._device, packs(recipe))
+        unpadded = self._device != "cpu" and bool(recipe.engine.flags.get("unpadded", False))
+        self._embedder = Embedder(model, tokens, self._device, packs(recipe), unpadded=unpadded)
         self._prompts, self._default = dict(model.prompts), model.default_prompt_name
         return expected
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.text.bert import Bert, of_embedder
+from models.text.loading import first_position
 from models.text.tokens import Ids, Tokens
 
 Row = npt.NDArray[np.float32]
@@ -36,20 +37,33 @@ def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any
     return features
 
 
+def joined(inputs: Sequence[Ids], transformer: Any, first_position: int, device: str) -> dict[str, Any]:
+    """Features of inputs one behind another, 1 x all tokens, as the library makes them for FlashAttention."""
+    features = dict(transformer.data_collator([{"input_ids": given.ids} for given in inputs], return_tensors="pt"))
+    features.pop("labels", None)
+    features["position_ids"] = features["position_ids"] + first_position
+    return {
+        name: value.to(device, non_blocking=True) if hasattr(value, "to") else value for name, value in features.items()
+    }
+
+
 class Embedder:
     """`model`: a SentenceTransformer. `skips_prompt`: pooling leaves prompts out.
 
-    `packs`: run without padding if the model is one that `models.text.bert` knows; `packed` tells whether it does.
+    `packs`: run without padding if the model is one that `models.text.bert` knows. `unpadded`: the same by the
+    library's FlashAttention, if it is loaded with that. `packed` tells whether either does.
     """
 
-    def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
+    def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False, *, unpadded: bool = False) -> None:
         self.model, self.tokens, self.device = model, tokens, device
         self.bert: Bert | None = of_embedder(model, device) if packs else None
+        self.joins = unpadded and self.bert is None and bool(getattr(model[0], "can_flatten_inputs", False))
+        self._first_position = first_position(model[0].model) if self.joins else 0
         self.skips_prompt = any(getattr(module, "include_prompt", True) is False for module in model)
 
     @property
     def packed(self) -> bool:
-        return self.bert is not None
+        return self.bert is not None or self.joins
 
     def run(self, inputs: Sequence[Ids]) -> list[Row]:
         """One vector per input. Prompts of different lengths run apart if pooled out."""
@@ -66,7 +80,12 @@ class Embedder:
         import torch
 
         with torch.inference_mode():
-            features = tensors(inputs, self.tokens, self.device) if self.bert is None else self.bert.features(inputs)
+            if self.bert is not None:
+                features = self.bert.features(inputs)
+            elif self.joins:
+                features = joined(inputs, self.model[0], self._first_position, self.device)
+            else:
+                features = tensors(inputs, self.tokens, self.device)
             if prompt:
                 features["prompt_length"] = prompt
             if self.bert is None:

@@ -65,6 +65,8 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
         arguments["device_map"] = "meta"
     if "attn_implementation" in flags:
         arguments["attn_implementation"] = flags["attn_implementation"]
+    elif device.startswith("cuda") and flags.get("unpadded") and _has_variable_lengths():
+        arguments["attn_implementation"] = "flash_attention_2"
     if not flags.get("trust_remote_code"):
         missing_config.refuse_other_functions(path)
     with missing_config.collect_missing_weights() as missing:
@@ -81,6 +83,16 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     missing_config.refuse_without_vocabulary(model.tokenizer, path)
     missing_config.lend_padding(model.tokenizer, vocabulary_of(model))
     return model.eval().requires_grad_(False)
+
+
+def _has_variable_lengths() -> bool:
+    """Whether attention over inputs of several lengths without padding is installed."""
+    from transformers.utils import is_flash_attn_2_available
+
+    if is_flash_attn_2_available():
+        return True
+    _log.warning("flash-attn is not installed: this model runs with padding, whatever `unpadded` says")
+    return False
 
 
 def packs(recipe: Recipe) -> bool:
@@ -140,7 +152,7 @@ def context_of(recipe: Recipe, model: Any) -> int:
     """Tokens that the model takes. EngineFailed if the recipe wants more."""
     network = model[0].model
     positions = getattr(network.config, "max_position_embeddings", None)
-    most = positions - _first_position(network) if positions else None
+    most = positions - first_position(network) if positions else None
     text_options = getattr(model[0], "processing_kwargs", {}).get("text", {})
     own: int | None = text_options.get("max_length", model.max_seq_length)
     if own is None or own > NO_LIMIT:
@@ -152,7 +164,7 @@ def context_of(recipe: Recipe, model: Any) -> int:
     return recipe.context_length or own
 
 
-def _first_position(network: Any) -> int:
+def first_position(network: Any) -> int:
     """Position of the first token: in RoBERTa after the padding's, else 0.
 
     Told from the layers, as sentence-transformers does it: `registry.files.context` has only names to go by.
