@@ -24,36 +24,57 @@ class LimitBlock:
 
     def __init__(self) -> None:
         self.window = 0
+        """Of the newest block; 0: there was none yet."""
         self.left = 0
+        """Below 0: requests used more than they had reserved, and the next block makes up for it."""
         self._ends = self._used = 0.0
 
     def add(self, amount: int, window: int, seconds: float, now: float) -> None:
         """Take in what was granted, in a window that lasts for so many seconds from now on."""
         if window != self.window:
-            self.window, self.left = window, 0
+            debt = min(0, self.left) if self.window == 0 else 0
+            self.window, self.left = window, debt
         self.left += amount
         self._ends, self._used = now + seconds, now
 
-    def reserve(self, amount: int, now: float) -> bool:
-        """Use a part of it; False: it has not so much, or its window is over."""
-        if now >= self._ends:
-            self.left = 0
-        if amount > self.left:
-            return False
+    def seconds_left(self, now: float) -> float:
+        """Until the window ends."""
+        return max(0.0, self._ends - now)
+
+    def missing(self, amount: int, now: float) -> int:
+        """What a request needs beside what is here."""
+        self._turn(now)
+        return max(0, amount - self.left)
+
+    def charge(self, amount: int, now: float) -> None:
+        """Use so much, whether or not it is here."""
+        self._turn(now)
         self.left -= amount
         self._used = now
+
+    def reserve(self, amount: int, now: float) -> bool:
+        """Use a part of it; False: it has not so much, or its window is over."""
+        if self.missing(amount, now):
+            return False
+        self.charge(amount, now)
         return True
 
     def release(self, amount: int, window: int) -> None:
-        """Take back what a request reserved in a window and did not use."""
+        """Take back what a request reserved in a window and did not use; below 0: what it used beyond that."""
         if window == self.window:
             self.left += amount
 
     def idle(self, now: float) -> int:
         """What has to go back; it is not here any more then."""
-        if now >= self._ends:
-            self.left = 0
-        if not self.left or now - self._used < IDLE_SECONDS:
-            return 0
-        amount, self.left = self.left, 0
+        self._turn(now)
+        return self.surplus(0) if now - self._used >= IDLE_SECONDS else 0
+
+    def surplus(self, most: int) -> int:
+        """What is here beyond so much; it is not here any more then."""
+        amount = max(0, self.left - most)
+        self.left -= amount
         return amount
+
+    def _turn(self, now: float) -> None:
+        if self.window and now >= self._ends:
+            self.left = 0

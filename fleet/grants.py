@@ -3,6 +3,8 @@
 Every call waits for the database: use a thread.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
@@ -10,11 +12,18 @@ from sqlalchemy.dialects import postgresql
 
 from fleet.blocks import SHARES, block_size
 from fleet.membership.tables import BLOCKS
-from registry.storage.database import Database
+from registry.storage.database import Database, translate_errors
 
 Period = Literal["minute", "day", "month"]
-LONGEST = 40 * 86_400
-"""Seconds after which no window is under way any more."""
+KEPT_SECONDS = 3600
+"""A window's row stays for so long after its end."""
+
+
+class Spent(NamedTuple):
+    """What a limit had used before its first block: it was set in mid-window."""
+
+    window: int = 0
+    amount: int = 0
 
 
 class Grant(NamedTuple):
@@ -24,6 +33,8 @@ class Grant(NamedTuple):
     """When it began, in seconds since the epoch by the database's clock: its name, not a time to compare."""
     seconds: float
     """Until the window ends."""
+    granted: int
+    """To all servers, with this."""
 
 
 class BlockTable:
@@ -32,35 +43,61 @@ class BlockTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def take(self, limit: str, capacity: int, reservation: int, nodes: int, period: Period, zone: str = "UTC") -> Grant:
+    def take(
+        self,
+        limit: str,
+        capacity: int,
+        reservation: int,
+        nodes: int,
+        period: Period,
+        zone: str = "UTC",
+        spent: Spent | None = None,
+    ) -> Grant:
         """Take a block of what is left in the present window. Raises Unavailable.
 
         Args:
             reservation: of the request that needs it, beside what this server has.
             nodes: that take blocks.
             zone: in which days and months begin.
+            spent: counts in its window, if no server has taken a block of that yet.
         """
         begin, end = _window(period, zone)
         left = sa.func.greatest(0, sa.literal(capacity, sa.BigInteger) - BLOCKS.c.granted)
         share = sa.func.least(capacity // (SHARES * nodes), left // (2 * nodes))
         block = sa.func.least(left, sa.func.greatest(reservation, share))
-        first = block_size(capacity, 0, reservation, nodes)
-        values = {"limit_id": limit, "window": begin, "capacity": capacity, "granted": first, "taken": first}
+        used = min(capacity, spent.amount) if spent is not None else 0
+        since = -1 if spent is None else spent.window
+
+        def first(granted: int) -> int:
+            return block_size(capacity, granted, reservation, nodes)
+
+        values = {
+            "limit_id": limit, "window": begin, "capacity": capacity, "ends": sa.cast(end, sa.BigInteger),
+            "granted": sa.case((begin == since, used + first(used)), else_=first(0)),
+            "taken": sa.case((begin == since, first(used)), else_=first(0)),
+        }  # fmt: skip
         statement = postgresql.insert(BLOCKS).values(values)
         statement = statement.on_conflict_do_update(
             index_elements=["limit_id", "window"],
             set_={"capacity": capacity, "granted": BLOCKS.c.granted + block, "taken": block},
         )
-        now = sa.func.extract("epoch", sa.func.statement_timestamp())
-        with self._database.write() as connection:
-            row = connection.execute(statement.returning(BLOCKS.c.taken, BLOCKS.c.window, end - now)).one()
-        return Grant(row[0], row[1], max(0.0, float(row[2])))
+        returning = statement.returning(BLOCKS.c.taken, BLOCKS.c.window, end - _now(), BLOCKS.c.granted)
+        with self._statement() as connection:
+            row = connection.execute(returning).one()
+        return Grant(row[0], row[1], max(0.0, float(row[2])), row[3])
 
     def give_back(self, limit: str, window: int, amount: int) -> None:
         """Let others have what is left of a block. Raises Unavailable."""
         where = (BLOCKS.c.limit_id == limit) & (BLOCKS.c.window == window)
-        with self._database.write() as connection:
+        with self._statement() as connection:
             connection.execute(sa.update(BLOCKS).where(where).values(granted=BLOCKS.c.granted - amount))
+
+    def levels(self, limits: Sequence[str]) -> Mapping[str, Grant]:
+        """What servers have taken of limits in windows that are under way; `amount` is 0. Raises Unavailable."""
+        columns = (BLOCKS.c.limit_id, BLOCKS.c.window, BLOCKS.c.ends - _now(), BLOCKS.c.granted)
+        query = sa.select(*columns).where(BLOCKS.c.limit_id.in_(limits), BLOCKS.c.ends > _now())
+        with self._statement() as connection:
+            return {row[0]: Grant(0, row[1], float(row[2]), row[3]) for row in connection.execute(query)}
 
     def granted(self, limit: str) -> int:
         """What servers have taken in the limit's newest window. Raises Unavailable."""
@@ -69,17 +106,24 @@ class BlockTable:
             return int(connection.execute(query).scalar() or 0)
 
     def prune(self) -> int:
-        """Remove windows that are over for long. Returns how many. Raises Unavailable."""
-        now = sa.func.extract("epoch", sa.func.statement_timestamp())
-        with self._database.write() as connection:
-            return connection.execute(sa.delete(BLOCKS).where(BLOCKS.c.window < now - LONGEST)).rowcount
+        """Remove windows that are over. Returns how many. Raises Unavailable."""
+        with self._statement() as connection:
+            return connection.execute(sa.delete(BLOCKS).where(BLOCKS.c.ends < _now() - KEPT_SECONDS)).rowcount
+
+    @contextmanager
+    def _statement(self) -> Iterator[sa.Connection]:
+        """For one statement, which its row keeps apart from others: it does not wait for the fleet's other writers."""
+        with translate_errors(), self._database.engine.begin() as connection:
+            yield connection
+
+
+def _now() -> sa.ColumnElement[float]:
+    """When the statement begins: one time for all of its parts."""
+    return sa.cast(sa.func.extract("epoch", sa.func.statement_timestamp()), sa.Double)
 
 
 def _window(period: Period, zone: str) -> tuple[sa.ColumnElement[int], sa.ColumnElement[float]]:
-    """Begin and end of the present window, in seconds since the epoch.
-
-    By the time at which the statement begins, which is one for all of its parts.
-    """
+    """Begin and end of the present window, in seconds since the epoch."""
     local = sa.func.timezone(zone, sa.func.statement_timestamp())
     begin = sa.func.date_trunc(period, local)
     end = begin + sa.cast(f"1 {period}", postgresql.INTERVAL)

@@ -67,6 +67,11 @@ class MemberTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @property
+    def database(self) -> Database:
+        """The fleet's, for its other tables."""
+        return self._database
+
     def check(self, new: NewMember) -> None:
         """Raises Conflict if `join` would."""
         with self._database.read() as connection:

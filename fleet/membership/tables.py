@@ -31,5 +31,7 @@ BLOCKS = sa.Table(
     sa.Column("capacity", sa.BigInteger, nullable=False),
     sa.Column("granted", sa.BigInteger, nullable=False),
     sa.Column("taken", sa.BigInteger, nullable=False),
+    sa.Column("ends", sa.BigInteger, nullable=False, server_default="0"),
 )
-"""window: when it began, in seconds since the epoch. taken: by the last statement, which reads it there."""
+"""window, ends: when it begins and ends, in seconds since the epoch. taken: by the last statement, which reads it
+there."""

@@ -186,7 +186,7 @@ class Gateway:
         target, *embeds = self.dispatcher.embedding_call(router, text) or (Target(spec.id, spec.id, router.tag),)
         request.attempt.target = replace(target, requested=spec.id)
         request.understood(ModelRef(Task.EMBED, spec.id), lambda _: embeds)
-        self._limits.admit(request, lambda _: None)
+        await self._limits.admit(request, lambda _: None)
         if (begun := self._ledger.begin(request, request.attempt.target)) is not None:
             await begun
         _, decision = await self.dispatcher.explain(router, endpoint, calls, model_ref, request)
@@ -206,14 +206,14 @@ class Gateway:
         return replace(target, requested=chosen.requested, routed=chosen.routed)
 
     # --- admit ------------------------------------------------------------------------------------------------------
-    def admit(self, request: Request) -> None:
-        """Reserve an attempt's use within the team's and key's limits, or LimitExceeded.
+    async def admit(self, request: Request) -> None:
+        """Reserve an attempt's use within the team's and key's limits, or LimitExceeded, Unavailable.
 
         Another server that runs the request reserves it there.
         """
         if request.target is not None and self.is_relayed(request.target):
             return
-        self._limits.admit(request, self.context_length)
+        await self._limits.admit(request, self.context_length)
 
     def levels(self, request: Request) -> Mapping[str, tuple[int, int, float]]:
         """By kind of limit: the limit, what remains, seconds until all is there again."""

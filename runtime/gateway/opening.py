@@ -74,6 +74,7 @@ from tenants.watch import Administration, KeyWatch
 
 if TYPE_CHECKING:  # a server without keys loads no database, one without a fleet nothing of it
     from fleet.membership.members import MemberTable
+    from fleet.shared_limits import SharedLimits
     from registry.storage.database import Database
     from runtime.gateway.peers.opening import FleetParts
     from tenants.sign_in.flow import SignIn
@@ -116,7 +117,9 @@ class _Rooms:
         self.ledger, self.metrics = Ledger(settings.data_dir, settings.currency), Metrics()
         count = LimitMetrics(self.metrics).count
         merged = sizes_of_merged(settings.data_dir / MERGED)
-        self.limiter, self.storage_limiter = Limiter(count), StorageLimiter(count, merged=merged)
+        self.shared_limits = None if settings.fleet is None else _shared_limits()
+        self.limiter = Limiter(count, source=self.shared_limits)
+        self.storage_limiter = StorageLimiter(count, merged=merged)
         self.queue_limiter = QueueLimiter(count)
         self.limits = LimitLoader(self.limiter, self.ledger, self.storage_limiter, self.queue_limiter)
         sign_in = None if settings.oidc is None else _sign_in(settings.oidc)
@@ -190,11 +193,14 @@ class _Rooms:
         self.provider_store = ProviderStore(settings.data_dir / "providers", names, self.providers, documents.providers)
         await asyncio.to_thread(self.provider_store.open)
         if members is not None:
+            from fleet.grants import BlockTable
             from runtime.gateway.peers.opening import open_fleet
             from runtime.gateway.peers.reporting import Reporter
 
             self.fleet = open_fleet(settings, members, names)
             fleet, own = self.fleet.fleet, self.fleet.fleet.own
+            if self.shared_limits is not None:
+                self.shared_limits.open(BlockTable(members.database), fleet.nodes, own.name)
             if not settings.front:
                 fleet.reporter = Reporter(
                     own.name, own.address, names, self.models, self.residency, device,
@@ -302,6 +308,8 @@ class _Rooms:
         return await asyncio.to_thread(members_of, self.settings)
 
     async def close(self) -> None:
+        if self.shared_limits is not None:
+            await self.shared_limits.close()
         if self.fleet is not None:
             await self.fleet.fleet.close()
         await self.batches.close()
@@ -358,6 +366,12 @@ class _Rooms:
 
     def _recipe_faults(self) -> Sequence[str]:
         return self.model_set.faults
+
+
+def _shared_limits() -> "SharedLimits":
+    from fleet.shared_limits import SharedLimits
+
+    return SharedLimits()
 
 
 def _sign_in(file: Path) -> "SignIn":

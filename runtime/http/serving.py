@@ -127,7 +127,7 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
     target = await gateway.choose(request)
     if parsed.left_out and (request.context.preference.strict or target.is_strict):
         raise no_effect_error(parsed.left_out[0])
-    gateway.admit(request)
+    await gateway.admit(request)
     is_line = request.context.line is not None
     if is_line and parsed.stream:
         raise BadRequest("A line of a batch has no stream: leave 'stream' out.", param="stream")
@@ -182,7 +182,7 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
     is_further: an attempt after the first, which limits admit for itself.
     """
     if is_further:
-        gateway.admit(request)
+        await gateway.admit(request)
     assert request.target is not None, "it has been chosen"
     warned: dict[str, str] = {}
     head, is_whole, rest = None, False, b""
@@ -242,7 +242,7 @@ async def _relayed(gateway: Gateway, request: Request, *, is_further: bool = Fal
 async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
     """One attempt at a line of a batch. The ledger commits its end together with the whole answer."""
     if is_further:
-        gateway.admit(request)
+        await gateway.admit(request)
     assert request.target is not None, "it has been chosen"
     head, body = None, bytearray()
     events = _events(gateway, request, {})

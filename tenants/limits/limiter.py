@@ -9,14 +9,12 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 from registry.base.wording import plain
-from registry.errors import BudgetExceeded, LimitExceeded, Refusal
 from tenants.caller import Caller
-from tenants.limits.meters import Budget, Concurrency, Hold, LimitLevel, Meter, Rate
+from tenants.limits.meters import Budget, Concurrency, Hold, LimitLevel, Meter, MeterSource, Rate, SharedMeter
 from tenants.limits.records import Kind, Limit, Mode, period_of
+from tenants.limits.refusals import BindingLimit, refusal, unknown
 
 log = logging.getLogger("roundhouse.tenants")
-CONTENTION = 60.0
-"""Longest Retry-After in seconds for limits that other requests may free."""
 UTC, DAY = ZoneInfo("UTC"), 86_400
 OnLimit = Callable[[Limit, str], None]
 """Called with a binding limit and `refused`, `warned` or `shadow`."""
@@ -62,6 +60,8 @@ class _LimitMeter:
     meter: Meter
     zone: ZoneInfo
     """In which a budget's days begin."""
+    shared: SharedMeter | None = None
+    """The meter, where other servers use the limit, too."""
     warned: int = -1
     """Period of a budget, or day, of the last warning in the log."""
 
@@ -111,15 +111,19 @@ class Admission:
 
 
 class Limiter:
-    """Made without any limits; `replace` gives it those that there are now."""
+    """Made without any limits; `replace` gives it those that there are now.
+
+    source: of meters that this server shares with others; None: limits are its own.
+    """
 
     def __init__(
         self,
         on_limit: OnLimit = lambda _limit, _what: None,
         clock: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], float] = time.time,
+        source: MeterSource | None = None,
     ) -> None:
-        self._on_limit, self._clock, self._wall = on_limit, clock, wall
+        self._on_limit, self._clock, self._wall, self._source = on_limit, clock, wall, source
         self._metered: dict[tuple[str, str], list[_LimitMeter]] = {}
         self._running: dict[int, Admission] = {}
         self._ended: list[tuple[Admission, Amounts]] | None = None
@@ -128,7 +132,36 @@ class Limiter:
     def is_empty(self) -> bool:
         return not self._metered
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether `prepare` comes before `admit`."""
+        return self._source is not None
+
     # --- a request --------------------------------------------------------------------------------------------------
+    async def prepare(
+        self,
+        caller: Caller,
+        model: str,
+        most: Amounts,
+        before: Admission | None = None,
+        *,
+        spends_only: bool = False,
+    ) -> None:
+        """Take what this server lacks of shared limits. `admit` decides, with the same arguments, and at once.
+
+        Another request may use what was taken for this one: then it takes more, until there is no more.
+        """
+        while True:
+            meters = self._meters_of(caller, model, () if before is None else before.counted, spends_only)
+            lacking = [
+                (one.shared, amount)
+                for one in meters
+                if one.shared is not None
+                and one.shared.wait(amount := one.amount_to_reserve(most), self._clock()) not in (0.0, None)
+            ]
+            if not lacking or not all([await meter.prepare(amount) for meter, amount in lacking]):
+                return
+
     def admit(
         self,
         caller: Caller,
@@ -146,16 +179,19 @@ class Limiter:
         admission = Admission(caller, model, most, spends_only=spends_only)
         if before is not None:
             admission.share(before)
-        held_ids = {id(one) for one, _ in admission.counted}
-        meters = [one for one in self._of(caller.team, caller.metered, model) if id(one) not in held_ids]
-        if spends_only:
-            meters = [one for one in meters if one.limit.kind.is_spend]
+        meters = self._meters_of(caller, model, admission.counted, spends_only)
         waits = [(one, one.meter.wait(one.amount_to_reserve(most), now)) for one in meters]
         binding = [(one, wait) for one, wait in waits if wait != 0.0 and one.limit.mode is Mode.ENFORCE]
         if binding:
             for one, _ in binding:
                 self._on_limit(one.limit, "refused")
-            raise _refusal(binding, most, now, self.levels(caller, model))
+            if all(one.shared is not None and one.shared.is_unknown and wait is not None for one, wait in binding):
+                raise unknown(binding[0][0].limit)
+            named = [
+                BindingLimit(one.limit, one.meter.level(now), one.amount_to_reserve(most), wait, one.shared is not None)
+                for one, wait in binding
+            ]
+            raise refusal(named, self.levels(caller, model), has_audio=most.audio_ms > 0)
         for one, wait in waits:
             if wait != 0.0 and one.limit.id not in admission.reported:
                 admission.reported.add(one.limit.id)
@@ -170,7 +206,11 @@ class Limiter:
         """Whether `admit` would let it in now."""
         now = self._clock()
         meters = (one for one in self._of(caller.team, caller.metered, model) if one.limit.mode is Mode.ENFORCE)
-        return all(one.meter.wait(one.amount_to_reserve(most), now) == 0.0 for one in meters)
+        return all(
+            one.meter.wait(amount := one.amount_to_reserve(most), now) == 0.0
+            or (one.shared is not None and amount <= one.meter.level(now).remaining)
+            for one in meters
+        )
 
     def settle(self, admission: Admission, used: Amounts, *, last: bool = True) -> None:
         """Once, whatever its end was; called again it does nothing. last: the request ends with it."""
@@ -203,6 +243,14 @@ class Limiter:
         now = self._clock()
         spends = (o for o in self._of(caller.team, caller.metered, model) if o.limit.kind.is_spend)
         return min((o.meter.level(now).remaining for o in spends if o.limit.mode is Mode.ENFORCE), default=None)
+
+    def _meters_of(
+        self, caller: Caller, model: str, counted: Sequence[tuple[_LimitMeter, Hold]], spends_only: bool
+    ) -> list[_LimitMeter]:
+        """Those of an attempt. counted: what earlier ones hold for the whole request."""
+        held_ids = {id(one) for one, _ in counted}
+        meters = [one for one in self._of(caller.team, caller.metered, model) if id(one) not in held_ids]
+        return [one for one in meters if one.limit.kind.is_spend] if spends_only else meters
 
     def _of(self, team: str, key: str | None, model: str) -> list[_LimitMeter]:
         both = (*self._metered.get(("team", team), ()), *(self._metered.get(("key", key), ()) if key else ()))
@@ -259,10 +307,8 @@ class Limiter:
             if one is None:
                 zone = zones.get(limit.subject, UTC)
                 one = self._begun(limit, zone, recent, (spent or {}).get(limit.id, 0), ended)
-            elif isinstance(one.meter, Rate):
+            else:
                 one.meter.change(limit.amount, now)
-            elif isinstance(one.meter, Concurrency | Budget):
-                one.meter.limit = limit.amount
             one.limit = limit
             self._metered.setdefault((limit.owner, limit.subject), []).append(one)
 
@@ -274,9 +320,8 @@ class Limiter:
         spent: int,
         ended: list[tuple[Admission, Amounts]],
     ) -> _LimitMeter:
-        now, meter = self._clock(), self._meter(limit, zone, spent)
-        one = _LimitMeter(limit, meter, zone)
-        if isinstance(meter, Rate):
+        now, one = self._clock(), self._meter(limit, zone, spent)
+        if isinstance(one.meter, Rate):
             meter = one.meter = Rate(limit.amount, now - 120 * 10**9)
             for past in recent:
                 if _is_of(limit, past.team, past.key, past.model):
@@ -290,10 +335,20 @@ class Limiter:
                 admission.hold(one, one.meter.take(one.amount_to_reserve(admission.most), now))
         return one
 
-    def _meter(self, limit: Limit, zone: ZoneInfo, spent: int) -> Meter:
+    def _meter(self, limit: Limit, zone: ZoneInfo, spent: int) -> _LimitMeter:
+        source = self._source
+        if limit.kind is Kind.AT_ONCE:
+            own = Concurrency(limit.amount) if source is None else source.concurrency(limit.amount)
+            return _LimitMeter(limit, own, zone)
+        if source is not None:
+            since = period_of(limit.kind, zone, self._wall())[0] if limit.kind.is_spend else 0
+            shared = source.meter(limit, zone, since, spent)
+            return _LimitMeter(limit, shared, zone, shared)
         if limit.kind.is_spend:
-            return Budget(limit.amount, partial(period_of, limit.kind, zone), spent, self._wall)
-        return Concurrency(limit.amount) if limit.kind is Kind.AT_ONCE else Rate(limit.amount, self._clock())
+            return _LimitMeter(
+                limit, Budget(limit.amount, partial(period_of, limit.kind, zone), spent, self._wall), zone
+            )
+        return _LimitMeter(limit, Rate(limit.amount, self._clock()), zone)
 
 
 def _goes_on(before: _LimitMeter | None, limit: Limit, zones: Mapping[str, ZoneInfo]) -> _LimitMeter | None:
@@ -314,45 +369,3 @@ def _counts(limit: Limit, admission: Admission) -> bool:
 
 def _is_of(limit: Limit, team: str, key: str, model: str) -> bool:
     return limit.subject == (team if limit.owner == "team" else key) and limit.counts(model)
-
-
-def _refusal(
-    binding: Sequence[tuple[_LimitMeter, float | None]], most: Amounts, now: int, levels: Mapping[Kind, LimitLevel]
-) -> LimitExceeded:
-    """Every limit that binds. Money first: it comes back last."""
-    spends = any(one.limit.kind.is_spend for one, _ in binding)
-    never = any(wait is None for _, wait in binding)
-    refusals, waits = [], [0.0]
-    for one, wait in binding:
-        limit, level = one.limit, one.meter.level(now)
-        again = level.seconds if wait is None else wait
-        waits.append(again if limit.kind.is_spend else min(CONTENTION, again))
-        unit = limit.kind.unit
-        reason = f"{limit.words} is {plain(limit.display_amount)}"
-        if wait is None:
-            may = "cost" if limit.kind.is_spend else "use"
-            lower = "send the recording in parts, or as WAV" if most.audio_ms else "lower max_tokens"
-            reason += f", and this request alone may {may} {plain(one.amount_to_reserve(most) / unit)}: {lower}"
-        elif limit.kind.is_spend:
-            cost = plain(one.amount_to_reserve(most) / unit)
-            reason += f", of which {plain(level.remaining / unit)} is left; this request may cost {cost}"
-        refusals.append(
-            Refusal(
-                limit.id,
-                limit.kind,
-                limit.owner,
-                limit.subject,
-                limit.display_amount,
-                level.remaining / unit,
-                again,
-                reason,
-            )
-        )
-    after = None if never else max(waits)
-    kind = BudgetExceeded if spends else LimitExceeded
-    error = kind(". ".join(one.reason for one in refusals) + ".", refusals, retry_after=after)
-    error.should_retry = not (spends or never)
-    if not spends and any(one.limit.kind is Kind.TOKENS for one, _ in binding):
-        error.type = "tokens"
-    error.levels = {kind.value: (level.limit, level.remaining, level.seconds) for kind, level in levels.items()}
-    return error

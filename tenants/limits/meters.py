@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+from zoneinfo import ZoneInfo
 
-from tenants.limits.records import MINUTE
+from tenants.limits.records import MINUTE, Limit
 
 SECOND = 1_000_000_000
 _WINDOW = MINUTE * SECOND
@@ -48,6 +49,33 @@ class Meter(Protocol):
         ...
 
     def level(self, now: int) -> LimitLevel: ...
+
+    def change(self, limit: int, now: int) -> None:
+        """Go on with another limit."""
+        ...
+
+
+class SharedMeter(Meter, Protocol):
+    """Of a limit that several servers use together: each takes parts of it, and lets requests into these."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nobody can tell now how much the others have left of it."""
+        ...
+
+    async def prepare(self, amount: int) -> bool:
+        """Take a part if there is too little here. Returns whether there is enough, until another request uses it."""
+        ...
+
+
+class MeterSource(Protocol):
+    """Makes the meters of a server that shares its limits with others."""
+
+    def meter(self, limit: Limit, zone: ZoneInfo, since: int, spent: int) -> SharedMeter:
+        """For a rate or a budget. since: when its present period began, in which so much was spent before."""
+        ...
+
+    def concurrency(self, limit: int) -> Meter: ...
 
 
 class Rate:
@@ -130,6 +158,9 @@ class Concurrency:
     def __init__(self, limit: int) -> None:
         self.limit, self._running, self._seconds = limit, 0, 1.0
 
+    def change(self, limit: int, now: int) -> None:
+        self.limit = limit
+
     def wait(self, amount: int, now: int) -> float | None:
         return 0.0 if self._running + amount <= self.limit else self._seconds
 
@@ -161,6 +192,9 @@ class Budget:
         self.begin, self._end = period(wall())
         self._spent_in = {self.begin: spent}
         """With what is reserved, by when a period began: a clock may be set back into one that was over."""
+
+    def change(self, limit: int, now: int) -> None:
+        self.limit = limit
 
     @property
     def spent(self) -> int:

@@ -80,6 +80,10 @@ class Fleet:
         await self._renew()
         self._task = asyncio.create_task(self._stay(), name="fleet")
 
+    def nodes(self) -> list[str]:
+        """Names of the nodes that are there, by the database's leases."""
+        return [one.name for one in self._present if one.role == "node"]
+
     def leave(self) -> None:
         """The server stops: others send no more requests. Returns at once."""
         self.is_leaving = self.is_draining = True

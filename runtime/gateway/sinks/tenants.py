@@ -161,21 +161,19 @@ class LimitSink:
     def __init__(self, limiter: Limiter, ledger: Ledger, audio_seconds: float) -> None:
         self._limiter, self._ledger, self._audio_seconds = limiter, ledger, audio_seconds
 
-    def admit(self, request: Request, context_of: Callable[[Target], int | None]) -> None:
-        """Reserve the most that the attempt can use. Raises LimitExceeded."""
+    async def admit(self, request: Request, context_of: Callable[[Target], int | None]) -> None:
+        """Reserve the most that the attempt can use. Raises LimitExceeded; Unavailable while that is not known."""
         attempt, target = request.attempt, request.target
         counts = self._ledger.is_enabled or not self._limiter.is_empty
         if not counts or target is None:
             return
         demand = demand_of(request.calls, context_of(target), self._audio_seconds)
         reserved = amounts(demand, target.price or FREE)
-        attempt.admission = self._limiter.admit(
-            request.context.caller,
-            target.model,
-            reserved,
-            attempt.admission,
-            spends_only=request.context.source == BATCH,  # rates are for people; a batch has bounds of its own
-        )
+        caller, before = request.context.caller, attempt.admission
+        is_line = request.context.source == BATCH  # rates are for people; a batch has bounds of its own
+        if self._limiter.is_shared:
+            await self._limiter.prepare(caller, target.model, reserved, before, spends_only=is_line)
+        attempt.admission = self._limiter.admit(caller, target.model, reserved, before, spends_only=is_line)
 
     def affords(
         self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]

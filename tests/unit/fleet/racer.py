@@ -1,42 +1,46 @@
 """A server's part of a race for one limit: `python -m tests.unit.fleet.racer URL CAPACITY COUNT`.
 
-It prints a line for each request that it lets in, before the next one. Threads race within it, too.
+Its requests race one another, too. It prints a line for each one that it lets in, before that one goes on.
 """
 
+import asyncio
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from zoneinfo import ZoneInfo
 
-from fleet.blocks import LimitBlock
 from fleet.grants import BlockTable
 from fleet.membership.members import open_members
+from fleet.shared_limits import SharedLimits
+from registry.errors import LimitExceeded
+from tenants.caller import Caller
+from tenants.limits.limiter import Amounts, Limiter
+from tenants.limits.records import Kind, Limit
 
-NODES = 3
+NODES = ("a", "b", "c")
+ONE = Amounts(money=1)
 
 
-def main() -> None:
-    url, capacity, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    table, block, lock = BlockTable(open_members(url, "race")._database), LimitBlock(), Lock()
+async def race(url: str, capacity: int, count: int) -> None:
+    shared, members = SharedLimits(), open_members(url, "race")
+    limiter = Limiter(source=shared)
+    limiter.replace([Limit("cap", "team", "search", Kind.DAY, capacity)], {"search": ZoneInfo("UTC")})
+    shared.open(BlockTable(members.database), lambda: NODES, "a")
 
-    def request(_number: int) -> None:
-        with lock:
-            now = time.monotonic()
-            if not block.reserve(1, now):
-                grant = table.take("cap", capacity, 1, NODES, "day")
-                block.add(grant.amount, grant.window, grant.seconds, now)
-                if not block.reserve(1, now):
-                    return
-            print("in", flush=True)
-        time.sleep(0.001)
+    async def request() -> None:
+        caller = Caller("search")
+        await limiter.prepare(caller, "m", ONE)
+        try:
+            admission = limiter.admit(caller, "m", ONE)
+        except LimitExceeded:
+            return
+        print("in", flush=True)
+        await asyncio.sleep(0.001)
+        limiter.settle(admission, ONE)
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(request, range(count)))
-    with lock:
-        if block.left:
-            table.give_back("cap", block.window, block.left)
+    await asyncio.gather(*(request() for _ in range(count)))
+    await shared.close()
+    members.close()
     print("done", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(race(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

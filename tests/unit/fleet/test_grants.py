@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from fleet.blocks import IDLE_SECONDS, LimitBlock, block_size
-from fleet.grants import LONGEST, BlockTable
+from fleet.grants import KEPT_SECONDS, BlockTable, Spent
 from fleet.membership.members import open_members
 from fleet.membership.tables import BLOCKS
 from tests.postgres import postgres, programs
@@ -26,7 +26,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def table(url: str) -> Iterator[BlockTable]:
-    with closing(open_members(url, "race")._database) as database:
+    with closing(open_members(url, "race").database) as database:
         with database.write() as connection:
             connection.execute(sa.delete(BLOCKS))
         yield BlockTable(database)
@@ -102,12 +102,28 @@ def test_a_limit_that_was_lowered_grants_no_more(table: BlockTable) -> None:
 
 
 def test_old_windows_are_removed(table: BlockTable) -> None:
-    grant = table.take("a", 100, 1, 1, "day")
+    grant = table.take("a", 100, 1, 1, "minute")
     with table._database.write() as connection:
-        old = {"limit_id": "a", "window": grant.window - LONGEST - 86_400, "capacity": 1, "granted": 1, "taken": 1}
-        connection.execute(sa.insert(BLOCKS).values(old))
+        seconds = KEPT_SECONDS + 120
+        old = {"limit_id": "a", "window": grant.window - seconds, "capacity": 1, "granted": 1, "taken": 1}
+        connection.execute(sa.insert(BLOCKS).values(ends=grant.window + 60 - seconds, **old))
     assert table.prune() == 1
     assert table.granted("a") == grant.amount
+
+
+def test_what_was_spent_before_counts_in_its_window_and_only_once(table: BlockTable) -> None:
+    today = table.take("other", 1, 1, 1, "day").window
+    assert table.take("a", 100, 1, 1, "day", spent=Spent(today, 95))[:2] == (2, today)
+    assert table.take("a", 100, 50, 1, "day", spent=Spent(today, 95)).granted == 100
+    assert table.take("b", 100, 50, 1, "day", spent=Spent(today - 86_400, 95)).amount == 50, "that was yesterday"
+    assert table.take("c", 100, 50, 1, "day", spent=Spent(today, 1000)).granted == 100
+
+
+def test_others_see_what_was_taken(table: BlockTable) -> None:
+    grant = table.take("a", 10**15, 10**14, 3, "month", "Europe/Berlin")
+    (level,) = table.levels(["a", "b"]).values()
+    assert (level.amount, level.window, level.granted) == (0, grant.window, grant.amount)
+    assert abs(level.seconds - grant.seconds) < 3600
 
 
 def test_a_block_is_used_given_back_and_over() -> None:
@@ -125,3 +141,15 @@ def test_a_block_is_used_given_back_and_over() -> None:
     block.add(10, 120, 60.0, 140.0)
     block.add(5, 120, 60.0, 141.0)
     assert block.left == 15
+    assert (block.surplus(10), block.surplus(10), block.left) == (5, 0, 10)
+
+
+def test_what_was_used_beyond_a_block_is_made_up_for() -> None:
+    block = LimitBlock()
+    block.charge(3, 0.0)
+    assert block.missing(1, 0.0) == 4, "requests ran before there was a block"
+    block.add(4, 60, 30.0, 0.0)
+    assert block.reserve(1, 1.0)
+    block.release(-5, 60)
+    assert (block.left, block.missing(2, 2.0), block.idle(2.0 + IDLE_SECONDS)) == (-5, 7, 0)
+    assert block.missing(2, 30.0) == 2, "another window"

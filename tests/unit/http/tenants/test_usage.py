@@ -155,7 +155,7 @@ async def test_a_server_without_teams_checks_no_limits(tmp_path: Path) -> None:
     with gateway.record(RequestContext("r"), PATH) as request:
         request.attempt.target = target
         request.understood(ModelRef(Task.CHAT), lambda _: pytest.fail("worked out for nothing"))
-        gateway.admit(request)
+        await gateway.admit(request)
         assert request.attempt.admission is None
 
 

@@ -1,0 +1,305 @@
+"""Limits of teams and keys that all servers of a fleet use together: this server's blocks of them.
+
+| the fleet's database | a rate: requests, tokens, audio              | a budget                                      |
+|----------------------|----------------------------------------------|-----------------------------------------------|
+| answers              | a block of this minute's amount              | a block of the day's or month's               |
+| does not             | what is left of the block, then the amount / | what is left of the block, then nobody knows  |
+|                      | nodes a minute, as one server counts it      | whether there is more (`is_unknown`)          |
+
+Requests at once are not taken in blocks, since a killed server would hold its own for ever: each server lets in its
+part, the amount / nodes.
+"""
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic_ns
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
+
+from fleet.blocks import SHARES, LimitBlock
+from fleet.grants import BlockTable, Grant, Period, Spent
+from registry.errors import Unavailable
+from tenants.limits.meters import SECOND, Concurrency, Hold, LimitLevel, Rate
+from tenants.limits.records import Kind, Limit
+
+log = logging.getLogger("roundhouse.fleet")
+ANSWER_SECONDS = 1.0
+"""The database counts as away if it does not answer within so long."""
+LOOK_SECONDS = 0.5
+"""Between two looks at which blocks lie idle, or whether the database is back."""
+REFRESH_LOOKS, PRUNE_LOOKS = 4, 1200
+"""So many looks between two at what other servers have taken; and between removals of old windows."""
+EMPTY_SECONDS = 0.25
+"""After a grant that was too small, the next request for as much asks again only then."""
+_PERIODS: dict[Kind, Period] = {Kind.DAY: "day", Kind.MONTH: "month"}
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class BlockHold(Hold):
+    """What a request has reserved of a block. mark: its window."""
+
+
+class BlockMeter:
+    """A rate or a budget, of which this server has a block: `tenants.limits.meters.SharedMeter`."""
+
+    def __init__(self, limit: Limit, zone: ZoneInfo, spent: Spent, server: "SharedLimits") -> None:
+        self.id, self.limit, self.zone, self.spent = limit.id, limit.amount, zone.key, spent
+        self.period: Period = _PERIODS.get(limit.kind, "minute")
+        self.block = LimitBlock()
+        self._server, self._turn = server, asyncio.Lock()
+        self._alone = None if limit.kind.is_spend else Rate(1, server.clock())
+        """Counts while the database is away."""
+        self._window, self._granted, self._ends = 0, 0, 0.0
+        self._empty: tuple[int, float] | None = None
+        """How much was refused last, and until when."""
+
+    @property
+    def is_unknown(self) -> bool:
+        return self._alone is None and self._server.is_away
+
+    @property
+    def share(self) -> int:
+        """What may lie unused here."""
+        return self.limit // (SHARES * self._server.nodes)
+
+    def change(self, limit: int, now: int) -> None:
+        self.limit, self._empty = limit, None
+
+    # --- as one server counts ---------------------------------------------------------------------------------------
+    def wait(self, amount: int, now: int) -> float | None:
+        if amount > self.limit:
+            return None
+        if not amount or not self.block.missing(amount, now / SECOND):
+            return 0.0
+        if self._alone is not None and self._server.is_away:
+            rate = self._rate(self._alone, now)
+            return rate.wait(min(amount, rate.limit), now)
+        return max(1.0, self._ends - now / SECOND)
+
+    def take(self, amount: int, now: int) -> Hold:
+        seconds = now / SECOND
+        if self._alone is not None and self._server.is_away and self.block.missing(amount, seconds):
+            rate = self._rate(self._alone, now)
+            return rate.take(min(amount, rate.limit), now)
+        self.block.charge(amount, seconds)
+        return BlockHold(amount, self.block.window)
+
+    def settle(self, hold: Hold, used: int, now: int) -> None:
+        if isinstance(hold, BlockHold):
+            self.block.release(hold.amount - used, hold.mark)
+        elif self._alone is not None:
+            self._rate(self._alone, now).settle(hold, used, now)
+
+    def level(self, now: int) -> LimitLevel:
+        """By what was taken by all servers when this one looked last."""
+        seconds = now / SECOND
+        if seconds >= self._ends:
+            return LimitLevel(self.limit, self.limit, 0.0)
+        self.block.missing(0, seconds)
+        own = self.block.left if self._window == self.block.window else 0
+        left = max(0, min(self.limit, self.limit - self._granted + own))
+        return LimitLevel(self.limit, left, self._ends - seconds if left < self.limit else 0.0)
+
+    def _rate(self, rate: Rate, now: int) -> Rate:
+        rate.change(self._server.part(self.limit), now)
+        return rate
+
+    # --- with the others --------------------------------------------------------------------------------------------
+    async def prepare(self, amount: int) -> bool:
+        """Take a block for a request that finds too little here. Returns whether there is enough now."""
+        async with self._turn:
+            now = self._server.clock() / SECOND
+            missing = self.block.missing(amount, now)
+            if not missing:
+                return True
+            if self._empty is not None and missing >= self._empty[0] and now < self._empty[1]:
+                return False
+            if not await self._server.take(self, missing, now):
+                return False
+            now = self._server.clock() / SECOND
+            is_enough = not self.block.missing(amount, now)
+            self._empty = None if is_enough else (missing, now + EMPTY_SECONDS)
+            if not is_enough:  # others may have use for it
+                self._server.give_back(self, self.block.surplus(0))
+            return is_enough
+
+    def granted(self, grant: Grant, sent: float) -> None:
+        """Note what servers have taken, as the database knew it after this moment."""
+        if grant.amount:
+            self.block.add(grant.amount, grant.window, grant.seconds, sent)
+        self._window, self._granted, self._ends = grant.window, grant.granted, sent + grant.seconds
+
+    def returned(self, amount: int) -> None:
+        self._granted = max(0, self._granted - amount)
+
+
+class _OwnPart(Concurrency):
+    """Requests at once: this server's part of them."""
+
+    def __init__(self, limit: int, server: "SharedLimits") -> None:
+        super().__init__(limit)
+        self._server = server
+
+    def wait(self, amount: int, now: int) -> float | None:
+        return 0.0 if self._running + amount <= self._server.part(self.limit) else self._seconds
+
+    def level(self, now: int) -> LimitLevel:
+        level, part = super().level(now), self._server.part(self.limit)
+        return LimitLevel(part, max(0, part - self._running), level.seconds)
+
+
+class SharedLimits:
+    """`tenants.limits.meters.MeterSource` of a server in a fleet. For one event loop.
+
+    Made before the fleet's database is open: until `open` there are no requests.
+    """
+
+    def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
+        self.clock = clock
+        self.is_away = False
+        """The database does not answer, or is not used."""
+        self._is_refused = False
+        self._table: BlockTable | None = None
+        self._names: Callable[[], Sequence[str]] = tuple
+        self._own = ""
+        self._meters: weakref.WeakSet[BlockMeter] = weakref.WeakSet()
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="limits")
+        self._pending: set[asyncio.Future[Any]] = set()
+        """What the database has not answered yet."""
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self, table: BlockTable, names: Callable[[], Sequence[str]], own: str) -> None:
+        """Begin. names: of the fleet's living nodes; own: this server's."""
+        self._table, self._names, self._own = table, names, own
+        self._task = asyncio.create_task(self._keep(), name="limits")
+
+    def refuse_database(self) -> None:
+        """It is at an older state: from now on it counts as away."""
+        self.is_away = self._is_refused = True
+
+    async def close(self) -> None:
+        """Give all blocks back, where the database answers."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await self._settle()
+        for meter in self._meters:
+            meter.block.missing(0, self.clock() / SECOND)
+            self.give_back(meter, meter.block.surplus(0))
+        await self._settle()
+        self.is_away = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- meters -----------------------------------------------------------------------------------------------------
+    def meter(self, limit: Limit, zone: ZoneInfo, since: int, spent: int) -> BlockMeter:
+        made = BlockMeter(limit, zone, Spent(since, spent), self)
+        self._meters.add(made)
+        return made
+
+    def concurrency(self, limit: int) -> Concurrency:
+        return _OwnPart(limit, self)
+
+    @property
+    def nodes(self) -> int:
+        return max(1, len(self._names()))
+
+    def part(self, amount: int) -> int:
+        """This server's part where no blocks can be taken; at least 1."""
+        names = self._names()
+        place = names.index(self._own) if self._own in names else self.nodes
+        return max(1, amount // self.nodes + (place < amount % self.nodes))
+
+    # --- the database -----------------------------------------------------------------------------------------------
+    async def take(self, meter: BlockMeter, missing: int, now: float) -> bool:
+        """Take a block. Returns False where the database does not answer. What comes later counts as well."""
+        table = self._table
+        if self.is_away or table is None:
+            return False
+        capacity, nodes = meter.limit, self.nodes
+        future = self._ask(
+            lambda: table.take(meter.id, capacity, missing, nodes, meter.period, meter.zone, meter.spent)
+        )
+        future.add_done_callback(lambda done: None if _failed(done) else meter.granted(done.result(), now))
+        return await self._answers(future)
+
+    def give_back(self, meter: BlockMeter, amount: int) -> None:
+        """Soon. Of a database that does not answer, the others get it when the window ends."""
+        table, window = self._table, meter.block.window
+        if not amount or table is None or self.is_away:
+            return
+        meter.returned(amount)
+        self._ask(lambda: table.give_back(meter.id, window, amount)).add_done_callback(_failed)
+
+    def _ask(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    async def _settle(self) -> None:
+        """Wait for what the database has not answered yet, but not for long."""
+        if self._pending:
+            await asyncio.wait(self._pending, timeout=ANSWER_SECONDS)
+
+    async def _answers(self, future: "asyncio.Future[T]") -> bool:
+        done, _ = await asyncio.wait({future}, timeout=ANSWER_SECONDS)
+        if done and not isinstance(future.exception(), Unavailable):
+            future.result()  # whatever else it raises is an error of ours
+            return True
+        if not self.is_away:
+            log.error("the fleet's database does not answer: limits go on by what this server has of them")
+        self.is_away = True
+        return False
+
+    async def _keep(self) -> None:
+        looks = 0
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            looks += 1
+            try:
+                await self._look(looks)
+            except Exception:  # whatever it is: the next look may succeed
+                log.exception("the fleet's limits cannot be looked after")
+
+    async def _look(self, looks: int) -> None:
+        table = self._table
+        assert table is not None, "it was opened"
+        ids = [meter.id for meter in self._meters]
+        if self._is_refused:
+            return
+        if self.is_away:
+            with suppress(Unavailable):
+                self._refresh(*await self._levels(table, ids))
+                self.is_away = self._is_refused
+                log.info("the fleet's database answers again")
+            return
+        now = self.clock() / SECOND
+        for meter in self._meters:
+            self.give_back(meter, meter.block.idle(now) or meter.block.surplus(max(1, meter.share)))
+        if looks % REFRESH_LOOKS == 0 and ids:
+            asking = asyncio.ensure_future(self._levels(table, ids))
+            asking.add_done_callback(_failed)
+            if await self._answers(asking):
+                self._refresh(*asking.result())
+        if looks % PRUNE_LOOKS == 0:
+            await self._answers(self._ask(table.prune))
+
+    async def _levels(self, table: BlockTable, ids: Sequence[str]) -> tuple[float, dict[str, Grant]]:
+        sent = self.clock() / SECOND
+        return sent, dict(await self._ask(lambda: table.levels(ids)))
+
+    def _refresh(self, sent: float, levels: dict[str, Grant]) -> None:
+        for meter in self._meters:
+            if (level := levels.get(meter.id)) is not None:
+                meter.granted(level, sent)
+
+
+def _failed(done: "asyncio.Future[T]") -> bool:
+    """Whether it has no result. Looking at its error keeps that out of the log: who waits for it tells."""
+    return done.cancelled() or done.exception() is not None

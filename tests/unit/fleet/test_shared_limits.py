@@ -1,0 +1,284 @@
+"""Limits of a fleet as one server sees them: blocks, what goes back, and a database that does not answer."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import cast
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from fleet import shared_limits
+from fleet.blocks import IDLE_SECONDS, block_size
+from fleet.grants import BlockTable, Grant, Spent
+from fleet.shared_limits import EMPTY_SECONDS, SharedLimits
+from registry.errors import LimitExceeded, Unavailable
+from tenants.caller import Caller
+from tenants.limits.limiter import Admission, Amounts, Limiter
+from tenants.limits.meters import SECOND
+from tenants.limits.records import Kind, Limit, Mode
+from tests.eventually import PATIENCE
+
+CALLER = Caller("search")
+NODES = ("a", "b", "c")
+ONE = Amounts(tokens=1, money=1, explicit_tokens=1)
+
+
+class Table:
+    """The fleet's database: one window of 30 seconds. Each server takes from it as `BlockTable` says."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, int] = {}
+        self.takes, self.is_away = 0, False
+        self._alone = threading.Lock()
+        self.go = threading.Event()
+        self.go.set()
+
+    def take(
+        self, limit: str, capacity: int, reservation: int, nodes: int, period: str, zone: str, spent: Spent | None
+    ) -> Grant:
+        self.go.wait()
+        self._answer()
+        with self._alone:
+            self.takes += 1
+            amount = block_size(capacity, self.taken.get(limit, 0), reservation, nodes)
+            self.taken[limit] = self.taken.get(limit, 0) + amount
+            return Grant(amount, 60, 30.0, self.taken[limit])
+
+    def give_back(self, limit: str, window: int, amount: int) -> None:
+        self._answer()
+        with self._alone:
+            self.taken[limit] -= amount
+
+    def levels(self, limits: Sequence[str]) -> Mapping[str, Grant]:
+        self._answer()
+        return {limit: Grant(0, 60, 30.0, self.taken[limit]) for limit in limits if limit in self.taken}
+
+    def prune(self) -> int:
+        return 0
+
+    def _answer(self) -> None:
+        if self.is_away:
+            raise Unavailable("no")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ns = 10**12
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def pass_(self, seconds: float) -> None:
+        self.ns += round(seconds * SECOND)
+
+
+class Rig:
+    """One server."""
+
+    def __init__(self, table: Table, clock: Clock, own: str, *limits: Limit) -> None:
+        self.shared = SharedLimits(clock)
+        self.limiter = Limiter(clock=clock, source=self.shared)
+        self.limiter.replace(limits, {"search": ZoneInfo("UTC")})
+        self.shared.open(cast(BlockTable, table), lambda: NODES, own)
+
+    async def ask(self, most: Amounts = ONE) -> Admission:
+        await self.limiter.prepare(CALLER, "m", most)
+        return self.limiter.admit(CALLER, "m", most)
+
+    async def refused(self, most: Amounts = ONE) -> LimitExceeded:
+        with pytest.raises(LimitExceeded) as error:
+            await self.ask(most)
+        return error.value
+
+    async def look(self, looks: int = 1) -> None:
+        """As its task does each half second."""
+        await self.shared._look(looks)
+        await self.shared._settle()
+
+    def remaining(self, kind: Kind) -> int:
+        return self.limiter.levels(CALLER, "m")[kind].remaining
+
+
+def limit(kind: Kind, amount: int, mode: Mode = Mode.ENFORCE) -> Limit:
+    return Limit(f"lim-{kind}", "team", "search", kind, amount, mode)
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def rigs(
+    table: Table, clock: Clock, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[list[Rig]]:
+    """Three servers with the limits that `limits` names. Their looks come from the test alone."""
+    monkeypatch.setattr(shared_limits, "LOOK_SECONDS", PATIENCE)
+    made = [Rig(table, clock, own, *request.param) for own in NODES]
+    yield made
+    table.go.set()
+    for one in made:
+        await one.shared.close()
+
+
+def limits(*limits: Limit) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("rigs", [limits], indirect=True, ids=["servers"])
+
+
+@limits(limit(Kind.DAY, 45), limit(Kind.TOKENS, 1000))
+async def test_a_hundred_at_once_over_three_servers_on_one_cap(rigs: list[Rig], table: Table) -> None:
+    answers = await asyncio.gather(*(rigs[number % 3].ask() for number in range(100)), return_exceptions=True)
+    refusals = [one for one in answers if isinstance(one, LimitExceeded)]
+    assert 45 - 45 // 8 <= 100 - len(refusals) <= 45
+    assert all("up to 1/8 of it may lie unused on other servers" in one.message for one in refusals)
+    assert table.taken["lim-spend_per_day"] == 45
+    assert table.takes < 100, "a refusal does not ask the database each time"
+
+
+@limits(limit(Kind.REQUESTS, 240))
+async def test_a_block_serves_several_requests_and_goes_back_when_it_is_idle(
+    rigs: list[Rig], table: Table, clock: Clock
+) -> None:
+    first, second, _ = rigs
+    for _ in range(7):
+        first.limiter.settle(await first.ask(), ONE)
+    assert (table.takes, table.taken["lim-requests_per_minute"]) == (1, 10)
+    assert first.remaining(Kind.REQUESTS) == 233
+    clock.pass_(IDLE_SECONDS / 2)
+    await first.look()
+    assert table.taken["lim-requests_per_minute"] == 10
+    clock.pass_(IDLE_SECONDS / 2)
+    await first.look()
+    assert table.taken["lim-requests_per_minute"] == 7
+    await second.look(looks=shared_limits.REFRESH_LOOKS)
+    assert second.remaining(Kind.REQUESTS) == 233, "it sees what others took"
+
+
+@limits(limit(Kind.TOKENS, 2400))
+async def test_what_a_large_request_did_not_use_goes_back_but_for_a_share(
+    rigs: list[Rig], table: Table, clock: Clock
+) -> None:
+    first, second, _ = rigs
+    large = await first.ask(Amounts(tokens=2000, explicit_tokens=2000))
+    await second.refused(Amounts(tokens=500, explicit_tokens=500))
+    await second.look()
+    first.limiter.settle(large, Amounts(tokens=200))
+    await first.look()
+    assert table.taken["lim-tokens_per_minute"] == 200 + 2400 // 24
+    clock.pass_(EMPTY_SECONDS)
+    await second.ask(Amounts(tokens=500, explicit_tokens=500))
+
+
+@limits(limit(Kind.TOKENS, 2400))
+async def test_a_request_that_is_refused_keeps_nothing(rigs: list[Rig], table: Table) -> None:
+    first, second, third = rigs
+    await first.ask(Amounts(tokens=2000, explicit_tokens=2000))
+    await second.refused(Amounts(tokens=500, explicit_tokens=500))
+    await second.look()
+    assert table.taken["lim-tokens_per_minute"] == 2000
+    await third.ask(Amounts(tokens=400, explicit_tokens=400))
+
+
+@limits(limit(Kind.DAY, 100))
+async def test_more_than_was_reserved_is_charged(rigs: list[Rig], table: Table) -> None:
+    first, second, _ = rigs
+    first.limiter.settle(await first.ask(), Amounts(money=50))
+    first.limiter.settle(await first.ask(), Amounts(money=1))
+    assert table.taken["lim-spend_per_day"] >= 51
+    await second.refused(Amounts(money=60))
+
+
+@limits(limit(Kind.DAY, 100), limit(Kind.TOKENS, 100, Mode.WARN))
+async def test_a_limit_that_warns_lets_in_and_still_counts(rigs: list[Rig]) -> None:
+    first, *_ = rigs
+    for _ in range(2):
+        admission = await first.ask(Amounts(tokens=80, explicit_tokens=80))
+    assert admission.warnings == ["tokens per minute of team 'search': over 100"]
+
+
+@limits(limit(Kind.DAY, 100))
+async def test_its_window_ends(rigs: list[Rig], table: Table, clock: Clock) -> None:
+    first, *_ = rigs
+    await first.ask(Amounts(money=100))
+    refusal = await first.refused()
+    assert refusal.retry_after == pytest.approx(30.0)
+    clock.pass_(30.0)
+    table.taken.clear()
+    await first.ask(Amounts(money=100))
+
+
+@limits(limit(Kind.AT_ONCE, 5))
+async def test_requests_at_once_are_each_servers_part(rigs: list[Rig]) -> None:
+    running = [await rig.ask() for rig, part in zip(rigs, (2, 2, 1), strict=True) for _ in range(part)]
+    assert len(running) == 5
+    for rig in rigs:
+        await rig.refused()
+    assert "requests at once of team 'search' is 5, of which this server has 2" in (await rigs[0].refused()).message
+    rigs[0].limiter.settle(running[0], ONE)
+    await rigs[0].ask()
+
+
+# --- a database that does not answer ---------------------------------------------------------------------------------
+@limits(limit(Kind.DAY, 240), limit(Kind.TOKENS, 240))
+async def test_while_the_database_is_away_blocks_are_used_up_and_rates_go_on(
+    rigs: list[Rig], table: Table, clock: Clock
+) -> None:
+    first, *_ = rigs
+    for _ in range(3):
+        await first.ask()
+    table.is_away = True
+    for _ in range(7):
+        await first.ask()
+    with pytest.raises(Unavailable) as error:
+        await first.ask()
+    assert (error.value.code, error.value.retry_after) == ("limits_unavailable", 5)
+    free = Amounts(tokens=80, explicit_tokens=80)
+    await first.ask(free)
+    rate = await first.refused(free)
+    assert rate.retry_after == pytest.approx(60.0), "a third of the rate, which refills as one server's does"
+    clock.pass_(30.0)
+    await first.ask(Amounts(tokens=40, explicit_tokens=40))
+    table.is_away = False
+    await first.look()
+    table.taken.clear()
+    await first.ask()
+
+
+@limits(limit(Kind.DAY, 240))
+async def test_a_database_that_hangs_counts_as_away_and_a_late_block_is_kept(
+    rigs: list[Rig], table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_limits, "ANSWER_SECONDS", 0.01)
+    first, *_ = rigs
+    table.go.clear()
+    with pytest.raises(Unavailable):
+        await first.ask()
+    table.go.set()
+    async with asyncio.timeout(PATIENCE):
+        while not table.takes:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+    await first.look()
+    takes = table.takes
+    await first.ask()
+    assert table.takes == takes == 1
+
+
+@limits(limit(Kind.DAY, 240))
+async def test_a_client_that_leaves_loses_no_block(rigs: list[Rig], table: Table) -> None:
+    first, *_ = rigs
+    table.go.clear()
+    leaving = asyncio.create_task(first.ask())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait({leaving})
+    table.go.set()
+    await first.ask()
+    await first.shared.close()
+    assert table.taken["lim-spend_per_day"] == 1, "all but the one that was let in went back"
