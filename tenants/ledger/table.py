@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import add, attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -21,10 +21,11 @@ _BEGUN = (
 )  # fmt: skip
 _ENDED = ("revision", "end", "status", "code", "first_ms", *COUNTS)
 _ZEROS = (0,) * len(COUNTS)
-_END = (
+_END, _END_LATE = (
     sa.update(LEDGER)
-    .where(LEDGER.c.uid == sa.bindparam("its_uid"), LEDGER.c.state == sa.literal_column("'open'"))
+    .where(LEDGER.c.uid == sa.bindparam("its_uid"), LEDGER.c.state == sa.literal_column(f"'{state}'"))
     .values({"state": sa.bindparam("its_state"), **{name: sa.bindparam(f"its_{name}") for name in _ENDED}})
+    for state in ("open", "interrupted")
 )
 _begun, _ended, _counts = attrgetter(*_BEGUN), attrgetter("entry.uid", *_ENDED), attrgetter(*COUNTS)
 _ALIKE = ("hour", *NAMES)
@@ -44,15 +45,27 @@ class Difference:
     kept: tuple[int, ...]
 
 
+class _RowState(NamedTuple):
+    """Of a row that may end."""
+
+    is_open: bool
+    reserved_micro: int
+
+
 class _NotOpen(Exception):
     """Some rows had ended before: roll back and write only those still open."""
 
 
 class LedgerTable:
-    """Every call is one transaction. server: whose rows these are; several servers may share a database."""
+    """Every call is one transaction.
 
-    def __init__(self, database: Database, server: str, currency: str = "USD") -> None:
-        self._database, self._server, self._currency = database, server, currency
+    Args:
+        server: whose rows these are; several servers may share a database.
+        in_fleet: others end this server's rows if it is silent for long, and its own ends count once they come.
+    """
+
+    def __init__(self, database: Database, server: str, currency: str = "USD", *, in_fleet: bool = False) -> None:
+        self._database, self._server, self._currency, self._in_fleet = database, server, currency, in_fleet
         insert = sqlite.insert if database.is_sqlite else postgresql.insert
         self._priced: set[str] = set()
         """Versions of prices that are in the database."""
@@ -64,7 +77,8 @@ class LedgerTable:
         names = (*_BEGUN, "server", "state", *COUNTS)
         self._begin = PreparedStatement(sa.insert(LEDGER), dialect, names)
         self._begin_again = PreparedStatement(insert(LEDGER).on_conflict_do_nothing(), dialect, names)
-        self._end = PreparedStatement(_END, dialect, ("its_uid", *(f"its_{name}" for name in _ENDED), "its_state"))
+        ends = ("its_uid", *(f"its_{name}" for name in _ENDED), "its_state")
+        self._end, self._end_late = (PreparedStatement(end, dialect, ends) for end in (_END, _END_LATE))
         self._grow = PreparedStatement(grow, dialect, (*_ALIKE, *SUMS))
 
     def write(
@@ -80,7 +94,8 @@ class LedgerTable:
         riders: by the uid of their rows.
 
         again: some of it may be written already: the connection broke at the commit, or the server was killed before
-            it cleared the journal. Rows that are there stay, unless they are open and end.
+            it cleared the journal. Rows that are there stay, unless they are open and end, or were ended by another
+            server of the fleet because this one was silent.
         """
         try:
             self._write(begun, ended, again, riders)
@@ -100,11 +115,10 @@ class LedgerTable:
                 begin.run(connection, [(*_begun(entry), *new) for entry in begun])
                 self._keep_prices(connection, begun)
             if again:
-                uids = [one.entry.uid for one in ended]
-                query = sa.select(LEDGER.c.uid).where(LEDGER.c.uid.in_(uids), LEDGER.c.state == "open")
-                still = set(connection.execute(query.with_for_update()).scalars())
                 firsts = {one.entry.uid: one for one in reversed(ended)}  # a row ends once
-                ended = [one for uid, one in firsts.items() if uid in still]
+                states = self._states(connection, firsts)
+                self._write_late(connection, firsts, states)
+                ended = [one for uid, one in firsts.items() if uid in states and states[uid].is_open]
             if ended:
                 if self._end.run(connection, [(*_ended(one), "settled") for one in ended]) < len(ended) and not again:
                     raise _NotOpen
@@ -112,6 +126,25 @@ class LedgerTable:
                 for one in ended if riders else ():
                     if (rider := riders.get(one.entry.uid)) is not None:
                         rider.write(connection)
+
+    def _states(self, connection: sa.Connection, uids: Iterable[str]) -> dict[str, _RowState]:
+        """Rows that may end: open ones, and this server's that others have ended; but lines of batches are repeated."""
+        which = LEDGER.c.state == "open"
+        if self._in_fleet:
+            swept = (LEDGER.c.state == "interrupted") & (LEDGER.c.server == self._server) & (LEDGER.c.source != BATCH)
+            which |= swept
+        columns = (LEDGER.c.uid, LEDGER.c.state, LEDGER.c.reserved_micro)
+        query = sa.select(*columns).where(LEDGER.c.uid.in_(list(uids)), which)
+        rows = connection.execute(query.with_for_update())
+        return {row.uid: _RowState(row.state == "open", row.reserved_micro) for row in rows}
+
+    def _write_late(
+        self, connection: sa.Connection, ended: Mapping[str, Settlement], states: Mapping[str, _RowState]
+    ) -> None:
+        """What was charged as the most that it could have cost is charged as what it was."""
+        late = [(one, states[uid]) for uid, one in ended.items() if uid in states and not states[uid].is_open]
+        self._end_late.run(connection, [(*_ended(one), "settled") for one, _ in late])
+        self._sum(connection, ((one.entry, (0, -1, *_counts(one), -row.reserved_micro, 0, 0)) for one, row in late))
 
     def _keep_prices(self, connection: sa.Connection, begun: Sequence[Entry]) -> None:
         """Before the first row that is charged by it can be read."""
@@ -129,6 +162,11 @@ class LedgerTable:
         """
         with self._database.write() as connection:
             return self._interrupt(connection, sa.true() if alone else LEDGER.c.server == self._server)
+
+    def interrupt_server(self, server: str) -> int:
+        """As `interrupt`, for another server, which is gone. Its own ends count once they come."""
+        with self._database.write() as connection:
+            return self._interrupt(connection, LEDGER.c.server == server)
 
     def interrupt_lines(self, connection: sa.Connection, server: str) -> int:
         """End the open rows of another server's lines of batches, within the transaction that takes these from it."""

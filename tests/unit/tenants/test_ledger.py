@@ -15,7 +15,7 @@ from tenants.ledger import pruning, report
 from tenants.ledger.dates import span
 from tenants.ledger.organization import UsageQuery, page_of
 from tenants.ledger.report import Grouping, UsageFilter, UsageSum, parse_groupings, used
-from tenants.ledger.rows import Entry, Settlement
+from tenants.ledger.rows import BATCH, Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables
 
@@ -103,6 +103,26 @@ def test_a_row_from_its_beginning_to_its_end(ledger: LedgerTable, database: Data
     assert (row.uid, row.request, row.state, row.status) == (one.uid, "req-1", "settled", 200)
     assert (row.prompt_tokens, row.completion_tokens, row.first_ms) == (100, 7, 20)
     assert row.revision == "newer", "what answered, not what was there when it came"
+
+
+def test_a_server_that_was_taken_for_dead_brings_its_ends(database: Database) -> None:
+    ledger, sweeper = (LedgerTable(database, server, in_fleet=True) for server in ("server-1", "server-2"))
+    one, other = replace(entry(10.0), reserved_micro=700), replace(entry(20.0), reserved_micro=30)
+    line = replace(entry(30.0), source=BATCH)
+    ledger.write([one, other, line], [])
+    assert sweeper.interrupt_server("server-1") == 3
+    assert sweeper.interrupt_server("server-1") == 0
+    sweeper.write([], [done(one, 100, 7)], again=True)  # no one else ends them
+    (swept,) = used(database, UsageFilter(0, HOUR))
+    assert (swept.requests, swept.interrupted, swept.prompt_tokens, swept.lost_micro) == (3, 3, 0, 730)
+    ledger.write([], [done(one, 100, 7), done(line, 100, 7)])
+    ledger.write([one], [done(one, 100, 7), done(one, 1, 1)], again=True)
+    (late,) = used(database, UsageFilter(0, HOUR))
+    assert (late.requests, late.interrupted, late.prompt_tokens, late.lost_micro) == (3, 2, 100, 30)
+    assert ledger.differences() == []
+    with database.read() as connection:
+        states = {row.uid: row.state for row in connection.execute(sa.text("SELECT uid, state FROM ledger"))}
+    assert states == {one.uid: "settled", other.uid: "interrupted", line.uid: "interrupted"}
 
 
 def test_beginning_and_end_in_one_transaction(ledger: LedgerTable, database: Database) -> None:
