@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import psutil
 
 from models.process_control import die_with_parent
 from tests.eventually import PATIENCE, eventually
@@ -28,36 +31,81 @@ def programs() -> Path | None:
     return Path(on_path).parent if on_path else None
 
 
+class PostgresServer:
+    """Its clients connect by a Unix socket. Started by `start`."""
+
+    def __init__(self, folder: Path, user: str | None) -> None:
+        binaries = programs()
+        assert binaries is not None
+        self._binaries, self._folder, self._user = binaries, folder, user
+        self._process: subprocess.Popen[bytes] | None = None
+        subprocess.run(
+            [binaries / "initdb", "-D", folder / "data", "-U", "tests", "-A", "trust", "-E", "UTF8", "--no-sync"],
+            check=True, capture_output=True, user=user, cwd=folder,
+        )  # fmt: skip
+
+    @property
+    def url(self) -> str:
+        """Of a database that has nothing of ours."""
+        return f"postgresql+psycopg://tests@/postgres?host={self._folder}"
+
+    def start(self) -> None:
+        options = ("listen_addresses=", f"unix_socket_directories={self._folder}", "fsync=off", "max_connections=50")
+        self._process = subprocess.Popen(
+            [
+                self._binaries / "postgres", "-D", self._folder / "data",
+                *(part for option in options for part in ("-c", option)),
+            ],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=self._user, cwd=self._folder,
+            preexec_fn=partial(die_with_parent, os.getpid()),
+        )  # fmt: skip
+        ready = [self._binaries / "pg_isready", "-h", self._folder, "-U", "tests"]
+        eventually(lambda: subprocess.run(ready, capture_output=True).returncode == 0, lambda: "no PostgreSQL")
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGTERM would wait for clients; SIGQUIT ends it as a crash does."""
+        assert self._process is not None
+        self._process.send_signal(how)
+        self._process.wait(PATIENCE)
+
+
 @contextmanager
-def postgres() -> Iterator[str]:
-    """The URL of a server without any database of ours. Its clients connect by a Unix socket."""
-    binaries = programs()
-    assert binaries is not None
+def postgres_server() -> Iterator[PostgresServer]:
     user = next(name for name in USERS if _exists(name)) if os.geteuid() == 0 else None
     folder = Path(tempfile.mkdtemp(prefix="roundhouse-postgres-"))
     try:
         if user is not None:
             shutil.chown(folder, user)
-        data = folder / "data"
-        subprocess.run(
-            [binaries / "initdb", "-D", data, "-U", "tests", "-A", "trust", "-E", "UTF8", "--no-sync"],
-            check=True, capture_output=True, user=user, cwd=folder,
-        )  # fmt: skip
-        options = ("listen_addresses=", f"unix_socket_directories={folder}", "fsync=off", "max_connections=50")
-        process = subprocess.Popen(
-            [binaries / "postgres", "-D", data, *(part for option in options for part in ("-c", option))],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, user=user, cwd=folder,
-            preexec_fn=partial(die_with_parent, os.getpid()),
-        )  # fmt: skip
+        server = PostgresServer(folder, user)
+        server.start()
         try:
-            ready = [binaries / "pg_isready", "-h", folder, "-U", "tests"]
-            eventually(lambda: subprocess.run(ready, capture_output=True).returncode == 0, lambda: "no PostgreSQL")
-            yield f"postgresql+psycopg://tests@/postgres?host={folder}"
+            yield server
         finally:
-            process.send_signal(signal.SIGINT)  # SIGTERM would wait for clients of a test that failed
-            process.wait(PATIENCE)
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """The URL of a server."""
+    with postgres_server() as server:
+        yield server.url
+
+
+@contextmanager
+def standing_still(url: str) -> Iterator[None]:
+    """Its processes do nothing, as on a disk that hangs; the kernel still takes connections."""
+    (folder,) = parse_qs(urlsplit(url).query)["host"]
+    main = psutil.Process(int(Path(folder, "data", "postmaster.pid").read_text().split()[0]))
+    processes = [main, *main.children(recursive=True)]
+    for process in processes:
+        process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
 
 
 def _exists(user: str) -> bool:

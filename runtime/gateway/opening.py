@@ -114,7 +114,7 @@ class _Rooms:
 
     def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
         self.settings, self.documents, self.device = settings, documents, device
-        self.ledger, self.metrics = Ledger(settings.data_dir, settings.currency), Metrics()
+        self.ledger, self.metrics = _ledger(settings), Metrics()
         count = LimitMetrics(self.metrics).count
         merged = sizes_of_merged(settings.data_dir / MERGED)
         self.shared_limits = None if settings.fleet is None else _shared_limits()
@@ -366,6 +366,10 @@ class _Rooms:
 
     def _recipe_faults(self) -> Sequence[str]:
         return self.model_set.faults
+
+
+def _ledger(settings: Settings) -> Ledger:
+    return Ledger(settings.data_dir, settings.currency, in_fleet=settings.fleet is not None)
 
 
 def _shared_limits() -> "SharedLimits":

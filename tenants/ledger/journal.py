@@ -1,8 +1,11 @@
-"""Rows of the ledger while the database's disk is full: a file that takes its room beforehand, so that it needs none.
+"""Rows of the ledger that the database does not take now: its disk is full, or a fleet's does not answer.
+
+A file that takes its room beforehand, so that it needs none on a full disk.
 
 | what                  | then                                                                                     |
 |-----------------------|------------------------------------------------------------------------------------------|
 | `append`              | beginnings and ends follow each other in the file; a kill of the server loses none       |
+| `drop`                | the database has a part of them; the file has all of them still                          |
 | `clear`               | the database has them: the file is as if empty, at its full size                          |
 | the server was killed | the next one reads them, and writes to the database those that it does not have           |
 
@@ -20,8 +23,8 @@ import msgspec
 
 from tenants.ledger.rows import Entry, Settlement
 
-MOST = 8 << 20
-"""Bytes; of a small disk no more than a sixteenth."""
+MOST, MOST_IN_FLEET = 8 << 20, 64 << 20
+"""Bytes; of a small disk no more than a sixteenth. A request takes about 1,200."""
 _HEAD, _FRAME = struct.Struct("<I"), struct.Struct("<II")
 _rows = msgspec.msgpack.Decoder(tuple[list[Entry], list[Settlement]])
 
@@ -29,12 +32,12 @@ _rows = msgspec.msgpack.Decoder(tuple[list[Entry], list[Settlement]])
 class Journal:
     """For one thread. begun, ended: what it holds, in order.
 
-    Raises OSError where the file cannot be made at its size.
+    most: bytes of the file. Raises OSError where it cannot be made at its size.
     """
 
-    def __init__(self, path: Path, size: int | None = None) -> None:
+    def __init__(self, path: Path, size: int | None = None, *, most: int = MOST) -> None:
         disk = os.statvfs(path.parent)
-        self._size = min(MOST, disk.f_frsize * disk.f_blocks // 16) if size is None else size
+        self._size = min(most, disk.f_frsize * disk.f_blocks // 16) if size is None else size
         self.begun, self.ended = list[Entry](), list[Settlement]()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -66,9 +69,18 @@ class Journal:
         self.ended += ended
         return True
 
+    def first(self, most: int) -> tuple[Sequence[Entry], Sequence[Settlement]]:
+        """So many rows at most: beginnings, and ends only where no beginning is left."""
+        return (self.begun[:most], ()) if self.begun else ((), self.ended[:most])
+
+    def drop(self, begun: int, ended: int) -> None:
+        """Hold the first ones no longer. A restart reads them once more."""
+        del self.begun[:begun]
+        del self.ended[:ended]
+
     def clear(self) -> None:
         """Forget all rows. Raises OSError."""
-        if len(self):
+        if self._end > _HEAD.size:
             self._number = (self._number + 1) % 2**32
             os.pwrite(self._file, _HEAD.pack(self._number), 0)
             self._end = _HEAD.size

@@ -12,6 +12,7 @@ from tenants.ledger.rows import Entry, Rider, Settlement
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
     from tenants.ledger.journal import Journal
+    from tenants.ledger.table import LedgerTable
     from tenants.ledger.writer import LedgerWriter
 
 log = logging.getLogger("roundhouse.tenants")
@@ -19,8 +20,11 @@ T = TypeVar("T")
 
 
 class Ledger:
-    def __init__(self, data_dir: Path, currency: str = "USD") -> None:
-        self._data_dir, self._currency = data_dir, currency
+    """in_fleet: rows are journalled while the database does not answer."""
+
+    def __init__(self, data_dir: Path, currency: str = "USD", *, in_fleet: bool = False) -> None:
+        self._data_dir, self._currency, self._in_fleet = data_dir, currency, in_fleet
+        self._table: LedgerTable | None = None
         self._writer: LedgerWriter | None = None
         self.database: Database | None = None
 
@@ -49,29 +53,31 @@ class Ledger:
         Raises Unavailable.
         """
         from tenants.ledger.table import LedgerTable
-        from tenants.ledger.writer import LedgerWriter
+        from tenants.ledger.writer import LedgerWriter, write_journal
 
-        table = LedgerTable(database, await asyncio.to_thread(server_id, self._data_dir), self._currency)
+        server = await asyncio.to_thread(server_id, self._data_dir)
+        table = LedgerTable(database, server, self._currency, in_fleet=self._in_fleet)
         alone = database.is_sqlite and Path(database.url.database or "").parent == self._data_dir.absolute()
-        journal = self._open_journal() if database.is_sqlite else None
+        journal = self._open_journal() if database.is_sqlite or self._in_fleet else None
         try:
             if journal:
-                await asyncio.to_thread(table.write, journal.begun, journal.ended, again=True)
-                log.warning("rows of the journal were written to the ledger", extra={"rows": len(journal)})
-                journal.clear()
+                rows = len(journal)
+                await asyncio.to_thread(write_journal, table, journal)
+                log.warning("rows of the journal were written to the ledger", extra={"rows": rows})
             if interrupted := await asyncio.to_thread(table.interrupt, alone=alone):
                 log.warning("requests that the last run did not end", extra={"requests": interrupted})
         except BaseException:
             if journal is not None:
                 journal.close()
             raise
-        self.database, self._writer = database, LedgerWriter(table, journal)
+        self.database, self._table = database, table
+        self._writer = LedgerWriter(table, journal, in_fleet=self._in_fleet)
 
     def _open_journal(self) -> "Journal | None":
-        from tenants.ledger.journal import Journal
+        from tenants.ledger.journal import MOST, MOST_IN_FLEET, Journal
 
         try:
-            return Journal(self._data_dir / "ledger.journal")
+            return Journal(self._data_dir / "ledger.journal", most=MOST_IN_FLEET if self._in_fleet else MOST)
         except OSError as error:
             log.warning("no room for the ledger's journal: a full disk refuses requests", extra={"cause": str(error)})
             return None
@@ -103,6 +109,18 @@ class Ledger:
         """
         assert self._writer is not None
         return await self._writer.run(work)
+
+    def interrupt_server(self, server: str) -> int:
+        """End the open rows of another server, which is gone, as interrupted. Returns how many. Blocks.
+
+        Raises Unavailable.
+        """
+        return 0 if self._table is None else self._table.interrupt_server(server)
+
+    def refuse_database(self) -> None:
+        """Journal everything from now on: the database is at an older state."""
+        if self._writer is not None:
+            self._writer.is_refused = True
 
     async def close(self) -> None:
         if self._writer is not None:

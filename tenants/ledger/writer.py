@@ -5,10 +5,13 @@
 | beginning     | committed, then it goes on | journalled, then too   | Unavailable: nothing runs without a row |
 | end           | committed                  | journalled             | kept, and written once it answers again |
 
+In a fleet, a database that does not answer within ANSWER_SECONDS is as one whose disk is full.
+
 An end with a rider is not journalled, as its rider could not be: it is kept, and committed once there is room.
 
-What is in the journal is committed once there is room. A full journal counts as a database that does not answer: then
-nothing more is kept than there are requests under way, since each waits for the commit of its beginning.
+What is in the journal is committed once there is room, a part at a time; meanwhile new rows follow in the journal. A
+full journal counts as a database that does not answer: then nothing more is kept than there are requests under way,
+since each waits for the commit of its beginning.
 """
 
 import asyncio
@@ -16,8 +19,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from registry.errors import Unavailable
@@ -29,6 +35,8 @@ log = logging.getLogger("roundhouse.tenants")
 MAX_BATCH = 1000
 """Rows of one transaction."""
 RETRY_SECONDS = 0.5
+ANSWER_SECONDS = 1.0
+"""In a fleet, after which rows are journalled."""
 FAILING_SECONDS = 10.0
 """How long a failure counts, without a new request that fails or succeeds."""
 
@@ -45,6 +53,8 @@ class _Job:
 
     run: Callable[[], None]
     """Runs in the thread, resolves its future and raises nothing."""
+    refuse: Callable[[], None]
+    """In its place, where the database does not answer anyway."""
 
 
 @dataclass(slots=True)
@@ -59,10 +69,18 @@ class _Work:
 
 
 class LedgerWriter:
-    """For one event loop; all but `close` is called on it. journal: closed with it; None: requests are refused."""
+    """For one event loop; all but `close` is called on it.
 
-    def __init__(self, table: LedgerTable, journal: Journal | None = None) -> None:
+    Args:
+        journal: closed with it; None: requests are refused.
+        in_fleet: it also journals what the database does not answer in time.
+    """
+
+    def __init__(self, table: LedgerTable, journal: Journal | None = None, *, in_fleet: bool = False) -> None:
         self._table, self._journal = table, journal
+        self._bounded = _BoundedCalls() if in_fleet else None
+        self.is_refused = False
+        """Nothing more goes to the database, which is at an older state."""
         self._retry_at = 0.0
         """Monotonic time before which the table is not tried, while the journal takes all."""
         self._loop = asyncio.get_running_loop()
@@ -139,7 +157,10 @@ class LedgerWriter:
             else:
                 self._loop.call_soon_threadsafe(_succeed, done, result)
 
-        self._put(_Job(run))
+        def refuse() -> None:
+            self._loop.call_soon_threadsafe(_fail, done, _silent())
+
+        self._put(_Job(run, refuse))
         return await done
 
     async def close(self) -> None:
@@ -149,6 +170,8 @@ class LedgerWriter:
         await asyncio.to_thread(self._thread.join)
         if self._journal is not None:
             self._journal.close()
+        if self._bounded is not None:
+            self._bounded.close()
         if self._deferred:
             log.warning("ends of lines were not written: they run again", extra={"lines": len(self._deferred)})
 
@@ -176,11 +199,20 @@ class LedgerWriter:
             awaited = [done for _, done in work.begun if done is not None]
             self._loop.call_soon_threadsafe(_resolve, awaited, work.flushed, error)
             for job in work.jobs:
-                job.run()
+                self._do(job)
             if error is not None:
                 self._stopping.wait(RETRY_SECONDS)
         if pending:
             log.error("ends of requests were not written", extra={"requests": len(pending)})
+
+    def _do(self, job: _Job) -> None:
+        if self._bounded is None:
+            job.run()
+        elif self.is_refused or self._bounded.is_late:
+            job.refuse()
+        else:
+            with suppress(Unavailable):  # it takes longer, and resolves its future then
+                self._bounded.run(job.run)
 
     def _write(self, begun: list[Entry], ended: list[Settlement], *, again: bool) -> None:
         """Commit to the table, after what is in the journal; or to the journal while the disk is full.
@@ -190,16 +222,25 @@ class LedgerWriter:
         journal = self._journal
         if journal is None:
             return self._commit(begun, ended, again)
-        if journal and time.monotonic() < self._retry_at and self._append(journal, begun, ended):
-            return None
+        is_pausing = time.monotonic() < self._retry_at
+        if journal and (is_pausing or len(journal) > MAX_BATCH):
+            if self._append(journal, begun, ended):
+                try:
+                    if not is_pausing:
+                        self._send_part(journal)
+                except Unavailable:
+                    self._retry_at = time.monotonic() + RETRY_SECONDS
+                return None
+            while len(journal) > MAX_BATCH:
+                self._send_part(journal)
         again = again or bool(journal) or bool(self._deferred)
         try:
             self._commit([*journal.begun, *begun], [*journal.ended, *self._deferred, *ended], again)
         except Unavailable as error:
-            if error.code != "disk_full":
+            if error.code != "disk_full" and self._bounded is None:
                 raise
             if not journal:
-                log.error("the ledger's disk is full: requests are journalled until there is room", exc_info=error)
+                log.error("the ledger's database takes no rows: requests are journalled until it does", exc_info=error)
             if not self._append(journal, begun, ended):
                 raise
             self._retry_at = time.monotonic() + RETRY_SECONDS
@@ -207,13 +248,23 @@ class LedgerWriter:
         self._deferred.clear()
         return journal.clear()
 
-    def _commit(self, begun: list[Entry], ended: list[Settlement], again: bool) -> None:
-        if not self._riders:
-            return self._table.write(begun, ended, again=again)
-        self._table.write(begun, ended, again=again, riders=self._riders)
-        for one in ended:
+    def _send_part(self, journal: Journal) -> None:
+        """Commit the oldest rows of the journal. Raises as the table does."""
+        begun, ended = journal.first(MAX_BATCH)
+        self._commit(begun, ended, True)
+        journal.drop(len(begun), len(ended))
+
+    def _commit(self, begun: Sequence[Entry], ended: Sequence[Settlement], again: bool) -> None:
+        if self.is_refused:
+            raise _silent()
+        riders = {"riders": self._riders} if self._riders else {}
+        write = partial(self._table.write, begun, ended, again=again, **riders)
+        if self._bounded is None:
+            write()
+        else:
+            self._bounded.run(write)
+        for one in ended if riders else ():
             self._end_rider(one)
-        return None
 
     def _append(self, journal: Journal, begun: list[Entry], ended: list[Settlement]) -> bool:
         """Journal all but ends with riders, which are kept."""
@@ -231,7 +282,7 @@ class LedgerWriter:
     def _next(self, pending: list[Settlement]) -> _Work:
         """What is left from before, and what has come; waits for something where there is neither."""
         work = _Work(ended=list(pending))
-        timeout = RETRY_SECONDS if self._journal or self._deferred else None
+        timeout = self._pause()
         while len(work.begun) + len(work.ended) < len(pending) + MAX_BATCH:
             try:
                 idle = not (pending or work.begun or work.ended or work.flushed or work.jobs)
@@ -260,6 +311,13 @@ class LedgerWriter:
                     work.begun.append(item)
         return work
 
+    def _pause(self) -> float | None:
+        """How long to wait for rows before the journal is tried."""
+        if not self._journal:
+            return RETRY_SECONDS if self._deferred else None
+        has_parts = len(self._journal) > MAX_BATCH and time.monotonic() >= self._retry_at
+        return 0.0 if has_parts else RETRY_SECONDS
+
     def _undropped(self, work: _Work) -> list[Settlement]:
         """Ends that are to be written yet, once the beginnings of this transaction are given up."""
         dropped = {entry.uid for entry, _ in work.begun}
@@ -268,6 +326,45 @@ class LedgerWriter:
             if one.entry.uid in dropped:
                 self._end_rider(one)
         return [one for one in work.ended if one.entry.uid not in dropped]
+
+
+def write_journal(table: LedgerTable, journal: Journal) -> None:
+    """Commit all of it, some of which may be committed already. Raises as the table does."""
+    while journal:
+        begun, ended = journal.first(MAX_BATCH)
+        table.write(begun, ended, again=True)
+        journal.drop(len(begun), len(ended))
+    journal.clear()
+
+
+def _silent() -> Unavailable:
+    return Unavailable(
+        "The server's database does not answer in time. Try again.", code="database_unavailable", retry_after=5
+    )
+
+
+class _BoundedCalls:
+    """Calls that wait no longer than ANSWER_SECONDS, in a thread of their own. One at a time."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="ledger-database")
+        self._last: Future[None] | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether one still runs that took too long."""
+        return self._last is not None and not self._last.done()
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Raises what the work raises, and Unavailable where it, or one before it, takes longer."""
+        if not self.is_late:
+            self._last = self._pool.submit(work)
+            if wait((self._last,), ANSWER_SECONDS).done:
+                return self._last.result()
+        raise _silent()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False)
 
 
 def _succeed(done: "asyncio.Future[T]", result: T) -> None:

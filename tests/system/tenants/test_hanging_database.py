@@ -1,35 +1,16 @@
 """A PostgreSQL that stands still while the server runs, as on a disk that hangs: its machine's kernel still answers."""
 
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import httpx
-import psutil
 import pytest
 
-from tests.postgres import postgres, programs
+from tests.postgres import postgres, programs, standing_still
 from tests.system.serving import STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")]
 EMBED = {"model": "starter-embed", "input": "hello"}
-
-
-@contextmanager
-def standing_still(url: str) -> Iterator[None]:
-    (folder,) = parse_qs(urlsplit(url).query)["host"]
-    main = psutil.Process(int(Path(folder, "data", "postmaster.pid").read_text().split()[0]))
-    processes = [main, *main.children(recursive=True)]
-    for process in processes:
-        process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGCONT)
 
 
 def test_callers_get_an_error_and_others_do_not_wait(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import struct
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tenants.ledger.rows import Entry, Rider, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.writer import LedgerWriter
 from tenants.storage.opening import open_tables
+from tests.eventually import PATIENCE
 from tests.unit.disks import fill, mount_small
 from tests.unit.tenants.test_ledger import HOUR, done, entry
 
@@ -229,3 +231,101 @@ async def test_without_room_for_the_journal_requests_are_refused(
     ledger.end(done(one))
     await ledger.close()
     assert requests(database) == (1, 0)
+
+
+# --- in a fleet: a database that does not answer ---------------------------------------------------------------------
+class SilentTable(LedgerTable):
+    """Its database answers only while `go` is set."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database, "server-1")
+        self.go, self.calls = threading.Event(), 0
+        self.go.set()
+
+    def write(
+        self,
+        begun: Sequence[Entry],
+        ended: Sequence[Settlement],
+        *,
+        again: bool = False,
+        riders: Mapping[str, Rider] | None = None,
+    ) -> None:
+        self.calls += 1
+        self.go.wait()
+        super().write(begun, ended, again=again, riders=riders or {})
+
+
+@pytest.fixture
+def silent(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentTable]:
+    monkeypatch.setattr(writer_module, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(writer_module, "ANSWER_SECONDS", 0.01)
+    table = SilentTable(database)
+    yield table
+    table.go.set()
+
+
+async def test_in_a_fleet_requests_go_on_while_the_database_is_silent(
+    silent: SilentTable, database: Database, tmp_path: Path
+) -> None:
+    writer = LedgerWriter(silent, Journal(tmp_path / "journal", SIZE), in_fleet=True)
+    running = entry()
+    await writer.begin(running)
+    silent.go.clear()
+    entries = [entry() for _ in range(20)]
+    for one in entries:
+        await writer.begin(one)
+        writer.end(done(one, 10, 1))
+    writer.end(done(running, 10, 1))
+    await writer.flush()
+    assert silent.calls == 2, "while one call hangs no other one is made"
+    assert not writer.is_failing
+    with pytest.raises(Unavailable):
+        await writer.run(lambda: pytest.fail("it would wait"))
+    silent.go.set()  # and what hung is committed as well
+    while writer.journalled:
+        await asyncio.sleep(0.001)
+    assert requests(database) == (21, 0)
+    assert silent.differences() == []
+    await writer.close()
+
+
+async def test_a_long_journal_goes_in_parts_and_new_rows_do_not_wait_for_it(
+    silent: SilentTable, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "MAX_BATCH", 10)
+    writer = LedgerWriter(silent, Journal(tmp_path / "journal", SIZE), in_fleet=True)
+    silent.go.clear()
+    begun = []
+    for _ in range(60):
+        begun.append(entry())
+        await writer.begin(begun[-1])
+        writer.end(done(begun[-1]))
+    silent.go.set()
+    monkeypatch.setattr(writer_module, "ANSWER_SECONDS", PATIENCE)
+    while writer.journalled:
+        begun.append(entry())
+        await writer.begin(begun[-1])
+        writer.end(done(begun[-1]))
+    await writer.flush()
+    assert silent.calls > 10
+    assert requests(database) == (len(begun), 0)
+    assert silent.differences() == []
+    await writer.close()
+    assert not Journal(tmp_path / "journal", SIZE), "its file is as if empty"
+
+
+async def test_a_database_at_an_older_state_gets_no_rows(
+    silent: SilentTable, database: Database, tmp_path: Path
+) -> None:
+    ledger = Ledger(tmp_path, in_fleet=True)
+    await ledger.enable(database)
+    ledger.refuse_database()
+    one = entry()
+    await ledger.begin(one)
+    ledger.end(done(one))
+    await ledger.close()
+    assert requests(database) == (0, 0)
+    again = Ledger(tmp_path, in_fleet=True)
+    await again.enable(database)
+    assert requests(database) == (1, 0), "the next start accepts it"
+    await again.close()
