@@ -17,6 +17,7 @@ class KeySettings:
         loopback: only this machine can reach the server.
         open: accept requests without a key; where there are keys, for inference only.
         sign_in: people sign in at a provider, so that nobody without a key or session is an administrator.
+        in_fleet: other servers change the keys, too: a database at an older state is refused.
     """
 
     data_dir: Path
@@ -25,6 +26,7 @@ class KeySettings:
     loopback: bool = True
     open: bool = False
     sign_in: bool = False
+    in_fleet: bool = False
 
     def has_tables(self) -> bool:
         """Whether a team, a key or a database exists. Imports no database."""

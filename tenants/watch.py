@@ -44,6 +44,7 @@ class KeyWatch:
     | there are some               | with `open` accepted, inference only    | one SELECT            |
     | no tables could be made      | as if none was ever made; nothing is counted | one stat(2)      |
     | the database does not answer | as before; at the start it is an error  | one try               |
+    | the database of a fleet is at an older state than before | as before, until the next start | one SELECT |
     | it has never answered yet    | 503, with or without a key              | one try               |
 
     The last: tables came while the server ran, and it may not read them. That there are no keys is then not known.
@@ -66,6 +67,8 @@ class KeyWatch:
         """One look at a time: it opens the database once, and no older ring takes the place of a newer one."""
         self._failed, self._was_read = False, False
         """Whether the last refresh failed; whether any refresh read the tables."""
+        self._is_refused = False
+        """The fleet's database is at an older state: a revoked key may be active in it."""
 
     @property
     def is_unclaimed(self) -> bool:
@@ -107,6 +110,8 @@ class KeyWatch:
         """Open the tables, creating them if need be. Raises the reason why that fails."""
         if self._table is None:
             await asyncio.shield(self._look(make=True))
+        if self._is_refused:
+            raise older_state()
         assert self._table is not None
         assert self._database is not None
         return self._table, self._database
@@ -124,6 +129,10 @@ class KeyWatch:
             if not existed:  # else a later look would find half of a database, and refuse all requests
                 for suffix in ("", "-wal", "-shm"):
                     (self._settings.data_dir / f"{FILE}{suffix}").unlink(missing_ok=True)
+
+    def refuse_database(self) -> None:
+        """Read and write no keys any more: those known go on."""
+        self._is_refused = True
 
     async def look(self) -> None:
         """Once it returns, every change that was made before counts."""
@@ -172,7 +181,12 @@ class KeyWatch:
                 database.close()
                 raise
             self._database, self._table = database, table
-        if self._table.revision() == self._revision:
+        revision = self._table.revision()
+        if self._settings.in_fleet and revision < self._revision:
+            self._is_refused = True
+        if self._is_refused:
+            raise older_state()
+        if revision == self._revision:
             return
         self._revision, snapshot, archived, teams = self._table.snapshot()
         self._ring = self._keyring(snapshot, self._table.pepper, archived, teams)
@@ -184,6 +198,14 @@ class KeyWatch:
         settings = self._settings
         is_open = settings.open or (settings.loopback and not keys and not settings.sign_in)
         return Keyring(keys, secret, is_open=is_open, archived=archived, teams=teams, sign_in=settings.sign_in)
+
+
+def older_state() -> Unavailable:
+    return Unavailable(
+        "The fleet's database is at an older state than this server has seen, and is not used. Bring the newer state "
+        "back, or start the fleet's servers again to go on with the older one.",
+        code="database_unavailable",
+    )
 
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """Who belongs to a fleet: a row with a lease for each server, in a schema of the fleet's PostgreSQL.
 
 tables.py      the row, and how the table came to be (migrations/)
-members.py     join, renew, look, leave, drain
+members.py     join, renew, look, leave, drain; whose rows are to be ended
 
 | the row of a name                  | join                                  | renew                             |
 |------------------------------------|---------------------------------------|-----------------------------------|
@@ -10,5 +10,6 @@ members.py     join, renew, look, leave, drain
 | is another data directory's        | refused while its lease lasts         | -                                 |
 | has a higher boot number           | -                                     | lost: another server has the name |
 
-Leases run by the database's clock alone.
+Leases run by the database's clock alone. A server whose lease is over for DEAD_SECONDS is dead: whichever server holds
+the lock ends its open rows in the ledger (`tenants.ledger`).
 """

@@ -1,22 +1,24 @@
 """Join a fleet, stay in it, and see who else is there. Every call waits for the database: use a thread."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import sqlalchemy as sa
 
-from fleet.membership.tables import MEMBERS, VERSION_TABLE
+from fleet.membership.tables import MEMBERS, RENEWALS, VERSION_TABLE
 from registry.base.wording import nearest, quoted
-from registry.errors import BadRequest, Conflict, NotFound
+from registry.errors import BadRequest, Conflict, NotFound, Unavailable
 from registry.storage.database import Database, inserting, url_of
 from registry.storage.migration import upgrade
 
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
 """Between two renewals, each of which also looks who is there."""
+DEAD_SECONDS = 60.0
+"""After its lease a server counts as dead: others end its open rows in the ledger."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 Role = Literal["node", "front"]
 
@@ -63,9 +65,17 @@ def open_members(url: str, fleet: str) -> "MemberTable":
     return MemberTable(database)
 
 
+class OlderState(Unavailable):
+    """The database has forgotten what this server has seen of it: it was brought back from a backup."""
+
+    code = "database_unavailable"
+
+
 class MemberTable:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._seen = 0
+        """The highest count of renewals."""
 
     @property
     def database(self) -> Database:
@@ -106,12 +116,18 @@ class MemberTable:
         return int(row.boot)
 
     def renew(self, name: str, boot: int) -> Sequence[Member] | None:
-        """Stay for LEASE_SECONDS. Returns all that are there; None: another server has the name."""
+        """Stay for LEASE_SECONDS. Returns all that are there; None: another server has the name. Raises OlderState."""
         mine = (MEMBERS.c.name == name) & (MEMBERS.c.boot == boot)
+        one_more = sa.update(RENEWALS).values(count=RENEWALS.c.count + 1).returning(RENEWALS.c.count)
         with self._database.write() as connection:
+            count = int(connection.execute(one_more).scalar_one())
+            if count <= self._seen:
+                raise OlderState("The fleet's database is at an older state than this server has seen.")
             if connection.execute(sa.update(MEMBERS).where(mine).values(lease_until=_lease())).rowcount == 0:
                 return None
-            return _living(connection)
+            living = _living(connection)
+        self._seen = count
+        return living
 
     def list(self) -> Sequence[Member]:
         """All whose lease lasts."""
@@ -126,6 +142,21 @@ class MemberTable:
                 listed = ", ".join(nearest(name, names)) or "none"
                 raise NotFound(f"The fleet has no server {quoted(name)}. There are: {listed}.", code="server_not_found")
             connection.execute(sa.update(MEMBERS).where(MEMBERS.c.name == name).values(draining=draining))
+
+    def sweep(self, end_rows: Callable[[str], int]) -> Mapping[str, int]:
+        """End the rows of each dead server, by the id of its data directory. One server of the fleet does it at a time.
+
+        Returns how many were ended, by name. Raises Unavailable.
+        """
+        newest, now = sa.func.max(MEMBERS.c.lease_until), sa.func.clock_timestamp()
+        dead = sa.select(sa.func.max(MEMBERS.c.name).label("name"), MEMBERS.c.server).group_by(MEMBERS.c.server)
+        dead = dead.having(newest < now - datetime.timedelta(seconds=DEAD_SECONDS))
+        lock = sa.func.pg_try_advisory_xact_lock(sa.func.hashtext(sa.func.concat(sa.func.current_schema(), " sweep")))
+        with self._database.read() as connection:
+            if not connection.execute(sa.select(lock)).scalar_one():
+                return {}
+            rows = connection.execute(dead).all()
+            return {row.name: count for row in rows if (count := end_rows(row.server))}
 
     def leave(self, name: str, boot: int) -> None:
         """Give the lease up."""

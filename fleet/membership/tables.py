@@ -1,9 +1,10 @@
 """The tables of a fleet.
 
-| table   | a row is                                                                                 |
-|---------|------------------------------------------------------------------------------------------|
-| members | a server that belongs to the fleet, or did: its name, and until when it counts as living |
-| blocks  | a limit in one window, and how much of it servers have taken                             |
+| table    | a row is                                                                                 |
+|----------|------------------------------------------------------------------------------------------|
+| members  | a server that belongs to the fleet, or did: its name, and until when it counts as living |
+| renewals | one row: how often servers have renewed their leases. Less than before: an older state   |
+| blocks   | a limit in one window, and how much of it servers have taken                             |
 """
 
 import sqlalchemy as sa
@@ -35,3 +36,9 @@ BLOCKS = sa.Table(
 )
 """window, ends: when it begins and ends, in seconds since the epoch. taken: by the last statement, which reads it
 there."""
+RENEWALS = sa.Table(
+    "renewals",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("count", sa.BigInteger, nullable=False),
+)

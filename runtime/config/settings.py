@@ -296,7 +296,8 @@ class Settings(BaseSettings):
         """Where keys are, and who needs none."""
         pepper = None if self.pepper is None else self.pepper.get_secret_value()
         sign_in = self.oidc is not None
-        return KeySettings(self.data_dir, self.database, pepper, is_loopback(self.host), self.open, sign_in)
+        place = (self.data_dir, self.database, pepper)
+        return KeySettings(*place, is_loopback(self.host), self.open, sign_in, in_fleet=self.fleet is not None)
 
     @property
     def fleet_folder(self) -> Path:

@@ -104,6 +104,7 @@ class Gateway:
             "storage_full": self.services.reserve.is_short,
             "ledger_journalled": self._ledger.is_journalled,
             "ledger_unavailable": self._ledger.is_failing,
+            "database_older": self.services.fleet is not None and self.services.fleet.is_database_older,
             "usage_uncounted": self._ledger.is_uncounted,
         }
         return [name for name, is_so in faults.items() if is_so]

@@ -201,6 +201,7 @@ class _Rooms:
             fleet, own = self.fleet.fleet, self.fleet.fleet.own
             if self.shared_limits is not None:
                 self.shared_limits.open(BlockTable(members.database), fleet.nodes, own.name)
+            fleet.end_rows, fleet.on_older_database = self.ledger.interrupt_server, self._refuse_database
             if not settings.front:
                 fleet.reporter = Reporter(
                     own.name, own.address, names, self.models, self.residency, device,
@@ -363,6 +364,13 @@ class _Rooms:
 
     def _slot_is_free(self) -> None:
         self.residency.decide()
+
+    def _refuse_database(self) -> None:
+        """The fleet's database is at an older state."""
+        self.keys.refuse_database()
+        self.ledger.refuse_database()
+        if self.shared_limits is not None:
+            self.shared_limits.refuse_database()
 
     def _recipe_faults(self) -> Sequence[str]:
         return self.model_set.faults

@@ -13,15 +13,24 @@
 import asyncio
 import datetime
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 
-from fleet.membership.members import LEASE_SECONDS, RENEW_SECONDS, Member, MemberTable, NewMember, Role
+from fleet.membership.members import (
+    DEAD_SECONDS,
+    LEASE_SECONDS,
+    RENEW_SECONDS,
+    Member,
+    MemberTable,
+    NewMember,
+    OlderState,
+    Role,
+)
 from fleet.reports import NodeReport
 from fleet.table import REPORT_SECONDS, ReportTable
 from fleet.tls import FleetTls
-from registry.errors import Conflict, NotFound, RoundhouseError
+from registry.errors import Conflict, NotFound, RoundhouseError, Unavailable
 from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import Follower
@@ -30,6 +39,8 @@ from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.views.fleet import FleetDeviceView, FleetMemberView, FleetReplicaView, FleetView
 
 log = logging.getLogger("roundhouse.fleet")
+SWEEP_SECONDS = 10.0
+"""Between two looks for dead servers."""
 WARN_DAYS = 14
 """Days before its certificate's end from which the log warns."""
 
@@ -60,6 +71,13 @@ class Fleet:
         self._follower = Follower(new.name, client, reports, names, client.lost)
         self._present: Sequence[Member] = ()
         self._boot, self._renewed_at = 0, 0.0
+        self._steady_since = self._swept_at = 0.0
+        """Since when each renewal came in time: only then others have had theirs, too."""
+        self.is_database_older = False
+        """It is not used any more."""
+        self.on_older_database: Callable[[], None] = lambda: None
+        self.end_rows: Callable[[str], int] = lambda _server: 0
+        """Ends a dead server's open rows in the ledger; blocks."""
         self._task: asyncio.Task[None] | None = None
         self.is_draining = self.is_leaving = False
         self.dropped_headers = 0
@@ -75,7 +93,7 @@ class Fleet:
         self._boot = await asyncio.to_thread(self._members.join, self.own)
         if self.reporter is not None:
             self.reporter.boot = self._boot
-        self._renewed_at = asyncio.get_running_loop().time()
+        self._renewed_at = self._steady_since = asyncio.get_running_loop().time()
         log.info("joined the fleet", extra={"fleet": self.fleet, "server": self.own.name, "boot": self._boot})
         await self._renew()
         self._task = asyncio.create_task(self._stay(), name="fleet")
@@ -104,9 +122,14 @@ class Fleet:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             self._refresh_certificate()
+            if self.is_database_older:
+                continue
             try:
                 await self._renew()
+                await self._sweep()
                 was_away = False
+            except OlderState as error:
+                self._refuse_database(error)
             except RoundhouseError as error:
                 if not was_away:
                     log.error("the fleet's database does not answer", extra={"cause": error.message})
@@ -121,11 +144,32 @@ class Fleet:
                 log.error("another server has this one's name: it takes no more requests of the fleet")
             self.leave()
             return
-        self._renewed_at = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        if now - self._renewed_at > LEASE_SECONDS:
+            self._steady_since = now
+        self._renewed_at = now
         self._present = present
         own = next((one for one in present if one.name == self.own.name), None)
         self.is_draining = self.is_leaving or (own is not None and own.draining)
         self._follower.set(present)
+
+    def _refuse_database(self, error: OlderState) -> None:
+        self.is_database_older = True
+        self.on_older_database()
+        log.error(
+            "the fleet's database is at an older state and is used no more: bring the newer one back, or start the "
+            "fleet's servers again",
+            extra={"cause": error.message},
+        )
+
+    async def _sweep(self) -> None:
+        """After the database was away all leases are over: the others get as long as a dead server to renew theirs."""
+        now = self._renewed_at
+        if now - self._steady_since < DEAD_SECONDS or now - self._swept_at < SWEEP_SECONDS:
+            return
+        self._swept_at = now
+        for name, rows in (await asyncio.to_thread(self._members.sweep, self.end_rows)).items():
+            log.warning("requests of a dead server were ended as interrupted", extra={"server": name, "requests": rows})
 
     def _refresh_certificate(self) -> None:
         try:
@@ -176,6 +220,8 @@ class Fleet:
                     "another one first.",
                     code="last_node",
                 )
+        if self.is_database_older:
+            raise Unavailable("The fleet's database is at an older state and is not used.", code="database_unavailable")
         await asyncio.to_thread(self._members.drain, name, draining)
         await self._renew()
         return self.view()

@@ -53,5 +53,6 @@ class HealthView(msgspec.Struct, frozen=True, omit_defaults=True):
     faults: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     """Adapters of recipes that could not be registered, and why."""
     degraded: list[str] | msgspec.UnsetType = msgspec.UNSET
-    """Faults: `storage_full` (uploads are refused, or soon will be), `ledger_journalled` (the ledger's disk is full,
-    requests are answered and written down beside it), `ledger_unavailable` (requests are refused)."""
+    """Faults: `storage_full` (uploads are refused, or soon will be), `ledger_journalled` (the ledger's disk is full, or
+    the fleet's database does not answer; requests are answered and written down beside it), `ledger_unavailable`
+    (requests are refused), `database_older` (the fleet's database is at an older state and is not used)."""

@@ -7,8 +7,15 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from fleet.membership.members import LEASE_SECONDS, MemberTable, NewMember, open_members
-from fleet.membership.tables import MEMBERS, VERSION_TABLE
+from fleet.membership.members import (
+    DEAD_SECONDS,
+    LEASE_SECONDS,
+    MemberTable,
+    NewMember,
+    OlderState,
+    open_members,
+)
+from fleet.membership.tables import MEMBERS, RENEWALS, VERSION_TABLE
 from registry.errors import BadRequest, Conflict, NotFound
 from tests.postgres import postgres, programs
 
@@ -96,3 +103,49 @@ def test_a_fleet_of_a_newer_version_is_refused(members: MemberTable, url: str) -
         connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
     with pytest.raises(Conflict, match="written by a newer Roundhouse"):
         open_members(url, str(schema).removeprefix("roundhouse_fleet_"))
+
+
+def test_a_dead_servers_rows_are_ended_and_those_of_a_silent_one_are_not(members: MemberTable) -> None:
+    for name, silence in (("node-1", 0.0), ("node-2", 30.0), ("node-3", DEAD_SECONDS + 1.0)):
+        members.join(server(name, f"data-{name}"))
+        age(members, name, LEASE_SECONDS + silence if silence else 0.0)
+    members.join(server("before", "data-node-1"))
+    age(members, "before", 1000.0)  # this data directory's server has another name now, and lives
+    swept: list[str] = []
+
+    def end_rows(data: str) -> int:
+        swept.append(data)
+        return 7
+
+    assert members.sweep(end_rows) == {"node-3": 7}
+    assert swept == ["data-node-3"]
+
+
+def test_one_server_sweeps_at_a_time(members: MemberTable, url: str) -> None:
+    members.join(server("node-1", "data-1"))
+    age(members, "node-1", LEASE_SECONDS + DEAD_SECONDS + 1.0)
+    schema = members.database._schema
+    assert schema is not None
+    with closing(open_members(url, schema.removeprefix("roundhouse_fleet_"))) as other:
+
+        def end_rows(_: str) -> int:
+            assert other.sweep(lambda _: pytest.fail("both at once")) == {}
+            return 1
+
+        assert members.sweep(end_rows) == {"node-1": 1}
+        assert other.sweep(lambda _: 2) == {"node-1": 2}
+
+
+def test_a_database_at_an_older_state_is_noticed_by_who_has_seen_more(members: MemberTable) -> None:
+    boot = members.join(server())
+    for _ in range(3):
+        members.renew("node-1", boot)
+    with members.database.write() as connection:
+        connection.execute(sa.update(RENEWALS).values(count=1))  # as from a backup
+        before = connection.execute(sa.select(MEMBERS.c.lease_until)).scalar_one()
+    for _ in range(2):
+        with pytest.raises(OlderState):
+            members.renew("node-1", boot)
+    with members.database.read() as connection:
+        assert connection.execute(sa.select(MEMBERS.c.lease_until)).scalar_one() == before
+        assert connection.execute(sa.select(RENEWALS.c.count)).scalar_one() == 1, "nothing was changed"

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from tenants.keys import secret
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
 from tenants.storage.opening import open_tables
-from tenants.storage.tables import KEYS, VERSION_TABLE
-from tenants.watch import KeyWatch
+from tenants.storage.tables import KEYRING, KEYS, VERSION_TABLE
+from tenants.watch import POLL_SECONDS, KeyWatch
 from tests.eventually import eventually
 from tests.unit.tenants.conftest import PEPPER
 
@@ -387,3 +388,60 @@ async def test_tables_that_cannot_be_made_close_no_open_server(
     await watch.look()
     assert watch.identify([]) is EVERYBODY
     await watch.close()
+
+
+# --- servers of a fleet ----------------------------------------------------------------------------------------------
+async def test_a_revoked_key_is_refused_by_all_servers_within_a_second(tmp_path: Path, url: str | None) -> None:
+    place = KeySettings(tmp_path, url, PEPPER.decode(), in_fleet=True)
+    watches = [KeyWatch(place) for _ in range(2)]
+    for watch in watches:
+        await watch.start()
+    tables = open_tables(tmp_path, url)
+    table = KeyTable(tables, PEPPER)
+    table.create_team("search")
+    key, text = table.create(KeyRequest("search"))
+
+    def is_known(watch: KeyWatch) -> bool:
+        try:
+            return watch.identify([text]).key == key.id
+        except Unauthorized:
+            return False
+
+    await asyncio.to_thread(eventually, lambda: all(is_known(watch) for watch in watches))
+    table.revoke(key.id)
+    await asyncio.to_thread(eventually, lambda: not any(is_known(watch) for watch in watches))
+    assert 2 * POLL_SECONDS <= 1.0, "a look each half second, which begins after the one before"
+    for watch in watches:
+        await watch.close()
+    tables.close()
+
+
+async def test_a_fleets_database_at_an_older_state_is_not_read(tmp_path: Path, url: str | None) -> None:
+    """A backup from before a key was revoked does not bring it back."""
+    tables = open_tables(tmp_path, url)
+    table = KeyTable(tables, PEPPER)
+    table.create_team("search")
+    key, text = table.create(KeyRequest("search"))
+    before = table.revision()
+    table.revoke(key.id)
+    place = KeySettings(tmp_path, url, PEPPER.decode(), in_fleet=True)
+    watch, single = KeyWatch(place), KeyWatch(replace(place, in_fleet=False))
+    for one in (watch, single):
+        await one.look()
+    with tables.write() as connection:
+        connection.execute(sa.update(KEYRING).values(revision=before))
+        connection.execute(sa.update(KEYS).values(revoked=None))
+    with pytest.raises(Unavailable, match="older state"):
+        await watch.look()
+    for _ in range(3):
+        table.create(KeyRequest("search"))
+    for refused in (watch.look, watch.tables):
+        with pytest.raises(Unavailable, match="older state"):
+            await refused()
+    with pytest.raises(Unauthorized, match="revoked"):
+        watch.identify([text])
+    await single.look()
+    assert single.identify([text]).key == key.id, "a single server takes its database as it is"
+    for one in (watch, single):
+        await one.close()
+    tables.close()

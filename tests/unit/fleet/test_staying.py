@@ -1,0 +1,95 @@
+"""How a server stays in its fleet: whom it takes for dead, and what it does with a database at an older state."""
+
+import asyncio
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fleet.membership.members import DEAD_SECONDS, LEASE_SECONDS, Member, NewMember, OlderState
+from fleet.table import ReportTable
+from registry.errors import Unavailable
+from runtime.gateway.peers import service
+from runtime.gateway.peers.service import SWEEP_SECONDS, Fleet
+from tests.eventually import PATIENCE
+
+OWN = Member("front-1", 1, "front", "", "1.0", False)
+
+
+class Members:
+    """The database's; `error` is what it answers."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.renewals, self.swept = 0, list[str]()
+
+    def renew(self, name: str, boot: int) -> Sequence[Member]:
+        self.renewals += 1
+        if self.error is not None:
+            raise self.error
+        return [OWN]
+
+    def sweep(self, end_rows: Callable[[str], int]) -> Mapping[str, int]:
+        self.swept.append("swept")
+        return {"node-1": end_rows("data-1")}
+
+
+@pytest.fixture
+def members() -> Members:
+    return Members()
+
+
+@pytest.fixture
+def fleet(members: Members) -> Fleet:
+    ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=90)
+    tls: Any = SimpleNamespace(refresh=lambda: False, certificate=SimpleNamespace(ends=ends))
+    own = NewMember("front-1", "data", "front", "", "1.0")
+    nothing: Any = SimpleNamespace(lost=lambda _: None)
+    made = Fleet("tests", own, tls, cast(Any, members), nothing, ReportTable(), nothing, nothing)
+    made.end_rows = lambda _: 3
+    return made
+
+
+async def renew(fleet: Fleet, seconds: float) -> None:
+    """After so many seconds."""
+    fleet._renewed_at -= seconds
+    fleet._steady_since -= seconds
+    fleet._swept_at -= seconds
+    await fleet._renew()
+    await fleet._sweep()
+
+
+async def test_nobody_is_dead_until_all_could_renew_their_leases(fleet: Fleet, members: Members) -> None:
+    await renew(fleet, 0.0)
+    await renew(fleet, LEASE_SECONDS + 1.0)  # it, or the database, was away
+    for _ in range(int(DEAD_SECONDS) // 5 - 1):
+        await renew(fleet, 5.0)
+    assert members.swept == []
+    await renew(fleet, 5.0)
+    assert members.swept == ["swept"]
+    await renew(fleet, SWEEP_SECONDS / 2)
+    assert members.swept == ["swept"]
+    await renew(fleet, SWEEP_SECONDS / 2)
+    assert members.swept == ["swept"] * 2
+
+
+async def test_a_database_at_an_older_state_is_used_no_more(
+    fleet: Fleet, members: Members, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service, "RENEW_SECONDS", 0.001)
+    noticed = asyncio.Event()
+    fleet.on_older_database = noticed.set
+    members.error = OlderState("older")
+    staying = asyncio.create_task(fleet._stay())
+    async with asyncio.timeout(PATIENCE):
+        await noticed.wait()
+    members.error = None
+    await asyncio.sleep(0.05)
+    assert (fleet.is_database_older, members.renewals) == (True, 1)
+    assert "bring the newer one back" in caplog.text
+    with pytest.raises(Unavailable, match="older state"):
+        await fleet.drain("node-1", True)
+    staying.cancel()
+    await asyncio.wait({staying})
