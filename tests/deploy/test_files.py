@@ -198,9 +198,20 @@ def test_the_bounds_of_the_alarms_are_buckets_that_exist_and_the_classes_are_our
     assert set(re.findall(r"roundhouse_\w+(?=\{|\[)", text)) <= set(series())
 
 
-def test_keda_scales_by_what_the_server_says() -> None:
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("keda.yaml", {"name": "roundhouse"}),
+        (
+            "kubernetes/keda/scaledobject.yaml",
+            {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "roundhouse-node"},
+        ),
+    ],
+)
+def test_keda_scales_by_what_the_server_says(name: str, target: dict[str, str]) -> None:
     """The fields are those of KEDA's ScaledObject and of its Prometheus scaler."""
-    scaled = read("keda.yaml")
+    scaled = read(name)
+    assert scaled["spec"]["scaleTargetRef"] == target
     assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
     assert set(scaled["spec"]) <= {
         "scaleTargetRef", "pollingInterval", "cooldownPeriod", "idleReplicaCount", "minReplicaCount",
@@ -209,9 +220,9 @@ def test_keda_scales_by_what_the_server_says() -> None:
     (trigger,) = scaled["spec"]["triggers"]
     assert (trigger["type"], trigger["metricType"]) == ("prometheus", "AverageValue")
     assert set(trigger["metadata"]) == {"serverAddress", "query", "threshold"}
-    (name, label), known = re.findall(r"(roundhouse_\w+)\{(\w+)=", trigger["metadata"]["query"])[0], series()
-    assert name == "roundhouse_wanted_replicas"
-    assert known[name] == {label}
+    (metric, label), known = re.findall(r"(roundhouse_\w+)\{(\w+)=", trigger["metadata"]["query"])[0], series()
+    assert metric == "roundhouse_wanted_replicas"
+    assert known[metric] == {label}
     assert trigger["metadata"]["threshold"] == "1", "the sum is the number of servers"
 
 
