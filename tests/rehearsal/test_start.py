@@ -115,6 +115,22 @@ def test_speech_finds_its_cublas(cuda_build: Path, driver: Path, tmp_path: Path)
     assert without.returncode, "there is one in the system already: this shows nothing here"
 
 
+PINNED = """
+import inspect, torch
+from torch._C import _cudart
+from models.chat.vllm.adapters import arena
+assert torch.cuda.CudaError.__mro__[1] is RuntimeError
+assert callable(_cudart.cudaHostRegister)
+torch.cuda.check_error(_cudart.cudaError.success)
+assert list(inspect.signature(torch.cuda.Event.query).parameters) == ["self"]
+"""
+
+
+def test_what_pins_memory_has_the_names_that_are_used(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """Of the CUDA runtime, for the arena of adapters."""
+    subprocess.run([str(cuda_build), "-c", PINNED], cwd=ROOT, env=variables(driver, tmp_path), check=True)
+
+
 def test_a_second_model_starts_on_a_card_that_is_nearly_full() -> None:
     from vllm.v1.worker.utils import request_memory
 
