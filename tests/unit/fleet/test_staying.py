@@ -61,7 +61,7 @@ async def renew(fleet: Fleet, seconds: float) -> None:
     await fleet._sweep()
 
 
-async def test_nobody_is_dead_until_all_could_renew_their_leases(fleet: Fleet, members: Members) -> None:
+async def test_no_server_is_dead_until_all_could_renew_their_leases(fleet: Fleet, members: Members) -> None:
     await renew(fleet, 0.0)
     await renew(fleet, LEASE_SECONDS + 1.0)  # it, or the database, was away
     for _ in range(int(DEAD_SECONDS) // 5 - 1):
