@@ -3,12 +3,13 @@
 history.py     the last requests and decisions, and sums of the last minute
 texts.py       prompts and answers of teams that store them
 live.py        values of the page Now: one sampler and one stream, while there are viewers
-state.py       these together, and signed-in browsers, as the server holds them
+sessions.py    browsers that are signed in, at this server or at one of its fleet
+state.py       these together, as the server holds them
 host.py        the interface to the server around it
 pages/         one package per page: what it needs, its template, and its script if it has one
 rendering.py   templates, static files with their digests, and the headers that every page has
 answers.py     answers of JSON, HTML and redirects
-signing_in.py  sessions: with a key, or at the company's provider
+signing_in.py  where sessions begin and end: with a key, or at the company's provider
 web.py         the paths
 
 It imports nothing of the server: `runtime.http.pages.console` provides its data.

@@ -24,7 +24,7 @@ from starlette.types import Scope as Asgi
 from console.answers import address, html_answer, is_secure, json_object, read_json, redirect_to
 from console.host import Host, Visit
 from console.rendering import templates
-from console.state import SECONDS, Credential
+from console.sessions import SECONDS, Credential
 from registry.errors import BadRequest, NotFound, QueueFull, Unauthorized, Unavailable
 from tenants.caller import EVERYBODY
 
@@ -67,7 +67,7 @@ class SigningIn:
         if caller.key is None:
             raise BadRequest("This is not a key of this server: they begin with 'rh-'.", param="key")
         response = json_object({"signed_in": True})
-        self._begin(request, response, key)
+        await self._begin(request, response, caller.key)
         return response
 
     async def depart(self, request: Request) -> Response:
@@ -96,7 +96,7 @@ class SigningIn:
         log.info("signed in", extra={"person": person.id, "team": person.team})
         after = page if page in self._pages() else "."
         response = html_answer(templates.get_template("signed_in.html").render({"next": after, "person": person}))
-        self._begin(request, response, person)
+        await self._begin(request, response, person)
         response.delete_cookie(sessions.departure_cookie, path="/", httponly=True, samesite="lax")
         return response
 
@@ -104,7 +104,7 @@ class SigningIn:
         host = self._host_of(request.scope)
         sessions, cookies = host.console.sessions, request.headers.get("cookie", "")
         credential = sessions.credential(cookies)
-        sessions.end(cookies)
+        await sessions.end(cookies)
         after = "sign-in"
         if credential is not None and not isinstance(credential, str) and (sign_in := host.console.sign_in):
             with suppress(Unavailable, Unauthorized, QueueFull):  # the session here has ended in any case
@@ -118,9 +118,9 @@ class SigningIn:
         after = request.query_params.get("next", "")
         return after if after in self._pages() else "."
 
-    def _begin(self, request: Request, response: Response, credential: Credential) -> None:
+    async def _begin(self, request: Request, response: Response, credential: Credential) -> None:
         sessions = self._host_of(request.scope).console.sessions
-        self._set(request, response, sessions.cookie, sessions.begin(credential), strict=True)
+        self._set(request, response, sessions.cookie, await sessions.begin(credential), strict=True)
 
     def _set(self, request: Request, response: Response, name: str, value: str, *, strict: bool) -> None:
         response.set_cookie(

@@ -81,6 +81,9 @@ class KeyWatch:
     def by_id(self, id_: str, team: str) -> Caller:
         return self._readable_ring().by_id(id_, team)
 
+    def by_exact_id(self, id_: str) -> Caller:
+        return self._readable_ring().by_exact_id(id_)
+
     def member(self, person: Person) -> Caller:
         return self._readable_ring().member(person)
 

@@ -2,6 +2,7 @@
 
 tables.py      the row, and how the table came to be (migrations/)
 members.py     join, renew, look, leave, drain; whose rows are to be ended
+sessions.py    browsers that are signed in
 
 | the row of a name                  | join                                  | renew                             |
 |------------------------------------|---------------------------------------|-----------------------------------|

@@ -5,6 +5,7 @@
 | members  | a server that belongs to the fleet, or did: its name, and until when it counts as living |
 | renewals | one row: how often servers have renewed their leases. Less than before: an older state   |
 | blocks   | a limit in one window, and how much of it servers have taken                             |
+| sessions | a browser that is signed in                                                              |
 """
 
 import sqlalchemy as sa
@@ -42,3 +43,12 @@ RENEWALS = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("count", sa.BigInteger, nullable=False),
 )
+SESSIONS = sa.Table(
+    "sessions",
+    METADATA,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("owner", sa.String(64), nullable=False, index=True),
+    sa.Column("credential", sa.Text, nullable=False),
+    sa.Column("ends", sa.DateTime(timezone=True), nullable=False),
+)
+"""digest: of the token in its cookie. owner: id of a key or person."""

@@ -13,6 +13,7 @@ from batches.callbacks.addresses import CallbackAddresses
 from batches.intake.stored_files import FileLimits
 from batches.service import BatchService
 from batches.store import BatchStore
+from console.sessions import SECONDS
 from console.state import Console
 from launch.checks.checker import FileChecker
 from launch.recipe_store import RecipeStore, arrange
@@ -194,6 +195,7 @@ class _Rooms:
         await asyncio.to_thread(self.provider_store.open)
         if members is not None:
             from fleet.grants import BlockTable
+            from fleet.membership.sessions import SessionTable
             from runtime.gateway.peers.opening import open_fleet
             from runtime.gateway.peers.reporting import Reporter
 
@@ -201,6 +203,7 @@ class _Rooms:
             fleet, own = self.fleet.fleet, self.fleet.fleet.own
             if self.shared_limits is not None:
                 self.shared_limits.open(BlockTable(members.database), fleet.nodes, own.name)
+            self.console.sessions.share(SessionTable(members.database, SECONDS), fleet.fleet)
             fleet.end_rows, fleet.on_older_database = self.ledger.interrupt_server, self._refuse_database
             if not settings.front:
                 fleet.reporter = Reporter(

@@ -40,6 +40,10 @@ class Callers(Protocol):
         """
         ...
 
+    def by_exact_id(self, id_: str) -> Caller:
+        """As `by_id`, without successors: for a browser that has shown this key. Raises Unauthorized, Unavailable."""
+        ...
+
     def member(self, person: Person) -> Caller:
         """Return the caller for a person of a team. Raises Unauthorized, Unavailable."""
         ...
@@ -141,6 +145,10 @@ class Keyring:
                 if other is not entry and other.caller.metered == first and self._is_active(other):
                     return other.caller
             raise
+
+    def by_exact_id(self, id_: str) -> Caller:
+        """As `Callers.by_exact_id`."""
+        return self._checked(self._keys.get(id_, self._unknown_key))
 
     def member(self, person: Person) -> Caller:
         """As `Callers.member`."""

@@ -30,7 +30,7 @@ class KeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            _take_cookies(scope)
+            await _take_cookies(scope)
             try:
                 caller = await _authorize(scope)
             except RoundhouseError as refusal:
@@ -41,14 +41,20 @@ class KeyMiddleware:
         await self._app(scope, receive, send)
 
 
-def _take_cookies(scope: Scope) -> None:
-    """Leave only the console's cookies: of its session, and of a sign-in under way."""
+async def _take_cookies(scope: Scope) -> None:
+    """Leave only the console's cookies: of its session, and of a sign-in under way.
+
+    In a fleet the session may have begun, or ended, at another server.
+    """
     cookies = [value for name, value in scope["headers"] if name == b"cookie"]
     if not cookies:
         return
-    own = gateway_of(scope).services.console.sessions.own_cookie(b"; ".join(cookies).decode("latin-1"))
+    sessions = gateway_of(scope).services.console.sessions
+    own = sessions.own_cookie(b"; ".join(cookies).decode("latin-1"))
     rest = [header for header in scope["headers"] if header[0] != b"cookie"]
     scope["headers"] = [*rest, (b"cookie", own.encode())] if own else rest
+    if own and sessions.is_shared and not presented_keys(rest):
+        await sessions.refresh(own)
 
 
 async def _authorize(scope: Scope) -> Caller:
@@ -112,7 +118,7 @@ def _caller(scope: Scope) -> Caller:
     credential = None if cookie is None else services.console.sessions.credential(cookie)
     if isinstance(credential, Person):
         return services.callers.member(credential)
-    return services.callers.identify([] if credential is None else [credential])
+    return services.callers.identify([]) if credential is None else services.callers.by_exact_id(credential)
 
 
 def presented_keys(headers: Headers) -> list[str]:

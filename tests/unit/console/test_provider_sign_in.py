@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from console.state import SECONDS, Sessions
+from console.sessions import SECONDS, Sessions
 from tenants.caller import SCOPES, Person, Scope
 from tenants.keys.keyring import TeamEntry
 from tenants.sign_in.flow import SignIn

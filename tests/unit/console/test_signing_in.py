@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message
 
-from console.state import MAX_SESSIONS, OF_A_KEY, SECONDS, Sessions
+from console.sessions import MAX_SESSIONS, OF_A_KEY, SECONDS, Sessions
 from models.messages import Chunk, ResponseStart
 from registry.state.database import State
 from tenants.caller import SCOPES, Scope
@@ -80,7 +80,7 @@ async def test_a_key_becomes_a_cookie_that_no_script_reads(console: Console) -> 
 async def test_servers_on_two_ports_of_a_host_leave_each_others_sessions_alone(console: Console) -> None:
     """A browser sends a host's cookies to all of its ports: with one name, each sign-in ended the other server's."""
     async with console(ADMIN, port=8001) as displayed:
-        other = Sessions(PORT).begin(ADMIN[0])
+        other = await Sessions(PORT).begin("key00001")
         displayed.client.cookies.set(COOKIE, other)
         assert (await displayed.client.get("/v1/status")).status_code == 401
         await sign_in(displayed, ADMIN[0])
@@ -288,26 +288,26 @@ def test_a_token_is_found_among_other_cookies(cookies: str, token: str | None) -
     assert Sessions(PORT).token(cookies) == token
 
 
-def test_a_session_ends_by_time_and_by_number() -> None:
+async def test_a_session_ends_by_time_and_by_number() -> None:
     now = 0.0
     sessions = Sessions(PORT, lambda: now)
-    first = sessions.begin("rh-key")
-    assert sessions.credential(f"a=b; {COOKIE}={first}") == "rh-key"
+    first = await sessions.begin("key00001")
+    assert sessions.credential(f"a=b; {COOKIE}={first}") == "key00001"
     assert sessions.credential(f"{COOKIE}=other") is None
     assert sessions.credential(f"{COOKIE}=") is None
     now = SECONDS + 1.0
     assert sessions.credential(f"{COOKIE}={first}") is None
-    tokens = [sessions.begin(f"rh-{number}") for number in range(MAX_SESSIONS + 1)]
+    tokens = [await sessions.begin(f"rh-{number}") for number in range(MAX_SESSIONS + 1)]
     assert sessions.credential(f"{COOKIE}={tokens[0]}") is None
     assert sessions.credential(f"{COOKIE}={tokens[-1]}") == f"rh-{MAX_SESSIONS}"
 
 
-def test_a_key_that_signs_in_again_and_again_ends_its_own_sessions_only() -> None:
+async def test_a_key_that_signs_in_again_and_again_ends_its_own_sessions_only() -> None:
     sessions = Sessions(PORT)
-    admin, first = sessions.begin("rh-admin"), sessions.begin("rh-small")
-    again = [sessions.begin("rh-small") for _ in range(OF_A_KEY - 1)]
+    admin, first = await sessions.begin("rh-admin"), await sessions.begin("rh-small")
+    again = [await sessions.begin("rh-small") for _ in range(OF_A_KEY - 1)]
     assert sessions.credential(f"{COOKIE}={first}") == "rh-small"
-    again += [sessions.begin("rh-small") for _ in range(MAX_SESSIONS)]
+    again += [await sessions.begin("rh-small") for _ in range(MAX_SESSIONS)]
     assert sessions.credential(f"{COOKIE}={admin}") == "rh-admin"
     assert sessions.credential(f"{COOKIE}={first}") is None
     assert [token for token in again if sessions.credential(f"{COOKIE}={token}")] == again[-OF_A_KEY:]

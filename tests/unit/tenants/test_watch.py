@@ -403,7 +403,7 @@ async def test_a_revoked_key_is_refused_by_all_servers_within_a_second(tmp_path:
 
     def is_known(watch: KeyWatch) -> bool:
         try:
-            return watch.identify([text]).key == key.id
+            return watch.identify([text]).key == watch.by_exact_id(key.id).key == key.id
         except Unauthorized:
             return False
 

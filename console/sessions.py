@@ -1,0 +1,191 @@
+"""Browsers that are signed in: a token in a cookie, and what it stands for.
+
+| a session is     | without a fleet | in a fleet                                                     |
+|------------------|-----------------|----------------------------------------------------------------|
+| begun            | in memory       | also a row in the fleet's database, without the token itself   |
+| used there       | from memory     | from memory; the row is looked at again after FRESH_SECONDS    |
+| used at another  | unknown         | read from its row                                              |
+| ended            | gone            | so is its row: other servers notice within FRESH_SECONDS       |
+| used while the   | -               | goes on where it is in memory, unknown where it is not         |
+| database is away |                 |                                                                |
+
+Each request is held against the keyring: a session says only which key or person it is of.
+"""
+
+import asyncio
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ParamSpec, Protocol, TypeVar
+
+import msgspec
+from cachetools import TTLCache
+
+from registry.base.json import NOT_JSON
+from registry.base.threads import Threads
+from registry.errors import QueueFull, Unavailable
+from tenants.caller import Person
+
+SECONDS = 12 * 3600
+"""How long somebody stays signed in."""
+FRESH_SECONDS = 1.0
+"""How long what the database said of a session counts, and the longest wait for it."""
+_TOKEN = re.compile(r"\s*[A-Za-z0-9_-]{1,128}\s*\Z", re.ASCII)
+MAX_SESSIONS, OF_A_KEY = 1_000, 20
+"""Sessions at one time, of all keys and of each; the oldest one ends for a new one."""
+P = ParamSpec("P")
+T = TypeVar("T")
+Credential = str | Person
+"""What a session stands for: a key, by its id, or a person whom a provider knows."""
+
+
+class SessionStore(Protocol):
+    """Sessions of all servers of a fleet. Every call waits for the database, and raises Unavailable."""
+
+    def add(self, digest: str, owner: str, credential: str, most: int) -> None:
+        """most: sessions of an owner; the oldest ones end."""
+        ...
+
+    def find(self, digest: str) -> str | None: ...
+    def remove(self, digest: str) -> None: ...
+
+
+class Sessions:
+    """Args: port: the server's. Cookies go to all ports of a host: it is in their name, or that of the fleet."""
+
+    def __init__(self, port: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.cookie, self.departure_cookie = f"roundhouse_session_{port}", f"roundhouse_sign_in_{port}"
+        self._credentials: TTLCache[str, Credential] = TTLCache(MAX_SESSIONS, SECONDS, clock)
+        self._fresh: TTLCache[str, bool] = TTLCache(MAX_SESSIONS, FRESH_SECONDS, clock)
+        self._store: SessionStore | None = None
+        self._threads = Threads("database of sessions", count=2, waiting=64)
+        self._refreshing: set[asyncio.Task[None]] = set()
+
+    def share(self, store: SessionStore, fleet: str) -> None:
+        """From now on all servers of the fleet know them."""
+        self._store, self.cookie = store, f"roundhouse_session_{fleet}"
+
+    @property
+    def is_shared(self) -> bool:
+        return self._store is not None
+
+    async def begin(self, credential: Credential) -> str:
+        """The token of a new session."""
+        token, owner = secrets.token_urlsafe(32), _owner(credential)
+        sessions = [(digest, self._credentials.get(digest)) for digest in self._credentials]  # the oldest first
+        own = [digest for digest, one in sessions if one is not None and _owner(one) == owner]
+        for digest in own[: 1 - OF_A_KEY]:  # who signs in again and again must not sign out all others
+            self._credentials.pop(digest, None)
+        digest = _digest(token)
+        if self._store is not None:
+            await self._ask(self._store.add, digest, owner, _encode(credential), OF_A_KEY)
+        self._credentials[digest] = credential
+        return token
+
+    def credential(self, cookies: str) -> Credential | None:
+        """What the session stands for that a Cookie header names."""
+        token = self.token(cookies)
+        credential = None if token is None else self._credentials.get(_digest(token))
+        if credential is not None and token is not None and self._is_due(token):  # as in a stream that goes on
+            task = asyncio.create_task(self.refresh(cookies), name="session")
+            self._refreshing.add(task)
+            task.add_done_callback(self._refreshing.discard)
+        return credential
+
+    def _is_due(self, token: str) -> bool:
+        return self._store is not None and not self._refreshing and _digest(token) not in self._fresh
+
+    async def refresh(self, cookies: str) -> None:
+        """Look at the session's row, if that was not done just now. What is known goes on while there is no answer."""
+        token = self.token(cookies)
+        if self._store is None or token is None or (digest := _digest(token)) in self._fresh:
+            return
+        try:
+            found = await self._ask(self._store.find, digest)
+        except QueueFull:
+            return
+        except Unavailable:
+            self._fresh[digest] = True
+            return
+        self._fresh[digest] = True
+        credential = None if found is None else _decode(found)
+        if credential is None:
+            self._credentials.pop(digest, None)
+        elif self._credentials.get(digest) is None:
+            self._credentials[digest] = credential
+
+    async def end(self, cookies: str) -> None:
+        """Raises Unavailable where other servers cannot be told."""
+        token = self.token(cookies)
+        if token is not None:
+            self._credentials.pop(_digest(token), None)
+            if self._store is not None:
+                await self._ask(self._store.remove, _digest(token))
+
+    async def _ask(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Raises Unavailable, QueueFull."""
+        try:
+            async with asyncio.timeout(FRESH_SECONDS):
+                return await self._threads.run(work, *args, **kwargs)
+        except TimeoutError:
+            raise Unavailable(
+                "The fleet's database does not answer: nobody can sign in or out now. Try again.",
+                code="database_unavailable",
+                retry_after=5,
+            ) from None
+
+    def token(self, cookies: str) -> str | None:
+        """The session's token in a Cookie header, if there is one that may be ours."""
+        return _value(cookies, self.cookie)
+
+    def departure(self, cookies: str) -> str:
+        """The cookie of a sign-in that is under way at a provider; '' for none."""
+        return _value(cookies, self.departure_cookie) or ""
+
+    def own_cookie(self, cookies: str) -> str:
+        """Return our cookies of a Cookie header; "" for none.
+
+        The other cookies must not reach a general parser, as FastAPI runs one for each request: http.cookies takes 10 s
+        for 60 KB of backslashes between quotes (CVE-2024-7592; Python before 3.11.10).
+        """
+        own = ((name, _value(cookies, name)) for name in (self.cookie, self.departure_cookie))
+        return "; ".join(f"{name}={value}" for name, value in own if value is not None)
+
+
+def _value(cookies: str, name: str) -> str | None:
+    pairs = (pair.partition("=") for pair in cookies.split(";"))
+    return next((value.strip() for one, _, value in pairs if one.strip() == name and _TOKEN.match(value)), None)
+
+
+def _owner(credential: Credential) -> str:
+    return credential if isinstance(credential, str) else credential.id
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class _Stored(msgspec.Struct, omit_defaults=True):
+    """A credential in the database."""
+
+    key: str = ""
+    person: Person | None = None
+
+
+def _encode(credential: Credential) -> str:
+    """A person's name is stored nowhere: other servers show the id."""
+    if isinstance(credential, str):
+        return msgspec.json.encode(_Stored(key=credential)).decode()
+    return msgspec.json.encode(_Stored(person=replace(credential, name=credential.id))).decode()
+
+
+def _decode(text: str) -> Credential | None:
+    """None: what another version wrote."""
+    try:
+        stored = msgspec.json.decode(text, type=_Stored)
+    except NOT_JSON:
+        return None
+    return stored.person or stored.key or None
