@@ -27,6 +27,8 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import yaml
+
 from benchmarks.gpu import correctness, large, other_tasks, timed
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import SHAPES, Shape
@@ -84,6 +86,13 @@ def main() -> int:
     parser.add_argument("--parts", help=f"timed parts, separated by commas: {', '.join(timed.PARTS)} (default: all)")
     parser.add_argument("--budget", type=float, help="seconds for the timed parts (default: no limit)")
     parser.add_argument("--stock", action="store_true", help="the timed parts beside stock `vllm serve`, too")
+    parser.add_argument(
+        "--recipe",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="value of the timed model's recipe, such as memory.adapters.arena=true; repeat it for several",
+    )
     parser.add_argument("--work", type=Path, help="folder for models, data and logs, kept afterwards")
     options = parser.parse_args()
     if unknown := set(options.steps) - set(STEPS):
@@ -94,6 +103,9 @@ def main() -> int:
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(timed.PARTS)}")
     if is_timed and options.steps:
         parser.error("steps, or --parts and --budget: not both")
+    if incomplete := [value for value in options.recipe if "=" not in value]:
+        parser.error(f"--recipe {incomplete[0]}: write KEY=VALUE")
+    values = {key: yaml.safe_load(value) for key, _, value in (one.partition("=") for one in options.recipe)}
     budget = timed.Budget(options.budget or math.inf)
     device = device_of_host()
     if device == "cpu" and options.shape != "tiny":
@@ -109,7 +121,7 @@ def main() -> int:
     try:
         shape = SHAPES[options.shape]
         if is_timed:
-            measured = timed.TimedRun(report, shape, device, work, budget, stock=options.stock)
+            measured = timed.TimedRun(report, shape, device, work, budget, stock=options.stock, values=values)
             on_loop(lambda: measured.run(parts))
         else:
             on_loop(lambda: run(list(options.steps or STEPS), shape, device, report, work))

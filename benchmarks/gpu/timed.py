@@ -20,7 +20,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -78,11 +78,24 @@ class Budget:
 
 
 class TimedRun:
-    """Parts in a given order. `stock`: beside stock vLLM. `tiny`: few requests, which mean nothing."""
+    """Parts in a given order. `stock`: beside stock vLLM. `values`: of the recipe, by their keys with dots. A tiny
+    shape gets few requests, which mean nothing.
+    """
 
     def __init__(
-        self, report: Report, shape: Shape, device: str, work: Path, budget: Budget, *, stock: bool = False
+        self,
+        report: Report,
+        shape: Shape,
+        device: str,
+        work: Path,
+        budget: Budget,
+        *,
+        stock: bool = False,
+        values: Mapping[str, object] | None = None,
     ) -> None:
+        self._values = values or {}
+        for key, value in self._values.items():
+            report.server(f"recipe, {key}", [str(value)])
         self._report, self._shape, self._device, self._work = report, shape, device, work
         self._budget, self._stock, self._tiny = budget, stock, shape.name == "tiny"
         self._stack = ExitStack()
@@ -115,7 +128,7 @@ class TimedRun:
         """The servers that share a start, with their adapters registered."""
         if not self._servers:
             folder = self._work / "timed"
-            model = recipe(self._shape, write_base(folder / "base", self._shape, values=False), folder)
+            model = self._model(folder)
             files = write_adapters(folder / "adapters", model.path, 6 if self._tiny else ADAPTERS, RANK)
             self._names = [file.name for file in files]
             servers: list[Server] = [Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1")]
@@ -250,7 +263,7 @@ class TimedRun:
     async def _sleep(self) -> None:
         """Seconds until it is asleep, two idle ones among them, and from a request that wakes it to its first token."""
         folder = self._work / "sleep"
-        model = recipe(self._shape, write_base(folder / "base", self._shape, values=False), folder, idle="2s")
+        model = self._model(folder, idle="2s")
         with Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1") as server:
             self._report.server("sleep", server.command())
 
@@ -267,6 +280,10 @@ class TimedRun:
                 self._report.add(f"sleep: {turn + 1}", True, state=how, until_asleep=idle, wake_to_token=wake)
                 if self._budget.left < 30:
                     break
+
+    def _model(self, folder: Path, idle: str = "0s") -> Chat:
+        base = write_base(folder / "base", self._shape, values=False)
+        return recipe(self._shape, base, folder, idle=idle, values=self._values)
 
     async def _bench(self, name: str, measure: Callable[[Bench], Awaitable[None]]) -> None:
         """A part of `benchmarks`, beside the bare library on the same device."""
@@ -287,13 +304,21 @@ class TimedRun:
         self._report.add("tune", bool(found["files"]), **found)
 
 
-def recipe(shape: Shape, base: Path, folder: Path, *, idle: str = "0s") -> Chat:
-    """The shape with random weights of vLLM's, which are read from no file."""
+def recipe(
+    shape: Shape, base: Path, folder: Path, *, idle: str = "0s", values: Mapping[str, object] | None = None
+) -> Chat:
+    """The shape with random weights of vLLM's, which are read from no file. values: by their keys with dots."""
     data: dict[str, Any] = yaml.safe_load(
         large.chat(shape, base, folder, device=PLACES, host=HOST, idle=idle).file.read_text()
     )
     data["engine"].setdefault("flags", {})["load_format"] = "dummy"
     data["batching"]["max_requests"] = 128
+    for key, value in (values or {}).items():
+        *outer, name = key.split(".")
+        part = data
+        for word in outer:
+            part = part.setdefault(word, {})
+        part[name] = value
     return written(data, base, folder)
 
 

@@ -29,6 +29,7 @@ OTHERS = {
     "--seconds",
     "--budget",
     "--parts",
+    "--recipe",
     "--stock",
     "--no-deps",
 }

@@ -42,6 +42,17 @@ def test_its_recipes_are_the_starter_model_twice(tmp_path: Path, graphs: bool) -
     assert [recipe.engine.flags.get("enforce_eager", False) for recipe in (first, second)] == [not graphs] * 2
 
 
+def test_values_of_the_timed_recipe_are_what_was_given(tmp_path: Path) -> None:
+    shape = SHAPES["tiny"]
+    values = {"memory.adapters.arena": True, "residency.sleep_prepared": True, "engine.flags.enforce_eager": True}
+    made = timed.recipe(shape, write_base(tmp_path / "base", shape, values=False), tmp_path, values=values)
+    (found,) = load_recipes([made.file])
+    assert (found.memory.adapters.arena, found.residency.sleep_prepared) == (True, True)
+    assert (found.engine.flags["enforce_eager"], found.engine.flags["load_format"]) == (True, "dummy")
+    plain = timed.recipe(shape, tmp_path / "base", tmp_path)
+    assert not load_recipes([plain.file])[0].memory.adapters.arena
+
+
 def test_with_few_places_there_is_one_model(tmp_path: Path) -> None:
     write_recipes(tmp_path, graphs=False, places=(4, 6))
     (only,) = load_recipes([tmp_path])
