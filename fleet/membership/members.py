@@ -8,6 +8,7 @@ from typing import Literal
 
 import sqlalchemy as sa
 
+from fleet.membership.desired import DesiredTable
 from fleet.membership.tables import MEMBERS, RENEWALS, VERSION_TABLE
 from registry.base.wording import nearest, quoted
 from registry.errors import BadRequest, Conflict, NotFound, Unavailable
@@ -62,7 +63,7 @@ def open_members(url: str, fleet: str) -> "MemberTable":
         database.close()
         raise
     database.set_timeouts()
-    return MemberTable(database)
+    return MemberTable(database, DesiredTable(database, f"roundhouse_fleet_{fleet}"))
 
 
 class OlderState(Unavailable):
@@ -72,8 +73,8 @@ class OlderState(Unavailable):
 
 
 class MemberTable:
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, desired: DesiredTable) -> None:
+        self._database, self.desired = database, desired
         self._seen = 0
         """The highest count of renewals."""
 
@@ -165,6 +166,7 @@ class MemberTable:
             connection.execute(sa.update(MEMBERS).where(mine).values(lease_until=sa.func.clock_timestamp()))
 
     def close(self) -> None:
+        self.desired.stop_leading()
         self._database.close()
 
 

@@ -6,6 +6,8 @@
 | renewals | one row: how often servers have renewed their leases. Less than before: an older state   |
 | blocks   | a limit in one window, and how much of it servers have taken                             |
 | sessions | a browser that is signed in                                                              |
+| desired  | the newest epoch: nodes by model                                                         |
+| placements | a model that was placed by hand                                                        |
 """
 
 import sqlalchemy as sa
@@ -52,3 +54,17 @@ SESSIONS = sa.Table(
     sa.Column("ends", sa.DateTime(timezone=True), nullable=False),
 )
 """digest: of the token in its cookie. owner: id of a key or person."""
+DESIRED = sa.Table(
+    "desired",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("replicas", sa.JSON, nullable=False),
+)
+PLACEMENTS = sa.Table(
+    "placements",
+    METADATA,
+    sa.Column("model", sa.String(200), primary_key=True),
+    sa.Column("replicas", sa.Integer),
+    sa.Column("nodes", sa.JSON, nullable=False),
+)

@@ -197,19 +197,13 @@ class _Rooms:
             from fleet.grants import BlockTable
             from fleet.membership.sessions import SessionTable
             from runtime.gateway.peers.opening import open_fleet
-            from runtime.gateway.peers.reporting import Reporter
 
-            self.fleet = open_fleet(settings, members, names)
-            fleet, own = self.fleet.fleet, self.fleet.fleet.own
+            self.fleet = open_fleet(settings, members, names, self.models, self.residency, device)
+            fleet = self.fleet.fleet
             if self.shared_limits is not None:
-                self.shared_limits.open(BlockTable(members.database), fleet.nodes, own.name)
+                self.shared_limits.open(BlockTable(members.database), fleet.nodes, fleet.own.name)
             self.console.sessions.share(SessionTable(members.database, SECONDS), fleet.fleet)
             fleet.end_rows, fleet.on_older_database = self.ledger.interrupt_server, self._refuse_database
-            if not settings.front:
-                fleet.reporter = Reporter(
-                    own.name, own.address, names, self.models, self.residency, device,
-                    lambda: fleet.is_draining, lambda: fleet.is_leaving,
-                )  # fmt: skip
         self.reloader = RecipeReloader(self.model_set, settings.recipes, self.routers.open, self.provider_store.serve)
 
     def gateway(self) -> Gateway:

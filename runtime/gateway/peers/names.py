@@ -93,6 +93,11 @@ class PeerNames:
         if self._nodes.pop(node, None) is not None:
             self._merge()
 
+    @property
+    def by_node(self) -> Mapping[str, Mapping[str, PeerModel]]:
+        """The models of each node."""
+        return {name: node.models for name, node in self._nodes.items()}
+
     def nodes_with(self, model: str, revision: str, digest: str | None) -> list[str]:
         """The nodes that have exactly these weights, by name."""
         return sorted(

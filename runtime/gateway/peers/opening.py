@@ -1,18 +1,28 @@
 """From settings to a server's part in a fleet."""
 
+import asyncio
+import logging
 from dataclasses import dataclass
 
 from fleet.membership.members import MemberTable, NewMember, open_members
 from fleet.table import ReportTable
 from fleet.tls import FleetTls
 from registry.storage.files import server_id
+from runtime.config.device import Device
 from runtime.config.settings import Settings
+from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.peers.backend import PeerBackend
 from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.names import PeerNames
+from runtime.gateway.peers.placing import Placer, Replicas
+from runtime.gateway.peers.planning import FleetPlanning
+from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.peers.service import Fleet, new_member
+from runtime.residency.manager import NOT_RESIDENT, ResidencyManager
+
+log = logging.getLogger("roundhouse.fleet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +31,27 @@ class FleetParts:
     backend: PeerBackend
 
 
-def open_fleet(settings: Settings, members: MemberTable, own: Names) -> FleetParts:
+def open_fleet(
+    settings: Settings, members: MemberTable, own: Names, models: Models, residency: ResidencyManager, device: Device
+) -> FleetParts:
     """On the event loop. own: the names of this server."""
     tls = FleetTls(settings.fleet_folder)
     client, reports, names = PeerClient(tls), ReportTable(), PeerNames()
     own_names = None if settings.front else own
     member, cards = member_of(settings, tls), PeerCards(own_names, names)
     fleet = Fleet(settings.fleet or "", member, tls, members, client, reports, names, cards)
+    if settings.front:
+        fleet.placer = Placer(member.name, members.desired, reports, lambda: names.by_node, None, None)
+    else:
+        reporter = fleet.reporter = Reporter(
+            member.name, member.address, own, models, residency, device,
+            lambda: fleet.is_draining, lambda: fleet.is_leaving,
+        )  # fmt: skip
+        fleet.placer = Placer(
+            member.name, members.desired, reports, lambda: {**names.by_node, member.name: reporter.models()},
+            reporter.report, _replicas(residency),
+        )  # fmt: skip
+    fleet.planning = FleetPlanning(fleet.placer, members.desired, own_names, names)
     return FleetParts(fleet, PeerBackend(own_names, names, reports, client))
 
 
@@ -40,3 +64,32 @@ def member_of(settings: Settings, tls: FleetTls) -> NewMember:
     """What this server says of itself."""
     address = None if settings.front else settings.fleet_address
     return new_member(tls.certificate.name, server_id(settings.data_dir), address)
+
+
+def _replicas(residency: ResidencyManager) -> Replicas:
+    """What a node's plan can ask for; each call begins something and does not wait for it."""
+    unloading = set[asyncio.Task[None]]()  # so that they are kept while they run
+
+    def unload(model: str) -> None:
+        task = asyncio.create_task(residency.unload(residency.get(model)), name=f"unload {model}")
+        unloading.add(task)
+        task.add_done_callback(ended)
+
+    def ended(task: asyncio.Task[None]) -> None:
+        unloading.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a model that is to be on other nodes stays", extra={"cause": str(error)})
+
+    def has_room(model: str) -> bool:
+        entry = residency.entries.get(model)
+        if entry is None:
+            return False
+        plan = residency.plan(entry)
+        return plan.verdict in ("load", "wake") and not plan.victims
+
+    return Replicas(
+        is_resident=lambda model: model in residency.entries and residency.get(model).state not in NOT_RESIDENT,
+        has_room=has_room,
+        load=lambda model: residency.request_load(residency.get(model)),
+        unload=unload,
+    )

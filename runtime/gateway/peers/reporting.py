@@ -12,7 +12,7 @@ from registry.files.context import abilities_of
 from runtime.config.device import Device
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
-from runtime.gateway.peers.names import NodeModel, NodeNames
+from runtime.gateway.peers.names import NodeModel, NodeNames, PeerModel
 from runtime.gateway.views.values import ModelView
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
@@ -91,6 +91,15 @@ class Reporter:
         )
         return msgspec.json.encode(NodeNames(models, dict(everything.aliases), everything.adapters()))
 
+    def models(self) -> dict[str, PeerModel]:
+        """Its models, as others see them."""
+        found = {}
+        for view in self._models.views():
+            entry = self._residency.get(view.id)
+            if not entry.recipe.is_former:
+                found[view.id] = PeerModel(entry.recipe, view.revision, abilities_of(entry.recipe, entry.path), view)
+        return found
+
     def report(self) -> NodeReport:
         self._seq += 1
         adapters = self._adapters()
@@ -142,7 +151,7 @@ class Reporter:
 def _still(view: ModelView) -> ModelView:
     """The view without what changes with each request."""
     return msgspec.structs.replace(
-        view, pid=None, last_used=None, running=None, waiting=None, replicas=[], progress=None, expected_bytes=0,
+        view, pid=None, last_used=None, running=None, waiting=None, replicas=[], progress=None,
         expected_load_seconds=0.0, adapters=[],
     )  # fmt: skip
 

@@ -35,6 +35,8 @@ from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import Follower
 from runtime.gateway.peers.names import PeerNames
+from runtime.gateway.peers.placing import Placer
+from runtime.gateway.peers.planning import FleetPlanning
 from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.views.fleet import FleetDeviceView, FleetMemberView, FleetReplicaView, FleetView
 
@@ -68,6 +70,9 @@ class Fleet:
         self._members, self._client, self._reports, self._names = members, client, reports, names
         self.reporter: Reporter | None = None
         """None: a front, which has nothing to report."""
+        self.placer: Placer | None = None
+        self.planning: FleetPlanning | None = None
+        """Both are set when it is opened."""
         self._follower = Follower(new.name, client, reports, names, client.lost)
         self._present: Sequence[Member] = ()
         self._boot, self._renewed_at = 0, 0.0
@@ -97,6 +102,8 @@ class Fleet:
         log.info("joined the fleet", extra={"fleet": self.fleet, "server": self.own.name, "boot": self._boot})
         await self._renew()
         self._task = asyncio.create_task(self._stay(), name="fleet")
+        if self.placer is not None:
+            self.placer.start()
 
     def nodes(self) -> list[str]:
         """Names of the nodes that are there, by the database's leases."""
@@ -108,6 +115,8 @@ class Fleet:
 
     async def close(self) -> None:
         self.leave()
+        if self.placer is not None:
+            await self.placer.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

@@ -57,3 +57,73 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     dropped_headers: Annotated[Count, Meta(description="Requests to the public port that spoke for others.")]
     ignored_reports: dict[str, int]
     members: list[FleetMemberView]
+
+
+class FleetMoveView(msgspec.Struct, frozen=True):
+    model: str
+    node: str
+    action: Literal["load", "unload"]
+    why: Annotated[
+        str, Meta(description="hand, least, demand; room: another model needs it; back: the node had it before.")
+    ]
+
+
+class FleetPlacementView(msgspec.Struct, frozen=True, kw_only=True):
+    """One model, over all nodes."""
+
+    model: str
+    nodes: Annotated[list[str], Meta(description="That are to hold it.")]
+    ready: Annotated[list[str], Meta(description="On which it is ready.")]
+    bytes: Annotated[int, Meta(ge=0, description="On each of its devices.")]
+    demand: Annotated[float, Meta(description="In replicas that would be busy all the time.")]
+    replicas: Annotated[int | None, Meta(description="By hand; null: as demand needs.")]
+    on: Annotated[list[str], Meta(description="Nodes named by hand.")]
+    unplaced: Annotated[str | None, Meta(description="Why it has fewer replicas than it is to have.")]
+
+
+class FleetPlanView(msgspec.Struct, frozen=True, kw_only=True):
+    """Which node is to hold which model."""
+
+    object: Literal["fleet.plan"] = "fleet.plan"
+    epoch: Annotated[int, Meta(ge=0, description="Of the newest list; 0: nothing has been placed yet.")]
+    is_followed: Annotated[bool, Meta(description="false: the database is at an older state than was seen.")]
+    is_leading: Annotated[bool, Meta(description="Whether this server plans.")]
+    models: list[FleetPlacementView]
+    moves: Annotated[list[FleetMoveView], Meta(description="What a plan would change now.")]
+
+
+class FleetCandidateView(msgspec.Struct, frozen=True):
+    node: str
+    start_seconds: Annotated[float, Meta(description="Predicted until a request's turn.")]
+    adapter_seconds: Annotated[float, Meta(description="Until its adapter has a place.")]
+    work: Annotated[float, Meta(description="Requests that run and wait there.")]
+
+
+class FleetChoiceView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a request for a name would go now."""
+
+    object: Literal["fleet.choice"] = "fleet.choice"
+    model: str
+    adapter: str | None
+    revision: str
+    digest: Annotated[str | None, Meta(description="Of the adapter.")]
+    nodes: Annotated[list[str], Meta(description="That have exactly these weights.")]
+    tries: Annotated[list[str], Meta(description="The nodes that get it: the first, and the one if that fails.")]
+    reason: str
+    candidates: Annotated[list[FleetCandidateView], Meta(description="What was compared.")]
+
+
+class FleetModelSignalView(msgspec.Struct, frozen=True):
+    model: str
+    ready: Count
+    demand: float
+    wanted: Annotated[int, Meta(ge=0, description="Replicas that would bring each to the load that is aimed at.")]
+
+
+class FleetSignalView(msgspec.Struct, frozen=True, kw_only=True):
+    """How many nodes the present work needs, for what starts and ends nodes."""
+
+    object: Literal["fleet.signal"] = "fleet.signal"
+    nodes: Annotated[int, Meta(ge=0, description="That report and are not drained.")]
+    wanted_nodes: Annotated[int, Meta(ge=0, description="For all models together; at least one.")]
+    models: list[FleetModelSignalView]

@@ -4,17 +4,20 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Path, Query
 from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from registry.errors import NotFound
 from runtime.gateway.core import Gateway
-from runtime.gateway.views.fleet import FleetView
+from runtime.gateway.views.fleet import FleetChoiceView, FleetPlanView, FleetSignalView, FleetView
 from runtime.http.admin.answers import json_answer
-from runtime.http.middleware import CurrentGateway
+from runtime.http.admin.models import Name
+from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup
 from runtime.http.schema import CONFLICT, MANAGEMENT
 from tenants.caller import Scope
 
 if TYPE_CHECKING:  # a server without a fleet loads nothing of it
+    from runtime.gateway.peers.planning import FleetPlanning
     from runtime.gateway.peers.service import Fleet
 
 route = RouteGroup("Fleet")
@@ -26,6 +29,20 @@ def _fleet(gateway: Gateway) -> "Fleet":
     if fleet is None:
         raise NotFound("This server belongs to no fleet: start it with --fleet (docs/fleet.md).", code="no_fleet")
     return fleet
+
+
+def _planning(gateway: Gateway) -> "FleetPlanning":
+    planning = _fleet(gateway).planning
+    assert planning is not None, "set when the fleet is opened"
+    return planning
+
+
+class PlacementBody(BaseModel):
+    """Where a model is to be."""
+
+    model_config = ConfigDict(extra="forbid")
+    replicas: int | None = Field(default=None, ge=0, le=10_000, strict=True, description="null: one on each of `on`")
+    on: list[str] = Field(default_factory=list, max_length=1000, description="names of nodes")
 
 
 @route("GET", "/v1/fleet", scope=Scope.MODELS, answer=FleetView, errors=MANAGEMENT)
@@ -50,3 +67,54 @@ async def drain_node(gateway: CurrentGateway, node: Node, force: Annotated[bool,
 async def undrain_node(gateway: CurrentGateway, node: Node) -> Response:
     """Send a node requests of the fleet again."""
     return json_answer(await _fleet(gateway).drain(node, False))
+
+
+@route("GET", "/v1/fleet/plan", scope=Scope.MODELS, answer=FleetPlanView, errors=MANAGEMENT)
+async def get_fleet_plan(gateway: CurrentGateway) -> Response:
+    """Show which node is to hold which model, and what a plan would change now.
+
+    It comes from the function that plans. Nothing is changed.
+    """
+    return json_answer(_planning(gateway).plan())
+
+
+@route("GET", "/v1/fleet/explain/{model:path}", scope=Scope.MODELS, answer=FleetChoiceView, errors=MANAGEMENT)
+async def explain_fleet_choice(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Show to which node a request for a model or adapter would go now, and why.
+
+    A prompt's own home is not known before there is a prompt, so it is left out.
+    """
+    return json_answer(_planning(gateway).explain(name, context.caller))
+
+
+@route("GET", "/v1/fleet/signal", scope=Scope.MODELS, answer=FleetSignalView, errors=MANAGEMENT)
+async def get_fleet_signal(gateway: CurrentGateway) -> Response:
+    """Show how many nodes the present work needs.
+
+    For what starts and ends nodes.
+    """
+    return json_answer(_planning(gateway).signal())
+
+
+@route(
+    "PUT",
+    "/v1/fleet/placements/{model:path}",
+    scope=Scope.ADMIN,
+    answer=FleetPlanView,
+    body=PlacementBody,
+    errors=(*MANAGEMENT, 503),
+)
+async def place_model(gateway: CurrentGateway, name: Name, body: PlacementBody) -> Response:
+    """Place a model by hand.
+
+    Other models leave for it, but none that was placed by hand. It stays so until it is released.
+    """
+    return json_answer(await _planning(gateway).place(name, body.replicas, tuple(dict.fromkeys(body.on))))
+
+
+@route(
+    "DELETE", "/v1/fleet/placements/{model:path}", scope=Scope.ADMIN, answer=FleetPlanView, errors=(*MANAGEMENT, 503)
+)
+async def release_model(gateway: CurrentGateway, name: Name) -> Response:
+    """Leave a model that was placed by hand to the fleet again."""
+    return json_answer(await _planning(gateway).release(name))

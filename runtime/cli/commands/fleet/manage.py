@@ -95,3 +95,107 @@ def undrain(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None
     """
     with Client(url) as client:
         show(client.post(f"/v1/fleet/nodes/{part(node)}/undrain"), as_json, _show_nodes)
+
+
+@app.command()
+def plan(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show which node is to hold which model, and what would change now.
+
+    Example: roundhouse fleet plan
+    """
+    with Client(url) as client:
+        show(client.get("/v1/fleet/plan"), as_json, _show_plan)
+
+
+def _show_plan(plan: Json) -> None:
+    rows = []
+    for one in plan["models"]:
+        is_by_hand = one["replicas"] is not None or one["on"]
+        by_hand = " ".join(
+            filter(None, ["" if one["replicas"] is None else str(one["replicas"]), ", ".join(one["on"])])
+        )
+        rows.append(
+            [
+                one["model"],
+                ", ".join(one["nodes"]) or "-",
+                ", ".join(one["ready"]) or "-",
+                size(one["bytes"]),
+                f"{one['demand']:.2f}",
+                by_hand if is_by_hand else "-",
+                one["unplaced"] or "",
+            ]
+        )
+    table(["MODEL", "NODES", "READY", "BYTES", "DEMAND", "BY HAND", "WHY NOT"], rows, ["BYTES", "DEMAND"])
+    for move in plan["moves"]:
+        print(f"now: {move['action']} {move['model']} on {move['node']} ({move['why']})")
+    if not plan["is_followed"]:
+        print("The fleet's database is at an older state than this server has seen: no plan is followed.")
+
+
+@app.command()
+def place(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Id of a model.", show_default=False)],
+    replicas: Annotated[int | None, typer.Option(min=0, help="How many; without it one on each node named.")] = None,
+    on: Annotated[list[str] | None, typer.Option(metavar="NODE", help="A node; several times for several.")] = None,
+    release: Annotated[bool, typer.Option("--release", help="Leave the model to the fleet again.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Place a model by hand. Other models leave for it, but none that was placed by hand.
+
+    Example: roundhouse fleet place starter-chat --replicas 2 --on node-1
+    """
+    path = f"/v1/fleet/placements/{part(model)}"
+    with Client(url) as client:
+        if release:
+            show(client.delete(path), as_json, _show_plan)
+        else:
+            show(client.put(path, {"replicas": replicas, "on": on or []}), as_json, _show_plan)
+
+
+@app.command()
+def explain(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A model or adapter.", show_default=False)],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show to which node a request would go now, and why.
+
+    Example: roundhouse fleet explain starter-chat
+    """
+    with Client(url) as client:
+        show(client.get(f"/v1/fleet/explain/{part(name)}"), as_json, _show_choice)
+
+
+def _show_choice(choice: Json) -> None:
+    pairs(
+        [
+            ("model", f"{choice['model']}, revision {choice['revision']}"),
+            ("adapter", choice["adapter"] or "none"),
+            ("nodes that have it", ", ".join(choice["nodes"]) or "none"),
+            ("goes to", ", then ".join(choice["tries"]) or "the first of them that can load it"),
+            ("because", choice["reason"]),
+        ]
+    )
+    rows = [
+        [one["node"], f"{one['start_seconds']:.3f}", f"{one['adapter_seconds']:.3f}", f"{one['work']:g}"]
+        for one in choice["candidates"]
+    ]
+    if rows:
+        table(["NODE", "START s", "ADAPTER s", "WORK"], rows, ["START s", "ADAPTER s", "WORK"])
+
+
+@app.command()
+def signal(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show how many nodes and replicas the present work needs.
+
+    Example: roundhouse fleet signal --json
+    """
+    with Client(url) as client:
+        show(client.get("/v1/fleet/signal"), as_json, _show_signal)
+
+
+def _show_signal(signal: Json) -> None:
+    print(f"{signal['nodes']} nodes, {signal['wanted_nodes']} wanted")
+    rows = [[one["model"], str(one["ready"]), f"{one['demand']:.2f}", str(one["wanted"])] for one in signal["models"]]
+    table(["MODEL", "READY", "DEMAND", "WANTED"], rows, ["READY", "DEMAND", "WANTED"])

@@ -1,0 +1,199 @@
+"""Models over the nodes of a fleet: one server plans, each node follows what was planned.
+
+| a node finds, in a newer epoch           | it                                                                        |
+|------------------------------------------|---------------------------------------------------------------------------|
+| a model that is to be here, and is not   | loads it; once more each RETRY_SECONDS where nobody has to leave for it   |
+| a model that was to be here, and is not  | unloads it, after its requests                                            |
+| to be here any more                      |                                                                           |
+| an older epoch than it has seen          | follows nothing: the database is at an older state                        |
+| nothing about a model                    | leaves it to its own requests                                             |
+
+The plan is `fleet.place`'s. A model gets a replica by hand, by demand, or because a node that had it is back; the first
+request for a model that is nowhere loads it on one node, as without a fleet.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from fleet.demand import DemandMean, demand_of
+from fleet.epochs import DesiredReplicas, may_follow
+from fleet.membership.desired import DesiredTable, HandPlacement
+from fleet.place import FleetPlan, ModelNeed, place
+from fleet.reports import NodeReport
+from fleet.table import ReportTable
+from registry.errors import RoundhouseError
+from runtime.gateway.peers.names import PeerModel
+
+log = logging.getLogger("roundhouse.fleet")
+LOOK_SECONDS = 1.0
+RETRY_SECONDS = 30.0
+Placeable = Mapping[str, Mapping[str, PeerModel]]
+"""Models of each node, by node."""
+
+
+class Replicas:
+    """What a node can do with its own models; made of the server's use cases."""
+
+    def __init__(
+        self,
+        is_resident: Callable[[str], bool],
+        has_room: Callable[[str], bool],
+        load: Callable[[str], object],
+        unload: Callable[[str], object],
+    ) -> None:
+        """load, unload: begin only. has_room: nobody has to leave for it."""
+        self.is_resident, self.has_room, self.load, self.unload = is_resident, has_room, load, unload
+
+
+class Placer:
+    """For one event loop; the database is asked in a thread.
+
+    Args:
+        node: this server's name.
+        models: of all nodes, this one included.
+        own_report: None: a front.
+        replicas: None: a front.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        table: DesiredTable,
+        reports: ReportTable,
+        models: Callable[[], Placeable],
+        own_report: Callable[[], NodeReport] | None,
+        replicas: Replicas | None,
+    ) -> None:
+        self._node, self._table, self._reports, self.models = node, table, reports, models
+        self._own_report, self._replicas = own_report, replicas
+        self.is_leading = self.is_old = False
+        """is_old: the database has an older epoch than this server has seen."""
+        self.row, self.by_hand = DesiredReplicas(0, {}), tuple[HandPlacement, ...]()
+        self._mean, self._before = DemandMean(), FleetPlan({})
+        self._tried: dict[str, float] = {}
+        """When a load was last begun, by model."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="placer")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await asyncio.to_thread(self._table.stop_leading)
+
+    async def _run(self) -> None:
+        was_away = False
+        while True:
+            try:
+                await self.look()
+                was_away = False
+            except RoundhouseError as error:
+                if not was_away:
+                    log.error(
+                        "models are not placed: the fleet's database does not answer", extra={"cause": str(error)}
+                    )
+                was_away, self.is_leading = True, False
+            except Exception:  # whatever it is: the next look may succeed
+                log.exception("models are not placed")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Follow the newest epoch, and write the next one where this server plans. Raises Unavailable."""
+        row, by_hand = await asyncio.to_thread(self._table.read)
+        self.by_hand = tuple(by_hand)
+        if not may_follow(self.row.epoch, row):
+            if not self.is_old:
+                log.error(
+                    "the fleet's database is at an older state: its list of models is not followed",
+                    extra={"seen": self.row.epoch, "epoch": row.epoch},
+                )
+            self.is_old, self.is_leading = True, False
+            await asyncio.to_thread(self._table.stop_leading)
+            return
+        self.is_old = False
+        self._follow(row)
+        led, self.is_leading = self.is_leading, await asyncio.to_thread(self._table.lead)
+        if not self.is_leading:
+            return
+        if not led:
+            log.info("this server plans which node holds which model")
+            self._before, self._mean = FleetPlan(row.replicas), DemandMean()
+        now = asyncio.get_running_loop().time()
+        table = self.table(now)
+        self._mean.take(demand_of(table, now), now)
+        plan = self._before = place(self.needs(), table, self._mean.by_model, now, self._before)
+        if plan.replicas != row.replicas:
+            written = await asyncio.to_thread(self._table.write, row.epoch, plan.replicas)
+            if written is None:  # another one plans as well
+                self.is_leading = False
+                await asyncio.to_thread(self._table.stop_leading)
+                return
+            for move in plan.moves:
+                log.info("a model is placed", extra=move._asdict() | {"epoch": written.epoch})
+            self._follow(written)
+
+    # --- plan -------------------------------------------------------------------------------------------------------
+    def plan(self, now: float) -> FleetPlan:
+        """What a plan would be now. Changes nothing."""
+        before = self._before if self.is_leading else FleetPlan(self.row.replicas)
+        table = self.table(now)
+        return place(self.needs(), table, self.demand(table, now), now, before)
+
+    def demand(self, table: ReportTable, now: float) -> Mapping[str, float]:
+        """By model, in replicas that would be busy all the time; without peaks where this server plans."""
+        return self._mean.by_model if self.is_leading else demand_of(table, now)
+
+    def needs(self) -> Sequence[ModelNeed]:
+        """What each model of the fleet needs."""
+        placeable, by_hand = self.models(), {one.model: one for one in self.by_hand}
+        needs: dict[str, ModelNeed] = {}
+        for models in placeable.values():
+            for id_, model in models.items():
+                devices = model.recipe.parallel.devices
+                size = max(model.view.expected_bytes, model.view.bytes) // devices
+                known = needs.get(id_)
+                if known is None or known.bytes < size:
+                    least = 1 if model.recipe.residency.pin else 0
+                    needs[id_] = ModelNeed(id_, size, devices, least)
+        for id_, need in needs.items():
+            lacking = frozenset(node for node, models in placeable.items() if id_ not in models)
+            hand = by_hand.get(id_, HandPlacement(id_))
+            count = len(hand.nodes) if hand.nodes and hand.replicas is None else hand.replicas
+            needs[id_] = replace(need, not_on=lacking, on=hand.nodes, replicas=count)
+        return list(needs.values())
+
+    def table(self, now: float) -> ReportTable:
+        """The newest reports, this node's included."""
+        if self._own_report is None:
+            return self._reports
+        table, own = ReportTable(), self._own_report()
+        for stored in self._reports:
+            table.add(stored.report, stored.at)
+        table.add(own, now)
+        return table
+
+    # --- follow -----------------------------------------------------------------------------------------------------
+    def _follow(self, row: DesiredReplicas) -> None:
+        before, self.row = self.row, row
+        replicas = self._replicas
+        if replicas is None:
+            return
+        now = asyncio.get_running_loop().time()
+        for model, nodes in row.replicas.items():
+            is_new, was_here = row.epoch > before.epoch, self._node in before.replicas.get(model, ())
+            if self._node in nodes:
+                is_due = is_new and not was_here
+                if now - self._tried.get(model, -RETRY_SECONDS) >= RETRY_SECONDS:
+                    is_due = is_due or replicas.has_room(model)
+                if is_due and not replicas.is_resident(model):
+                    self._tried[model] = now
+                    with suppress(RoundhouseError):  # it is gone from here, or does not fit: its own log says so
+                        replicas.load(model)
+            elif is_new and was_here and replicas.is_resident(model):
+                with suppress(RoundhouseError):
+                    replicas.unload(model)

@@ -1,0 +1,152 @@
+"""What people see of placement and of the choice of a node, and what they can place by hand."""
+
+import asyncio
+from math import ceil
+
+from fleet.choose import FleetTarget, explain
+from fleet.membership.desired import DesiredTable, HandPlacement
+from fleet.place import GOAL, LEASE_SECONDS
+from fleet.table import ReportTable
+from registry.base.wording import nearest, quoted
+from registry.catalog import ResolvedName
+from registry.errors import BadRequest, NotFound
+from runtime.gateway.names import Names
+from runtime.gateway.peers.names import PeerNames
+from runtime.gateway.peers.placing import Placer
+from runtime.gateway.views.fleet import (
+    FleetCandidateView,
+    FleetChoiceView,
+    FleetModelSignalView,
+    FleetMoveView,
+    FleetPlacementView,
+    FleetPlanView,
+    FleetSignalView,
+)
+from tenants.caller import Caller
+
+
+class FleetPlanning:
+    """own: names of this server; None: a front."""
+
+    def __init__(self, placer: Placer, table: DesiredTable, own: Names | None, peers: PeerNames) -> None:
+        self._placer, self._table, self._own, self._peers = placer, table, own, peers
+
+    def plan(self) -> FleetPlanView:
+        placer, now = self._placer, asyncio.get_running_loop().time()
+        table = placer.table(now)
+        plan, ready, demand = placer.plan(now), _ready(table, now), placer.demand(table, now)
+        hand = {one.model: one for one in placer.by_hand}
+        models = [
+            FleetPlacementView(
+                model=need.model,
+                nodes=list(placer.row.replicas.get(need.model, ())),
+                ready=sorted(ready.get(need.model, ())),
+                bytes=need.bytes,
+                demand=round(demand.get(need.model, 0.0), 3),
+                replicas=hand[need.model].replicas if need.model in hand else None,
+                on=list(need.on),
+                unplaced=plan.unplaced.get(need.model),
+            )
+            for need in sorted(placer.needs(), key=lambda need: need.model)
+        ]
+        return FleetPlanView(
+            epoch=placer.row.epoch,
+            is_followed=not placer.is_old,
+            is_leading=placer.is_leading,
+            models=models,
+            moves=[FleetMoveView(*move) for move in plan.moves],
+        )
+
+    async def place(self, model: str, replicas: int | None, nodes: tuple[str, ...]) -> FleetPlanView:
+        """Say where a model is to be. Raises BadRequest, NotFound, Unavailable."""
+        self._check_model(model)
+        if replicas is None and not nodes:
+            raise BadRequest("Say how many replicas, or on which nodes.", param="replicas")
+        if replicas is not None and replicas < len(nodes):
+            raise BadRequest(f"{replicas} replicas are fewer than the {len(nodes)} nodes that are named.", param="on")
+        present = [one.report.node for one in self._placer.table(asyncio.get_running_loop().time())]
+        for node in nodes:
+            if node not in present:
+                listed = ", ".join(nearest(node, present)) or "none"
+                raise NotFound(f"No node {quoted(node)} reports. There are: {listed}.", code="server_not_found")
+        await asyncio.to_thread(self._table.place, HandPlacement(model, replicas, nodes))
+        await self._placer.look()
+        return self.plan()
+
+    async def release(self, model: str) -> FleetPlanView:
+        """Leave a model to the fleet again. Raises NotFound, Unavailable."""
+        if not await asyncio.to_thread(self._table.release, model):
+            raise NotFound(f"Model {quoted(model)} is not placed by hand.", code="not_placed")
+        await self._placer.look()
+        return self.plan()
+
+    def explain(self, name: str, caller: Caller) -> FleetChoiceView:
+        """Where a request for this name would go. Raises NotFound, Forbidden."""
+        now = asyncio.get_running_loop().time()
+        resolved, revision = self._resolve(name, caller)
+        model, version = resolved.recipe.id, resolved.version
+        digest = None if version is None else version.digest
+        table = self._placer.table(now)
+        choice = explain(FleetTarget(model, revision, digest), None, table, now)
+        models = self._placer.models()
+        have = sorted(node for node, own in models.items() if model in own and own[model].revision == revision)
+        return FleetChoiceView(
+            model=model,
+            adapter=resolved.adapter_name,
+            revision=revision,
+            digest=digest,
+            nodes=have,
+            tries=[node for node in choice.tries if node in have],
+            reason=choice.reason,
+            candidates=[
+                FleetCandidateView(node, round(one.start, 3), round(one.adapter, 3), one.work)
+                for node, one in choice.candidates
+            ],
+        )
+
+    def signal(self) -> FleetSignalView:
+        """How many nodes the present work needs."""
+        now = asyncio.get_running_loop().time()
+        table = self._placer.table(now)
+        demand, ready = self._placer.demand(table, now), _ready(table, now)
+        nodes = [one.report for one in table if now - one.at <= LEASE_SECONDS]
+        able = [one for one in nodes if not one.draining]
+        models = [
+            FleetModelSignalView(model, len(ready.get(model, ())), round(busy, 3), max(1, ceil(busy / GOAL)))
+            for model, busy in sorted(demand.items())
+            if busy > 0.001
+        ]
+        devices = sum(len(one.devices) for one in able) / max(1, len(able))
+        return FleetSignalView(
+            nodes=len(able),
+            wanted_nodes=max(1, ceil(sum(one.demand for one in models) / GOAL / max(1.0, devices))),
+            models=models,
+        )
+
+    def _check_model(self, model: str) -> None:
+        known = [need.model for need in self._placer.needs()]
+        if model not in known:
+            listed = ", ".join(nearest(model, known)) or "none"
+            raise NotFound(f"No node has a model {quoted(model)}. There are: {listed}.", code="model_not_found")
+
+    def _resolve(self, name: str, caller: Caller) -> tuple[ResolvedName, str]:
+        """What a name means here, else on other nodes; and the model's revision."""
+        if self._own is not None and self._own.catalog.of(caller.team).is_here(name):
+            resolved = self._own.find(name, caller)
+        else:
+            resolved = self._peers.names.find(name, caller)
+        revisions = (
+            own[resolved.recipe.id].revision for own in self._placer.models().values() if resolved.recipe.id in own
+        )
+        return resolved, next(revisions, "")
+
+
+def _ready(table: ReportTable, now: float) -> dict[str, list[str]]:
+    """Nodes by the models that are ready on them."""
+    ready: dict[str, list[str]] = {}
+    for report, at in table:
+        if now - at <= LEASE_SECONDS:
+            for one in report.replicas:
+                if one.state == "ready":
+                    ready.setdefault(one.model, []).append(report.node)
+    return ready

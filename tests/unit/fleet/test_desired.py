@@ -1,0 +1,90 @@
+"""Desired replicas on a real PostgreSQL: one list of each epoch, and one server that plans."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+import sqlalchemy as sa
+
+from fleet.membership.desired import HandPlacement
+from fleet.membership.members import MemberTable, open_members
+from tests.eventually import eventually
+from tests.postgres import postgres, programs
+
+pytestmark = pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL: apt-get install postgresql")
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def servers(url: str, request: pytest.FixtureRequest) -> Iterator[list[MemberTable]]:
+    """Three servers of a fleet that is this test's."""
+    fleet = f"d{abs(hash(request.node.name)) % 10**9}"
+    opened = [open_members(url, fleet) for _ in range(3)]
+    try:
+        yield opened
+    finally:
+        for one in opened:
+            one.close()
+
+
+def test_an_epoch_is_written_once_and_by_who_knows_the_one_before(servers: list[MemberTable]) -> None:
+    first, second, _ = (one.desired for one in servers)
+    assert first.read() == ((0, {}), [])
+    written = first.write(0, {"chat": ("a", "b")})
+    assert written == (1, {"chat": ("a", "b")})
+    assert second.write(0, {"chat": ("c",)}) is None, "it does not know epoch 1"
+    assert second.read()[0] == written
+    assert second.write(1, {"chat": ()}) == (2, {"chat": ()})
+    assert first.write(1, {"chat": ("a",)}) is None
+
+
+def test_of_racing_placers_each_epoch_has_one(servers: list[MemberTable]) -> None:
+    def race(number: int) -> list[int]:
+        table, mine = servers[number].desired, []
+        for _ in range(40):
+            known = table.read()[0].epoch
+            if table.write(known, {"chat": (f"node-{number}",)}) is not None:
+                mine.append(known + 1)
+        return mine
+
+    with ThreadPoolExecutor(3) as pool:
+        epochs = [epoch for mine in pool.map(race, range(3)) for epoch in mine]
+    assert sorted(epochs) == list(range(1, len(epochs) + 1))
+    assert servers[0].desired.read()[0].epoch == len(epochs)
+
+
+def test_one_server_plans_until_its_connection_ends(url: str, servers: list[MemberTable]) -> None:
+    first, second, third = (one.desired for one in servers)
+    assert first.lead()
+    assert not second.lead()
+    assert first.lead(), "it stays so"
+    with closing(sa.create_engine(url).connect()) as other:  # as if its server were killed
+        other.execute(
+            sa.text(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()"
+            )
+        )
+        other.commit()
+    eventually(second.lead)
+    with pytest.raises(Exception, match=r"database|connection"):
+        first.lead()
+    assert not first.lead()
+    second.stop_leading()
+    eventually(third.lead)
+
+
+def test_what_is_placed_by_hand_stays_until_it_is_released(servers: list[MemberTable]) -> None:
+    first, second, _ = (one.desired for one in servers)
+    first.place(HandPlacement("chat", 2, ("a",)))
+    first.place(HandPlacement("embed", None, ("b",)))
+    first.place(HandPlacement("chat", 0))
+    assert second.read()[1] == [HandPlacement("chat", 0), HandPlacement("embed", None, ("b",))]
+    assert second.release("chat")
+    assert not second.release("chat")
+    assert first.read()[1] == [HandPlacement("embed", None, ("b",))]

@@ -1,0 +1,191 @@
+"""A node follows the list of its fleet, and one server writes it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fleet.epochs import DesiredReplicas, successor
+from fleet.membership.desired import HandPlacement
+from fleet.table import ReportTable
+from registry.recipes.definition import Recipe
+from runtime.gateway.peers import placing
+from runtime.gateway.peers.names import PeerModel
+from runtime.gateway.peers.placing import Placer, Replicas
+from tests.unit.fleet.made import replica, report
+
+GIB = 1 << 30
+
+
+@dataclass
+class Table:
+    """The row, in memory. leads: who gets the lock."""
+
+    row: DesiredReplicas = DesiredReplicas(0, {})  # noqa: RUF009 - immutable
+    by_hand: Sequence[HandPlacement] = ()
+    leads: bool = True
+    written: list[DesiredReplicas] = field(default_factory=list)
+
+    def read(self) -> tuple[DesiredReplicas, Sequence[HandPlacement]]:
+        return self.row, self.by_hand
+
+    def write(self, known: int, replicas: Any) -> DesiredReplicas | None:
+        row = successor(self.row, known, replicas)
+        if row is not None:
+            self.row = row
+            self.written.append(row)
+        return row
+
+    def lead(self) -> bool:
+        return self.leads
+
+    def stop_leading(self) -> None:
+        pass
+
+
+@dataclass
+class Node:
+    """What a node was told to do."""
+
+    resident: set[str] = field(default_factory=set)
+    done: list[str] = field(default_factory=list)
+    room: bool = True
+
+    def load(self, model: str) -> None:
+        self.done.append(f"load {model}")
+        self.resident.add(model)
+
+    def unload(self, model: str) -> None:
+        self.done.append(f"unload {model}")
+        self.resident.remove(model)
+
+    def replicas(self) -> Replicas:
+        return Replicas(self.resident.__contains__, lambda _: self.room, self.load, self.unload)
+
+
+def model(id_: str = "chat", size: int = 10 * GIB) -> PeerModel:
+    recipe = Recipe.model_validate(
+        {"id": id_, "version": 1, "task": "chat", "source": {"path": "/m"}, "engine": {"name": "vllm"}, "dtype": "auto"}
+    )
+    view: Any = SimpleNamespace(expected_bytes=size, bytes=0)
+    return PeerModel(recipe, "r1", frozenset(), view)
+
+
+def placer_of(table: Table, node: Node, nodes: Sequence[str] = ("a", "b"), others: Sequence[str] = ()) -> Placer:
+    reports = ReportTable()
+
+    def renew(seq: int) -> None:
+        import asyncio
+
+        now = asyncio.get_running_loop().time()
+        for name in nodes[1:]:
+            reports.remove(name)
+            held = [replica()] if name in others else []
+            reports.add(report(name, held, seq=seq), now)
+
+    numbers = iter(range(1, 1000))
+
+    def own() -> Any:
+        number = next(numbers)
+        renew(number)
+        return report("a", [replica(one) for one in sorted(node.resident)], seq=number)
+
+    placeable = {name: {"chat": model()} for name in nodes}
+    return Placer("a", table, reports, lambda: placeable, own, node.replicas())  # type: ignore[arg-type]
+
+
+async def test_a_model_placed_by_hand_is_loaded_and_moves() -> None:
+    table, node = Table(by_hand=[HandPlacement("chat", 1, ("a",))]), Node()
+    placer = placer_of(table, node)
+    await placer.look()
+    assert placer.is_leading
+    assert (table.row, node.done) == ((1, {"chat": ("a",)}), ["load chat"])
+    table.by_hand = [HandPlacement("chat", 1, ("b",))]
+    await placer.look()
+    assert (table.row, node.done) == ((2, {"chat": ("b",)}), ["load chat", "unload chat"])
+    await placer.look()
+    assert table.row.epoch == 2, "an epoch is for a change"
+
+
+async def test_a_follower_writes_nothing_and_does_what_is_written() -> None:
+    table, node = Table(leads=False), Node()
+    placer = placer_of(table, node)
+    table.row = DesiredReplicas(7, {"chat": ("a", "b")})
+    await placer.look()
+    assert (node.done, table.written) == (["load chat"], [])
+    table.row = DesiredReplicas(8, {"chat": ("b",)})
+    await placer.look()
+    assert node.done == ["load chat", "unload chat"]
+
+
+async def test_a_model_that_nothing_was_planned_for_stays() -> None:
+    table, node = Table(leads=False), Node({"chat"})
+    placer = placer_of(table, node)
+    table.row = DesiredReplicas(3, {"chat": ("b",)})
+    await placer.look()
+    assert node.done == [], "it was never to be here: its own requests brought it"
+
+
+async def test_one_that_left_for_another_comes_back_only_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "RETRY_SECONDS", 0.0)
+    table, node = Table(leads=False, row=DesiredReplicas(1, {"chat": ("a",)})), Node()
+    placer = placer_of(table, node)
+    await placer.look()
+    node.resident.clear()  # evicted
+    node.room = False
+    await placer.look()
+    assert node.done == ["load chat"]
+    node.room = True
+    await placer.look()
+    assert node.done == ["load chat", "load chat"]
+
+
+async def test_an_older_epoch_is_not_followed() -> None:
+    table, node = Table(row=DesiredReplicas(5, {"chat": ("a",)})), Node()
+    placer = placer_of(table, node)
+    await placer.look()
+    table.row = DesiredReplicas(4, {"chat": ()})
+    await placer.look()
+    assert placer.is_old
+    assert not placer.is_leading
+    assert (node.done, placer.row.epoch, table.written) == (["load chat"], 5, [])
+    table.row = DesiredReplicas(6, {"chat": ()})
+    await placer.look()
+    assert not placer.is_old
+    assert node.done == ["load chat", "unload chat"]
+
+
+async def test_who_finds_another_ones_epoch_stops_planning() -> None:
+    table, node = Table(by_hand=[HandPlacement("chat", 1)]), Node()
+    placer = placer_of(table, node)
+    read = table.read
+
+    def late() -> tuple[DesiredReplicas, Sequence[HandPlacement]]:
+        found = read()
+        table.row = DesiredReplicas(9, {"chat": ("b",)})  # another placer writes meanwhile
+        return found
+
+    table.read = late  # type: ignore[method-assign]
+    await placer.look()
+    assert not placer.is_leading
+    assert table.row == (9, {"chat": ("b",)})
+
+
+async def test_demand_on_one_node_brings_the_model_to_the_other() -> None:
+    table, node = Table(), Node()
+    placer = placer_of(table, node, others=["b"])
+    busy = placer.table
+
+    def loaded(now: float) -> ReportTable:
+        found = busy(now)
+        stored = found.get("b")
+        assert stored is not None
+        found.remove("b")
+        found.add(report("b", [replica(running=16, waiting=8, devices=("cuda:0",))], seq=stored.report.seq + 1), now)
+        return found
+
+    placer.table = loaded  # type: ignore[method-assign]
+    await placer.look()
+    assert (table.row.replicas, node.done) == ({"chat": ("a", "b")}, ["load chat"])
