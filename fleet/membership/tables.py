@@ -7,7 +7,7 @@
 | blocks   | a limit in one window, and how much of it servers have taken                             |
 | sessions | a browser that is signed in                                                              |
 | desired  | the newest epoch: nodes by model                                                         |
-| placements | a model that was placed by hand                                                        |
+| placements | a model that was placed by hand                                                       |
 """
 
 import sqlalchemy as sa

@@ -108,6 +108,7 @@ OTHER_PLACE: dict[tuple[int, str], str] = {
     (400, "invalid_context"): "unit/http/hops/test_port.py",
     (404, "no_fleet"): "unit/http/hops/test_port.py",
     (404, "server_not_found"): "faults/fleet/test_nodes.py",
+    (404, "not_placed"): "faults/fleet/test_nodes.py",
     (409, "is_front"): "system/fleet/test_clients.py",
     (409, "last_node"): "faults/fleet/test_nodes.py",
     (503, "no_node"): "unit/http/hops/test_front.py",

@@ -16,7 +16,7 @@ from runtime.gateway.peers.backend import PeerBackend
 from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.names import PeerNames
-from runtime.gateway.peers.placing import Placer, Replicas
+from runtime.gateway.peers.placing import NodeReplicas, Placer
 from runtime.gateway.peers.planning import FleetPlanning
 from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.peers.service import Fleet, new_member
@@ -66,7 +66,7 @@ def member_of(settings: Settings, tls: FleetTls) -> NewMember:
     return new_member(tls.certificate.name, server_id(settings.data_dir), address)
 
 
-def _replicas(residency: ResidencyManager) -> Replicas:
+def _replicas(residency: ResidencyManager) -> NodeReplicas:
     """What a node's plan can ask for; each call begins something and does not wait for it."""
     unloading = set[asyncio.Task[None]]()  # so that they are kept while they run
 
@@ -87,7 +87,7 @@ def _replicas(residency: ResidencyManager) -> Replicas:
         plan = residency.plan(entry)
         return plan.verdict in ("load", "wake") and not plan.victims
 
-    return Replicas(
+    return NodeReplicas(
         is_resident=lambda model: model in residency.entries and residency.get(model).state not in NOT_RESIDENT,
         has_room=has_room,
         load=lambda model: residency.request_load(residency.get(model)),

@@ -34,7 +34,7 @@ Placeable = Mapping[str, Mapping[str, PeerModel]]
 """Models of each node, by node."""
 
 
-class Replicas:
+class NodeReplicas:
     """What a node can do with its own models; made of the server's use cases."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Placer:
         reports: ReportTable,
         models: Callable[[], Placeable],
         own_report: Callable[[], NodeReport] | None,
-        replicas: Replicas | None,
+        replicas: NodeReplicas | None,
     ) -> None:
         self._node, self._table, self._reports, self.models = node, table, reports, models
         self._own_report, self._replicas = own_report, replicas

@@ -119,7 +119,7 @@ class FleetPlanning:
         devices = sum(len(one.devices) for one in able) / max(1, len(able))
         return FleetSignalView(
             nodes=len(able),
-            wanted_nodes=max(1, ceil(sum(one.demand for one in models) / GOAL / max(1.0, devices))),
+            needed_nodes=max(1, ceil(sum(one.demand for one in models) / GOAL / max(1.0, devices))),
             models=models,
         )
 

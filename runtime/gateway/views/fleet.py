@@ -117,7 +117,7 @@ class FleetModelSignalView(msgspec.Struct, frozen=True):
     model: str
     ready: Count
     demand: float
-    wanted: Annotated[int, Meta(ge=0, description="Replicas that would bring each to the load that is aimed at.")]
+    needed: Annotated[int, Meta(ge=0, description="Replicas that would bring each to the load that is aimed at.")]
 
 
 class FleetSignalView(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,5 +125,5 @@ class FleetSignalView(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["fleet.signal"] = "fleet.signal"
     nodes: Annotated[int, Meta(ge=0, description="That report and are not drained.")]
-    wanted_nodes: Annotated[int, Meta(ge=0, description="For all models together; at least one.")]
+    needed_nodes: Annotated[int, Meta(ge=0, description="For all models together; at least one.")]
     models: list[FleetModelSignalView]

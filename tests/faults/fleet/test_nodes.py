@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from tests.eventually import PATIENCE, eventually
 from tests.system.fleet.serving import FleetOfServers, fleet, has_postgres, wait_for_models
-from tests.system.serving import STARTER
+from tests.system.serving import ROOT, STARTER
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(not has_postgres(), reason="apt-get install postgresql")]
 RECIPE = STARTER / "starter-chat.yaml"
@@ -79,6 +81,40 @@ def test_a_drained_node_gets_nothing_new_and_comes_back(rig: Rig) -> None:
     assert drained(rig, "node-9", "drain").json()["error"]["code"] == "server_not_found"
     assert drained(rig, "node-1", "undrain").status_code == 200
     eventually(lambda: rig.nodes_of() == {"node-1", "node-2"})
+
+
+def cli(rig: Rig, *arguments: str) -> Any:
+    command = [sys.executable, "-m", "runtime.cli.main", "fleet", *arguments, "--url", rig.front.url, "--json"]
+    return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+
+def placed(rig: Rig) -> Any:
+    [one] = [one for one in cli(rig, "plan")["models"] if one["model"] == "starter-chat"]
+    return one
+
+
+def test_a_model_is_placed_by_hand_moves_and_is_released(rig: Rig) -> None:
+    cli(rig, "place", "starter-chat", "--replicas", "1", "--on", "node-1")
+    eventually(lambda: placed(rig)["ready"] == ["node-1"], lambda: f"{placed(rig)}\n{rig.front.tail()}")
+    assert (placed(rig)["nodes"], placed(rig)["on"], placed(rig)["replicas"]) == (["node-1"], ["node-1"], 1)
+    choice = cli(rig, "explain", "uppercase")
+    assert (choice["model"], choice["adapter"], choice["tries"]) == ("starter-chat", "uppercase", ["node-1"])
+    assert choice["nodes"] == ["node-1", "node-2"]
+    assert rig.nodes_of() == {"node-1"}
+    cli(rig, "place", "starter-chat", "--replicas", "2")
+    eventually(lambda: placed(rig)["ready"] == ["node-1", "node-2"], lambda: f"{placed(rig)}\n{rig.front.tail()}")
+    eventually(lambda: rig.nodes_of() == {"node-1", "node-2"})
+    cli(rig, "place", "starter-chat", "--release")
+    again = rig.front.http.delete("/v1/fleet/placements/starter-chat")
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "not_placed")
+    assert (placed(rig)["replicas"], placed(rig)["nodes"]) == (None, ["node-1", "node-2"]), "what is there stays"
+    needed = cli(rig, "signal")
+    assert (needed["nodes"], needed["needed_nodes"]) == (2, 1)
+    refused = rig.front.http.put("/v1/fleet/placements/starter-chat", json={"on": ["node-9"]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "server_not_found")
+    refused = rig.front.http.put("/v1/fleet/placements/starter-chut", json={"replicas": 1})
+    assert refused.json()["error"]["code"] == "model_not_found"
+    assert "starter-chat" in refused.json()["error"]["message"]
 
 
 def open_stream(rig: Rig, node: str, stack: Any) -> httpx.Response:

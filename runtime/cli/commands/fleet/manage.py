@@ -196,6 +196,6 @@ def signal(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 
 def _show_signal(signal: Json) -> None:
-    print(f"{signal['nodes']} nodes, {signal['wanted_nodes']} wanted")
-    rows = [[one["model"], str(one["ready"]), f"{one['demand']:.2f}", str(one["wanted"])] for one in signal["models"]]
-    table(["MODEL", "READY", "DEMAND", "WANTED"], rows, ["READY", "DEMAND", "WANTED"])
+    print(f"{signal['nodes']} nodes, {signal['needed_nodes']} needed")
+    rows = [[one["model"], str(one["ready"]), f"{one['demand']:.2f}", str(one["needed"])] for one in signal["models"]]
+    table(["MODEL", "READY", "DEMAND", "NEEDED"], rows, ["READY", "DEMAND", "NEEDED"])

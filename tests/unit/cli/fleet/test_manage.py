@@ -52,3 +52,57 @@ def test_a_node_is_drained_and_undrained(run: Run, server: FakeServer) -> None:
     assert [(request.path, request.query) for request in server.received] == [
         ("/v1/fleet/nodes/node-1/drain", "force=true"), ("/v1/fleet/nodes/node-1/undrain", "")
     ]  # fmt: skip
+
+
+PLAN: dict[str, Any] = {
+    "object": "fleet.plan", "epoch": 4, "is_followed": True, "is_leading": False,
+    "models": [
+        {
+            "model": "starter-chat", "nodes": ["node-1"], "ready": ["node-1"], "bytes": 2**29, "demand": 0.25,
+            "replicas": 2, "on": ["node-1"], "unplaced": "no node has room for it.",
+        }
+    ],
+    "moves": [{"model": "starter-chat", "node": "node-2", "action": "load", "why": "hand"}],
+}  # fmt: skip
+
+
+def test_the_plan_says_where_a_model_is_and_why_it_is_not(run: Run, server: FakeServer) -> None:
+    server.on("GET", "/v1/fleet/plan", Answer(PLAN))
+    header, row, move = run("fleet", "plan").stdout.splitlines()
+    assert header.split()[:5] == ["MODEL", "NODES", "READY", "BYTES", "DEMAND"]
+    assert row.split() == [
+        "starter-chat", "node-1", "node-1", "512.0", "MiB", "0.25", "2", "node-1", "no",
+        "node", "has", "room", "for", "it.",
+    ]  # fmt: skip
+    assert move == "now: load starter-chat on node-2 (hand)"
+    server.on("GET", "/v1/fleet/plan", Answer({**PLAN, "is_followed": False}))
+    assert "older state" in run("fleet", "plan").stdout
+
+
+def test_a_model_is_placed_by_hand_and_released(run: Run, server: FakeServer) -> None:
+    server.on("PUT", "/v1/fleet/placements/starter-chat", Answer(PLAN))
+    server.on("DELETE", "/v1/fleet/placements/starter-chat", Answer(PLAN))
+    assert run("fleet", "place", "starter-chat", "--replicas", "2", "--on", "node-1").exit_code == 0
+    assert json.loads(server.received[-1].body) == {"replicas": 2, "on": ["node-1"]}
+    assert run("fleet", "place", "starter-chat", "--release").exit_code == 0
+    assert server.received[-1].method == "DELETE"
+
+
+def test_a_choice_and_the_signal_are_explained(run: Run, server: FakeServer) -> None:
+    choice = {
+        "object": "fleet.choice", "model": "starter-chat", "adapter": "uppercase", "revision": "1f2e",
+        "digest": "sha256:1", "nodes": ["node-1", "node-2"], "tries": ["node-2", "node-1"], "reason": "adapter",
+        "candidates": [{"node": "node-2", "start_seconds": 0.0, "adapter_seconds": 0.05, "work": 3.0}],
+    }  # fmt: skip
+    server.on("GET", "/v1/fleet/explain/uppercase", Answer(choice))
+    printed = run("fleet", "explain", "uppercase").stdout
+    assert "node-2, then node-1" in printed
+    assert printed.splitlines()[-1].split() == ["node-2", "0.000", "0.050", "3"]
+    signal = {
+        "object": "fleet.signal", "nodes": 2, "needed_nodes": 3,
+        "models": [{"model": "starter-chat", "ready": 2, "demand": 1.75, "needed": 3}],
+    }  # fmt: skip
+    server.on("GET", "/v1/fleet/signal", Answer(signal))
+    first, *_, last = run("fleet", "signal").stdout.splitlines()
+    assert first == "2 nodes, 3 needed"
+    assert last.split() == ["starter-chat", "2", "1.75", "3"]

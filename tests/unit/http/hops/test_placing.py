@@ -13,7 +13,7 @@ from fleet.table import ReportTable
 from registry.recipes.definition import Recipe
 from runtime.gateway.peers import placing
 from runtime.gateway.peers.names import PeerModel
-from runtime.gateway.peers.placing import Placer, Replicas
+from runtime.gateway.peers.placing import NodeReplicas, Placer
 from tests.unit.fleet.made import replica, report
 
 GIB = 1 << 30
@@ -61,8 +61,8 @@ class Node:
         self.done.append(f"unload {model}")
         self.resident.remove(model)
 
-    def replicas(self) -> Replicas:
-        return Replicas(self.resident.__contains__, lambda _: self.room, self.load, self.unload)
+    def replicas(self) -> NodeReplicas:
+        return NodeReplicas(self.resident.__contains__, lambda _: self.room, self.load, self.unload)
 
 
 def model(id_: str = "chat", size: int = 10 * GIB) -> PeerModel:
