@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from models.chat import sleep
 from models.chat.engine import VllmEngine
 from models.chat.vllm import core, launch
+from models.chat.vllm.cuda import sleep_memory
 from models.messages import AdapterRef, Chunk, HttpCall, LoadResult
 from registry.errors import EngineFailed
 from tests.contract.chat import fixtures as chat_fixtures
@@ -64,6 +66,15 @@ async def test_on_a_cpu_it_says_that_it_cannot_and_goes_on(bench: Bench) -> None
         await bench.engine.wake()
     assert await bench.ask() == before
     assert await bench.utility(core.sleep_facts) == [0, 0, 0, 0]
+
+
+async def test_without_a_gpu_no_memory_of_a_sleep_is_prepared(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sleep, "TICK", 0.0)
+    for more in (True, False):
+        assert await launch.ask(bench.engine._engine, sleep_memory.prepare_sleep, more) == [0, 0]
+    assert bench.engine._sleeper is not None
+    await bench.engine._sleeper.prepare(lambda: True)
+    assert await bench.ask()
 
 
 async def test_adapters_do_not_outlive_a_sleep_and_answer_the_same_when_placed_again(bench: Bench) -> None:
