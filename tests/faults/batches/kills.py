@@ -2,13 +2,15 @@
 
     python -m tests.faults.batches.kills [--lines 2000] [--kills 50] [--seed 46]
 
-Four kinds of lines (the base, adapters, embeddings, rerank) in three batches. In the end each custom_id stands once in
-the output or the error file, the settled rows of the ledger have the tokens of the answers' own usage, `usage
-reconcile` finds nothing, and the budget has spent what these rows cost. Ends in one line of JSON.
+Four kinds of lines (chat with the base and with adapters, embeddings, rerank, recordings) in four batches. In the end
+each custom_id stands once in the output or the error file, the settled rows of the ledger have the tokens or seconds of
+the answers' own usage, `usage reconcile` finds nothing, and the budget has spent what these rows cost. Ends in one line
+of JSON.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -19,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -33,18 +35,25 @@ from tenants.limits.history import history_of
 from tenants.limits.records import Kind as LimitKind
 from tenants.limits.records import Limit
 from tests.eventually import PATIENCE, eventually
-from tests.system.serving import ROOT, STARTER, Server
+from tests.system.serving import PACK, ROOT, STARTER, Server
 
 OPTIONS = ("--slots", "4")
-MODELS = ("starter-chat", "starter-embed", "starter-rerank")
+MODEL_OF = {
+    "chat": "starter-chat", "embed": "starter-embed", "rerank": "starter-rerank", "speech": "starter-speech"
+}  # fmt: skip
+LINE_KINDS = ("base", "adapter", "embed", "rerank") * 4 + ("speech",)
+"""Kinds of lines by turns: a recording takes a hundred times as long as an embedding."""
 ADAPTERS = ("uppercase", "rot13", "reverse-words", "kebab-case", "acronym", "last-word")
-PRICE = {"input": 3.0, "cached_input": 3.0, "output": 7.0, "pairs": 5.0, "batch": 0.5}
+PRICE = {"input": 3.0, "cached_input": 3.0, "output": 7.0, "pairs": 5.0, "audio_hour": 9.0, "batch": 0.5}
 BUDGET = "1000"
 Kind = Literal["gateway", "slot", "core"]
 KINDS: tuple[Kind, ...] = ("gateway", "slot", "core")
-MODEL_OF = {"chat": "starter-chat", "embed": "starter-embed", "rerank": "starter-rerank"}
 RUNS = ("validating", "in_progress")
-URLS = {"chat": "/v1/chat/completions", "embed": "/v1/embeddings", "rerank": "/v1/rerank"}
+URLS = {
+    "chat": "/v1/chat/completions", "embed": "/v1/embeddings", "rerank": "/v1/rerank",
+    "speech": "/v1/audio/transcriptions",
+}  # fmt: skip
+RECORDING = PACK / "samples" / "kitchen-light.wav"
 
 
 @dataclass
@@ -57,6 +66,7 @@ class Totals:
     repeated: int = 0
     """Attempts beyond one for each line."""
     tokens: int = 0
+    audio_seconds: int = 0
     cost_micro: int = 0
     resumed: list[float] = field(default_factory=list)
     """Seconds until the next line ends, from the moment at which a model with lines left is in memory again.
@@ -90,12 +100,12 @@ class Run:
             self._server.http.headers["x-api-key"] = self._key
             self._server.wait_closed()
             eventually(lambda: self._server.http.get("/v1/status").status_code == 200)
-            sent = {name: self._create(name, lines) for name, lines in self._made().items()}
+            recording = self._upload(RECORDING.name, RECORDING.read_bytes(), "user_data")
+            sent = {name: self._create(name, lines) for name, lines in self._made(recording).items()}
             self._kill_all()
             eventually(self._is_done, self._state, 20 * PATIENCE)
             results = {name: self._results(batch) for name, batch in sent.items()}
-            self._end_gateway()  # whatever is open is ended by the server that comes
-            self._begin()
+            eventually(lambda: not self._open_rows(), self._state)  # a client's own request may still be there
             checked = self._cli("usage", "reconcile")
             assert (checked["differences"], checked["open"]) == ([], 0), checked
         finally:
@@ -113,17 +123,18 @@ class Run:
         return json.loads(done.stdout)
 
     # --- lines ------------------------------------------------------------------------------------------------------
-    def _made(self) -> dict[str, list[dict[str, Any]]]:
+    def _made(self, recording: str) -> dict[str, list[dict[str, Any]]]:
         made: dict[str, list[dict[str, Any]]] = {name: [] for name in URLS}
         for number in range(self._lines):
-            kind = ("base", "adapter", "embed", "rerank")[number % 4]
+            kind = LINE_KINDS[number % len(LINE_KINDS)]
             name = "chat" if kind in ("base", "adapter") else kind
-            made[name].append(
-                {"custom_id": f"line-{number}", "method": "POST", "url": URLS[name], "body": self._body(kind)}
-            )
+            body = self._body(kind, recording)
+            made[name].append({"custom_id": f"line-{number}", "method": "POST", "url": URLS[name], "body": body})
         return made
 
-    def _body(self, kind: str) -> dict[str, Any]:
+    def _body(self, kind: str, recording: str) -> dict[str, Any]:
+        if kind == "speech":
+            return {"model": "starter-speech", "file_id": recording}
         words = " ".join(self._chance.choices(("warm", "kitchen", "seven", "boats"), k=self._chance.randrange(1, 12)))
         if kind == "embed":
             return {"model": "starter-embed", "input": words}
@@ -135,18 +146,21 @@ class Run:
 
     def _create(self, name: str, lines: list[dict[str, Any]]) -> str:
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        uploaded = self._server.http.post(
-            "/v1/files", files={"file": (f"{name}.jsonl", data)}, data={"purpose": "batch"}
-        )
-        assert uploaded.status_code == 200, uploaded.text
-        body = {"input_file_id": uploaded.json()["id"], "endpoint": URLS[name], "completion_window": "24h"}
+        file = self._upload(f"{name}.jsonl", data, "batch")
+        body = {"input_file_id": file, "endpoint": URLS[name], "completion_window": "24h"}
         created = self._server.http.post("/v1/batches", json=body)
         assert created.status_code == 200, created.text
         self._batches.append(created.json()["id"])
         return self._batches[-1]
 
+    def _upload(self, name: str, data: bytes, purpose: str) -> str:
+        uploaded = self._server.http.post("/v1/files", files={"file": (name, data)}, data={"purpose": purpose})
+        assert uploaded.status_code == 200, uploaded.text
+        return str(uploaded.json()["id"])
+
     def _views(self) -> list[dict[str, Any]]:
-        return [self._server.http.get(f"/v1/batches/{id_}").json() for id_ in self._batches]
+        found = {batch["id"]: batch for batch in self._server.http.get("/v1/batches").json()["data"]}
+        return [found[id_] for id_ in self._batches]
 
     def _ended(self) -> int:
         """Lines that have ended."""
@@ -191,7 +205,7 @@ class Run:
     def _follow_resume(self, before: int) -> None:
         """Wait for the next line that ends. before: how many had ended."""
         began = time.monotonic()
-        waiting = {MODEL_OF[name] for name, batch in zip(URLS, self._views(), strict=True) if batch["status"] in RUNS}
+        waiting = self._models_with_lines()
         if not waiting:
             return
 
@@ -204,8 +218,12 @@ class Run:
         self.reported.loads.append(round(ready - began, 2))
         self.reported.resumed.append(round(time.monotonic() - ready, 2))
 
+    def _models_with_lines(self) -> list[str]:
+        views = zip(URLS, self._views(), strict=True)
+        return [MODEL_OF[name] for name, batch in views if batch["status"] in RUNS]
+
     def _kill(self, kind: Kind) -> None:
-        model = "starter-chat" if kind == "core" else self._chance.choice(MODELS)
+        model = "starter-chat" if kind == "core" else self._chance.choice(self._models_with_lines())
         before = self._server.wait_state(model, "ready")["deaths"]
         pid = self._server.core_pid(model) if kind == "core" else self._server.slot_pid(model)
         os.kill(pid, signal.SIGKILL)
@@ -229,21 +247,29 @@ class Run:
         answered = [line for line in lines if line["response"] is not None and line["response"]["status_code"] == 200]
         failed = Counter(_code(line) for line in lines if line not in answered)
         assert failed.keys() <= {"engine_died"}, failed
-        with sqlite3.connect(self._data / "tenants.db") as database:
-            database.row_factory = sqlite3.Row
-            rows = database.execute("SELECT * FROM ledger WHERE source = 'batch'").fetchall()
+        rows = self._rows("source = 'batch'")
         done = [row for row in rows if row["end"] == "done"]
         assert len(done) == len(answered), "one settled row for each answer"
         assert not [row["uid"] for row in rows if row["state"] == "open"]
         assert not [row["uid"] for row in rows if row["end"] != "done" and row["cost_micro"] + row["prompt_tokens"]]
-        mine = {line["response"]["request_id"]: _tokens(line["response"]["body"]["usage"]) for line in answered}
-        assert mine == {row["request"]: row["prompt_tokens"] + row["completion_tokens"] for row in done}
+        mine = {line["response"]["request_id"]: _used(line["response"]["body"]["usage"]) for line in answered}
+        assert mine == {row["request"]: _charged(row) for row in done}
         reported = self.reported
         reported.answered, reported.failed = len(answered), dict(failed)
         reported.repeated = len(rows) - self._lines
-        reported.tokens, reported.cost_micro = sum(mine.values()), sum(row["cost_micro"] for row in done)
+        reported.tokens, reported.audio_seconds = (sum(used) for used in zip(*mine.values(), strict=True))
+        assert min(reported.tokens, reported.audio_seconds) > 0
+        reported.cost_micro = sum(row["cost_micro"] for row in done)
         assert reported.cost_micro > 0
         assert self._spent() == reported.cost_micro
+
+    def _open_rows(self) -> list[sqlite3.Row]:
+        return self._rows("state = 'open'")
+
+    def _rows(self, where: str) -> list[sqlite3.Row]:
+        with closing(sqlite3.connect(self._data / "tenants.db")) as database:
+            database.row_factory = sqlite3.Row
+            return database.execute(f"SELECT * FROM ledger WHERE {where}").fetchall()
 
     def _spent(self) -> int:
         """Millionths of the budget, as a server that starts now reads them."""
@@ -256,18 +282,26 @@ class Run:
 
 
 def _priced(folder: Path) -> Path:
-    """The starter recipes without speech, each with a price."""
+    """The starter recipes, each with a price."""
     recipes = folder / "recipes"
     recipes.mkdir()
-    for model in MODELS:
+    for model in MODEL_OF.values():
         recipe = yaml.safe_load((STARTER / f"{model}.yaml").read_text()) | {"price": PRICE}
         recipe["residency"] = {**recipe.get("residency", {}), "preload": True}
         (recipes / f"{model}.yaml").write_text(yaml.safe_dump(recipe))
     return recipes
 
 
-def _tokens(usage: Mapping[str, Any]) -> int:
-    return int(usage["total_tokens"])
+def _charged(row: sqlite3.Row) -> tuple[int, int]:
+    """The same by the ledger, which also counts the tokens of a transcript."""
+    if row["audio_ms"]:
+        return 0, math.ceil(row["audio_ms"] / 1e3)
+    return row["prompt_tokens"] + row["completion_tokens"], 0
+
+
+def _used(usage: Mapping[str, Any]) -> tuple[int, int]:
+    """Tokens, and whole seconds of a recording."""
+    return int(usage.get("total_tokens", 0)), int(usage.get("seconds", 0))
 
 
 def _code(line: Mapping[str, Any]) -> str:
