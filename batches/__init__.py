@@ -28,12 +28,11 @@ files.py    the table of files
 table.py    the table of batches
 lines.py    the table of lines: claimed, ended exactly once, read in order
 runners.py  the table of runs of servers, and their epochs
-epochs.py   whether an epoch is open, within a transaction
-paging.py   pages of a team's rows
 store.py    the tables of a running server: writes go through the ledger's thread
 content/    bytes of files
 intake/     how files and batches come in: checked, stored, turned into lines
-check_process.py  the process that reads an input file
+check_process.py  the process that reads what clients sent
+looks.py    a task that looks for work
 work/       how lines are worked off
 callbacks/  what is sent to a team's servers when a batch ends
 output.py   output and error files, rendered from lines

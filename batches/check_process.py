@@ -1,8 +1,8 @@
-"""The process that reads an input file: `python -m batches.check_process`, a job in, parts and a summary out.
+"""The process that reads what clients sent: `python -m batches.check_process`, a job in, answers out, lines of JSON.
 
-Reads one `InputJob` as a line of JSON and writes lines of JSON: `InputPart`s with the place of each line in the file,
-then one `InputSummary`. Clients wrote the file, so it is read within bounds of memory and time, outside the gateway.
-A file with a fault has no parts after it: its batch fails as a whole.
+An `InputJob` is answered with `InputPart`s, which have the place of each line in the file, then one `InputSummary`; a
+`SplitJob` with one `SplitSummary` (`batches.intake.split`). Clients wrote the file, so it is read within bounds of
+memory and time, outside the gateway. A file with a fault has no parts after it: its batch fails as a whole.
 
 | a line that                                                  | code                         |
 |--------------------------------------------------------------|------------------------------|
@@ -28,6 +28,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from batches.intake.split import SplitJob, split
 from batches.records import BatchFault
 from registry.base.json import NOT_JSON
 from registry.errors import TooLarge
@@ -45,7 +46,7 @@ VALUE_BYTES = 2
 BOM = b"\xef\xbb\xbf"
 
 
-class InputJob(msgspec.Struct, frozen=True, kw_only=True):
+class InputJob(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
     """`url`: what each line must name; None: any of `urls`. `seconds`: of CPU time."""
 
     path: Path
@@ -104,16 +105,16 @@ class _Fault(Exception):
         self.code, self.message, self.param = code, message, param
 
 
-def encode_job(job: InputJob) -> bytes:
+def encode_job(job: InputJob | SplitJob) -> bytes:
     """One line of JSON, its end included."""
     return (
         msgspec.json.encode(job, enc_hook=lambda value: str(value) if isinstance(value, Path) else int(value)) + b"\n"
     )
 
 
-def decode_job(line: bytes) -> InputJob:
+def decode_job(line: bytes) -> InputJob | SplitJob:
     """Raises msgspec.DecodeError."""
-    return msgspec.json.decode(line, type=InputJob, dec_hook=lambda kind, value: kind(value))
+    return msgspec.json.decode(line, type=InputJob | SplitJob, dec_hook=lambda kind, value: kind(value))
 
 
 def check(job: InputJob) -> Iterator[Answer]:
@@ -280,7 +281,7 @@ def main() -> None:
     job = decode_job(sys.stdin.buffer.readline())
     limit_process(job.seconds)
     encoder = msgspec.json.Encoder()
-    for answer in check(job):
+    for answer in check(job) if isinstance(job, InputJob) else [split(job)]:
         sys.stdout.buffer.write(encoder.encode(answer) + b"\n")
         sys.stdout.buffer.flush()
 

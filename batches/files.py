@@ -5,8 +5,8 @@ from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from batches.paging import page
 from batches.records import UNFINISHED, FileRecord, FileState
+from batches.storage.queries import page
 from batches.storage.tables import BATCHES, FILES
 from registry.storage.database import Database
 

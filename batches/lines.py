@@ -6,10 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from batches.epochs import is_open
 from batches.records import CHUNK, BatchState, Line, LineChange, LineEnd, LineState, NewLine
+from batches.storage.queries import is_open
 from batches.storage.tables import BATCHES, LINES
 from batches.table import close, count, is_validated, remove
+from batches.work.ends import LONGEST_PAUSE
 from registry.storage.database import Database
 
 MAX_OUTPUT = 8 << 30
@@ -89,7 +90,7 @@ class LineTable:
         suspect = sa.case((LINES.c.deaths > 0, 1), else_=0)
         query = (
             sa.select(LINES.c.batch, LINES.c.model, sa.func.count(), sa.func.sum(suspect))
-            .where(LINES.c.batch.in_(batches), LINES.c.state == LineState.WAITING.value, LINES.c.ready <= now)
+            .where(LINES.c.batch.in_(batches), LINES.c.state == LineState.WAITING.value, _is_ready(now))
             .group_by(LINES.c.batch, LINES.c.model)
         )
         with self._database.read() as connection:
@@ -128,7 +129,7 @@ class LineTable:
                 LINES.c.batch == batch,
                 LINES.c.model == model,
                 LINES.c.state == LineState.WAITING.value,
-                LINES.c.ready <= now,
+                _is_ready(now),
                 deaths,
             )
             .order_by(LINES.c.number)
@@ -254,6 +255,11 @@ def change_line(
         _count_end(connection, line.batch, end)
         close(connection, line.batch, now)
     return True
+
+
+def _is_ready(now: float) -> sa.ColumnElement[bool]:
+    """Whether a line's pause is over. None is longer than `LONGEST_PAUSE`, unless the clock was put back meanwhile."""
+    return sa.or_(LINES.c.ready <= now, LINES.c.ready > now + LONGEST_PAUSE)
 
 
 def _output_of(connection: sa.Connection, batch: str) -> int:

@@ -254,7 +254,7 @@ class LineEnd:
     usage: LineUsage = LineUsage()
     retry_after: float | None = None
     reached_engine: bool = True
-    """It had a turn: False for a refusal, and for a wait that ended in the queue."""
+    """It had a turn: False for a refusal, for a wait that ended in the queue, and for a turn that it gave up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from batches.callbacks.addresses import CallbackAddresses
@@ -15,9 +15,10 @@ from batches.content.protocol import FileBytes
 from batches.intake.checker import InputChecker
 from batches.intake.creation import BatchCreator, NewBatch, Resolve
 from batches.intake.stored_files import FileLimits, StoredFiles, unknown_page_error
+from batches.looks import look_repeatedly
 from batches.output import OutputKind
 from batches.records import URLS, BatchRecord
-from batches.store import BatchStore
+from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
 from registry.errors import FinalConflict, NotFound, RoundhouseError
 from tenants.limits.queued import QueueLimiter
@@ -62,7 +63,7 @@ class BatchService:
         self.store, self.urls, self._wake, self._forecast, self._clock = store, tuple(urls), wake, forecast, clock
         self._folder, self._data_dir = FolderBytes(data_dir), data_dir
         self._pieces: FileBytes | None = None
-        self._look = asyncio.Event()
+        self._changed = asyncio.Event()
         checker = InputChecker()
         self.files = StoredFiles(store, self._content, checker, limits, urls, clock)
         self.callbacks = CallbackService(store, addresses or CallbackAddresses(), clock)
@@ -89,9 +90,7 @@ class BatchService:
 
     async def get(self, team: str, id_: str, surface: str | None = None) -> BatchRecord:
         """Raises NotFound, alike for an unknown or deleted batch and another team's; Unavailable, QueueFull."""
-        batch = None
-        if await self.store.opened():
-            batch = await self.store.read(lambda tables: tables.batches.get(id_, team))
+        batch = await self.store.find(lambda tables: tables.batches.get(id_, team), None)
         if batch is None or surface not in (None, batch.surface):
             raise missing_batch_error(id_)
         return batch
@@ -100,20 +99,18 @@ class BatchService:
         self, team: str, surface: str, after: str | None, limit: int, *, newest: bool = True, param: str = "after"
     ) -> tuple[Sequence[BatchRecord], bool]:
         """A page, and whether there are more. Raises BadRequest for an unknown `after`; Unavailable, QueueFull."""
-        batches: Sequence[BatchRecord] | None = [] if after is None else None
-        if await self.store.opened():
-            batches = await self.store.read(
-                lambda tables: tables.batches.list(team, surface, after=after, limit=limit + 1, newest=newest)
-            )
+        missing: Sequence[BatchRecord] | None = [] if after is None else None
+        batches = await self.store.find(
+            lambda tables: tables.batches.list(team, surface, after=after, limit=limit + 1, newest=newest),
+            missing,
+        )
         if batches is None:
             raise unknown_page_error(after or "", param)
         return batches[:limit], len(batches) > limit
 
     async def recent(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
         """The newest batches of a team, or of all. Raises Unavailable, QueueFull."""
-        if not await self.store.opened():
-            return []
-        return await self.store.read(lambda tables: tables.batches.recent(team, limit))
+        return await self.store.find(lambda tables: tables.batches.recent(team, limit), [])
 
     async def failures(self, batch: BatchRecord) -> Mapping[str, int]:
         """Failed lines by code. Raises Unavailable, QueueFull."""
@@ -164,27 +161,17 @@ class BatchService:
                 f"Batch {quoted(id_)} is {batch.state.value}: cancel it, and delete it once it has ended.",
                 code="batch_running",
             )
-        await self._forget_all(id_)
+        await self._forget(id_)
 
     async def remove_old(self, now: float) -> int:
         """Remove the answers of batches whose time is over. Returns of how many batches.
 
         Raises Unavailable, QueueFull.
         """
-        if not await self.store.opened():
-            return 0
         old = await self.store.read(lambda tables: tables.batches.with_old_results(now, OUTPUT_SECONDS))
         for id_ in old:
-            await self._forget_all(id_)
+            await self._forget(id_)
         return len(old)
-
-    async def _forget_all(self, id_: str) -> None:
-        """Remove the lines of an ended batch."""
-        for completed in (True, False):
-            while await self.store.write(
-                lambda tables, completed=completed: tables.lines.forget(id_, completed=completed)  # type: ignore[misc]
-            ):
-                pass
 
     async def has_lines(self, batch: BatchRecord, kind: OutputKind) -> bool:
         """Whether an output file still has its lines. Raises Unavailable, QueueFull."""
@@ -193,9 +180,14 @@ class BatchService:
 
     async def forget(self, batch: BatchRecord, kind: OutputKind) -> None:
         """Remove the lines of an output file. Raises Unavailable."""
-        completed = kind is OutputKind.OUTPUT
-        while await self.store.write(lambda tables: tables.lines.forget(batch.id, completed=completed)):
-            pass
+        await self._forget(batch.id, kind)
+
+    async def _forget(self, id_: str, *kinds: OutputKind) -> None:
+        """Remove the lines of an ended batch that stand in these files, or in any."""
+        for kind in kinds or OutputKind:
+            completed = kind is OutputKind.OUTPUT
+            while await self.store.write(partial(_forget_lines, id_, completed)):
+                pass
 
     async def read_line(self, file_id: str, offset: int, length: int) -> bytes:
         """The request of a line. Raises FileNotFoundError, OSError, Unavailable."""
@@ -221,28 +213,28 @@ class BatchService:
 
     async def run(self) -> None:
         """Validate what a crash left; remove files and answers whose life is over. Until cancelled."""
-        while True:
-            self._look.clear()
-            try:
-                await self.creator.resume()
-                await self.files.sweep()
-                await self.files.remove_orphans()
-                await self.remove_old(self._clock())
-                if await self.store.opened():
-                    await self.callbacks.forget(self._clock())
-            except (RoundhouseError, OSError) as error:  # the next look may succeed
-                log.warning("files and batches were not looked through", extra={"cause": str(error)})
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SWEEP_SECONDS):
-                    await self._look.wait()
+        await look_repeatedly(self._sweep, self._changed, SWEEP_SECONDS, "files and batches were not looked through")
+
+    async def _sweep(self) -> None:
+        if not await self.store.opened():
+            return
+        await self.creator.resume()
+        await self.files.sweep()
+        await self.files.remove_orphans()
+        await self.remove_old(self._clock())
+        await self.callbacks.forget(self._clock())
 
     def look(self) -> None:
         """Another server is dead: go on with what it did."""
-        self._look.set()
+        self._changed.set()
 
     async def close(self) -> None:
         await self.creator.close()
         await self.callbacks.close()
+
+
+def _forget_lines(id_: str, completed: bool, tables: BatchTables) -> int:
+    return tables.lines.forget(id_, completed=completed)
 
 
 def missing_batch_error(id_: str) -> NotFound:

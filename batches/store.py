@@ -42,6 +42,7 @@ class BatchStore:
     | opened | any           | False              |
     | write  | the ledger's  | creates them       |
     | read   | one of two    | creates them       |
+    | find   | one of two    | gives `missing`    |
     """
 
     def __init__(self, ledger: Ledger, data_dir: Path, open_database: Callable[[], Awaitable[object]]) -> None:
@@ -72,6 +73,10 @@ class BatchStore:
     async def read(self, work: Callable[[BatchTables], T]) -> T:
         """Run reads, which keep no writer waiting. Raises what the work raises, Unavailable, QueueFull."""
         return await self._threads.run(work, await self._open())
+
+    async def find(self, work: Callable[[BatchTables], T], missing: T) -> T:
+        """As `read`, for what a server without files and batches is asked for."""
+        return await self.read(work) if await self.opened() else missing
 
     @property
     def shared_database(self) -> "Database | None":

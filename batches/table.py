@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from batches.callbacks.outbox import announce
 from batches.callbacks.webhooks import ensure_signer
-from batches.paging import page
 from batches.records import UNFINISHED, BatchFault, BatchRecord, BatchState, Forecast, LineCounts, LineUsage
+from batches.storage.queries import page
 from batches.storage.tables import BATCHES, FILES, LINES
 from registry.storage.database import Database
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from batches.callbacks import policy
 from batches.callbacks.records import DeliveryOutcome, DeliveryState
 from batches.callbacks.sender import CallbackSender, event_body
+from batches.looks import look_repeatedly
 from batches.store import BatchStore
 from registry.errors import RoundhouseError
 
@@ -50,10 +51,11 @@ class CallbackDeliverer:
         """With the team and the epoch of each."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._fails = False
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._work(), name="callbacks")
+        complaint = "callbacks wait: their table cannot be read or written"
+        work = look_repeatedly(self.look, self._changed, POLL_SECONDS, complaint)
+        self._task = asyncio.create_task(work, name="callbacks")
 
     def wake(self) -> None:
         """A batch ended, or a delivery is to be sent again: look at once."""
@@ -68,22 +70,6 @@ class CallbackDeliverer:
             await asyncio.wait(list(self._running), timeout=CLOSE_SECONDS)
         await self._stop(list(self._running))
         await self._sender.close()
-
-    async def _work(self) -> None:
-        while True:
-            self._changed.clear()
-            try:
-                await self.look()
-                self._fails = False
-            except Exception as error:  # whatever it is: the next look may succeed
-                if not self._fails:
-                    log.error("callbacks wait: their table cannot be read or written", exc_info=error)
-                self._fails = True
-            try:
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
 
     async def look(self) -> None:
         """Begin to send what is due. Raises what the store does."""

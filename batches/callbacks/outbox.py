@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from batches.callbacks.records import EVENTS, Delivery, DeliveryChange, DeliveryState
 from batches.callbacks.webhooks import webhook_of
-from batches.epochs import is_open
 from batches.records import BatchState
+from batches.storage.queries import is_open
 from batches.storage.tables import OUTBOX, WEBHOOKS
 from registry.storage.database import Database
 

@@ -62,9 +62,7 @@ class CallbackService:
     # --- the secret of callback_url -----------------------------------------------------------------------------------
     async def signer(self, team: str) -> Webhook:
         """What signs the team's callbacks. Raises NotFound before the first one."""
-        found = None
-        if await self._store.opened():
-            found = await self._store.read(lambda tables: tables.webhooks.signer(team))
+        found = await self._store.find(lambda tables: tables.webhooks.signer(team), None)
         if found is None:
             raise NotFound(
                 "Your team has no secret for callbacks yet: it is made with the first batch that has a callback_url, "
@@ -101,19 +99,15 @@ class CallbackService:
 
     async def list(self, team: str, after: str | None, limit: int) -> tuple[Sequence[Webhook], bool]:
         """A page, and whether there are more. Raises BadRequest for an unknown `after`."""
-        found: Sequence[Webhook] | None = [] if after is None else None
-        if await self._store.opened():
-            found = await self._store.read(lambda tables: tables.webhooks.list(team, after, limit + 1))
+        missing: Sequence[Webhook] | None = [] if after is None else None
+        found = await self._store.find(lambda tables: tables.webhooks.list(team, after, limit + 1), missing)
         if found is None:
             raise BadRequest(f"There is no webhook {quoted(after or '')}: begin with the first page.", param="after")
         return found[:limit], len(found) > limit
 
     async def get(self, team: str, id_: str) -> Webhook:
         """Raises NotFound."""
-        found = None
-        if await self._store.opened():
-            found = await self._store.read(lambda tables: tables.webhooks.get(id_, team))
-        return _found(found, id_)
+        return _found(await self._store.find(lambda tables: tables.webhooks.get(id_, team), None), id_)
 
     async def update(
         self, team: str, id_: str, *, name: str | None, url: str | None, events: Sequence[str] | None

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batches.callbacks.records import DeliveryState, Webhook
-from batches.paging import page
+from batches.storage.queries import page
 from batches.storage.tables import OUTBOX, WEBHOOKS
 from registry.storage.database import Database, inserting
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from batches.check_process import InputJob, InputPart, InputSummary, encode_job
-from batches.intake import split_process
 from batches.intake.split import SplitJob, SplitSummary
 from registry.base.child import Child
 from registry.errors import EngineFailed
@@ -34,14 +33,8 @@ class InputChecker:
 
         Raises EngineFailed (check_failed) for a process that died, OSError for one that did not start.
         """
-        async with self._free:
-            child = await _start("batches.check_process")
-            try:
-                child.stdin.write(encode_job(job))
-                yield _answers(child, 2 * job.seconds + GRACE_SECONDS)
-            finally:
-                child.kill()
-                await asyncio.shield(child.wait())
+        async with self._free, _process(job) as child:
+            yield _answers(child, 2 * job.seconds + GRACE_SECONDS)
 
     async def summarise(self, job: InputJob) -> InputSummary:
         """What is wrong with a file, without its parts. Raises what `check` does."""
@@ -53,19 +46,20 @@ class InputChecker:
 
     async def split(self, job: SplitJob) -> SplitSummary:
         """Make an input file of a body. Raises what `check` does."""
-        async with self._free:
-            child = await _start("batches.intake.split_process")
-            try:
-                child.stdin.write(split_process.encode_job(job))
-                return _SPLIT.decode(await _line(child, 2 * job.seconds + GRACE_SECONDS))
-            finally:
-                child.kill()
-                await asyncio.shield(child.wait())
+        async with self._free, _process(job) as child:
+            return _SPLIT.decode(await _line(child, 2 * job.seconds + GRACE_SECONDS))
 
 
-async def _start(module: str) -> Child:
+@asynccontextmanager
+async def _process(job: InputJob | SplitJob) -> AsyncIterator[Child]:
     inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-    return await Child.python(module, env={**inherited, "LANG": "C.UTF-8"}, limit=LINE_BYTES)
+    child = await Child.python("batches.check_process", env={**inherited, "LANG": "C.UTF-8"}, limit=LINE_BYTES)
+    try:
+        child.stdin.write(encode_job(job))
+        yield child
+    finally:
+        child.kill()
+        await asyncio.shield(child.wait())
 
 
 async def _answers(child: Child, seconds: float) -> AsyncIterator[InputPart | InputSummary]:

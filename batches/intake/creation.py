@@ -98,8 +98,7 @@ class BatchCreator:
             )
 
         def create(tables: BatchTables) -> BatchRecord | None:
-            since = batch.created - REPEAT_SECONDS
-            key = new.idempotency
+            since, key = batch.created - REPEAT_SECONDS, new.idempotency
             if key and (earlier := tables.batches.find_repeat(new.team, new.surface, key, since)) is not None:
                 return earlier
             if len(tables.batches.unfinished(new.team, UNFINISHED)) >= UNFINISHED:
@@ -126,8 +125,6 @@ class BatchCreator:
 
         Raises Unavailable, QueueFull.
         """
-        if not await self._store.opened():
-            return 0
         batches = await self._store.read(lambda tables: tables.batches.unfinished())
         if not any(batch.state is BatchState.VALIDATING and batch.id not in self._tasks for batch in batches):
             return 0

@@ -161,18 +161,16 @@ class StoredFiles:
 
     async def _repeated(self, new: NewFile) -> FileRecord | None:
         """The file that the same call created before. Raises FinalConflict."""
-        if not new.idempotency or not await self._store.opened():
+        if not new.idempotency:
             return None
         since = self._clock() - REPEAT_SECONDS
-        file = await self._store.read(lambda tables: tables.files.find_repeat(new.team, new.idempotency, since))
+        file = await self._store.find(lambda tables: tables.files.find_repeat(new.team, new.idempotency, since), None)
         if file is not None and file.body_hash != new.body_hash:
             raise repeat_error()
         return file
 
     async def _stored_bytes(self) -> int:
-        if not await self._store.opened():
-            return 0
-        return (await self._store.read(lambda tables: tables.files.stored()))[1]
+        return (await self._store.find(lambda tables: tables.files.stored(), (0, 0)))[1]
 
     def _check_space(self, size: int, stored: int) -> None:
         if stored + size > self._limits.disk:
@@ -185,9 +183,7 @@ class StoredFiles:
     # --- read -------------------------------------------------------------------------------------------------------
     async def get(self, team: str, id_: str, param: str | None = None) -> FileRecord:
         """Raises NotFound, alike for an unknown, deleted or expired file and another team's; Unavailable, QueueFull."""
-        file = None
-        if await self._store.opened():
-            file = await self._store.read(lambda tables: tables.files.get(id_, team))
+        file = await self._store.find(lambda tables: tables.files.get(id_, team), None)
         if file is None or (file.expires is not None and file.expires <= self._clock()):
             raise missing_error(id_, param)
         return file
@@ -196,13 +192,11 @@ class StoredFiles:
         self, team: str, purpose: str | None, after: str | None, limit: int, *, newest: bool
     ) -> tuple[Sequence[FileRecord], bool]:
         """A page, and whether there are more. Raises BadRequest for an unknown `after`; Unavailable, QueueFull."""
-        files: Sequence[FileRecord] | None = [] if after is None else None
-        if await self._store.opened():
-            files = await self._store.read(
-                lambda tables: tables.files.list(
-                    team, purpose=purpose, after=after, limit=limit + 1, newest=newest
-                )
-            )  # fmt: skip
+        missing: Sequence[FileRecord] | None = [] if after is None else None
+        files = await self._store.find(
+            lambda tables: tables.files.list(team, purpose=purpose, after=after, limit=limit + 1, newest=newest),
+            missing,
+        )
         if files is None:
             raise unknown_page_error(after or "", "after")
         return files[:limit], len(files) > limit
@@ -229,15 +223,11 @@ class StoredFiles:
 
     async def remove_orphans(self) -> None:
         """Remove bytes without a row, which another server left. Raises Unavailable, OSError."""
-        if not await self._store.opened():
-            return
         if removed := await asyncio.to_thread(self._content().remove_orphans):
             log.info("bytes of files without a row were removed", extra={"files": removed})
 
     async def sweep(self) -> int:
         """Remove files that are deleted or past their life, and that no unfinished batch reads. Returns how many."""
-        if not await self._store.opened():
-            return 0
         content, removed = await asyncio.to_thread(self._content), 0
         while unused := await self._store.read(lambda tables: tables.files.unused(self._clock())):
             for file in unused:

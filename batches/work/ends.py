@@ -6,7 +6,8 @@
 | 408, 429, 500, 502, 503, 504, after it had a turn    | waits again; after `ATTEMPTS` such attempts ended            |
 | its engine died                                      | waits again, to run without other such lines; the `DEATHS`th |
 |                                                      | death ends it                                                |
-| the same before it had a turn: full or closed queue  | waits again; no attempt is counted                           |
+| the same before it had a turn: full or closed queue; | waits again; no attempt is counted                           |
+| it gave its turn up (rule 7 of `policy`)             |                                                              |
 | nothing: cancelled, or the server stops              | waits again, at once; no attempt is counted                  |
 """
 

@@ -6,10 +6,12 @@
    and what models took of each other, is in it.
 3. Batches share a rate as `policy` orders them: higher levels first; late batches one after the other; teams of another
    level by weight, and a team's batches one after the other.
-4. A batch ends with the last of its models. The likely time is the middle of three; early and late are as far from it,
+4. A batch is not done before its last lines are, which run beside ever fewer others: a long line's time is added.
+5. A batch ends with the last of its models. The likely time is the middle of three; early and late are as far from it,
    as a factor, as rates vary and as little as is known of the lines.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -100,10 +102,15 @@ class _Mean:
     answer: float = 0.0
     size: float = 0.0
     """Bytes of a line."""
+    seconds: float = 0.0
+    """Time of a line in the model, and its variance."""
+    variance: float = 0.0
 
-    def add(self, byte: float, answer: float, size: int) -> None:
+    def add(self, byte: float, answer: float, size: int, seconds: float) -> None:
         self.count += 1
-        part = max(1 / self.count, 0.01)
+        part, off = max(1 / self.count, 0.01), seconds - self.seconds
+        self.seconds += part * off
+        self.variance = (1 - part) * (self.variance + part * off * off)
         self.size += part * (size - self.size)
         self.byte += part * (byte - self.byte)
         self.answer += part * (answer - self.answer)
@@ -115,14 +122,14 @@ class LineWork:
     def __init__(self) -> None:
         self._means = LRUCache[tuple[str, ...], _Mean](MEANS)
 
-    def learn(self, batch: str, endpoint: str, name: str, size: int, usage: Usage) -> None:
-        """A line was answered. size: bytes of its request."""
+    def learn(self, batch: str, endpoint: str, name: str, size: int, usage: Usage, seconds: float = 0.0) -> None:
+        """A line was answered. size: bytes of its request; seconds: from its claim to its end."""
         byte, answer = read_work(usage) / max(1, size), usage.completion_tokens * ANSWER_TOKEN
         for key in ((batch, name), ("", name), ("", "", endpoint)):
             mean = self._means.get(key)
             if mean is None:
                 mean = self._means[key] = _Mean()
-            mean.add(byte, answer, size)
+            mean.add(byte, answer, size, seconds)
 
     def of(self, batch: str, endpoint: str, name: str, count: int, size: int) -> tuple[float, float]:
         """The work of so many lines with so many bytes, and how far off it may be, as a part."""
@@ -132,6 +139,13 @@ class LineWork:
             return max(count, size * mean.byte + count * mean.answer), min(MOST_SPREAD, spread)
         answer = 0.0 if endpoint in READ_ONLY else ANSWER_WORK
         return max(count, size * BYTE_WORK + count * answer), MOST_SPREAD
+
+    def tail(self, batch: str, endpoint: str, name: str) -> float:
+        """Seconds that the last lines take beyond their work: a long line's less half of a mean one's."""
+        if (known := self._known(batch, endpoint, name)) is None:
+            return 0.0
+        mean, _ = known
+        return mean.seconds / 2 + 2 * math.sqrt(mean.variance)
 
     def _known(self, batch: str, endpoint: str, name: str) -> tuple[_Mean, float] | None:
         """The nearest kind of line of which enough have ended, and how far off its mean is at least (rule 1)."""
@@ -158,6 +172,8 @@ class RoomWork:
     """How far off it may be, as a part."""
     delay: float = 0.0
     """Seconds until the model can begin."""
+    tail: float = 0.0
+    """Seconds that its last lines take beyond their work (rule 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +203,7 @@ def forecast(needs: Sequence[BatchNeed], rates: Mapping[str, RoomRate], now: flo
         for need, seconds in _shared(key, there, max(LEAST_RATE, rate.per_second)):
             own = need.rooms[key]
             spread = min(MOST_SPREAD, (own.spread**2 + rate.spread**2) ** 0.5)
-            ends[need.id].append((min(LONGEST, own.delay + seconds), spread))
+            ends[need.id].append((min(LONGEST, own.delay + seconds + own.tail), spread))
     found: dict[str, Forecast] = {}
     for id_, parts in ends.items():
         if id_ not in unknown:

@@ -63,7 +63,8 @@ class Forecaster:
         if attempt.used is None or end.status is None or end.status >= 400:
             return
         line, batch = attempt.line, attempt.batch
-        self.lines.learn(batch.id, batch.endpoint, attempt.model, line.length, attempt.used)
+        seconds = time.monotonic() - attempt.began
+        self.lines.learn(batch.id, batch.endpoint, attempt.model, line.length, attempt.used, seconds)
         self._meter(room).add(attempt.work)
 
     def advance(self, full: Iterable[str]) -> None:
@@ -128,8 +129,11 @@ class Forecaster:
             name = batch.names.get(row.model, row.model)
             room = find(batch, row.model)
             work, spread = self.lines.of(batch.id, batch.endpoint, name, row.count, row.size)
+            tail = self.lines.tail(batch.id, batch.endpoint, name)
             before = rooms[batch.id].get(room.key, RoomWork(0.0, 0.0))
-            rooms[batch.id][room.key] = RoomWork(before.work + work, max(before.spread, spread), room.delay)
+            rooms[batch.id][room.key] = RoomWork(
+                before.work + work, max(before.spread, spread), room.delay, max(before.tail, tail)
+            )
             if room.rate:
                 rates.setdefault(room.key, RoomRate(room.rate))
         for batch in batches:

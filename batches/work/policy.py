@@ -8,6 +8,8 @@
    Slack does not order batches: it grows as soon as a batch goes first, and the next one would take its turn.
 5. Within a batch: the adapters that are in a place, then the name with most lines, so that one swap serves many.
 6. Lines that ran in an engine that died come one at a time for each model, so that the one that kills is found.
+7. Lines of class batch give their turns up for people (rule 11 of `runtime.scheduling.placement`), so they may fill
+   what people leave. Where that cost much work lately (`lost`), they leave `RESERVED` places more while people come.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +22,7 @@ from batches.records import BatchRecord
 LOOK_AHEAD = 2
 """Lines beyond what a model runs, which wait so that it is full between two looks."""
 RESERVED = 8
-"""What a model runs less of lines while interactive requests come."""
+"""What a model runs less of lines while people's requests come, if their lines lose too much work."""
 
 
 class Level(IntEnum):
@@ -29,7 +31,7 @@ class Level(IntEnum):
     LATE = 0
     """Under 5 % of its window is slack: its lines are of class interactive, and may take all that the model runs."""
     PRESSED = 1
-    """Under 10 %: half of what the model runs, at least."""
+    """Under 10 %: as many lines as half of what the model runs are of class interactive."""
     SOON = 2
     """Under 25 %: models are loaded for it at once."""
     IDLE = 3
@@ -48,7 +50,7 @@ class Traffic:
     capacity: int
     """Requests that it runs at once."""
     others: int = 0
-    """Requests of higher classes that run or wait."""
+    """People's requests that run or wait."""
     is_quiet: bool = True
     """No such request came in the last seconds."""
     is_resident: bool = True
@@ -58,6 +60,8 @@ class Traffic:
     """Lines at a time, whatever the level: a provider's bound; None: the figures above count."""
     is_held_off: bool = False
     """A load would evict a model that does lines and was loaded a short while ago."""
+    can_fill: bool = False
+    """Also while people's requests come, lines may fill what those leave."""
 
 
 def room_for(traffic: Traffic, level: Level) -> int:
@@ -68,12 +72,13 @@ def room_for(traffic: Traffic, level: Level) -> int:
         (not traffic.may_load and level > Level.SOON) or (traffic.is_held_off and level is not Level.LATE)
     ):
         return 0
+    free = traffic.capacity - traffic.others
     if traffic.is_quiet:
-        return max(0, traffic.capacity - traffic.others) + LOOK_AHEAD
-    free = max(0, traffic.capacity - RESERVED - traffic.others)
-    if level is Level.PRESSED:
-        return max(free, traffic.capacity // 2)
-    return max(free, traffic.capacity) if level is Level.LATE else free
+        free = max(0, free) + LOOK_AHEAD
+    elif not traffic.can_fill:
+        free -= RESERVED
+    least = {Level.LATE: traffic.capacity, Level.PRESSED: traffic.capacity // 2}.get(level, 0)
+    return max(free, least)
 
 
 def slack(batch: BatchRecord, now: float) -> float:
@@ -131,6 +136,10 @@ class RoomUse:
     running: int = 0
     has_suspect: bool = False
     """A line that ran in an engine that died is there."""
+    raised: int = 0
+    """Lines of class interactive among those that run."""
+    half: int = 0
+    """Half of what the model runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,8 @@ class LineClaim:
     room: str
     count: int
     is_suspect: bool = False
-    level: Level = Level.IDLE
+    is_raised: bool = False
+    """They are of class interactive."""
 
 
 @dataclass(slots=True)
@@ -194,12 +204,12 @@ def choose(
 ) -> list[LineClaim]:
     """Lines to take now, in the order in which they should come. shares: as they are before these lines."""
     used = Counter({key: room.running for key, room in rooms.items()})
+    raised = Counter({key: room.raised for key, room in rooms.items()})
     suspects = {key for key, room in rooms.items() if room.has_suspect}
     taken: defaultdict[tuple[str, str], float] = defaultdict(float)
     shares = shares or TeamShares()
     picks = [_pick(work) for work in works]
-    claims: dict[tuple[str, str, bool], int] = {}
-    keys: dict[tuple[str, str, bool], str] = {}
+    claims = Counter[tuple[str, str, str, bool, bool]]()
     while True:
         best: tuple[tuple[object, ...], _Pick, LineGroup, bool] | None = None
         for pick in picks:
@@ -212,10 +222,9 @@ def choose(
             if best is None or rank < best[0]:
                 best = rank, pick, group, is_suspect
         if best is None:
-            levels = {work.id: work.level for work in works}
             return [
-                LineClaim(batch, name, keys[batch, name, is_suspect], count, is_suspect, levels[batch])
-                for (batch, name, is_suspect), count in claims.items()
+                LineClaim(batch, name, key, count, is_suspect, is_raised)
+                for (batch, name, key, is_suspect, is_raised), count in claims.items()
             ]
         _, pick, group, is_suspect = best
         if is_suspect:
@@ -224,10 +233,12 @@ def choose(
         else:
             pick.left[group.name] -= 1
         used[group.room] += 1
+        is_raised = pick.work.level is Level.LATE or (
+            pick.work.level is Level.PRESSED and raised[group.room] < rooms[group.room].half
+        )
+        raised[group.room] += is_raised
         taken[group.room, pick.work.team] += group.line_work / pick.work.weight
-        key = pick.work.id, group.name, is_suspect
-        claims[key] = claims.get(key, 0) + 1
-        keys[key] = group.room
+        claims[pick.work.id, group.name, group.room, is_suspect, is_raised] += 1
 
 
 def _pick(work: BatchWork) -> _Pick:

@@ -1,6 +1,7 @@
 """One attempt at a line: it takes the answer, and is written with the end of its row in the ledger."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ _error_body = msgspec.json.Decoder(_ErrorBody)
 class LineAttempt:
     """`runtime.gateway.context.LineSink`, and the rider of its row (`tenants.ledger.rows.Rider`).
 
-    body: the line's request; is_late: its batch would not end in its window without more than idle capacity.
+    body: the line's request; is_raised: it is of class interactive, since its batch has little time left.
 
     | what happened                            | `has_rider` | what writes the line's end  |
     |------------------------------------------|-------------|-----------------------------|
@@ -47,8 +48,8 @@ class LineAttempt:
     ) -> None:
         self.batch, self.line, self.epoch, self.caller, self.request = batch, line, epoch, caller, request
         self.body = b""
-        self.has_rider = self.was_written = self.is_late = False
-        self.expected_work = 0.0
+        self.has_rider = self.was_written = self.is_raised = False
+        self.expected_work, self.began = 0.0, time.monotonic()
         self.is_stopped = False
         """The worker has stopped it."""
         self.used: Usage | None = None
@@ -116,7 +117,7 @@ class LineAttempt:
     # --- in the ledger's thread ---------------------------------------------------------------------------------------
     def may_write(self, connection: "sa.Connection") -> bool:
         """As `Rider`."""
-        from batches.epochs import is_open
+        from batches.storage.queries import is_open
 
         return is_open(connection, self.epoch)
 

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from batches.looks import look_repeatedly
 from batches.records import BatchFault, BatchRecord, BatchState, LineState
 from batches.store import BatchStore
 from batches.work import policy
@@ -108,7 +109,7 @@ class BatchWorker:
         self._paused: dict[str, tuple[float, float | None]] = {}
         """By team: until when nothing is claimed for it, and until when its budget is spent."""
         self._task: asyncio.Task[None] | None = None
-        self._is_stopping = self._is_closed = self._fails = False
+        self._is_stopping = self._is_closed = False
         self._batches: dict[str, BatchRecord] = {}
         """Those that may run lines, as they were read last."""
         self._callers: dict[str, Caller] = {}
@@ -120,7 +121,9 @@ class BatchWorker:
         """Lines that ended since the last look."""
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._work(), name="batches")
+        complaint = "batches wait: their tables cannot be read or written"
+        work = look_repeatedly(self._look, self._changed, POLL_SECONDS, complaint, COALESCE_SECONDS)
+        self._task = asyncio.create_task(work, name="batches")
 
     def wake(self) -> None:
         """Something was created, started or cancelled: look at once."""
@@ -184,26 +187,10 @@ class BatchWorker:
                 log.warning("a runner's epoch was not closed", extra={"cause": error.message})
 
     # --- the loop -----------------------------------------------------------------------------------------------------
-    async def _work(self) -> None:
-        while True:
-            self._changed.clear()
-            self._ends = 0
-            try:
-                if await self._store.opened():
-                    await self._look()
-                self._fails = False
-            except Exception as error:  # whatever it is: the next look may succeed
-                if not self._fails:
-                    log.error("batches wait: their tables cannot be read or written", exc_info=error)
-                self._fails = True
-            try:
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._changed.wait()
-                await asyncio.sleep(COALESCE_SECONDS)
-            except TimeoutError:
-                pass
-
     async def _look(self) -> None:
+        self._ends = 0
+        if not await self._store.opened():
+            return
         if self._epoch is None:
             alone = self._store.is_alone
             self._epoch, returned = await self._store.write(lambda tables: tables.runners.open(alone=alone))
@@ -251,7 +238,9 @@ class BatchWorker:
         self._batches, before = {one.id: one for one in runs if one.id in self._callers}, self._batches
         if gone := before.keys() - {one.id for one in batches}:
             await self._forecasts.judge(list(gone))
-        self._paused = {team: pause for team, pause in self._paused.items() if pause[0] > now}
+        self._paused = {
+            team: pause for team, pause in self._paused.items() if now < pause[0] <= now + BUDGET_SECONDS
+        }  # one that is longer is of a clock that was put back
         for batch in list(self._batches.values()):
             if batch.team in self._paused:
                 await self._set_wait(batch, BUDGET_WORDS, self._paused[batch.team][1])
@@ -366,7 +355,13 @@ class BatchWorker:
     def _use(self, key: str, room: NamedRoom) -> policy.RoomUse:
         there = [attempt for attempt, its_key in self._running.values() if its_key == key]
         limits = {level: policy.room_for(room.traffic, level) for level in policy.Level}
-        return policy.RoomUse(limits, len(there), any(attempt.line.deaths for attempt in there))
+        return policy.RoomUse(
+            limits,
+            len(there),
+            has_suspect=any(attempt.line.deaths for attempt in there),
+            raised=sum(attempt.is_raised for attempt in there),
+            half=room.traffic.capacity // 2,
+        )
 
     async def _take(self, batch: BatchRecord, caller: Caller, claim: policy.LineClaim, now: float) -> None:
         """Claim lines and run them."""
@@ -380,7 +375,7 @@ class BatchWorker:
         for line in lines:
             request = f"batch_req_{secrets.token_hex(12)}"
             attempt = LineAttempt(batch, line, epoch, caller, request, self._clock)
-            attempt.is_late = claim.level is policy.Level.LATE
+            attempt.is_raised = claim.is_raised
             attempt.expected_work = self._line_work(batch, attempt.model)
             self._shares.charge(claim.room, batch.team, attempt.expected_work, caller.weight)
             self._follow(self._run(attempt, claim.room), attempt, claim.room)

@@ -79,11 +79,11 @@ async def _uploads(bench: Bench, server: Server, size: int, filling: int) -> Non
     data = jsonl([paced_body(MODEL, 1, 1, filling)] * lines)
     rates, peers, added, checkers = [], [], [], []
     for _ in range(s.rounds):
-        before = await _alone(server)
-        watch = asyncio.create_task(_largest_checker(server.pid))
-        began = time.perf_counter()
-        _, during = await _beside(server, lambda: asyncio.to_thread(upload, server, data))
+        before, began = await _alone(server), time.perf_counter()
+        await asyncio.to_thread(upload, server, data)
         rates.append(len(data) / 1e6 / (time.perf_counter() - began))
+        watch = asyncio.create_task(_largest_checker(server.pid))
+        _, during = await _beside(server, lambda: asyncio.to_thread(upload, server, data))
         watch.cancel()
         checkers.append((await watch) / MIB)
         added.append(_ms(during, 50) - _ms(before, 50))

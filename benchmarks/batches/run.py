@@ -11,7 +11,7 @@ places that lines have; how soon lines go on after a kill -9 of the server, once
 and at a tenth of the lines over the truth, of all batches here.
 
 Physical limit: the engine's own batch is the same for both sides, so a batch can at most be as fast as clients that
-keep it full. Beside people, a line that runs is not interrupted: they wait for one step more.
+keep it full. Beside people, lines that run give their turns up, and leave the engine after its step.
 """
 
 import asyncio
@@ -141,13 +141,16 @@ async def _beside_people(bench: Bench, server: Server, model: Chat) -> None:
     """Bursts of people's requests, alone and beside a batch in turn."""
     s = bench.settings
     seconds = s.pick(60.0, 25.0, 3.0)
-    ratios, added, alone_ms, beside_ms, filled = [], [], [], [], []
+    ratios, added, alone_ms, beside_ms, filled, lost = [], [], [], [], [], []
     for round_ in range(s.rounds):
         alone, _ = await _people(server, model, seconds, round_)
         bodies = _bodies(bench, [server.model], 300 + round_, part=40.0)  # more than it can do meanwhile
         batch = create(server, await asyncio.to_thread(upload, server, jsonl(bodies)))
         await until(server, batch, lambda view: completed(view) > 0)
+        before = await _line_seconds(server)
         beside, shares = await _people(server, model, seconds, round_)
+        ran = {outcome: value - before[outcome] for outcome, value in (await _line_seconds(server)).items()}
+        lost.append(100 * ran["lost"] / max(1e-9, sum(ran.values())))
         assert (await view_of(server, batch))["status"] == "in_progress", "the batch ended too early"
         await cancel(server, batch)
         cells = Cell(alone), Cell(beside)
@@ -164,6 +167,17 @@ async def _beside_people(bench: Bench, server: Server, model: Chat) -> None:
     bench.figure("people.ttft_p99_ratio", added, "x")
     bench.figure("people.over_aim", ratios, "x")
     bench.figure("people.idle_places_filled", filled, "%")
+    bench.figure("people.lines_lost", lost, "%")
+
+
+async def _line_seconds(server: Server) -> dict[str, float]:
+    """Seconds that lines ran, by what came of them."""
+    text, found = (await asyncio.to_thread(server.http.get, "/metrics")).text, {"used": 0.0, "lost": 0.0}
+    for line in text.splitlines():
+        if line.startswith("roundhouse_batch_line_seconds_total{"):
+            series, _, value = line.rpartition(" ")
+            found["lost" if 'outcome="lost"' in series else "used"] += float(value)
+    return found
 
 
 async def _people(server: Server, model: Chat, seconds: float, seed: int) -> tuple[list[Reply], list[float]]:
@@ -253,6 +267,7 @@ def _bars(bench: Bench) -> None:
     bench.bar("20 adapters in 24 places over stock vLLM", f"adapters.{MANY}_places.over_stock", ">=", 1.5)
     bench.bar("people's TTFT p99 over 1.2 x alone and a step", "people.over_aim", "<=", 1.0)
     bench.bar("idle places filled beside people", "people.idle_places_filled", ">=", 80.0)
+    bench.bar("work of lines lost to people", "people.lines_lost", "<=", 5.0)
     bench.bar("lines go on after a kill, once ready", "resume.seconds_after_ready", "<=", 2.0)
     bench.bar("forecasts at a tenth within 20 %", "forecast.tenth.near", ">=", 90.0)
     bench.bar("forecasts at creation within a factor of 2", "forecast.creation.near", ">=", 90.0)

@@ -92,7 +92,7 @@ class LineSink(Protocol):
         ...
 
     def rider(self, settled: Settlement, *, reached_engine: bool) -> Rider:
-        """What is written with this end. reached_engine: the request had a turn."""
+        """What is written with this end. reached_engine: the request had a turn, and did not have to give it up."""
         ...
 
 

@@ -102,6 +102,12 @@ class Metrics:
         ["made"],
         buckets=_RATIOS,
     )
+    line_seconds = _counter(
+        "roundhouse_batch_line_seconds",
+        "Seconds that lines of batches ran, all together, by what came of them (used; lost: a request of a higher "
+        "class took the turn, and the line runs again).",
+        ["model", "outcome"],
+    )
     device_seconds = _counter(
         "roundhouse_device_seconds", "The machine's time that requests took, each its part.", ["model"]
     )
@@ -330,6 +336,10 @@ class Metrics:
 
     def provider_attempt(self, provider: str, name: str, outcome: str) -> None:
         self.provider_attempts.labels(provider, name, outcome).inc()
+
+    def count_line(self, model: str, seconds: float, is_lost: bool) -> None:
+        """A line of a batch ran for so long. is_lost: it runs again, since a higher class took its turn."""
+        self.of(self.line_seconds, model, "lost" if is_lost else "used").inc(seconds)
 
     def of(self, series: Series, *labels: str) -> Series:
         """The series of these labels, cached: `labels` is slow, and used 20 times."""

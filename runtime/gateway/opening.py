@@ -213,7 +213,9 @@ class _Rooms:
         )
         usage = UsageReport(self.ledger, settings.currency, settings.provider_prices)
         trusted = settings.trust_clients
-        line_rooms = LineRooms(names, residency, provider_of=self.providers.provider_of)
+        line_rooms = LineRooms(
+            names, residency, provider_of=self.providers.provider_of, observe=self.metrics.count_line
+        )
         services = Services(
             settings=settings,
             models=self.models,

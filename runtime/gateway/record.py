@@ -7,6 +7,7 @@
 | refused before it ran: bad, unknown, full, loading | refused     | the error's   | the error's |
 | `Prefer: respond-async`                            | refused     | 202           | not_yet     |
 | the client left, or stopped reading                | cancelled   | as far as sent | -          |
+| a line of a batch that gave its turn up            | cancelled   | the error's   | the error's |
 | its deadline passed                                | deadline    | 504, or as sent | the error's |
 | the engine died under it                           | engine_died | 503, or as sent | the error's |
 | anything else that broke                           | failed      | the error's, or as sent | the error's |

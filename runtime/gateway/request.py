@@ -19,6 +19,7 @@ from runtime.gateway.context import RequestContext, Trace, TranscriptSink
 from runtime.gateway.names import ModelRef
 from runtime.gateway.record import End, RequestRecord, Sink
 from runtime.gateway.target import Lease, LoadPending, Target
+from runtime.scheduling.admission import REVOKED
 from tenants.costs.prices import DeviceTime
 from tenants.ledger.rows import Entry
 from tenants.limits.limiter import Admission
@@ -249,7 +250,7 @@ class Request:
             return End.DEADLINE
         if error.code == "engine_died":
             return End.ENGINE_DIED
-        if error.code == "client_too_slow":
+        if error.code in ("client_too_slow", REVOKED):
             return End.CANCELLED
         return End.REFUSED if error.status < 500 or (error.status == 503 and not self._was_leased) else End.FAILED
 

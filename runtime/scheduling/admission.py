@@ -15,6 +15,9 @@ from runtime.scheduling.placement import Placement
 from runtime.slots.link import SlotLink
 from tenants.caller import ServiceClass
 
+REVOKED = "line_revoked"
+"""Code of the error that ends a line of a batch whose turn a request of a higher class takes."""
+
 
 @dataclass(slots=True)
 class QueueEntry:
@@ -39,6 +42,11 @@ class QueueEntry:
     """How long it waited in the engine, once it had started, for its adapter to come into its place."""
     replica: int = 1
     """Number of the replica where it waits or runs."""
+
+    def abort(self, error: RoundhouseError) -> None:
+        """End its call with this error, unless it is ending already."""
+        if self.aborted is not None and not self.aborted.done():
+            self.aborted.set_result(error)
 
 
 class SlotLease:

@@ -32,6 +32,18 @@ class QueueRequest:
     """Its deadline, in the queue's clock."""
     pool: str = ""
     """'': none of the recipe's."""
+    is_line: bool = False
+    """A line of a batch."""
+
+    @property
+    def is_revocable(self) -> bool:
+        """A line of the class batch: it runs in what others leave, gives its turn up, and earns no floor."""
+        return self.is_line and self.service_class is ServiceClass.BATCH
+
+    @property
+    def is_from_people(self) -> bool:
+        """It is above the class batch, and no line."""
+        return not self.is_line and self.service_class is not ServiceClass.BATCH
 
 
 DEFAULT_REQUEST = QueueRequest()

@@ -32,6 +32,10 @@ Rules; the same numbers stand at the code that carries them out:
 10. Among the replicas of a model, one with a free turn starts the first in rank of all their lines that it has at hand.
     With turns to spare for its own line, it takes over the first request of the longest line whose replica has none
     that is free, or is away, and brings the adapter in.
+11. A request above the class batch waits for no line of a batch to end. Where it could start but for a free turn, or
+    its adapter waits for a place that closes, `revoke` names lines of class batch: those in that place, and the newest
+    ones, which have done least, one for each such request. A turn or place is free once the line has ended, so no other
+    rule sees more than an early end. Not while `can_revoke` is false. Lines earn no floor (rule 9).
 
 The bound on waiting, for requests of one key, whose ranks are arrivals: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D. W
 is max_overtake, R max_requests, S and P the longest staging and placing (with its probe), D the longest run, with the
@@ -50,6 +54,7 @@ A second order of turns is inside the engines for texts, among the items of requ
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from registry.errors import Conflict
@@ -72,6 +77,7 @@ class PlacementPlan:
     place: (digest, digest whose place it takes, or None for a free place).
     start: request ids, in order; each has its lease.
     adopt: request ids that wait in this replica's line from now on, those that start among them.
+    revoke: ids of requests to end; `finish` follows, as for any other.
     wake_at: call `decide` again at this time, if nothing happens before; None: only when something happens.
     """
 
@@ -81,6 +87,7 @@ class PlacementPlan:
     start: tuple[str, ...] = ()
     wake_at: float | None = None
     adopt: tuple[str, ...] = ()
+    revoke: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,8 @@ class Placement:
         """The policies of the model's other replicas."""
         self.is_away = False
         """Its engine is not there: other replicas may take over what waits here."""
+        self.can_revoke = True
+        """Lines of batches may be ended (rule 11)."""
         self._adopted: list[str] = []
         self._running = RunningRequests(self._waiting, pools or {})
         self._pins = Pins()
@@ -316,6 +325,7 @@ class Placement:
         overdue = [head for head in blocked if now >= head.request.since + self.max_overtake]
         place = self._moves.close_places(overdue, heads)
         start = self._start(now)
+        revoke = self._revoke()
         place += self._moves.fill_places(blocked)
         self._count_evictions(place)
         needed = {str(head.request.digest): head.rank for head in blocked}
@@ -323,8 +333,9 @@ class Placement:
         overtakes = [head.request.since + self.max_overtake for head in blocked]
         wake_at = min((at for at in overtakes if at > now), default=None)
         return PlacementPlan(
-            tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), wake_at, tuple(self._adopted)
-        )
+            tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), wake_at, tuple(self._adopted),
+            tuple(revoke),
+        )  # fmt: skip
 
     def _leave(self) -> list[str]:
         """Rule 8."""
@@ -401,6 +412,21 @@ class Placement:
             return first  # by its floor: those above it must not wait for an answer to end
         return self._waiting.first_that(ready, closed, own, has_less)
 
+    def _revoke(self) -> list[str]:
+        """Rule 11."""
+        lines = self._running.revocable() if self.can_revoke else []
+        if not lines:
+            return []
+        closing = {digest for digest, one in self._device.closing.items() if one is not ServiceClass.BATCH}
+        result = [line.id for line in lines if line.digest in closing]
+        ready = [None, *self._device.open()]
+        waiting = self._waiting.count_above_batch(ready, self._running.full(self.max_requests))
+        others = (line.id for line in lines if line.digest not in closing)
+        result += islice(others, max(0, waiting - self._running.revoked - len(result)))
+        for request in result:
+            self._running.revoke(request)
+        return result
+
     # --- small questions -----------------------------------------------------------------------------------------
     def _is_in_use(self, digest: str) -> bool:
         return self._device.moving(digest) or self._host.staging(digest) or self.leased(digest)
@@ -455,6 +481,16 @@ class Placement:
     def running_by_class(self) -> dict[ServiceClass, int]:
         """In this replica."""
         return self._running.counts()
+
+    @property
+    def people_running(self) -> int:
+        """Requests from people (`QueueRequest.is_from_people`) that run in this replica."""
+        return self._running.from_people
+
+    @property
+    def people_waiting(self) -> int:
+        """The same that wait for the model."""
+        return self._waiting.accounts.from_people
 
     def waiting_by_class(self) -> dict[ServiceClass, int]:
         return {one: self._waiting.classes[one] for one in ServiceClass}

@@ -30,7 +30,7 @@ from registry.errors import RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
 from routing.replicas import ReplicaState
-from runtime.scheduling.admission import QueueAdmission, QueueEntry, SlotLease, WaitingBound
+from runtime.scheduling.admission import REVOKED, QueueAdmission, QueueEntry, SlotLease, WaitingBound
 from runtime.scheduling.arrivals import ArrivalRates
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry, AdapterStats
 from runtime.scheduling.fair import DEFAULT_REQUEST, Pace, Pool, QueueRequest
@@ -224,8 +224,7 @@ class ModelQueue:
     def abort_running(self, error: RoundhouseError) -> None:
         """All running requests get this error (the drain deadline has passed)."""
         for ticket in self._running.values():
-            if ticket.aborted is not None and not ticket.aborted.done():
-                ticket.aborted.set_result(error)
+            ticket.abort(error)
 
     # --- requests ---------------------------------------------------------------------------------------------------
     async def acquire(
@@ -344,6 +343,8 @@ class ModelQueue:
             self._adopt(request)
         self.effects.carry_out(link, plan)
         gone = [request for request in plan.start if not self._start(request, link, now)]
+        for request in plan.revoke:
+            self._running[request].abort(_revoked_error())
         for request in gone:
             self.policy.finish(request, now, 0.0)
         if self._timer is not None:
@@ -443,13 +444,16 @@ class ModelQueue:
     def adapter_failed(self, digest: str, error: RoundhouseError) -> None:
         """Fail the requests that wait for this adapter, or for its place; the engine and others go on."""
         for ticket in self._running_with(digest):
-            if ticket.aborted is not None and not ticket.aborted.done():
-                ticket.aborted.set_result(error)
+            ticket.abort(error)
         for request in self.policy.failed(digest):
             ticket = self._waiting[request]
             if not ticket.turn.done():
                 ticket.turn.set_exception(self.effects.probes.refusal(digest, ticket.probe) or error)
         self.pump()
+
+
+def _revoked_error() -> Unavailable:
+    return Unavailable("This line of a batch gave its turn to an interactive request; it runs again.", code=REVOKED)
 
 
 def _join(queues: tuple[ModelQueue, ...]) -> None:

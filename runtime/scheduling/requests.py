@@ -1,7 +1,7 @@
 """The waiting and the running requests of one model."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, TypeVar
@@ -43,6 +43,10 @@ class ModelAccounts:
         """How many wait, by class."""
         self.pools: Counter[str] = Counter()
         """How many wait, by pool."""
+        self.from_people = 0
+        """How many of them are from people (`QueueRequest.is_from_people`)."""
+        self.revocable = 0
+        """How many are lines (`QueueRequest.is_revocable`)."""
         self.of_team: dict[ShareAccount, dict[str, WaitingRequests]] = {}
         """The requests of each and their lines, the newest last."""
         self.arrivals = 0
@@ -50,6 +54,12 @@ class ModelAccounts:
     @property
     def waiting(self) -> int:
         return self.classes.total()
+
+    def earning(self) -> Collection[ServiceClass]:
+        """The classes that wait for what their floors give them."""
+        if self.classes[ServiceClass.BATCH] > self.revocable:
+            return self.classes
+        return [one for one in self.classes if one is not ServiceClass.BATCH]
 
 
 class WaitingRequests:
@@ -85,6 +95,8 @@ class WaitingRequests:
         due = latest if claim.due is None else min(claim.due, latest)
         accounts.classes[claim.service_class] += 1
         accounts.pools[claim.pool] += 1
+        accounts.from_people += claim.is_from_people
+        accounts.revocable += claim.is_revocable
         self._put(WaitingRequest(request_id, digest, now, accounts.arrivals, claim, ties, due))
 
     def remove(self, request_id: str) -> WaitingRequest | None:
@@ -98,6 +110,8 @@ class WaitingRequests:
             del accounts.of_team[request.ties.team]
         _decrement(accounts.classes, claim.service_class)
         _decrement(accounts.pools, claim.pool)
+        accounts.from_people -= claim.is_from_people
+        accounts.revocable -= claim.is_revocable
         request.ties.team.keys.leave(request.ties.key, claim.work)
         self._teams[claim.service_class].leave(request.ties.team, claim.work)
         if claim.service_class not in accounts.classes:
@@ -147,6 +161,16 @@ class WaitingRequests:
 
     def count(self, digest: str | None) -> int:
         return self._counts[digest]
+
+    def count_above_batch(self, digests: Iterable[str | None], closed: frozenset[str]) -> int:
+        """How many requests of these digests wait in higher classes than batch, in pools that are not closed."""
+        return sum(
+            len(lane)
+            for digest in digests
+            for service_class, lanes in self._lanes.get(digest, {}).items()
+            for pool, lane in lanes.items()
+            if service_class is not ServiceClass.BATCH and pool not in closed
+        )
 
     def head(self, digest: str | None, closed: frozenset[str]) -> LaneHead | None:
         """The first request of a digest whose pool is not closed."""
@@ -291,6 +315,11 @@ class _Run:
     charged: float
     pays: bool
     """It went before others by its class's floor."""
+    is_revoked: bool = False
+
+    @property
+    def is_revocable(self) -> bool:
+        return self.request.claim.is_revocable and not self.is_revoked
 
 
 class RunningRequests:
@@ -309,6 +338,8 @@ class RunningRequests:
         self.pools = Pools(pools)
         self.work = 0.0
         """Foreseen, of all that run."""
+        self.revoked = self._revocable = self.from_people = 0
+        """Requests that run and were revoked, may be, or are from people."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -351,6 +382,8 @@ class RunningRequests:
         """It waits no more."""
         claim = request.claim
         run = _Run(request, 0.0, self._waiting.floors.owed(claim.service_class))
+        self._revocable += run.is_revocable
+        self.from_people += claim.is_from_people
         self._waiting.remove(request.id)
         self._runs[request.id] = run
         self.pools.start(claim.pool)
@@ -359,6 +392,18 @@ class RunningRequests:
         self._of_team[claim.team] = claim.weight, mine
         self.work += claim.work
         self._charge(run, claim.work)
+
+    def revocable(self) -> list[WaitingRequest]:
+        """Lines that may be ended for higher classes and were not yet, the newest first."""
+        if not self._revocable:
+            return []
+        return [run.request for run in reversed(self._runs.values()) if run.is_revocable]
+
+    def revoke(self, request_id: str) -> None:
+        """It is being ended."""
+        self._runs[request_id].is_revoked = True
+        self._revocable -= 1
+        self.revoked += 1
 
     def progress(self, request_id: str, work: float) -> None:
         """It has had so much work until now. Unknown ids are ignored."""
@@ -372,6 +417,9 @@ class RunningRequests:
         if run is None:
             return None
         claim = run.request.claim
+        self._revocable -= run.is_revocable
+        self.revoked -= run.is_revoked
+        self.from_people -= claim.is_from_people
         self.pools.end(claim.pool)
         _, mine = self._of_team[claim.team]
         mine[claim.service_class] -= 1
@@ -395,10 +443,11 @@ class RunningRequests:
         self._runs.clear()
         self._of_team.clear()
         self.work = 0.0
+        self.revoked = self._revocable = self.from_people = 0
         self.pools.clear()
 
     def _charge(self, run: _Run, work: float) -> None:
         run.charged += work
         run.request.ties.charge(work)
         service_class = run.request.claim.service_class
-        self._waiting.floors.done(service_class, work, self._waiting.classes, pays=run.pays)
+        self._waiting.floors.done(service_class, work, self._waiting.accounts.earning(), pays=run.pays)

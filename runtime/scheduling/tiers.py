@@ -10,6 +10,7 @@ from cachetools import LRUCache
 from registry.errors import Conflict
 from runtime.scheduling.fair import Rank
 from runtime.scheduling.requests import LaneHead, WaitingRequests
+from tenants.caller import ServiceClass
 
 
 class HostTier:
@@ -123,8 +124,8 @@ class DeviceTier:
 
     def __init__(self, places: int) -> None:
         self.places = places
-        self.closing: set[str] = set()
-        """In a place that takes no new request."""
+        self.closing: dict[str, ServiceClass] = {}
+        """In a place that takes no new request, with the class of the one that it closes for."""
         self._placed: dict[str, _Place] = {}
         self._placing: dict[str, str | None] = {}  # digest -> the one whose place it takes
         self._failed: dict[str, int] = {}  # digest -> leases
@@ -302,7 +303,7 @@ class Moves:
     def close_places(self, overdue: list[LaneHead], heads: Mapping[str, LaneHead]) -> list[Move]:
         """Rule 6. Take idle places at once; close leased ones until their leases end."""
         moves: list[Move] = []
-        closing: set[str] = set()
+        closing: dict[str, ServiceClass] = {}
         for head in overdue:
             digest = str(head.request.digest)
             if not self._can_be_placed(digest):
@@ -315,7 +316,7 @@ class Moves:
                 break  # one of a later rank may take even fewer places
             victim = min(victims, key=self._cost_of_taking)
             if self._device.leases(victim):
-                closing.add(victim)
+                closing[victim] = head.request.claim.service_class
             else:
                 moves.append(self._begin(digest, victim))
         self._device.closing = closing

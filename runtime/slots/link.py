@@ -48,6 +48,7 @@ class FrameCall:
         self._some_arrived = asyncio.Event()
         self._buffered = 0
         self._over = False
+        self._stopped: RoundhouseError | None = None
 
     def put(self, frame: frames.FromSlot) -> None:
         """Called by the link for each frame that arrives for this call."""
@@ -73,6 +74,11 @@ class FrameCall:
         self._link.cancel(self.uid)
         self.put(frames.CallFailed.of(self.uid, error))
 
+    def stop(self, error: RoundhouseError) -> None:
+        """Tell the slot to stop the work, and end the call with this error once that has left the engine."""
+        self._stopped = error
+        self._link.cancel(self.uid)
+
     async def events(self) -> AsyncIterator[Event | Progress]:
         """What the slot sends, until it is done. Raises the slot's error."""
         while (event := await self.next()) is not None:
@@ -91,6 +97,8 @@ class FrameCall:
         if isinstance(frame, frames.Report):
             return frame.progress
         self._over = True
+        if self._stopped is not None:
+            raise self._stopped
         if isinstance(frame, frames.CallFailed):
             raise frame.error()
         if isinstance(frame, frames.CallDone):

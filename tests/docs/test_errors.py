@@ -208,6 +208,7 @@ NOT_PROVOKED: dict[tuple[int, str], str] = {
     (408, "client_too_slow"): "for the log and metrics: who has stopped reading does not read it",
     (409, "other_pepper"): "the start's and the command line's",
     (409, "team_exists"): "the command line's own",
+    (503, "line_revoked"): "between queue and batches: the line runs again",
     (503, "no_pepper"): "the start's and the command line's",
     (404, "no_state"): "the command line's own, when no server has run",
     (404, "not_found"): "between gateway and engine: a path that the gateway does not have",

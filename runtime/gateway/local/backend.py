@@ -16,7 +16,7 @@ from models.messages import AdapterRef, Chunk, Event, HttpCall, Message, Progres
 from models.tasks import Call
 from models.tasks.chat import ChatPayload
 from models.work import ANSWER_TOKEN, work_of
-from registry.errors import DeadlineExceeded, Unavailable
+from registry.errors import DeadlineExceeded, RoundhouseError, Unavailable
 from registry.files.context import Ability, abilities_of, context_of
 from registry.records import Version
 from routing.replicas import Reason, choose, keys_of
@@ -30,12 +30,13 @@ from runtime.gateway.target import LoadPending, Target, total
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
-from runtime.scheduling.admission import SlotLease, unreachable
+from runtime.scheduling.admission import REVOKED, SlotLease, unreachable
 from runtime.scheduling.fair import QueueRequest
 from runtime.slots import frames
 from runtime.slots.link import FrameCall
 from tenants.caller import Caller, ServiceClass
 from tenants.costs.prices import PriceList
+from tenants.ledger.rows import BATCH
 
 NAME = "local"
 SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
@@ -156,6 +157,7 @@ class LocalBackend:
             work=estimator.work(size, target.label or "", context.hints.most_tokens),
             due=context.begin_by,
             pool=entry.recipe.pool_of(context.service_class.label, estimator.prompt(size)),
+            is_line=context.source == BATCH,
         )
         reason: Reason = "only"
         if not loads and len(entry.replicas) > 1:
@@ -295,7 +297,7 @@ class LocalLease:
         await self._stack.enter_async_context(frame_call)
         aborted = self.turn.ticket.aborted  # a drain deadline ends the call with its error
         if aborted is not None:
-            aborted.add_done_callback(lambda done: None if done.cancelled() else frame_call.fail(done.result()))
+            aborted.add_done_callback(lambda done: None if done.cancelled() else _abort(frame_call, done.result()))
         return frame_call
 
     def count(self, data: bytes) -> None:
@@ -366,6 +368,14 @@ class LocalEvents:
                 return await frame_call.next()
         except TimeoutError:
             raise too_late(self._lease.entry.model) from None
+
+
+def _abort(call: FrameCall, error: RoundhouseError) -> None:
+    """A line of a batch gives its turn to a request that may start once the engine has room, and its place too."""
+    if error.code == REVOKED:
+        call.stop(error)
+    else:
+        call.fail(error)
 
 
 def too_late(model: str) -> DeadlineExceeded:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
+from batches.work.lost import FILL_BELOW, REVOKE_BELOW, LostWork
 from batches.work.policy import RESERVED, Traffic
 from batches.work.worker import NamedRoom
 from registry.catalog import ResolvedName
@@ -12,6 +13,7 @@ from runtime.gateway.names import Names
 from runtime.gateway.record import RequestRecord
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.admission import REVOKED
 from tenants.caller import Caller, ServiceClass
 from tenants.ledger.rows import BATCH
 
@@ -29,6 +31,7 @@ class LineRooms:
     """`batches.work.worker.Rooms`, and a sink of records: it notices when people use a model.
 
     provider_of: the provider of a name; None: it is no provider's model. Raises Forbidden, NotFound.
+    observe: takes the model of a line that ran, for how many seconds, and whether they were lost.
     """
 
     def __init__(
@@ -37,8 +40,12 @@ class LineRooms:
         residency: ResidencyManager,
         clock: Callable[[], float] = time.monotonic,
         provider_of: Callable[[str, Caller], Provider | None] = lambda _name, _caller: None,
+        observe: Callable[[str, float, bool], None] = lambda _model, _seconds, _is_lost: None,
     ) -> None:
         self._names, self._residency, self._clock, self._provider_of = names, residency, clock, provider_of
+        self._observe = observe
+        self._lost: dict[str, LostWork] = {}
+        """By model."""
         self._used: dict[str, float] = {}
         """By model, when the last request ended that was no line."""
         self._worked: dict[str, float] = {}
@@ -46,9 +53,19 @@ class LineRooms:
 
     def take(self, record: RequestRecord) -> None:
         target = record.target
-        if target is not None and target.model in self._residency.entries:
-            used = self._worked if record.context.source == BATCH else self._used
-            used[target.model] = self._clock()
+        if target is None or target.model not in self._residency.entries:
+            return
+        if record.context.source != BATCH:
+            self._used[target.model] = self._clock()
+            return
+        self._worked[target.model] = self._clock()
+        seconds = record.seconds
+        if "queue" in seconds:
+            ran = max(0.0, seconds["total"] - seconds.get("before", 0.0) - seconds["queue"])
+            is_lost = record.code == REVOKED
+            self._lost.setdefault(target.model, LostWork()).add(ran, self._clock(), is_lost=is_lost)
+            self._observe(target.model, ran, is_lost)
+            self._lost_part(self._residency.entries[target.model])
 
     def room(self, name: str, caller: Caller) -> NamedRoom:
         """As `Rooms`."""
@@ -94,9 +111,8 @@ class LineRooms:
 
     def _traffic(self, entry: ModelEntry) -> Traffic:
         policy = entry.queue.policy
-        classes = [policy.waiting_by_class(), *(one.queue.policy.running_by_class() for one in entry.replicas)]
-        others = sum(count for counts in classes for one, count in counts.items() if one is not ServiceClass.BATCH)
-        is_resident = entry.lead.is_ready
+        others = policy.people_waiting + sum(one.queue.policy.people_running for one in entry.replicas)
+        lost, is_resident = self._lost_part(entry), entry.lead.is_ready
         may_load, is_held_off = (True, False) if is_resident else self._may_load(entry)
         return Traffic(
             policy.turns,
@@ -105,7 +121,16 @@ class LineRooms:
             is_resident=is_resident,
             may_load=may_load,
             is_held_off=is_held_off,
+            can_fill=lost < FILL_BELOW,
         )
+
+    def _lost_part(self, entry: ModelEntry) -> float:
+        """Part of the last hour's work of lines that was lost; it decides whether more may be."""
+        lost = self._lost.get(entry.model)
+        part = 0.0 if lost is None else lost.part(self._clock())
+        for one in entry.replicas:
+            one.queue.policy.can_revoke = part < REVOKE_BELOW
+        return part
 
     def _idle(self, model: str) -> float:
         """Seconds since people used a model."""
@@ -141,7 +166,8 @@ class LineRooms:
             return f"{entry.model} is not loaded, and a model that was loaded a short while ago works on lines first."
         if not traffic.is_resident and not traffic.may_load:
             return f"{entry.model} is not loaded, and a load would take memory from models in use."
-        if not traffic.is_quiet and traffic.capacity - RESERVED - traffic.others <= 0:
+        reserved = 0 if traffic.can_fill else RESERVED
+        if not traffic.is_quiet and traffic.capacity - reserved - traffic.others <= 0:
             return f"Interactive requests fill {entry.model}."
         return ""
 

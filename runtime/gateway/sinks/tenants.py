@@ -27,6 +27,7 @@ from runtime.gateway.charging import amounts, demand_of
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.request import Request
 from runtime.gateway.target import Target
+from runtime.scheduling.admission import REVOKED
 from tenants.caller import Caller
 from tenants.costs.prices import PriceList
 from tenants.ledger.ledger import Ledger
@@ -128,7 +129,8 @@ class LedgerSink:
         if record.entry is None:
             return
         settled, line = self._settlement(record, record.entry), record.context.line
-        rider = None if line is None else line.rider(settled, reached_engine="queue" in record.seconds)
+        has_run = "queue" in record.seconds and record.code != REVOKED
+        rider = None if line is None else line.rider(settled, reached_engine=has_run)
         self._ledger.end(settled, rider, soon=line is None and self._is_lenient())
 
     def _settlement(self, record: RequestRecord, entry: Entry) -> Settlement:

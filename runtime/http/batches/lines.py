@@ -29,7 +29,7 @@ def line_runner(gateway: Gateway, endpoints: Mapping[str, Endpoint]) -> RunLine:
 
     async def run(attempt: LineAttempt) -> None:
         """The attempt gets the whole answer, before the end of its row in the ledger."""
-        class_ = ServiceClass.INTERACTIVE if attempt.is_late else ServiceClass.BATCH
+        class_ = ServiceClass.INTERACTIVE if attempt.is_raised else ServiceClass.BATCH
         context = RequestContext(attempt.request, attempt.caller, class_, source=BATCH, line=attempt)
         body = with_model(attempt.body, attempt.model) if attempt.model != attempt.line.model else attempt.body
         async with (

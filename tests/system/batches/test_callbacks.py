@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -11,43 +9,17 @@ from openai import OpenAI
 from openai.types.webhooks import BatchCompletedWebhookEvent
 
 from tests.eventually import eventually
+from tests.system.batches.receiver import Receiver, receive
 from tests.system.serving import Server
 
 pytestmark = pytest.mark.real
 ANSWERS = (500, 503, 200)
 
 
-class Receiver(ThreadingHTTPServer):
-    """Answers its first two calls with errors."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.calls: list[tuple[bytes, dict[str, str]]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/hook"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        self.server.calls.append((body, dict(self.headers)))
-        self.send_response(ANSWERS[min(len(self.server.calls), len(ANSWERS)) - 1])
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as receiver:
-        Thread(target=receiver.serve_forever, daemon=True).start()
+    with receive(*ANSWERS) as receiver:
         yield receiver
-        receiver.shutdown()
 
 
 def test_a_callback_that_fails_twice(server: Server, client: OpenAI, receiver: Receiver) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from batches.epochs import is_open
 from batches.files import FileTable
 from batches.lines import LineTable
 from batches.records import BatchRecord, BatchState, Line, LineEnd, LineState, NewLine
 from batches.runners import RunnerTable
 from batches.storage.opening import prepare
+from batches.storage.queries import is_open
 from batches.storage.tables import BATCHES, LINES, RUNNERS
 from batches.store import BatchTables
 from batches.table import BatchTable

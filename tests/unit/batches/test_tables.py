@@ -7,7 +7,6 @@ import pytest
 import sqlalchemy as sa
 
 from batches import lines as lines_module
-from batches.epochs import is_open
 from batches.rates import RateTable
 from batches.records import (
     BatchFault,
@@ -24,6 +23,7 @@ from batches.records import (
 )
 from batches.runners import RunnerTable
 from batches.storage.opening import MIGRATIONS, prepare
+from batches.storage.queries import is_open
 from batches.storage.tables import METADATA, VERSION_TABLE
 from batches.store import BatchTables
 from batches.work.forecast import RoomRate

@@ -100,12 +100,12 @@ class Simulation:
                 self._here.remove(batch)
 
     def _claim(self, now: float, others: int) -> None:
-        """Lines of class batch start on free places; late ones share with people, at least half of the places."""
+        """Lines of class batch start on free places; raised ones share with people, at least half of the places."""
         if others:
             self._used = now
         traffic = Traffic(CAPACITY, others, is_quiet=now - self._used >= QUIET_SECONDS)
         free = dict.fromkeys(Level, CAPACITY - others)
-        free[Level.LATE] = max(CAPACITY - others, CAPACITY // 2)
+        free[Level.LATE] = free[Level.PRESSED] = max(CAPACITY - others, CAPACITY // 2)
         use = RoomUse({level: min(room_for(traffic, level), free[level]) for level in Level}, len(self._running))
         works = [self._work(one, now) for one in self._here if one.lines]
         teams = {one.team for one in works}

@@ -62,6 +62,17 @@ def test_the_last_model_ends_a_batch_and_an_unknown_rate_is_no_forecast() -> Non
     assert forecast([both, need("c", 50.0)], {"m": rates["m"]}, 0.0).keys() == {"c"}
 
 
+def test_the_last_lines_of_a_batch_take_longer_than_their_work() -> None:
+    lines = LineWork()
+    assert lines.tail("b", CHAT, "m") == 0.0
+    for seconds in (2.0, 6.0) * 200:
+        lines.learn("b", CHAT, "m", 100, Usage(prompt_tokens=50), seconds)
+    assert lines.tail("b", CHAT, "m") == pytest.approx(4.0 / 2 + 2 * 2.0, rel=0.05)
+    both = [BatchNeed(id_, "a", 1.0, Level.IDLE, 1, 0.0, {"m": RoomWork(100.0, EXACT, tail=6.0)}) for id_ in "ab"]
+    ends = {id_: one.likely for id_, one in forecast(both, {"m": RoomRate(10.0, EXACT)}, 0.0).items()}
+    assert ends == {"a": 16.0, "b": 26.0}, "the next one begins meanwhile"
+
+
 def test_early_and_late_are_as_far_as_little_is_known() -> None:
     needs = [BatchNeed("b", "a", 1.0, Level.IDLE, 1, 0.0, {"m": RoomWork(100.0, 0.3)})]
     found = forecast(needs, {"m": RoomRate(10.0, 0.4)}, 1.0)["b"]

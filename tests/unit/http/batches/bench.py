@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -57,6 +58,8 @@ class Bench:
         self.bodies: dict[int, bytes] = {}
         self.rights: Callable[[str], Caller] = lambda _: CALLER
         self.number = 0
+        self.shift = 0.0
+        """Seconds that the worker's clock is ahead."""
         self.ratios: list[tuple[str, float]] = []
         """Forecasts over the truth."""
 
@@ -74,7 +77,8 @@ class Bench:
         self.link.script = echo
         self.worker = BatchWorker(
             self.store, line_runner(self.gateway.gateway, ENDPOINTS), self._read, self.gateway.line_rooms,
-            lambda key, _: self.rights(key), observe=lambda made, ratio: self.ratios.append((made, ratio)),
+            lambda key, _: self.rights(key), clock=lambda: time.time() + self.shift,
+            observe=lambda made, ratio: self.ratios.append((made, ratio)),
         )  # fmt: skip
         self.worker.start()
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from batches.work.lost import LostWork
 from batches.work.policy import Level, room_for
 from runtime.gateway.local import rooms
 from runtime.residency.policy import Plan, Victim
@@ -35,6 +36,17 @@ def test_a_model_in_use_stays_until_time_is_short(gateway: FakeGateway) -> None:
     assert limit(gateway, Level.IDLE) == 0
     assert "memory from models in use" in gateway.line_rooms.room("other", CALLER).words
     assert limit(gateway, Level.SOON) > 0
+
+
+def test_lines_that_lose_much_work_leave_places_free_and_then_stay(gateway: FakeGateway) -> None:
+    rooms_, lost = gateway.line_rooms, LostWork()
+    rooms_._lost["chat"], policy = lost, gateway.queues["chat"].policy
+    found = []
+    for _ in range(6):
+        found.append((rooms_.room("chat", CALLER).traffic.can_fill, policy.can_revoke))
+        lost.add(1.0, rooms_._clock(), is_lost=True)
+        lost.add(99.0 if len(found) == 1 else 0.0, rooms_._clock(), is_lost=False)
+    assert found == [(True, True)] * 4 + [(False, True), (False, False)]
 
 
 def test_a_model_that_does_lines_works_for_ten_times_its_load(

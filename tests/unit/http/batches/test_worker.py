@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 
 from batches.records import BatchState, LineCounts, LineState
+from batches.runners import RunnerTable
+from batches.store import BatchStore
 from batches.work import ends, forecast, forecaster, worker
+from batches.work.lost import LostWork
 from models.messages import Chunk, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import EngineFailed, Unauthorized, Unavailable
 from runtime.gateway.context import RequestContext
@@ -213,6 +217,28 @@ async def test_at_the_end_of_its_window_a_batch_keeps_what_has_ended(bench: Benc
     assert bench.rows()["settled", "done", 7] == batch.counts.completed
 
 
+@pytest.mark.parametrize("shift", [3600.0, -3600.0], ids=["ahead", "back"])
+async def test_a_clock_that_is_set_lets_nothing_run_twice(bench: Bench, shift: float) -> None:
+    """Lines that pause after a failure go on, too, and the end of a window follows the clock."""
+    failed = False
+
+    def script(request: HttpCall) -> Any:
+        nonlocal failed
+        if not failed:
+            failed, bench.shift = True, shift
+            return [Unavailable("no", code="restarting")]
+        return echo(request)
+
+    bench.link.script = script
+    await bench.create([body(f"t{number}") for number in range(100)], replace(BATCH, created=time.time(), window=9000))
+    assert (await bench.until_final()).counts == LineCounts(100, 100)
+    assert len(bench.link.requests) == 101
+    assert bench.rows()["settled", "done", 7] == 100
+    bench.link.gate.clear()
+    await bench.create([body("t")], other_batch("b", created=time.time() + shift - 99, window=100))
+    assert (await bench.until_final("b")).state is BatchState.EXPIRED
+
+
 async def test_a_late_batch_runs_as_people_do_and_at_its_own_price(bench: Bench) -> None:
     """Also where its key may have no higher class than `batch`."""
     lowest = ServiceClass.BATCH
@@ -222,6 +248,19 @@ async def test_a_late_batch_runs_as_people_do_and_at_its_own_price(bench: Bench)
     assert batch.counts == LineCounts(1, 1)
     assert [request.priority for request in bench.link.requests] == [1], "never critical, whatever the line says"
     assert bench.cost() == (5 + 2 * 2) * 10**6
+
+
+async def test_half_of_the_places_are_for_a_batch_with_little_time(bench: Bench) -> None:
+    """As many lines as that run as people do, and the others as before."""
+    bench.link.gate.clear()
+    await bench.create([body("t") for _ in range(60)], other_batch("b", created=time.time() - 93000, window=100000))
+    async with asyncio.timeout(PATIENCE):
+        while len(bench.link.requests) < 32:
+            await asyncio.sleep(0.01)
+    classes = Counter(request.priority for request in bench.link.requests)
+    assert classes == {1: 16, 2: 16}
+    bench.link.gate.set()
+    assert (await bench.until_final("b")).counts == LineCounts(60, 60)
 
 
 async def test_a_key_without_rights_cancels_its_batch(bench: Bench) -> None:
@@ -311,6 +350,27 @@ async def test_a_stopped_server_goes_on_where_it_was(tmp_path: Path) -> None:
         await bench.close()
 
 
+async def test_a_server_that_lost_its_epoch_stops_its_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one took its lines over: what still ran here would be paid for, and not written."""
+    monkeypatch.setattr(BatchStore, "is_alone", False)
+    monkeypatch.setattr(worker, "BEAT_SECONDS", 0.05)
+    bench.link.gate.clear()
+    await bench.create([body(f"t{number}") for number in range(40)])
+    async with asyncio.timeout(PATIENCE):
+        while len(bench.link.requests) < 32:
+            await asyncio.sleep(0.01)
+    first = set(bench.link.calls)
+    assert len(RunnerTable(bench.database, "other").close_silent(-1.0)) == 1
+    async with asyncio.timeout(PATIENCE):
+        while not first <= set(bench.link.cancelled):
+            await asyncio.sleep(0.01)
+    bench.link.gate.set()
+    assert (await bench.until_final()).counts == LineCounts(40, 40)
+    assert bench.rows()["settled", "done", 7] == 40
+    assert sum(count for (_, _, tokens), count in bench.rows().items() if tokens) == 40
+    assert bench.differences() == []
+
+
 async def test_a_line_whose_row_cannot_begin_runs_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     begin, refused = LedgerWriter.begin, 0
 
@@ -366,12 +426,43 @@ async def test_a_file_that_is_gone_ends_its_lines(bench: Bench) -> None:
     assert batch.counts in (LineCounts(1, 0, 1), LineCounts(1, 1))
 
 
-async def test_beside_people_lines_leave_places_free(bench: Bench) -> None:
-    seen: list[int] = []
+async def answer_person(bench: Bench, number: int = 0) -> None:
     await answer_request(
-        bench.gateway.gateway, RequestContext("r", CALLER), ENDPOINTS["/v1/chat/completions"],
+        bench.gateway.gateway, RequestContext(f"r{number}", CALLER), ENDPOINTS["/v1/chat/completions"],
         json.dumps(body("person")).encode(),
     )  # fmt: skip
+
+
+async def test_people_take_the_turns_of_lines_which_run_again(bench: Bench) -> None:
+    """Six people come to 32 places and four spare ones."""
+    bench.link.gate.clear()
+    await bench.create([body(f"t{number}") for number in range(100)])
+    async with asyncio.timeout(PATIENCE):
+        while len(bench.link.requests) < 32:
+            await asyncio.sleep(0.01)
+    people = [asyncio.create_task(answer_person(bench, number)) for number in range(6)]
+    async with asyncio.timeout(PATIENCE):
+        while len(bench.link.requests) < 32 + len(people):
+            await asyncio.sleep(0.01)
+    assert len(bench.link.cancelled) == 2
+    policy = bench.gateway.queues["chat"].policy
+    assert (policy.people_running, policy.running) == (6, 36)
+    bench.link.gate.set()
+    await asyncio.gather(*people)
+    assert (await bench.until_final()).counts == LineCounts(100, 100)
+    lines = await bench.results()
+    assert [text(line.result) for line in lines] == [{"text": f"t{number}"} for number in range(100)]
+    assert {line.attempts for line in lines} == {1}
+    assert bench.rows() == {("settled", "cancelled", 0): 2, ("settled", "done", 7): 106}
+    assert bench.differences() == []
+    assert 0 < bench.gateway.line_rooms._lost["chat"].part(time.monotonic()) < 1
+
+
+async def test_where_much_work_was_lost_lines_leave_places_free(bench: Bench) -> None:
+    seen: list[int] = []
+    lost = bench.gateway.line_rooms._lost["chat"] = LostWork()
+    lost.add(100.0, time.monotonic(), is_lost=True)
+    await answer_person(bench)
     bench.link.look = lambda _: seen.append(bench.gateway.queues["chat"].running)
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(60)])

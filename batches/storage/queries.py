@@ -1,9 +1,18 @@
-"""Pages of a team's rows, in the order of their creation."""
+"""Queries that several tables share."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
+
+from batches.storage.tables import RUNNERS
+
+
+def is_open(connection: sa.Connection, epoch: int) -> bool:
+    """Whether a server's epoch is open; it then stays open until this transaction ends."""
+    query = sa.select(RUNNERS.c.closed).where(RUNNERS.c.epoch == epoch).with_for_update(read=True)
+    row = connection.execute(query).one_or_none()
+    return row is not None and row.closed is None
 
 
 def page(
@@ -16,7 +25,9 @@ def page(
     *,
     newest: bool = True,
 ) -> Sequence[sa.Row[Any]] | None:
-    """Rows that follow the row with the id `after`; None: the team has no such row.
+    """A page of a team's rows, in the order of their creation: those that follow the row with the id `after`.
+
+    None: the team has no such row.
 
     newest: the newest rows come first.
     """

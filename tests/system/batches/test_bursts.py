@@ -1,0 +1,52 @@
+"""People's requests in bursts over an engine that is full of lines, on the real server and engine."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+
+from tests.eventually import eventually
+from tests.system.batches.test_openai import CHAT, chat, read, write
+from tests.system.serving import Server
+
+pytestmark = pytest.mark.real
+LINES, TOKENS, PLACES = 48, 200, 32
+LOST = "roundhouse_batch_line_seconds_total"
+
+
+def test_people_take_the_turns_of_lines_and_all_answers_are_right(
+    server: Server, client: OpenAI, tmp_path: Path
+) -> None:
+    """Bursts of 8, 16 and 40, of which the last has more than all places beside the spare ones."""
+    rows = [
+        chat(f"long-{number}", "starter-chat", f"word {number}", max_tokens=TOKENS, ignore_eos=True)
+        for number in range(LINES)
+    ]
+    rows += [chat(f"short-{number}", "uppercase", f"word {number}") for number in range(LINES)]
+    with write(tmp_path / "in.jsonl", rows).open("rb") as content:
+        file = client.files.create(file=content, purpose="batch")
+    before = server.metric(LOST, outcome="lost")
+    batch = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+
+    def ask(number: int) -> str:
+        messages = [{"role": "user", "content": f"person {number}"}]
+        answer = server.http.post(CHAT, json={"model": "uppercase", "messages": messages, "temperature": 0})
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["choices"][0]["message"]["content"])
+
+    with ThreadPoolExecutor(40) as threads:
+        for burst in (8, 16, 40):
+            eventually(lambda: server.metric("roundhouse_running_requests", model="starter-chat") >= PLACES)
+            assert list(threads.map(ask, range(burst))) == [f"PERSON {number}" for number in range(burst)]
+    assert server.metric(LOST, outcome="lost") > before
+    eventually(
+        lambda: client.batches.retrieve(batch.id).status == "completed", lambda: client.batches.retrieve(batch.id)
+    )
+    lines = {line["custom_id"]: line for line in read(client, client.batches.retrieve(batch.id).output_file_id)}
+    assert len(lines) == 2 * LINES
+    assert {line["roundhouse"]["attempts"] for line in lines.values()} == {1}
+    for number in range(LINES):
+        answer = lines[f"short-{number}"]["response"]["body"]["choices"][0]["message"]["content"]
+        assert answer == f"WORD {number}"
+        assert lines[f"long-{number}"]["response"]["body"]["usage"]["completion_tokens"] == TOKENS

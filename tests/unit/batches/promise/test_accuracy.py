@@ -1,0 +1,136 @@
+"""How near forecasts are, on a simulated model: real meters, means and forecasts, on a virtual clock.
+
+`python -m tests.unit.batches.promise.test_accuracy` prints the figures.
+"""
+
+import heapq
+import itertools
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from batches.records import Forecast
+from batches.work.forecast import BatchNeed, LineWork, RateMeter, RoomRate, RoomWork, forecast
+from batches.work.forecaster import EARLY_SECONDS, RENEW_SECONDS
+from batches.work.policy import Level
+from models.messages import Usage
+from models.work import work_of
+
+CAPACITY, SPEED = 32, 60.0
+"""Places, and the work that each does in a second."""
+CHAT = "/v1/chat/completions"
+LOOK_SECONDS = 0.5
+QUIET, STEADY, BURSTS = (0,), (6, 8, 10), (0, 0, 8, 24)
+"""Places that people have, by turns of some minutes."""
+
+
+@dataclass
+class _Batch:
+    id: str
+    created: float
+    lines: list[tuple[Usage, int]]
+    """Those that wait: what each will use, and its bytes."""
+    total: int
+    size: int
+    """Bytes of lines that wait or run."""
+    running: int = 0
+    made: dict[str, Forecast] = field(default_factory=dict)
+    ended: float = 0.0
+
+    @property
+    def left(self) -> int:
+        return len(self.lines) + self.running
+
+
+def _batch(chance: random.Random, number: int, created: float) -> _Batch:
+    """Lines of one kind: prompts and answers vary around means that batches of a name share but for a third."""
+    prompt, answer = 80 * chance.uniform(0.7, 1.4), 60 * chance.uniform(0.7, 1.4)
+    count = chance.randrange(300, 4000)
+    lines = []
+    for _ in range(count):
+        tokens = max(4, round(chance.gauss(prompt, prompt / 3)))
+        usage = Usage(prompt_tokens=tokens, completion_tokens=max(1, round(answer * chance.uniform(0.25, 1.75))))
+        lines.append((usage, 120 + round(tokens * chance.uniform(3.0, 5.0))))
+    return _Batch(f"b{number}", created, lines, count, sum(size for _, size in lines))
+
+
+def ratios(seed: int, people: Sequence[int], batches: int = 20) -> dict[str, list[float]]:
+    """Seconds that forecasts gave over those that it took, by when they were made."""
+    chance, ids = random.Random(seed), itertools.count()
+    work, meter = LineWork(), RateMeter()
+    todo = [_batch(chance, number, number * 60.0) for number in range(batches)]
+    here: list[_Batch] = []
+    ends: list[tuple[float, int, _Batch, Usage, int]] = []
+    done, now, renew_at, others, change_at = list[_Batch](), 0.0, 0.0, 0, 0.0
+    while len(done) < batches:
+        if now >= change_at:
+            others, change_at = chance.choice(people), now + chance.uniform(30.0, 240.0)
+        while ends and ends[0][0] <= now:
+            _, _, batch, usage, size = heapq.heappop(ends)
+            batch.running -= 1
+            batch.size -= size
+            work.learn(batch.id, CHAT, "m", size, usage, work_of(usage) / SPEED)
+            meter.add(work_of(usage))
+            if not batch.left:
+                batch.ended = now
+                here.remove(batch)
+                done.append(batch)
+        if todo and (todo[0].created <= now or not here):
+            here.append(todo.pop(0))
+            renew_at = now
+        for batch in here:
+            while batch.lines and len(ends) < CAPACITY - others:
+                usage, size = batch.lines.pop()
+                batch.running += 1
+                heapq.heappush(ends, (now + work_of(usage) / SPEED, next(ids), batch, usage, size))
+        meter.advance(now, is_full=any(batch.lines for batch in here))
+        rate = meter.rate()
+        if now >= renew_at and rate is not None and here:
+            _renew(here, work, rate, now)
+            is_new = any(len(batch.made) < 2 for batch in here)
+            renew_at = now + (EARLY_SECONDS if is_new else RENEW_SECONDS)
+        now += LOOK_SECONDS
+    return {
+        label: [(b.made[label].likely - b.made[label].made) / (b.ended - b.made[label].made) for b in done[1:]]
+        for label in ("creation", "tenth")
+    }  # the first one finds a model that nobody has measured
+
+
+def _renew(here: Sequence[_Batch], work: LineWork, rate: RoomRate, now: float) -> None:
+    needs = []
+    for batch in here:
+        need, spread = work.of(batch.id, CHAT, "m", batch.left, batch.size)
+        room = RoomWork(need, spread, tail=work.tail(batch.id, CHAT, "m"))
+        needs.append(BatchNeed(batch.id, "team", 1.0, Level.IDLE, 1, batch.created, {"m": room}))
+    for id_, one in forecast(needs, {"m": rate}, now).items():
+        batch = next(batch for batch in here if batch.id == id_)
+        batch.made.setdefault("creation", one)
+        if batch.left <= 0.9 * batch.total:
+            batch.made.setdefault("tenth", one)
+
+
+def near(found: Sequence[float], factor: float) -> float:
+    """Part of the forecasts that are within a factor."""
+    return sum(1 / factor <= one <= factor for one in found) / len(found)
+
+
+def measure(people: Sequence[int], seeds: Sequence[int]) -> dict[str, float]:
+    found = [ratios(seed, people) for seed in seeds]
+    return {
+        label: near([one for many in found for one in many[label]], factor)
+        for label, factor in (("creation", 2.0), ("tenth", 1.2))
+    }
+
+
+@pytest.mark.parametrize("people", [QUIET, STEADY], ids=["quiet", "steady"])
+def test_nine_of_ten_forecasts_are_near(people: Sequence[int]) -> None:
+    """Within a factor of two at creation, and within 20 % at a tenth."""
+    assert min(measure(people, range(2)).values()) >= 0.9
+
+
+if __name__ == "__main__":
+    for name, people in (("quiet", QUIET), ("steady", STEADY), ("bursts", BURSTS)):
+        print(name, json.dumps(measure(people, range(10))))
