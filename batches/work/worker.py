@@ -206,7 +206,7 @@ class BatchWorker:
         works = [one for one in self._batches.values() if one.team not in self._paused]
         full = await self._claim(works, self._callers) if works else ()
         self._forecasts.advance(full)
-        if self._forecasts.is_due():
+        if self._batches and self._forecasts.is_due():
             await self._renew()
 
     async def _renew(self) -> None:
