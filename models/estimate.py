@@ -4,7 +4,8 @@
     kv_cache         as the recipe says; else room for full contexts (see `default_kv_cache`)
     adapter_places   places x largest rank x bytes x (inputs + outputs) of all linear layers, embedding and head; on a
                      GPU one more, for the buffer through which an adapter is written (`chat.vllm.adapters.gpu_copy`)
-    host_adapters    the same per adapter that host memory may stage; beside a GPU, the next power of two
+    host_adapters    the same per adapter that host memory may stage; beside a GPU, the next power of two, or blocks of
+                     an arena
     activations      what one engine step needs at its limits
     overhead         the process itself: libraries, CUDA context, compiled code (`models.engines`)
 
@@ -30,6 +31,8 @@ FULL_CONTEXTS = 8
 DEFAULT_KV_CACHE = 4 * GIB
 ONE = Parallel()
 MOST_TENSOR = 64
+ARENA_PAGE, ARENA_SPARE = 2 * MIB, 2
+"""Of `models.chat.vllm.adapters.arena`: its pages, and its blocks for a file that is being read."""
 SECOND_FRAMES = 50
 """Whisper's encoder turns a second of a window, padding included, into so many frames."""
 BEAMS = 5
@@ -126,9 +129,12 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         buffers = 1 if places and kind == "cuda" else 0
         and_buffer = " and a buffer for the next adapter" if buffers else ""
         notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank}){and_buffer}"
-        # beside a GPU an adapter lies in pinned memory, for which torch takes a power of two; each process has all
+        # each process has all of an adapter; beside a GPU in pinned memory, for which torch takes a power of two
         host_place = adapter_place_bytes(weights, shape, room.max_rank, each)
-        if kind == "cuda" and not room.arena:
+        if kind == "cuda" and room.arena:
+            host_place = -(-host_place // ARENA_PAGE) * ARENA_PAGE
+            host_places += ARENA_SPARE if host_places else 0
+        elif kind == "cuda":
             host_place = 1 << (host_place - 1).bit_length()
         host_place *= parts
         notes["host_adapters"] = f"up to {host_places} staged adapters of {host_place:,} bytes"

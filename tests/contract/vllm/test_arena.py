@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from models import estimate
 from models.chat.vllm import variables
 from models.chat.vllm.adapters import gpu_copy, read, stage
 from models.chat.vllm.adapters.arena import PAGE, Arena
@@ -253,6 +254,10 @@ def test_staged_adapters_use_a_block_each_and_the_next_is_there_before(
 def _as_on_gpu(worker_manager: Any, adapter_id: int, path: str, arena: Arena) -> Any:
     with read.for_gpu(torch.bfloat16, arena):
         return read_adapter(worker_manager, adapter_id, path)
+
+
+def test_the_estimate_counts_its_blocks() -> None:
+    assert (estimate.ARENA_PAGE, estimate.ARENA_SPARE) == (PAGE, stage.BEING_READ)
 
 
 def test_there_is_no_arena_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

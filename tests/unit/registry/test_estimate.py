@@ -93,6 +93,22 @@ def test_an_8b_llama(llama_8b: Path) -> None:
     assert 58 * GIB < found.total < 64 * GIB, "it fits on 80 GB with room for the other three"
 
 
+def test_an_arena_has_blocks_of_a_place_and_two_to_spare(llama_8b: Path) -> None:
+    places = {"device": 24, "host": 200, "max_rank": 16, "arena": True}
+    arena = recipe("m", memory={"kv_cache": "40GiB", "adapters": places})
+    place = estimate(arena, llama_8b, "cuda").adapter_places // (24 + 1)
+    assert estimate(arena, llama_8b, "cuda").host_adapters == 202 * -(-place // (2 * MIB)) * 2 * MIB
+    without = recipe("m", memory={"adapters": {**places, "arena": False}})
+    assert estimate(arena, llama_8b, "cpu").host_adapters == estimate(without, llama_8b, "cpu").host_adapters
+    assert estimate(recipe("m", memory={"adapters": {"arena": True}}), llama_8b, "cuda").host_adapters == 0
+
+
+def test_a_sleep_that_is_prepared_takes_its_host_memory_at_once(llama_8b: Path) -> None:
+    found = estimate(recipe("m", residency={"sleep_prepared": True}), llama_8b, "cuda")
+    assert found.host - estimate(recipe("m"), llama_8b, "cuda").host == found.weights
+    assert "with the memory of its sleep" in found.notes["host_overhead"]
+
+
 def test_the_sum_is_stated(llama_8b: Path) -> None:
     model = recipe("m", memory={"kv_cache": "1GiB", "adapters": {"device": 1, "host": 2, "max_rank": 8}},
                    batching={"max_requests": 8, "max_tokens": 2048})  # fmt: skip
