@@ -82,6 +82,51 @@ class ConsolePlan(Protocol):
     def why(self) -> str: ...
 
 
+class OwnServer(Protocol):
+    """This server in its fleet."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+
+
+class FleetDevice(Protocol):
+    @property
+    def device(self) -> str: ...
+    @property
+    def budget_bytes(self) -> int: ...
+    @property
+    def used_bytes(self) -> int: ...
+
+
+class FleetReplica(Protocol):
+    @property
+    def model(self) -> str: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+
+
+class FleetMember(Protocol):
+    """A server of the fleet, as `GET /v1/fleet` tells of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def devices(self) -> Sequence[FleetDevice]: ...
+    @property
+    def models(self) -> Sequence[FleetReplica]: ...
+
+
+class ConsoleFleet(Protocol):
+    """The fleet, as `GET /v1/fleet` tells of it."""
+
+    @property
+    def members(self) -> Sequence[FleetMember]: ...
+
+
 class Host(Protocol):
     """A server, as its console sees it."""
 
@@ -92,6 +137,15 @@ class Host(Protocol):
     @property
     def public_url(self) -> str | None:
         """Where clients reach this server, if its operator said so."""
+        ...
+
+    @property
+    def own_server(self) -> OwnServer | None:
+        """None: the server belongs to no fleet."""
+        ...
+
+    def fleet(self) -> ConsoleFleet | None:
+        """None: the server belongs to no fleet."""
         ...
 
     @property
@@ -177,6 +231,10 @@ class Visit:
         return None if self.may(Scope.ADMIN) else self.caller.team
 
 
+def _everywhere(_: Host) -> bool:
+    return True
+
+
 Context = Mapping[str, object]
 Action = Callable[[Visit, Mapping[str, object]], Awaitable[Context]]
 
@@ -191,6 +249,7 @@ class Page:
         context: what its template is filled with.
         parts: names of templates beside it that show a part of it, for `?part=NAME`.
         actions: what is posted to `SLUG/ACTION` as JSON; each answers with JSON, and its errors are the API's.
+        is_available: whether a server has this page at all.
     """
 
     title: str
@@ -199,3 +258,4 @@ class Page:
     context: Callable[[Visit], Awaitable[Context]]
     parts: frozenset[str] = frozenset()
     actions: Mapping[str, Action] = field(default_factory=dict)
+    is_available: Callable[[Host], bool] = _everywhere

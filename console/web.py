@@ -69,12 +69,12 @@ class Web:
     # --- pages ------------------------------------------------------------------------------------------------------
     async def first(self, request: Request) -> Response:
         visit = self._visit(request)
-        slug = next((slug for slug, page in pages().items() if visit.may(*page.scopes)), "sign-in")
+        slug = next(iter(_open_pages(visit)), "sign-in")
         return redirect_to(slug)
 
     async def page(self, request: Request) -> Response:
         visit, slug = self._visit(request), request.path_params["slug"]
-        page = _page(slug)
+        page = _page(slug, visit.host)
         part = request.query_params.get("part")
         if visit.caller.key is None and not visit.may(*page.scopes):
             where = f"sign-in?next={slug}"
@@ -92,7 +92,8 @@ class Web:
         return html_answer(await asyncio.to_thread(_written, f"{slug}/{part or 'page'}.html", context))
 
     async def act(self, request: Request) -> Response:
-        visit, page = self._visit(request), _page(request.path_params["slug"])
+        visit = self._visit(request)
+        page = _page(request.path_params["slug"], visit.host)
         action = page.actions.get(request.path_params["action"])
         if action is None:
             raise NotFound("There is no such action here.", code="unknown_path")
@@ -136,9 +137,9 @@ class Web:
         return await self._failed(request, NotFound("There is no such page here.", code="unknown_path"))
 
 
-def _page(slug: str) -> Page:
+def _page(slug: str, host: Host) -> Page:
     page = pages().get(slug)
-    if page is None:
+    if page is None or not page.is_available(host):
         raise NotFound("There is no such page here.", code="unknown_path")
     return page
 
@@ -151,8 +152,19 @@ def _check(visit: Visit, page: Page) -> None:
 
 def _frame(visit: Visit, slug: str, title: str) -> dict[str, object]:
     """What the layout around every page shows."""
-    open_to = {name: page for name, page in pages().items() if visit.may(*page.scopes)}
-    return {"navigation": open_to, "slug": slug, "title": title, "phase": visit.host.phase, "scopes": SCOPES}
+    return {
+        "navigation": _open_pages(visit),
+        "slug": slug,
+        "title": title,
+        "phase": visit.host.phase,
+        "scopes": SCOPES,
+        "server": visit.host.own_server,
+    }
+
+
+def _open_pages(visit: Visit) -> dict[str, Page]:
+    """Those that the server has and the caller may see."""
+    return {slug: page for slug, page in pages().items() if page.is_available(visit.host) and visit.may(*page.scopes)}
 
 
 def _written(template: str, context: Mapping[str, object]) -> str:

@@ -74,6 +74,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     staged: Annotated[tuple[Digest, ...], Meta(max_length=MAX_ADAPTERS)] = ()
     """Adapters that are packed in host memory."""
     draining: bool = False
+    certificate_seconds: Seconds | None = None
+    """Until its certificate ends; None: a node of an earlier version."""
 
 
 _DECODER = msgspec.json.Decoder(NodeReport)

@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +33,8 @@ class Member:
     """Of its port for the fleet; empty: a front, to which nothing is passed on."""
     version: str
     draining: bool
+    lease_seconds: float = field(default=LEASE_SECONDS, compare=False)
+    """What was left of its lease when it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,10 @@ def _lease() -> sa.ColumnElement[datetime.datetime]:
 
 
 def _living(connection: sa.Connection) -> list[Member]:
+    left = sa.extract("epoch", MEMBERS.c.lease_until - sa.func.clock_timestamp()).label("left")
     rows = connection.execute(
-        sa.select(MEMBERS).where(MEMBERS.c.lease_until > sa.func.clock_timestamp()).order_by(MEMBERS.c.name)
+        sa.select(MEMBERS, left).where(MEMBERS.c.lease_until > sa.func.clock_timestamp()).order_by(MEMBERS.c.name)
     )
-    return [Member(row.name, row.boot, row.role, row.address, row.version, row.draining) for row in rows]
+    return [
+        Member(row.name, row.boot, row.role, row.address, row.version, row.draining, float(row.left)) for row in rows
+    ]

@@ -45,7 +45,7 @@ def open_fleet(
     else:
         reporter = fleet.reporter = Reporter(
             member.name, member.address, own, models, residency, device,
-            lambda: fleet.is_draining, lambda: fleet.is_leaving,
+            lambda: fleet.is_draining, lambda: fleet.is_leaving, lambda: fleet.certificate_seconds,
         )  # fmt: skip
         fleet.placer = Placer(
             member.name, members.desired, reports, lambda: {**names.by_node, member.name: reporter.models()},

@@ -40,6 +40,7 @@ class Reporter:
         node: its name; address: URL of its port for the fleet.
         is_draining: whether new requests are to go to other nodes.
         is_leaving: whether the server stops: then the reports end.
+        certificate_seconds: until its certificate ends.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class Reporter:
         device: Device,
         is_draining: Callable[[], bool],
         is_leaving: Callable[[], bool] = lambda: False,
+        certificate_seconds: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node, self._address, self._names, self._models = node, address, names, models
         self._residency, self._device, self._clock = residency, device, clock
         self._is_draining, self._is_leaving = is_draining, is_leaving
+        self._certificate_seconds = certificate_seconds
         self._began, self._seq, self._version = clock(), 0, version("roundhouse")
         self.boot = 1
         """Set when it has joined."""
@@ -125,6 +128,7 @@ class Reporter:
             placed=tuple(digest for digest, tier in adapters if tier == "device"),
             staged=tuple(digest for digest, tier in adapters if tier == "host"),
             draining=self._is_draining(),
+            certificate_seconds=self._certificate_seconds(),
         )
 
     def _adapters(self) -> list[tuple[str, str]]:

@@ -186,9 +186,14 @@ class Fleet:
                 log.info("a renewed certificate is in use", extra={"ends": str(self.tls.certificate.ends)})
         except RoundhouseError as error:
             log.error("a renewed certificate is not used", extra={"cause": error.message})
-        left = self.tls.certificate.ends - datetime.datetime.now(datetime.UTC)
+        left = datetime.timedelta(seconds=self.certificate_seconds)
         if left < datetime.timedelta(days=WARN_DAYS):
             log.warning("this server's certificate ends soon: roundhouse fleet ca renew", extra={"left": str(left)})
+
+    @property
+    def certificate_seconds(self) -> float:
+        """Until this server's certificate ends; 0: it has ended."""
+        return max(0.0, (self.tls.certificate.ends - datetime.datetime.now(datetime.UTC)).total_seconds())
 
     def count_dropped(self) -> None:
         """The fleet's header came to the public port, and was dropped."""
@@ -241,6 +246,9 @@ class Fleet:
         age: float | None = None if stored is None else round(now - stored.at, 3)
         if member.name == self.own.name:
             report, age = (None if self.reporter is None else self.reporter.report()), 0.0
+        certificate = None if report is None else report.certificate_seconds
+        if member.name == self.own.name:
+            certificate = self.certificate_seconds
         is_silent = member.role == "node" and (age is None or age > REPORT_SECONDS)
         return FleetMemberView(
             name=member.name,
@@ -250,6 +258,8 @@ class Fleet:
             version=member.version,
             address=member.address,
             report_seconds=age if member.role == "node" else None,
+            lease_seconds=round(max(0.0, member.lease_seconds - (now - self._renewed_at)), 3),
+            certificate_seconds=None if certificate is None else round(certificate),
             devices=[
                 FleetDeviceView(one.device, one.label, one.budget, one.used)
                 for one in (() if report is None else report.devices)

@@ -38,6 +38,10 @@ class FleetMemberView(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     address: str
     report_seconds: Annotated[float | None, Meta(description="Age of its newest report; null: there is none.")]
+    lease_seconds: Annotated[float, Meta(description="Until its name is free, unless it renews its lease before.")]
+    certificate_seconds: Annotated[
+        int | None, Meta(description="Until its certificate ends; null: not known, as of other fronts.")
+    ]
     devices: list[FleetDeviceView]
     models: Annotated[list[FleetReplicaView], Meta(description="Those in memory.")]
 

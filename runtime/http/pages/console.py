@@ -8,13 +8,14 @@ from starlette.types import Scope as Asgi
 
 from batches.callbacks.records import Delivery
 from batches.records import BatchRecord
-from console.host import ConsoleBatch
+from console.host import ConsoleBatch, OwnServer
 from console.live import LiveView
 from console.state import Console
 from console.web import Web
 from runtime.gateway.core import Gateway
 from runtime.gateway.providers.views import ProviderView
 from runtime.gateway.routing.store import RouterView
+from runtime.gateway.views.fleet import FleetView
 from runtime.gateway.views.values import AdapterView, ModelView, PlanView
 from runtime.http.errors import error_response
 from runtime.http.guard.keys import current_caller
@@ -43,6 +44,15 @@ class ConsoleHost:
     @property
     def public_url(self) -> str | None:
         return self._gateway.services.settings.public_url
+
+    @property
+    def own_server(self) -> OwnServer | None:
+        fleet = self._gateway.services.fleet
+        return None if fleet is None else fleet.own
+
+    def fleet(self) -> FleetView | None:
+        fleet = self._gateway.services.fleet
+        return None if fleet is None else fleet.view()
 
     @property
     def usage(self) -> UsageReport:

@@ -4,17 +4,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from fleet.membership.members import NewMember
+from runtime.gateway.views.fleet import FleetView
 from runtime.http.guard.layers import layers
 from tenants.caller import Caller, Scope
 from tenants.keys import secret
 from tenants.keys.keyring import KeyEntry, Keyring
 from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.http.hops.rig import with_fleet
 
 PEPPER = b"p" * 64
 HTML = {"Accept": "text/html"}
@@ -46,15 +50,26 @@ Console = Callable[..., AbstractAsyncContextManager[ConsoleRig]]
 
 @pytest.fixture
 def console(tmp_path: Path) -> Console:
-    """A console; `keys` are those that its server knows: without any it is open. given: for its gateway."""
+    """A console.
+
+    keys: those that its server knows; without any it is open. fleet: the one that its server belongs to, as it sees it.
+    given: for its gateway.
+    """
 
     @asynccontextmanager
     async def opened(
-        *keys: tuple[str, KeyEntry], root_path: str = "", is_open: bool = False, **given: Any
+        *keys: tuple[str, KeyEntry],
+        root_path: str = "",
+        is_open: bool = False,
+        fleet: FleetView | None = None,
+        **given: Any,
     ) -> AsyncIterator[ConsoleRig]:
         ring = Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=is_open) if keys else None
         gateway = FakeGateway(tmp_path, callers=ring, **given)
         gateway.gateway.phase = "ready"
+        if fleet is not None:
+            own = NewMember(fleet.server, "data", fleet.role, "", "1.0")
+            with_fleet(gateway.gateway, SimpleNamespace(own=own, view=lambda: fleet))
         app = application(gateway, layers(gateway.settings))
         transport = httpx.ASGITransport(app=app, root_path=root_path)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

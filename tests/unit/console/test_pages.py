@@ -16,6 +16,7 @@ from console.rendering import VENDORED, files, templates
 from console.web import pages
 from tenants.caller import Scope
 from tests.unit.console.conftest import HTML, Console, key, sign_in
+from tests.unit.console.fleets import FLEET
 
 SLUGS = sorted(pages())
 STATIC = Path(__file__).parents[3] / "console" / "static"
@@ -71,7 +72,7 @@ def test_each_folder_is_a_page_in_its_order() -> None:
 async def test_a_page_runs_nothing_of_its_own_and_loads_nothing_from_on_another_server(
     console: Console, slug: str
 ) -> None:
-    async with console() as displayed:
+    async with console(fleet=FLEET) as displayed:
         response = await displayed.client.get(f"/console/{slug}", headers=HTML)
         policy, found = response.headers["content-security-policy"], Reader(response.text)
         assert response.status_code == 200
@@ -90,7 +91,7 @@ async def test_a_page_runs_nothing_of_its_own_and_loads_nothing_from_on_another_
 
 @pytest.mark.parametrize("slug", SLUGS)
 async def test_a_first_paint_is_small(console: Console, slug: str) -> None:
-    async with console() as displayed:
+    async with console(fleet=FLEET) as displayed:
         answer = await displayed.client.get(f"/console/{slug}", headers=HTML)
         page, size = answer.text, int(answer.headers["content-length"])
         assert answer.headers["content-encoding"] == "gzip"
@@ -102,7 +103,7 @@ async def test_a_first_paint_is_small(console: Console, slug: str) -> None:
 
 @pytest.mark.parametrize("slug", SLUGS)
 async def test_the_shell_says_the_same(console: Console, slug: str) -> None:
-    async with console() as displayed:
+    async with console(fleet=FLEET) as displayed:
         assert "roundhouse " in await displayed.page(slug) or slug == "playground"
 
 

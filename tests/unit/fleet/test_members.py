@@ -54,6 +54,9 @@ def test_a_server_joins_stays_and_leaves(members: MemberTable) -> None:
     assert [(one.name, one.role, one.address, one.draining) for one in present] == [
         ("node-1", "node", "https://10.0.0.1:8443", False)
     ]
+    assert 0 < present[0].lease_seconds <= LEASE_SECONDS
+    age(members, "node-1", 6.0)
+    assert [one.lease_seconds <= LEASE_SECONDS - 6.0 for one in members.list()] == [True]
     members.leave("node-1", boot)
     assert members.list() == []
 

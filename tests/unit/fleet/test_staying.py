@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from fleet.membership.members import DEAD_SECONDS, LEASE_SECONDS, Member, NewMember, OlderState
+from fleet.reports import NodeReport
 from fleet.table import ReportTable
 from registry.errors import Unavailable
 from runtime.gateway.peers import service
@@ -93,3 +94,23 @@ async def test_a_database_at_an_older_state_is_used_no_more(
         await fleet.drain("node-1", True)
     staying.cancel()
     await asyncio.wait({staying})
+
+
+async def test_each_servers_lease_and_the_end_of_its_certificate_are_in_view(fleet: Fleet) -> None:
+    await fleet._renew()
+    nodes = [Member(f"node-{number}", 1, "node", "https://node:8443", "1.0", False, 7.0) for number in (1, 2)]
+    fleet._present = [OWN, *nodes]
+    now = asyncio.get_running_loop().time()
+    fleet._renewed_at = now - 2.0
+    for node, left in ((nodes[0], 86_400.0), (nodes[1], None)):
+        fleet._reports.add(
+            NodeReport(
+                node=node.name, boot=1, seq=1, uptime=1.0, version="1.0", address=node.address,
+                certificate_seconds=left,
+            ),
+            now,
+        )  # fmt: skip
+    front, with_end, earlier = fleet.view().members
+    assert front.certificate_seconds == pytest.approx(90 * 86_400, abs=600)
+    assert (with_end.certificate_seconds, earlier.certificate_seconds) == (86_400, None)
+    assert with_end.lease_seconds <= 5.0

@@ -1,0 +1,91 @@
+"""Fleet: the servers that work as one, what each holds by bytes, and who serves which model."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from console.host import Context, FleetMember, FleetReplica, Host, Page, Visit
+from registry.errors import NotFound
+from tenants.caller import Scope
+
+MAX_ROWS = 200
+"""Rows of each table; the command line has all."""
+SOON_SECONDS = 14 * 86_400
+"""A certificate that ends sooner is marked."""
+GAP = 1.0
+"""Between two devices in a ring, in hundredths of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arc:
+    """A device in the ring of a server, in hundredths of the ring."""
+
+    start: float
+    length: float
+    used: float
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    member: FleetMember
+    arcs: Sequence[Arc]
+
+    @property
+    def running(self) -> int:
+        return sum(one.running for one in self.member.models)
+
+    @property
+    def waiting(self) -> int:
+        return sum(one.waiting for one in self.member.models)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model in the memory of a node."""
+
+    node: str
+    replica: FleetReplica
+
+
+async def context(visit: Visit) -> Context:
+    fleet = visit.host.fleet()
+    if fleet is None:
+        raise NotFound("This server belongs to no fleet.", code="no_fleet")
+    served = sorted(_served(fleet.members), key=lambda one: (one.replica.model, one.node))
+    return {
+        "fleet": fleet,
+        "servers": [Server(one, arcs(one)) for one in fleet.members[:MAX_ROWS]],
+        "more_servers": max(0, len(fleet.members) - MAX_ROWS),
+        "served": served[:MAX_ROWS],
+        "more_served": max(0, len(served) - MAX_ROWS),
+        "soon": SOON_SECONDS,
+        "may": visit.may(Scope.ADMIN),
+    }
+
+
+def arcs(member: FleetMember) -> list[Arc]:
+    """Each device as long as its share of the server's memory, and filled as far as models use it."""
+    total = sum(one.budget_bytes for one in member.devices)
+    gap = GAP if len(member.devices) > 1 else 0.0
+    result, start = [], 0.0
+    for one in member.devices:
+        share = 100 * one.budget_bytes / total if total else 0.0
+        length = max(0.0, share - gap)
+        filled = min(1.0, one.used_bytes / one.budget_bytes) if one.budget_bytes else 0.0
+        result.append(Arc(start, length, length * filled))
+        start += share
+    return result
+
+
+def _served(members: Sequence[FleetMember]) -> Iterator[ServedModel]:
+    for member in members:
+        for replica in member.models:
+            yield ServedModel(member.name, replica)
+
+
+def _is_in_fleet(host: Host) -> bool:
+    return host.own_server is not None
+
+
+PAGE = Page(
+    "Fleet", 58, frozenset((Scope.MODELS,)), context, frozenset(("servers", "served")), is_available=_is_in_fleet
+)

@@ -1,0 +1,46 @@
+"""A fleet as a front sees it: a node with two GPUs, one that is drained, one that is silent."""
+
+from typing import Any
+
+from runtime.gateway.views.fleet import FleetDeviceView, FleetMemberView, FleetReplicaView, FleetView
+
+GIB = 2**30
+DAY = 86_400
+
+
+def member(name: str, **given: Any) -> FleetMemberView:
+    usual = {
+        "role": "node", "state": "up", "boot": 1, "version": "1.0", "address": f"https://{name}:8443",
+        "report_seconds": 0.4, "lease_seconds": 8.2, "certificate_seconds": 80 * DAY, "devices": [], "models": [],
+    }  # fmt: skip
+    return FleetMemberView(name=name, **{**usual, **given})
+
+
+def replica(model: str, **given: Any) -> FleetReplicaView:
+    usual = {"revision": "1f2e", "state": "ready", "ready": 1, "running": 2, "waiting": 1, "start_seconds": 0.0}
+    return FleetReplicaView(model=model, **{**usual, **given})
+
+
+MEMBERS = [
+    member("front-1", role="front", report_seconds=None, certificate_seconds=90 * DAY),
+    member(
+        "node-1",
+        devices=[
+            FleetDeviceView("cuda:0", "H100", 60 * GIB, 30 * GIB),
+            FleetDeviceView("cuda:1", "H100", 20 * GIB, 20 * GIB),
+        ],
+        models=[replica("chat", ready=2), replica("embed", state="loading", ready=0, running=0, start_seconds=12.0)],
+    ),
+    member(
+        "node-2",
+        state="draining",
+        certificate_seconds=3 * DAY,
+        devices=[FleetDeviceView("cpu", "cpu", 8 * GIB, 0)],
+        models=[replica("chat")],
+    ),
+    member("node-3", state="silent", report_seconds=4.5, certificate_seconds=None),
+]
+FLEET = FleetView(
+    name="models", server="front-1", role="front", boot=1, certificate_ends="2027-02-26 06:00", is_joined=True,
+    nodes=3, fronts=1, dropped_headers=0, ignored_reports={}, members=MEMBERS,
+)  # fmt: skip
