@@ -65,8 +65,9 @@ class Sessions:
         self._refreshing: set[asyncio.Task[None]] = set()
 
     def share(self, store: SessionStore, fleet: str) -> None:
-        """From now on all servers of the fleet know them."""
-        self._store, self.cookie = store, f"roundhouse_session_{fleet}"
+        """From now on all servers of the fleet know them, and finish a sign-in that one of them began."""
+        self._store = store
+        self.cookie, self.departure_cookie = f"roundhouse_session_{fleet}", f"roundhouse_sign_in_{fleet}"
 
     @property
     def is_shared(self) -> bool:

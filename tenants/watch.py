@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # a server without keys loads no database
     from tenants.limits.table import LimitTable
 
 import asyncio
+import hmac
 import logging
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
@@ -132,6 +133,11 @@ class KeyWatch:
             if not existed:  # else a later look would find half of a database, and refuse all requests
                 for suffix in ("", "-wal", "-shm"):
                     (self._settings.data_dir / f"{FILE}{suffix}").unlink(missing_ok=True)
+
+    def derive(self, use: str) -> bytes:
+        """A secret that is the same at all servers with these tables. Once they are open."""
+        assert self._table is not None
+        return hmac.digest(self._table.pepper, f"roundhouse {use}".encode(), "sha256")
 
     def refuse_database(self) -> None:
         """Read and write no keys any more: those known go on."""

@@ -187,7 +187,7 @@ class Metrics:
     )
     ledger_journalled = _gauge(
         "roundhouse_ledger_journalled_rows",
-        "Beginnings and ends of requests that wait for room on the ledger's disk.",
+        "Beginnings and ends of requests that wait for room on the ledger's disk, or for a fleet's database.",
     )
     device_budget = _gauge("roundhouse_device_budget_bytes", "Bytes that models may hold there.", ["device"])
     device_resident = _gauge("roundhouse_device_resident_bytes", "Bytes that models hold there.", ["device"])

@@ -13,7 +13,6 @@ from batches.callbacks.addresses import CallbackAddresses
 from batches.intake.stored_files import FileLimits
 from batches.service import BatchService
 from batches.store import BatchStore
-from console.sessions import SECONDS
 from console.state import Console
 from launch.checks.checker import FileChecker
 from launch.recipe_store import RecipeStore, arrange
@@ -194,16 +193,11 @@ class _Rooms:
         self.provider_store = ProviderStore(settings.data_dir / "providers", names, self.providers, documents.providers)
         await asyncio.to_thread(self.provider_store.open)
         if members is not None:
-            from fleet.grants import BlockTable
-            from fleet.membership.sessions import SessionTable
-            from runtime.gateway.peers.opening import open_fleet
+            from runtime.gateway.peers.opening import open_fleet, share
 
             self.fleet = open_fleet(settings, members, names, self.models, self.residency, device)
-            fleet = self.fleet.fleet
             if self.shared_limits is not None:
-                self.shared_limits.open(BlockTable(members.database), fleet.nodes, fleet.own.name)
-            self.console.sessions.share(SessionTable(members.database, SECONDS), fleet.fleet)
-            fleet.end_rows, fleet.on_older_database = self.ledger.interrupt_server, self._refuse_database
+                share(self.fleet.fleet, members.database, self.shared_limits, self.console, self.keys, self.ledger)
         self.reloader = RecipeReloader(self.model_set, settings.recipes, self.routers.open, self.provider_store.serve)
 
     def gateway(self) -> Gateway:
@@ -363,13 +357,6 @@ class _Rooms:
 
     def _slot_is_free(self) -> None:
         self.residency.decide()
-
-    def _refuse_database(self) -> None:
-        """The fleet's database is at an older state."""
-        self.keys.refuse_database()
-        self.ledger.refuse_database()
-        if self.shared_limits is not None:
-            self.shared_limits.refuse_database()
 
     def _recipe_faults(self) -> Sequence[str]:
         return self.model_set.faults

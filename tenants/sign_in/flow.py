@@ -43,6 +43,10 @@ class SignIn:
         self.tokens = AccessTokens(settings, self.provider, clock)
         self._clock, self._secret = clock, secrets.token_bytes(32)
 
+    def share(self, secret: bytes) -> None:
+        """All servers with this secret finish what one of them began."""
+        self._secret = secret
+
     async def begin(self, redirect_uri: str, page: str) -> Departure:
         """page: where the person goes afterwards, a word of small letters or ''. Raises Unavailable, QueueFull."""
         cookie = f"{page}-{self._clock():.0f}-{secrets.token_hex(16)}"

@@ -4,9 +4,15 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from console.sessions import SECONDS
+from console.state import Console
+from fleet.grants import BlockTable
 from fleet.membership.members import MemberTable, NewMember, open_members
+from fleet.membership.sessions import SessionTable
+from fleet.shared_limits import SharedLimits
 from fleet.table import ReportTable
 from fleet.tls import FleetTls
+from registry.storage.database import Database
 from registry.storage.files import server_id
 from runtime.config.device import Device
 from runtime.config.settings import Settings
@@ -21,6 +27,8 @@ from runtime.gateway.peers.planning import FleetPlanning
 from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.peers.service import Fleet, new_member
 from runtime.residency.manager import NOT_RESIDENT, ResidencyManager
+from tenants.ledger.ledger import Ledger
+from tenants.watch import KeyWatch
 
 log = logging.getLogger("roundhouse.fleet")
 
@@ -53,6 +61,23 @@ def open_fleet(
         )  # fmt: skip
     fleet.planning = FleetPlanning(fleet.placer, members.desired, own_names, names)
     return FleetParts(fleet, PeerBackend(own_names, names, reports, client))
+
+
+def share(
+    fleet: Fleet, database: Database, limits: SharedLimits, console: Console, keys: KeyWatch, ledger: Ledger
+) -> None:
+    """Limits, browsers' sessions and the ends of dead servers' rows are the fleet's from now on."""
+    limits.open(BlockTable(database), fleet.nodes, fleet.own.name)
+    console.sessions.share(SessionTable(database, SECONDS), fleet.fleet)
+    if console.sign_in is not None:
+        console.sign_in.share(keys.derive("sign-in"))
+    fleet.end_rows = ledger.interrupt_server
+
+    def refuse() -> None:
+        for user in (keys, ledger, limits):
+            user.refuse_database()
+
+    fleet.on_older_database = refuse
 
 
 def members_of(settings: Settings) -> MemberTable:

@@ -400,6 +400,9 @@ async def test_a_revoked_key_is_refused_by_all_servers_within_a_second(tmp_path:
     table = KeyTable(tables, PEPPER)
     table.create_team("search")
     key, text = table.create(KeyRequest("search"))
+    for watch in watches:
+        await watch.look()
+    assert watches[0].derive("sign-in") == watches[1].derive("sign-in") != watches[1].derive("other")
 
     def is_known(watch: KeyWatch) -> bool:
         try:

@@ -60,6 +60,21 @@ async def test_a_person_signs_in_with_pkce_and_the_clients_secret(provider: Runn
     assert SECRET not in str(provider.requests[:-1])
 
 
+async def test_a_server_of_a_fleet_finishes_what_another_one_began(provider: RunningProvider) -> None:
+    first, second, other = (sign_in(provider) for _ in range(3))
+    for flow in (first, second):
+        flow.share(b"one secret for all of the fleet")
+    for flow in (other, second):
+        departure = await first.begin(BACK, "models")
+        back = provider.consent(departure.url, "ada")
+        finishing = flow.finish(departure.cookie, back["state"], back["code"], BACK, back.get("iss"))
+        if flow is other:
+            with pytest.raises(Unauthorized):
+                await finishing
+        else:
+            assert (await finishing)[0].name == "ada"
+
+
 async def test_a_public_client_sends_no_secret(provider: RunningProvider) -> None:
     with pytest.raises(Unauthorized):  # this provider knows no public clients
         await finish(sign_in(provider, client_secret_env=None), provider)
