@@ -14,7 +14,7 @@ import pytest
 
 from tests.eventually import PATIENCE, eventually
 from tests.system.fleet.serving import FleetOfServers, fleet, has_postgres, wait_for_models
-from tests.system.serving import ROOT, STARTER
+from tests.system.serving import ROOT, STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(not has_postgres(), reason="apt-get install postgresql")]
 RECIPE = STARTER / "starter-chat.yaml"
@@ -35,8 +35,10 @@ class Rig:
         wait_for_models(self.front, "starter-chat")
         self.wait_up("node-1", "node-2")
 
-    def states(self) -> dict[str, str]:
-        return {one["name"]: one["state"] for one in self.front.http.get("/v1/fleet").json()["members"]}
+    def states(self, server: Server | None = None) -> dict[str, str]:
+        """As this server sees them; None: the front."""
+        answer = (server or self.front).http.get("/v1/fleet").json()
+        return {one["name"]: one["state"] for one in answer["members"]}
 
     def wait_up(self, *names: str) -> None:
         def ready() -> bool:
@@ -73,6 +75,8 @@ def drained(rig: Rig, node: str, what: str, **query: Any) -> httpx.Response:
 
 def test_a_drained_node_gets_nothing_new_and_comes_back(rig: Rig) -> None:
     assert drained(rig, "node-1", "drain").status_code == 200
+    own = rig.nodes["node-1"]
+    eventually(lambda: rig.states(own)["node-1"] == "draining", own.tail)  # so its next report says so
     eventually(lambda: rig.nodes_of() == {"node-2"}, lambda: str(rig.states()))
     assert rig.nodes_of() == {"node-2"}
     last = drained(rig, "node-2", "drain")
