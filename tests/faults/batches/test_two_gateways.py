@@ -1,6 +1,7 @@
 """Two gateways on one PostgreSQL, one of them stopped in mid-line and let go on: each line is answered once.
 
 The other one takes its lines over after 30 s of silence. What the stopped one answers when it goes on is not written.
+Both deliver callbacks: each event comes once, or again with the same id.
 """
 
 import json
@@ -18,10 +19,11 @@ import sqlalchemy as sa
 
 from tests.eventually import PATIENCE, eventually
 from tests.postgres import postgres, programs
+from tests.system.batches.receiver import receive
 from tests.system.serving import ROOT, STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")]
-LINES = 400
+LINES, SMALL = 400, 5
 URL = "/v1/chat/completions"
 
 
@@ -31,24 +33,24 @@ def _body(number: int) -> dict[str, Any]:
 
 
 def _serve(folder: Path, name: str, url: str) -> Server:
-    options = ("--slots", "1", "--database", url, "--hung-after", "300")
+    options = ("--slots", "1", "--database", url, "--hung-after", "300", "--callback-networks", "127.0.0.0/8")
     return Server(folder / name / "data", [STARTER / "starter-chat.yaml"], *options)
 
 
-def _create(server: Server) -> str:
+def _create(server: Server, callback: str, lines: int = LINES) -> str:
     rows = [
-        {"custom_id": f"line-{number}", "method": "POST", "url": URL, "body": _body(number)} for number in range(LINES)
+        {"custom_id": f"line-{number}", "method": "POST", "url": URL, "body": _body(number)} for number in range(lines)
     ]
     data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
     file = server.http.post("/v1/files", files={"file": ("a.jsonl", data)}, data={"purpose": "batch"})
     assert file.status_code == 200, f"{file.text}\n{server.tail()}"
-    body = {"input_file_id": file.json()["id"], "endpoint": URL, "completion_window": "24h"}
+    body = {"input_file_id": file.json()["id"], "endpoint": URL, "completion_window": "24h", "callback_url": callback}
     return str(server.http.post("/v1/batches", json=body).json()["id"])
 
 
 def test_a_gateway_that_was_stopped_for_long_writes_nothing(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        url = stack.enter_context(postgres())
+        url, receiver = stack.enter_context(postgres()), stack.enter_context(receive(200))
         stopped = stack.enter_context(_serve(tmp_path, "a", url)).wait_ready()
         (tmp_path / "b" / "data").mkdir(parents=True)
         shutil.copy(stopped.data / "pepper", tmp_path / "b" / "data")  # gateways on one database share it
@@ -64,7 +66,8 @@ def test_a_gateway_that_was_stopped_for_long_writes_nothing(tmp_path: Path) -> N
             found: dict[str, Any] = other.http.get(f"/v1/batches/{id_}").json()
             return found
 
-        id_ = _create(stopped)
+        ids = [_create(server, receiver.url, 1) for server in (stopped, other) for _ in range(SMALL)]
+        id_ = _create(stopped, receiver.url)
         eventually(lambda: batch()["request_counts"]["completed"] > 10, other.tail)
         gateway = stopped.gateway()
         owner = "SELECT l.number FROM lines l JOIN runners r ON r.epoch = l.epoch WHERE r.server = '{}'"
@@ -83,7 +86,10 @@ def test_a_gateway_that_was_stopped_for_long_writes_nothing(tmp_path: Path) -> N
         answers = [json.loads(line) for line in content.splitlines()]
         assert Counter(line["custom_id"] for line in answers) == Counter(f"line-{n}" for n in range(LINES))
         eventually(lambda: not rows("SELECT 1 FROM ledger WHERE state = 'open'"), stopped.tail)
-        done = rows("SELECT request, prompt_tokens + completion_tokens AS tokens FROM ledger WHERE \"end\" = 'done'")
+        done = rows(
+            "SELECT l.request, prompt_tokens + completion_tokens AS tokens FROM ledger l JOIN lines USING (uid) "
+            f"WHERE \"end\" = 'done' AND batch = '{id_}'"
+        )
         used = {line["response"]["request_id"]: line["response"]["body"]["usage"]["total_tokens"] for line in answers}
         assert {row.request: row.tokens for row in done} == used
         assert len(done) == LINES
@@ -94,3 +100,6 @@ def test_a_gateway_that_was_stopped_for_long_writes_nothing(tmp_path: Path) -> N
         finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         checked = json.loads(finished.stdout)
         assert (checked["differences"], checked["open"]) == ([], 0)
+        eventually(lambda: not rows("SELECT 1 FROM outbox WHERE state <> 'delivered'"), other.tail)
+        events = {(json.loads(data)["data"]["id"], headers["webhook-id"]) for data, headers in receiver.calls}
+        assert sorted(batch for batch, _ in events) == sorted([*ids, id_]), "each with one id, however often it came"
