@@ -309,6 +309,8 @@ class LedgerWriter:
                     break
                 case _:
                     work.begun.append(item)
+        if not self._queue.empty():  # what is left may be urgent, and came before the flag was cleared
+            self._urgent.set()
         return work
 
     def _pause(self) -> float | None:

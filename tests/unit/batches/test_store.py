@@ -1,6 +1,8 @@
 """The store of a running server: it opens the ledger's database with the first file, and writes in its thread."""
 
+import asyncio
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,10 @@ import pytest
 from batches.store import BatchStore, BatchTables
 from registry.errors import BadRequest, Unavailable
 from registry.storage.database import Database
+from tenants.ledger import writer
 from tenants.ledger.ledger import Ledger
 from tenants.storage.opening import open_tables
+from tests.eventually import PATIENCE
 from tests.unit.batches.conftest import FILE
 
 
@@ -57,3 +61,19 @@ async def test_writes_run_in_the_ledgers_thread(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="shutting down"):
         await store.write(fail)
     database.close()
+
+
+async def test_of_many_writes_at_once_none_waits_for_more_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where many lines are stopped together; only ends that nobody waits for are gathered."""
+    monkeypatch.setattr(writer, "GATHER_SECONDS", 10 * PATIENCE)
+    ledger = Ledger(tmp_path)
+    database = open_tables(tmp_path)
+    await ledger.enable(database)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            assert await asyncio.gather(*(ledger.run(partial(int, number)) for number in range(50))) == list(range(50))
+    finally:
+        await ledger.close()
+        database.close()
