@@ -3,20 +3,21 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from adapters.checker import Checker
+from adapters.content.copies import PART, CopyReader, CopyWriter
 from adapters.content.forms import CONFIG, TENSORS, inner_folder
 from adapters.fetch import FetchedAdapter, Fetcher, disk_errors
 from adapters.notes import AdapterNotes
 from adapters.store import Store
 from adapters.types import AdapterSource, Base, CheckedAdapter, StoredAdapter
 from registry.bounds import Bounds
-from registry.errors import BadRequest, Conflict, Unavailable
+from registry.errors import BadRequest, Conflict, NotFound, Unavailable
 from registry.names import ADAPTER, DEFAULT_TEAM, NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion, Version
 from registry.state.database import State
@@ -57,6 +58,8 @@ class AdapterService:
         self.reserve = reserve or DiskReserve(data)
         self._fetcher = Fetcher(self.incoming, self.bounds, self.reserve)
         self._state, self._leased = state, leased
+        self.stored_digests: frozenset[str] = frozenset()
+        """Digests whose files are here. Replaced when one comes or goes."""
         self._names: WeakValueDictionary[AdapterKey, asyncio.Lock] = WeakValueDictionary()
         # A digest that is stored but not yet in the state must not be collected: both happen under this lock.
         self._store_lock = asyncio.Lock()
@@ -66,6 +69,7 @@ class AdapterService:
         unfinished = await asyncio.to_thread(self._clean)
         if unfinished:
             log.info("removed unfinished adapters", extra={"count": unfinished})
+        self.stored_digests = frozenset(await asyncio.to_thread(self.store.digests))
         await self.checker.start()
         await self.collect()
 
@@ -133,6 +137,7 @@ class AdapterService:
         async with self._store_lock:
             accept()
             await asyncio.to_thread(self.store.commit, out, new.digest)
+            self.stored_digests |= {new.digest}
             return await asyncio.to_thread(self._state.adapters.register, key, new, alias, shared)
 
     # --- look-up -------------------------------------------------------------------------------------------------
@@ -210,7 +215,36 @@ class AdapterService:
                         log.error("a deleted adapter's files stay", extra={"folder": folder, "cause": why})
                     else:
                         removed.append(digest)
+                        self.stored_digests -= {digest}
         return tuple(removed)
+
+    def unused(self) -> frozenset[str]:
+        """Stored digests that no name means any more."""
+        table = self._state.adapters
+        used = {version.digest for adapter in table.all() for version in adapter.versions}
+        return self.stored_digests - used - table.reserved
+
+    # --- copies for other servers ----------------------------------------------------------------------------------
+    async def open_copy(self, digest: str) -> CopyReader:
+        """The files as one stream. Raises NotFound."""
+        if digest in self.stored_digests:
+            with contextlib.suppress(OSError):
+                return await asyncio.to_thread(CopyReader, self.store.path(digest))
+        raise NotFound(f"The files of adapter {digest[:19]}… are not here.", code="adapter_not_found")
+
+    async def take_copy(self, version: Version, stream: AsyncIterator[bytes]) -> None:
+        """Store what another server sends of a version. Other bytes leave nothing.
+
+        Raises Unfit (wrong_copy), Unavailable (disk_full, storage_full), and what the stream raises.
+        """
+        with self.reserve.hold(version.bytes), disk_errors(), self.store.writing() as out:
+            with CopyWriter(out, version.bytes) as writer:
+                async for part in _joined(stream):
+                    await asyncio.to_thread(writer.write, part)
+                await asyncio.to_thread(writer.finish, version.digest)
+            async with self._store_lock:
+                await asyncio.to_thread(self.store.commit, out, version.digest)
+                self.stored_digests |= {version.digest}
 
     # --- inside --------------------------------------------------------------------------------------------------
     async def _check(
@@ -255,6 +289,17 @@ def _source_bytes(folder: Path) -> int:
     with contextlib.suppress(ValueError, OSError):  # the check tells what is wrong
         folder = inner_folder(folder)
     return sum(file.stat().st_size for name in (CONFIG, TENSORS) if (file := folder / name).is_file())
+
+
+async def _joined(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """In larger pieces: each costs a call of a thread."""
+    pending = bytearray()
+    async for data in stream:
+        pending += data
+        if len(pending) >= PART:
+            yield bytes(pending)
+            pending.clear()
+    yield bytes(pending)
 
 
 async def _run_to_end(work: Coroutine[None, None, T]) -> T:

@@ -31,12 +31,12 @@ from adapters.content.validate import Examination, Pair
 from adapters.types import Base, CheckedAdapter
 from registry.storage.files import sync_folder
 
-_SALT = b"roundhouse adapter 1\n"
+SALT = b"roundhouse adapter 1\n"
 
 
 def digest_of(config: bytes, tensors: Iterator[bytes]) -> str:
     """'sha256:…' of a canonical config and the bytes of its tensor file."""
-    digest = hashlib.sha256(_SALT + struct.pack("<Q", len(config)) + config)
+    digest = hashlib.sha256(SALT + struct.pack("<Q", len(config)) + config)
     for part in tensors:
         digest.update(part)
     return "sha256:" + digest.hexdigest()

@@ -49,6 +49,11 @@ class NewMember:
     version: str
 
 
+def schema_of(fleet: str) -> str:
+    """The schema of all tables that a fleet's servers share."""
+    return f"roundhouse_fleet_{fleet}"
+
+
 def open_members(url: str, fleet: str) -> "MemberTable":
     """The members of a fleet, whose schema is made where it is missing.
 
@@ -57,7 +62,7 @@ def open_members(url: str, fleet: str) -> "MemberTable":
     address = url_of(url)
     if address.drivername == "sqlite":
         raise BadRequest("A fleet needs a PostgreSQL that all of its servers share: --database postgresql+psycopg://…")
-    database = Database(address, schema=f"roundhouse_fleet_{fleet}")
+    database = Database(address, schema=schema_of(fleet))
     try:
         database.make_schema()
         upgrade(database, MIGRATIONS, VERSION_TABLE)

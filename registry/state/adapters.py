@@ -19,9 +19,10 @@ from registry.records import (
     RouterVersion,
     Version,
 )
+from registry.state.access import TableAccess
 from registry.state.tables import ADAPTERS, DIGESTS, ROUTERS
 from registry.state.versions import Rows, VersionTable, check_alias
-from registry.storage.database import Database, inserting
+from registry.storage.database import inserting
 
 
 class AdapterTable(VersionTable[AdapterKey, Adapter]):
@@ -34,8 +35,8 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
     | delete         | NotFound        | Conflict while aliased or pinned, unless `force`                    |
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time, *, alone: bool = True) -> None:
-        super().__init__(database, ADAPTERS, clock, alone=alone)
+    def __init__(self, access: TableAccess, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(access, ADAPTERS, clock)
 
     def _key(self, row: Sequence[Any]) -> AdapterKey:
         return AdapterKey(*row)
@@ -71,6 +72,8 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
             raise BadRequest("A digest is 'sha256:' and 64 hex digits.", param="digest")
         with self._write() as db:
             row_id = self._id(db, key)
+            if row_id is None:
+                self._access.check_free(db, key.name, "an adapter's name")
             is_new = row_id is None or self._one(db, key).current.digest != new.digest
             if is_new:
                 db.execute(inserting(db, DIGESTS).values(digest=new.digest, bytes=new.bytes).on_conflict_do_nothing())
@@ -156,8 +159,9 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
     # --- garbage ---------------------------------------------------------------------------------------------------
     def garbage(self, on_disk: Iterable[str] = ()) -> tuple[str, ...]:
         """Digests without a version, registered once or only in `on_disk`."""
-        with self._database.read() as db:
-            used = set(db.execute(sa.select(ADAPTERS.versions.c.digest).distinct()).scalars())
+        with self._access.database.read() as db:
+            used = set(self.reserved)
+            used |= set(db.execute(sa.select(ADAPTERS.versions.c.digest).distinct()).scalars())
             registered = set(db.execute(sa.select(DIGESTS.c.digest)).scalars())
         return tuple(sorted((registered | set(on_disk)) - used))
 
@@ -167,7 +171,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
         The caller holds its store's lock until the files are gone, so that no registration comes between.
         """
         versions = ADAPTERS.versions
-        with self._database.write() as db:
+        with self._access.database.write() as db:
             if db.execute(sa.select(versions.c.number).where(versions.c.digest == digest).limit(1)).first():
                 return False
             db.execute(sa.delete(DIGESTS).where(DIGESTS.c.digest == digest))
@@ -177,8 +181,8 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
 class RouterTable(VersionTable[RouterKey, RouterRecord]):
     """Routers. Their content lies in files that `routing.routers.content` keeps."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time, *, alone: bool = True) -> None:
-        super().__init__(database, ROUTERS, clock, alone=alone)
+    def __init__(self, access: TableAccess, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(access, ROUTERS, clock)
 
     def _key(self, row: Sequence[Any]) -> RouterKey:
         return RouterKey(*row)
@@ -196,7 +200,10 @@ class RouterTable(VersionTable[RouterKey, RouterRecord]):
         if alias is not None:
             check_alias(alias)
         with self._write() as db:
-            is_new = self._id(db, key) is None or self._one(db, key).current.digest != digest
+            row_id = self._id(db, key)
+            if row_id is None:
+                self._access.check_free(db, key.name, "a router's name")
+            is_new = row_id is None or self._one(db, key).current.digest != digest
             if is_new:
                 self._add_version(db, key, {"digest": digest, "bytes": size, "source": source})
             if alias is not None:

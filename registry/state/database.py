@@ -5,19 +5,23 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import sqlalchemy as sa
 
 from registry.errors import Conflict, NotFound
+from registry.state.access import TableAccess
 from registry.state.adapters import AdapterTable, RouterTable
 from registry.state.formats import bring_up
 from registry.state.models import ModelTable
-from registry.state.tables import COUNTED, METADATA, VERSION_TABLE
+from registry.state.tables import ADAPTERS, COUNTED, METADATA, ROUTERS, VERSION_TABLE, VersionTables
 from registry.storage.database import SQLITE, Database, url_of
 from registry.storage.files import FILE as SERVER_ID
 from registry.storage.files import make_private, make_private_file, server_id
 from registry.storage.migration import alone, newer, newest, revision, upgrade
+
+if TYPE_CHECKING:  # a server without a fleet shares no names
+    from registry.state.shared.opening import SharedTables
 
 FILE = "state.db"
 REMOTE_MARK = "elsewhere"
@@ -125,20 +129,53 @@ class State:
         *,
         url: str | None = None,
         read_only: bool = False,
+        shared: "SharedTables | None" = None,
     ) -> None:
-        """Raises Conflict, Unavailable, BadRequest; with `read_only` also NotFound."""
+        """Raises Conflict, Unavailable, BadRequest; with `read_only` also NotFound.
+
+        shared: where servers share names: their tables are closed with this.
+        """
         self.path = directory / FILE
         self._database = look(directory, url) if read_only else open_state(directory, url)
         self._database.set_timeouts()
-        self.adapters = AdapterTable(self._database, clock, alone=not read_only)
-        self.routers = RouterTable(self._database, clock, alone=not read_only)
-        self.models = ModelTable(self._database, clock, alone=not read_only)
-        for read in (self.adapters.all, self.routers.all, self.models.pins):  # later reads come from memory
-            read()
+        own = TableAccess(self._database, alone=not read_only)
+        names = own if shared is None else TableAccess(shared.database, revision=shared.revision)
+        self._names = names
+        self.adapters, self.routers = AdapterTable(names, clock), RouterTable(names, clock)
+        self.models = ModelTable(own, clock, names)
+        if shared is not None:
+            self.refresh()
+            self.adapters.reserved, self.routers.reserved = map(self._digests, (ADAPTERS, ROUTERS))
+        for read in (self.adapters.all, self.routers.all, self.models.pins, self.models.aliases):
+            read()  # later reads come from memory
+
+    def refresh(self) -> bool:
+        """Read shared names anew, all of one moment, if another server has changed any.
+
+        Raises Conflict where the database was set back, Unavailable.
+        """
+        revision = self._names.revision
+        if revision is None:
+            return False
+        with self._names.read() as db:
+            number = revision.read(db)
+            if number == revision.known:
+                return False
+            for replace in [load(db) for load in (self.adapters.reload, self.routers.reload, self.models.reload)]:
+                replace()
+            revision.known = number
+        return True
+
+    def _digests(self, tables: VersionTables) -> frozenset[str]:
+        """Of the server's own names, which are out of use while it shares others: their files stay."""
+        with self._database.read() as db:
+            return frozenset(db.execute(sa.select(tables.versions.c.digest).distinct()).scalars())
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""
         self._database.close()
+        if self._names.database is not self._database:
+            self._names.database.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,10 +1,8 @@
 """Models in the state: pins, aliases of run time, and costs of loads."""
 
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,8 +10,9 @@ import sqlalchemy as sa
 from registry import learning
 from registry.errors import NotFound
 from registry.records import LoadKey, LoadMeasurement, SleepMeasurement
+from registry.state.access import TableAccess
 from registry.state.tables import LOADS, MODEL_ALIASES, MODEL_PINS, SLEEPS
-from registry.storage.database import Database, put
+from registry.storage.database import put
 
 NEWEST = 0.3
 """Weight of the newest load in the running mean of its seconds: three loads later a change of disk has been learnt."""
@@ -25,24 +24,27 @@ class ModelTable:
     What waits for the database, and so is called in threads: everything but `pins` and `aliases`.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time, *, alone: bool = True) -> None:
-        """`alone` says that no other process writes."""
-        self._database = database
-        self._clock = clock
-        self._alone, self._writing = alone, threading.Lock()
-        self._cache: tuple[dict[str, bool], dict[str, str]] | None = None
-        """Pins and aliases."""
+    def __init__(
+        self, own: TableAccess, clock: Callable[[], float] = time.time, shared: TableAccess | None = None
+    ) -> None:
+        """own: of pins and figures; shared: of aliases, where servers share them."""
+        self._own, self._shared, self._clock = own, shared or own, clock
+        self._pins: dict[str, bool] | None = None
+        self._aliases: dict[str, str] | None = None
 
     def pins(self) -> dict[str, bool]:
         """Model id to pinned or not; unlisted: as the recipe says.
 
         Only the first call asks the database.
         """
-        return dict(self._read()[0])
+        if self._pins is None or not self._own.alone:
+            with self._own.read() as db:
+                self._pins = _pins(db)
+        return dict(self._pins)
 
     def set_pin(self, model: str, pinned: bool | None) -> None:
         """None: as the recipe says, again."""
-        with self._write() as db:
+        with self._own.change(self._reload_pins) as db:
             if pinned is None:
                 db.execute(sa.delete(MODEL_PINS).where(MODEL_PINS.c.model == model))
             else:
@@ -53,40 +55,50 @@ class ModelTable:
 
         As `pins`.
         """
-        return dict(self._read()[1])
+        if self._aliases is None or not self._shared.alone:
+            with self._shared.read() as db:
+                self._aliases = _aliases(db)
+        return dict(self._aliases)
+
+    @property
+    def shares_aliases(self) -> bool:
+        """Whether other servers have the same aliases."""
+        return self._shared is not self._own
 
     def set_alias(self, alias: str, model: str) -> None:
         """Point `alias` to `model`, whatever it pointed to before."""
-        with self._write() as db:
+        with self._shared.change(self.reload) as db:
+            self._shared.check_free(db, alias, "a model's alias")
             put(db, MODEL_ALIASES, {"alias": alias, "model": model})
 
     def remove_alias(self, alias: str) -> None:
         """NotFound (alias_not_found): there is none. Recipes' aliases are not here."""
-        with self._write() as db:
+        with self._shared.change(self.reload) as db:
             if not db.execute(sa.delete(MODEL_ALIASES).where(MODEL_ALIASES.c.alias == alias)).rowcount:
                 raise NotFound(f"There is no model alias '{alias}' that was made at run time.", code="alias_not_found")
 
-    def _read(self) -> tuple[dict[str, bool], dict[str, str]]:
-        if self._cache is None or not self._alone:
-            with self._writing, self._database.read() as db:
-                self._cache = _choices(db)
-        return self._cache
+    def reload(self, db: sa.Connection) -> Callable[[], None]:
+        """`registry.state.access.Load` of aliases."""
+        aliases = _aliases(db)
 
-    @contextmanager
-    def _write(self) -> Iterator[sa.Connection]:
-        """A transaction on pins and aliases that survives a loss of power."""
-        with self._writing:
-            with self._database.write() as db:
-                yield db
-                content = _choices(db)
-            self._cache = content
-        self._database.sync()
+        def replace() -> None:
+            self._aliases = aliases
+
+        return replace
+
+    def _reload_pins(self, db: sa.Connection) -> Callable[[], None]:
+        pins = _pins(db)
+
+        def replace() -> None:
+            self._pins = pins
+
+        return replace
 
     def record_load(
         self, key: LoadKey, resident_bytes: int, seconds: Mapping[str, float], host_bytes: int | None = None
     ) -> LoadMeasurement:
         """Add a finished load. `seconds` by phase. No `host_bytes`: as before."""
-        with self._database.write() as db:
+        with self._own.database.write() as db:
             old = self._measured(db, key)
             row = {
                 "resident": learning.after_load(old.resident_bytes if old else 0, resident_bytes),
@@ -102,13 +114,13 @@ class ModelTable:
 
     def record_margin(self, key: LoadKey, margin_bytes: int) -> None:
         """Record bytes beyond those after the load. Does nothing without a load."""
-        with self._database.write() as db:
+        with self._own.database.write() as db:
             now = self._clock()
             db.execute(sa.update(LOADS).where(*_of(LOADS, key)).values(margin=margin_bytes, margin_seen=now))
 
     def measured(self, key: LoadKey) -> LoadMeasurement | None:
         """What such loads have cost; None before the first."""
-        with self._database.read() as db:
+        with self._own.database.read() as db:
             return self._measured(db, key)
 
     def _measured(self, db: sa.Connection, key: LoadKey) -> LoadMeasurement | None:
@@ -121,7 +133,7 @@ class ModelTable:
 
     def forget(self, model: str) -> None:
         """All figures of its loads and sleeps: the next plans are made with estimates."""
-        with self._database.write() as db:
+        with self._own.database.write() as db:
             for table in (LOADS, SLEEPS):
                 db.execute(sa.delete(table).where(table.c.model == model))
 
@@ -129,7 +141,7 @@ class ModelTable:
         self, key: LoadKey, device_bytes: int, host_bytes: int, seconds: float, *, first: bool = False
     ) -> None:
         """Add a finished sleep: bytes and seconds; `first`: in its process."""
-        with self._database.write() as db:
+        with self._own.database.write() as db:
             old = self._slept(db, key)
             row = {
                 "bytes": device_bytes,
@@ -142,7 +154,7 @@ class ModelTable:
 
     def record_wake(self, key: LoadKey, seconds: float) -> None:
         """Add the wake that ended a recorded sleep."""
-        with self._database.write() as db:
+        with self._own.database.write() as db:
             old = self._slept(db, key)
             if old is not None:
                 mean = json.dumps(_mean(old.seconds, {"wake": seconds}))
@@ -150,7 +162,7 @@ class ModelTable:
 
     def slept(self, key: LoadKey) -> SleepMeasurement | None:
         """What such sleeps have cost; None before the first."""
-        with self._database.read() as db:
+        with self._own.database.read() as db:
             return self._slept(db, key)
 
     def _slept(self, db: sa.Connection, key: LoadKey) -> SleepMeasurement | None:
@@ -160,10 +172,14 @@ class ModelTable:
         return SleepMeasurement(row["bytes"], row["host"], json.loads(row["seconds"]), row["count"], row["updated"])
 
 
-def _choices(db: sa.Connection) -> tuple[dict[str, bool], dict[str, str]]:
-    pins = db.execute(sa.select(MODEL_PINS).order_by(MODEL_PINS.c.model))
-    aliases = db.execute(sa.select(MODEL_ALIASES).order_by(MODEL_ALIASES.c.alias))
-    return {row.model: bool(row.pinned) for row in pins}, {row.alias: row.model for row in aliases}
+def _pins(db: sa.Connection) -> dict[str, bool]:
+    rows = db.execute(sa.select(MODEL_PINS).order_by(MODEL_PINS.c.model))
+    return {row.model: bool(row.pinned) for row in rows}
+
+
+def _aliases(db: sa.Connection) -> dict[str, str]:
+    rows = db.execute(sa.select(MODEL_ALIASES).order_by(MODEL_ALIASES.c.alias))
+    return {row.alias: row.model for row in rows}
 
 
 def _of(table: sa.Table, key: LoadKey) -> list[sa.ColumnElement[bool]]:

@@ -1,6 +1,5 @@
 """Versioned names with aliases and a way back: adapters and routers."""
 
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,8 +11,9 @@ import sqlalchemy as sa
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ALIAS, DIGEST_PREFIX, NAME_RULE, VERSION
 from registry.records import Versioned
+from registry.state.access import TableAccess
 from registry.state.tables import VersionTables
-from registry.storage.database import Database, inserting, put
+from registry.storage.database import inserting, put
 
 
 class NameKey(Protocol):
@@ -40,20 +40,13 @@ class VersionTable(ABC, Generic[K, R]):
     | remove_alias | NotFound     | the alias is gone; NotFound when there is none                        |
     """
 
-    def __init__(
-        self,
-        database: Database,
-        tables: VersionTables,
-        clock: Callable[[], float] = time.time,
-        *,
-        alone: bool = True,
-    ) -> None:
-        """`alone` says that no other process writes."""
-        self._database, self._tables, self._clock, self._alone = database, tables, clock, alone
-        self._writing = threading.Lock()
+    def __init__(self, access: TableAccess, tables: VersionTables, clock: Callable[[], float] = time.time) -> None:
+        self._access, self._tables, self._clock = access, tables, clock
         self._queries = _Queries(tables)
         self._cache: tuple[tuple[R, ...], frozenset[K]] | None = None
         """All records, and every name ever given."""
+        self.reserved: frozenset[str] = frozenset()
+        """Digests whose files stay though no version here has them."""
 
     # --- what a kind defines ---------------------------------------------------------------------------------------
     @abstractmethod
@@ -84,10 +77,19 @@ class VersionTable(ABC, Generic[K, R]):
         return self._read()[1]
 
     def _read(self) -> tuple[tuple[R, ...], frozenset[K]]:
-        if self._cache is None or not self._alone:
-            with self._writing, self._database.read() as db:
+        if self._cache is None or not self._access.alone:
+            with self._access.read() as db:
                 self._cache = self._load(db)
         return self._cache
+
+    def reload(self, db: sa.Connection) -> Callable[[], None]:
+        """`registry.state.access.Load`."""
+        content = self._load(db)
+
+        def replace() -> None:
+            self._cache = content
+
+        return replace
 
     def _load(self, db: sa.Connection) -> tuple[tuple[R, ...], frozenset[K]]:
         names = db.execute(sa.select(*self._tables.numbers.primary_key))
@@ -121,12 +123,8 @@ class VersionTable(ABC, Generic[K, R]):
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
         """A transaction that survives a loss of power once it is committed."""
-        with self._writing:
-            with self._database.write() as db:
-                yield db
-                content = self._load(db)
-            self._cache = content
-        self._database.sync()
+        with self._access.change(self.reload) as db:
+            yield db
 
     @contextmanager
     def _change(self, key: K) -> Iterator[tuple[sa.Connection, R, int]]:

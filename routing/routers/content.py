@@ -15,7 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Self
 
+import msgspec
+
+from registry.base.json import NOT_JSON
 from registry.errors import Unavailable, Unfit
 from registry.recipes.router import RouterSpec, Rule, When, compiled
 from registry.storage.files import sync_folder
@@ -134,6 +138,11 @@ KINDS: tuple[Kind, ...] = ("intents", "complexity")
 _DEFINITION = "router.json"
 
 
+class _PackedRouter(msgspec.Struct, frozen=True, array_like=True):
+    definition: bytes
+    models: list[tuple[Kind, bytes]]
+
+
 @dataclass(frozen=True, slots=True)
 class RouterContent:
     """A router's content, without where it came from: no `source`, no `version`."""
@@ -160,6 +169,22 @@ class RouterContent:
 
     def with_model(self, kind: Kind, data: bytes) -> "RouterContent":
         return RouterContent(self.spec, tuple({**dict(self.models), kind: data}.items()))
+
+    def packed(self) -> bytes:
+        """All of it, for another server."""
+        return msgspec.msgpack.encode(_PackedRouter(self.definition, list(self.models)))
+
+    @classmethod
+    def unpacked(cls, data: bytes, digest: str) -> Self:
+        """What another server has packed. Raises Unfit (wrong_copy) for anything but the content of the digest."""
+        try:
+            packed = msgspec.msgpack.decode(data, type=_PackedRouter)
+            content = cls(RouterSpec.model_validate_json(packed.definition), tuple(packed.models))
+        except (*NOT_JSON, ValueError) as error:
+            raise Unfit("This is no copy of the router: it cannot be read.", code="wrong_copy") from error
+        if content.digest != digest:
+            raise Unfit(f"This is no copy of the router: its digest is {content.digest}.", code="wrong_copy")
+        return content
 
     def router(self, tag: str) -> Router:
         """Ready to decide. Raises Unfit (bad_router_model)."""
@@ -230,6 +255,10 @@ class RouterContentStore:
             problem = f"The router's files in {folder} were changed. Remove the router, and add it again."
             raise Unfit(problem, code="bad_router_model")
         return content
+
+    def has(self, digest: str) -> bool:
+        """Whether there is a folder of it, readable or not."""
+        return self._folder(digest).is_dir()
 
     def tidy(self, used: Iterable[str]) -> None:
         """Remove what no version refers to, and what a killed server had not finished."""

@@ -1,7 +1,9 @@
 """Use cases of adapters, for HTTP and the start: register, remove, alias, pin."""
 
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -9,12 +11,13 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec.structs import replace as replaced
 
+from adapters.content.copies import CopyReader
 from adapters.service import AdapterService
 from adapters.types import AdapterSource, Base, CheckedAdapter, ComposedAdapter, NamedSource, PublicHubSource
 from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import HubSource
-from registry.records import Adapter, AdapterKey, Probe
+from registry.records import Adapter, AdapterKey, Probe, Version
 from registry.state.versions import VersionChange
 from runtime.gateway.local.backend import reference
 from runtime.gateway.names import Names
@@ -68,6 +71,8 @@ class Adapters:
         self._storage = storage or StorageLimiter()
         self._pinned = WeakKeyDictionary[ModelQueue, set[str]]()
         """Digests that each queue holds in its places."""
+        self.copied: Callable[[Version], Awaitable[None]] | None = None
+        """Returns once another server of the fleet has a registered version's files; None: there is no fleet."""
         self._faults: dict[str, dict[str, str]] = {}
         """Refused adapters by model, of the recipes as they were read last."""
 
@@ -78,6 +83,14 @@ class Adapters:
         return {f"{model}:{name}": why for model, faults in served.items() for name, why in faults.items()}
 
     # --- look up ----------------------------------------------------------------------------------------------------
+    def is_stored(self, digest: str) -> bool:
+        """Whether its files are here; another server of a fleet may have registered it."""
+        return digest in self._service.stored_digests
+
+    async def open_copy(self, digest: str) -> CopyReader:
+        """The files of an adapter, for another server of the fleet. Raises NotFound."""
+        return await self._service.open_copy(digest)
+
     @property
     def incoming(self) -> Path:
         """Where archives are put that are about to be registered."""
@@ -188,7 +201,10 @@ class Adapters:
             accept=accept,
             trusted=_may_template(source, caller),
         )
-        return Registration(self._changed(done.adapter, caller), done.version.tag, done.created, warnings)
+        view = self._changed(done.adapter, caller)
+        if self.copied is not None:
+            await self.copied(done.version)
+        return Registration(view, done.version.tag, done.created, warnings)
 
     def _check_owner(self, checked: CheckedAdapter, source: AdapterSource, base: str, team: str) -> None:
         """Raises Forbidden (upload_needed) for unshared content that other teams own.
@@ -212,14 +228,20 @@ class Adapters:
         self._faults[recipe.id] = refused
         for declared in recipe.adapters:
             key = AdapterKey(recipe.id, declared.name)
-            if any(a.key == key for a in self._service.list(recipe.id)):
+            current = next((one.current for one in self._service.list(recipe.id) if one.key == key), None)
+            if current is not None and (self.copied is None or self.is_stored(current.digest)):
                 continue
             try:
                 base = self._checked_base(self._residency.get(recipe.id), key)
-                done = await self._service.register(declared.name, base, declared.source, shared=True, trusted=True)
+                accept = partial(_check_same, current)
+                done = await self._service.register(
+                    declared.name, base, declared.source, shared=True, trusted=True, accept=accept
+                )
                 if declared.pin:
                     self._apply_pins(recipe.id, replace(done.adapter, pinned=True))
                     await self._service.pin(key, True)
+            except _OtherContentError:
+                continue  # its files come from another server of the fleet
             except Exception as error:  # whatever it is: the others are registered, and the server gets ready
                 message = error.message if isinstance(error, RoundhouseError) else f"{type(error).__name__}: {error}"
                 faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
@@ -296,6 +318,17 @@ class Adapters:
         self._apply_pins(adapter.key.base)
         return self._view(adapter, caller)
 
+    async def follow(self) -> None:
+        """Another server of the fleet has changed names, or copied files: places, pins and files follow."""
+        gone = self._service.unused()
+        for base, entry in self._residency.entries.items():
+            for digest in gone:
+                for one in entry.replicas:
+                    one.queue.forget_adapter(digest)
+            self._apply_pins(base)
+        if gone:
+            await self._service.collect()
+
     def _apply_pins(self, base: str, changed: Adapter | None = None) -> None:
         """Pin exactly the current versions of a base's pinned adapters.
 
@@ -319,6 +352,8 @@ class Adapters:
         for digest, one in pinned.items():
             if digest in pins and one is not changed:
                 continue
+            if self.copied is not None and not self.is_stored(digest):
+                continue  # its files are on their way
             try:
                 queue.pin_adapter(reference(self._service.stored(one.current)))
             except Conflict as error:
@@ -327,6 +362,15 @@ class Adapters:
                 log.error("a pinned adapter is not held", extra={"adapter": one.key.name, "cause": error.message})
             else:
                 pins.add(digest)
+
+
+class _OtherContentError(Exception):
+    """The fleet has another version of a recipe's adapter."""
+
+
+def _check_same(current: Version | None, checked: CheckedAdapter) -> None:
+    if current is not None and current.digest != checked.digest:
+        raise _OtherContentError
 
 
 def _may_template(source: AdapterSource, caller: Caller) -> bool:

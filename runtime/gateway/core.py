@@ -161,7 +161,8 @@ class Gateway:
             own = (backend for backend in self._backends.values() if backend.relay is None)
             target = next((found for one in own if (found := one.resolve(reference, request.context.caller))), None)
         digest = "" if target is None or target.version is None else target.version.digest
-        if target is None or (target.revision, digest) != (hop.revision, hop.digest):
+        is_stored = not digest or self.services.adapters.is_stored(digest)
+        if target is None or not is_stored or (target.revision, digest) != (hop.revision, hop.digest):
             weights = f"revision {hop.revision}" + (f" with adapter {hop.digest}" if hop.digest else "")
             raise Misdirected(f"This server does not have {quoted(hop.model)} in {weights}.")
         if request.context.source == BATCH:

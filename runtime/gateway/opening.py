@@ -73,10 +73,9 @@ from tenants.responses.store import ResponseStore
 from tenants.watch import Administration, KeyWatch
 
 if TYPE_CHECKING:  # a server without keys loads no database, one without a fleet nothing of it
-    from fleet.membership.members import MemberTable
     from fleet.shared_limits import SharedLimits
     from registry.storage.database import Database
-    from runtime.gateway.peers.opening import FleetParts
+    from runtime.gateway.peers.opening import FleetParts, FleetTables
     from tenants.sign_in.flow import SignIn
 
 log = logging.getLogger("roundhouse.gateway")
@@ -142,11 +141,12 @@ class _Rooms:
         settings, documents, device, metrics = self.settings, self.documents, self.device, self.metrics
         for note in retired_keys(documents):
             log.warning(note)
-        members = await self._members()
+        tables = await self._fleet_tables()
         await self.keys.start()
         if settings.store_responses or settings.oidc is not None:
             await self.keys.tables()
-        self.state = state = await asyncio.to_thread(State, settings.data_dir, url=settings.database)
+        shared = None if tables is None else tables.names
+        self.state = state = await asyncio.to_thread(State, settings.data_dir, url=settings.database, shared=shared)
         shelf = RecipeStore(settings.data_dir / "recipes")
         await asyncio.to_thread(shelf.tidy)
         added = await asyncio.to_thread(shelf.read)
@@ -154,7 +154,7 @@ class _Rooms:
         self.names = names = Names(arranged.recipes, state)
         for fault in (*added.faults, *arranged.notes):
             log.error("a recipe is left out", extra={"cause": fault})
-        for note in names.catalog.notes:
+        for note in names.catalog.notes if shared is None else ():  # in a fleet others may have the models
             log.warning(note)
         self.service = AdapterService(
             settings.data_dir, state, leased=self._is_leased, bounds=settings.bounds, reserve=self.reserve
@@ -192,12 +192,14 @@ class _Rooms:
         self.routers = RouterStore(settings.data_dir / "routers", state, names, settings.bounds)
         self.provider_store = ProviderStore(settings.data_dir / "providers", names, self.providers, documents.providers)
         await asyncio.to_thread(self.provider_store.open)
-        if members is not None:
-            from runtime.gateway.peers.opening import open_fleet, share
+        if tables is not None:
+            from runtime.gateway.peers.opening import OwnParts, open_fleet, share
 
-            self.fleet = open_fleet(settings, members, names, self.models, self.residency, device)
+            own = OwnParts(names, self.models, self.residency, device, state, self.service, self.adapters, self.routers)
+            self.fleet = open_fleet(settings, tables, own)
             if self.shared_limits is not None:
-                share(self.fleet.fleet, members.database, self.shared_limits, self.console, self.keys, self.ledger)
+                database = tables.members.database
+                share(self.fleet.fleet, database, self.shared_limits, self.console, self.keys, self.ledger)
         self.reloader = RecipeReloader(self.model_set, settings.recipes, self.routers.open, self.provider_store.serve)
 
     def gateway(self) -> Gateway:
@@ -271,6 +273,8 @@ class _Rooms:
         self.metrics.ledger_journalled.set_function(lambda: self.ledger.journalled)
         await self.batches.open()
         await self.service.start()
+        if self.fleet is not None:
+            self.fleet.shared.start()
         self.pool.start()
 
     async def begin(self, gateway: Gateway) -> None:
@@ -292,19 +296,20 @@ class _Rooms:
         if self.settings.prewarm:
             await keep_warm(self.pool, self.residency.table, self.device)
 
-    async def _members(self) -> "MemberTable | None":
-        """The fleet's members; None: there is no fleet."""
+    async def _fleet_tables(self) -> "FleetTables | None":
+        """What the fleet's servers share; None: there is no fleet."""
         if self.settings.fleet is None:
             return None
-        from runtime.gateway.peers.opening import members_of
+        from runtime.gateway.peers.opening import tables_of
 
         await self.keys.tables()  # the pepper is one for all: who has another one learns it here
-        return await asyncio.to_thread(members_of, self.settings)
+        return await asyncio.to_thread(tables_of, self.settings)
 
     async def close(self) -> None:
         if self.shared_limits is not None:
             await self.shared_limits.close()
         if self.fleet is not None:
+            await self.fleet.shared.close()
             await self.fleet.fleet.close()
         await self.batches.close()
         await self.responses.close()

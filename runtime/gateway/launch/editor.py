@@ -181,7 +181,7 @@ class Editor:
         models.set_pin(model, None)
         models.forget(model)
         for alias, target in models.aliases().items():
-            if target == model:
+            if target == model and not models.shares_aliases:
                 models.remove_alias(alias)
 
     # --- show -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ connection.py  connections to other servers, with TLS and bounds on every silenc
 hop.py         what is told of a request beside the client's bytes
 following.py   reads the reports of each node
 reporting.py   makes this node's own reports
-names.py       what nodes have, by name: models, adapters, aliases
+names.py       what nodes have: models, and files of adapters
+sharing.py     brings changes of shared names to this server
+pulling.py     copies files that this server lacks
 
 Nothing here is imported by a server that belongs to no fleet.
 """

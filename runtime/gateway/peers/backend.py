@@ -1,6 +1,7 @@
 """Models of other nodes: which node answers, and the attempt there.
 
  1. The name means something here               another backend's target
+    and the files of its adapter are here
  2. It means something on a node                that node's weights, by revision and digest
  3. Nobody has it                               here or, on a front, an error that lists what there is
 
@@ -9,7 +10,7 @@ passed on to the client.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import blake2b
 
@@ -39,12 +40,21 @@ class PeerBackend:
 
     Args:
         own: names of this server; None: a front, which has none.
+        is_stored: whether this server has the files of an adapter.
     """
 
     name = NAME
 
-    def __init__(self, own: Names | None, peers: PeerNames, reports: ReportTable, client: PeerClient) -> None:
+    def __init__(
+        self,
+        own: Names | None,
+        peers: PeerNames,
+        reports: ReportTable,
+        client: PeerClient,
+        is_stored: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self._own, self._peers, self._reports, self._client = own, peers, reports, client
+        self._is_stored = is_stored
         self.retry = self.relay = self
 
     # --- names ------------------------------------------------------------------------------------------------------
@@ -73,14 +83,18 @@ class PeerBackend:
         )
 
     def _is_here(self, own: Names, model_ref: ModelRef, caller: Caller) -> bool:
-        """Whether the name means anything on this server, if only an error."""
+        """Whether the name means anything on this server, if only an error.
+
+        The files of an adapter may not have come yet: then it is on the nodes that have them, if there are any.
+        """
         try:
-            own.resolve(model_ref, caller)
+            _, resolved = own.resolve(model_ref, caller)
         except NotFound:
             return False
         except RoundhouseError:
             return True
-        return True
+        digest = None if resolved.version is None else resolved.version.digest
+        return digest is None or self._is_stored(digest) or not self._peers.nodes_storing(digest)
 
     # --- states -----------------------------------------------------------------------------------------------------
     def load_progress(self, target: Target) -> LoadProgress | None:

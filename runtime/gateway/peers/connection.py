@@ -43,6 +43,7 @@ REQUEST_DROPPED = frozenset((
     b"x-api-key", b"api-key", b"proxy-authorization", b"x-request-id", HEADER.encode(),
 ))  # fmt: skip
 """Headers of the connection; keys, since the node knows the key by its id; what pages send."""
+Body = bytes | AsyncIterator[bytes] | None
 FORM_DROPPED = frozenset((b"content-type",))
 """Of a form, which is written anew."""
 
@@ -114,18 +115,51 @@ class PeerClient:
 
         Raises NodeFailed.
         """
-        url = URL(f"{address}{path}{'?' + message.query if message.query else ''}", encoded=True)
+        path += f"?{message.query}" if message.query else ""
         is_form = isinstance(message.body, UploadedForm)
         passed = _passed(headers, REQUEST_DROPPED | FORM_DROPPED if is_form else REQUEST_DROPPED)
-        passed += [(HEADER, context), ("x-request-id", request_id)]
         body = message.body if isinstance(message.body, bytes) else _form(message.body)
+        async with self._exchange("POST", node, address, path, body, passed, context, request_id) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def exchange(
+        self,
+        method: str,
+        node: str,
+        address: str,
+        path: str,
+        body: Body,
+        headers: Sequence[tuple[bytes, bytes]],
+        context: str,
+        request_id: str,
+    ) -> AsyncIterator[PeerAnswer]:
+        """As `send`, by any method, with a body that may still be on its way. Raises NodeFailed."""
+        passed = _passed(headers, REQUEST_DROPPED)
+        async with self._exchange(method, node, address, path, body, passed, context, request_id) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def _exchange(
+        self,
+        method: str,
+        node: str,
+        address: str,
+        path: str,
+        body: Body | aiohttp.FormData,
+        headers: Sequence[tuple[str, str]],
+        context: str,
+        request_id: str,
+    ) -> AsyncIterator[PeerAnswer]:
+        url = URL(f"{address}{path}", encoded=True)
+        passed = [*headers, (HEADER, context), ("x-request-id", request_id)]
         beginning = self._beginning.setdefault(node, set())
         limit = asyncio.timeout(None)
         try:
             async with limit:
                 beginning.add(limit)
-                response = await self._session.post(
-                    url, data=body, headers=passed, allow_redirects=False, server_hostname=node
+                response = await self._session.request(
+                    method, url, data=body, headers=passed, allow_redirects=False, server_hostname=node
                 )
         except TimeoutError as error:
             raise broken(node, error, again=True) from None
@@ -145,7 +179,7 @@ class PeerClient:
 
     @asynccontextmanager
     async def follow(self, node: str, address: str, path: str, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Read a stream that never ends. silence: seconds until it counts as broken. Raises NodeFailed."""
+        """Read a stream. silence: seconds until it counts as broken. Raises NodeFailed."""
         timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=silence)
         try:
             async with self._session.get(

@@ -64,27 +64,38 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def of(cls, context: RequestContext, target: Target, attempt: int) -> Self:
         """A request on its way to a target."""
-        caller, version = context.caller, target.version
+        version = target.version
         route = None
         if target.routed is not None:
             decision = target.routed.decision
             route = HopRoute(target.routed.router, decision.target, decision.reason, decision.score, decision.previous)
-        return cls(
-            id=context.id,
+        return msgspec.structs.replace(
+            cls.of_change(context),
             model=target.model,
             revision=target.revision,
             requested=target.requested[:512],
+            adapter=target.adapter or "",
+            digest="" if version is None else version.digest,
+            attempt=attempt,
+            route=route,
+        )
+
+    @classmethod
+    def of_change(cls, context: RequestContext) -> Self:
+        """A request that names no weights, but changes what names mean."""
+        caller = context.caller
+        return cls(
+            id=context.id,
+            model="",
+            revision="",
+            requested="",
             service_class=context.service_class,
             source=context.source,
             team=caller.team,
             key=caller.key or "",
             is_visitor=caller is VISITOR,
-            adapter=target.adapter or "",
-            digest="" if version is None else version.digest,
-            attempt=attempt,
             left=_milliseconds(context.deadline),
             first_left=_milliseconds(context.first_by),
-            route=route,
         )
 
     @property

@@ -1,32 +1,31 @@
-"""What nodes have, by name: their recipes, adapters and aliases, as one catalog.
+"""What nodes have: their recipes as one catalog, with the adapters and aliases that the fleet shares.
 
 | two nodes differ in          | what counts                                                                        |
 |------------------------------|------------------------------------------------------------------------------------|
 | a model's recipe or revision | the newest recipe version, then the revision of most nodes, then the first by name |
-| an adapter's versions        | the adapter whose current version is the newest                                    |
-| an alias                     | the first node by name                                                             |
+| the files of an adapter      | only nodes that have them get its requests                                         |
 
 A request goes only to a node that has exactly the weights that its name then means.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from pydantic import ValidationError
 
+from fleet.reports import Digest
 from registry.base.json import NOT_JSON
 from registry.files.context import Ability
 from registry.recipes.definition import Recipe
-from registry.records import Adapter, AdapterKey, RouterRecord
-from runtime.gateway.names import Names
+from runtime.gateway.names import Names, NameState
 from runtime.gateway.views.values import ModelView
 
 log = logging.getLogger("roundhouse.fleet")
-MAX_MODELS, MAX_ADAPTERS = 256, 10_000
+MAX_MODELS, MAX_FILES = 256, 100_000
 
 
 class NodeModel(msgspec.Struct, frozen=True):
@@ -38,12 +37,11 @@ class NodeModel(msgspec.Struct, frozen=True):
 
 
 class NodeNames(msgspec.Struct, frozen=True):
-    """All that a node has by name. Sent when it changes."""
+    """What a node has. Sent when it changes."""
 
     models: Annotated[tuple[NodeModel, ...], Meta(max_length=MAX_MODELS)]
-    aliases: dict[str, str]
-    """Given at run time: alias to model id."""
-    adapters: Annotated[tuple[Adapter, ...], Meta(max_length=MAX_ADAPTERS)]
+    digests: Annotated[tuple[Digest, ...], Meta(max_length=MAX_FILES)]
+    """Of adapters whose files it has."""
 
 
 _DECODER = msgspec.json.Decoder(NodeNames)
@@ -60,20 +58,22 @@ class PeerModel(msgspec.Struct, frozen=True):
 
 class _NodeEntry(msgspec.Struct, frozen=True):
     models: Mapping[str, PeerModel]
-    aliases: Mapping[str, str]
-    adapters: Mapping[AdapterKey, Adapter]
-    digests: frozenset[tuple[str, str]]
-    """Base and digest of each adapter's version."""
+    digests: frozenset[str]
 
 
 class PeerNames:
-    """`names` resolves; the rest tells which node has what. For one event loop."""
+    """`names` resolves; the rest tells which node has what. For one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        state: the names that the fleet shares. Call `names.refresh` when they have changed.
+    """
+
+    def __init__(self, state: NameState) -> None:
         self._nodes: dict[str, _NodeEntry] = {}
         self.models: Mapping[str, PeerModel] = {}
-        self._state = _PeerState()
-        self.names = Names((), self._state)
+        self.names = Names((), state)
+        self.on_change: Callable[[], None] = _nothing
+        """Called when a node has other models or files."""
 
     def take(self, node: str, data: bytes) -> bool:
         """A node's names, in the place of those before. False: they cannot be read."""
@@ -82,9 +82,7 @@ class PeerNames:
         except NOT_JSON as error:
             log.error("the names of a node cannot be read", extra={"node": node, "cause": str(error)})
             return False
-        adapters = {adapter.key: adapter for adapter in given.adapters}
-        digests = frozenset((key.base, version.digest) for key, one in adapters.items() for version in one.versions)
-        self._nodes[node] = _NodeEntry(_models(node, given.models), given.aliases, adapters, digests)
+        self._nodes[node] = _NodeEntry(_models(node, given.models), frozenset(given.digests))
         self._merge()
         return True
 
@@ -105,8 +103,24 @@ class PeerNames:
             for name, node in self._nodes.items()
             if (found := node.models.get(model)) is not None
             and found.revision == revision
-            and (digest is None or (model, digest) in node.digests)
+            and (digest is None or digest in node.digests)
         )
+
+    def nodes(self) -> list[str]:
+        """All nodes, those with the most models first."""
+        return sorted(self._nodes, key=lambda name: (-len(self._nodes[name].models), name))
+
+    def nodes_of(self, base: str) -> list[str]:
+        """The nodes that have this model in any revision, by name."""
+        return sorted(name for name, node in self._nodes.items() if base in node.models)
+
+    def has_files(self, node: str, digest: str) -> bool:
+        """Whether a node has the files of an adapter."""
+        return node in self._nodes and digest in self._nodes[node].digests
+
+    def nodes_storing(self, digest: str) -> list[str]:
+        """The nodes that have the files of an adapter, by name."""
+        return sorted(node for node in self._nodes if self.has_files(node, digest))
 
     def _merge(self) -> None:
         ordered = [self._nodes[name] for name in sorted(self._nodes)]
@@ -119,17 +133,10 @@ class PeerNames:
                 before = models.get(id_)
                 if before is None or _rank(counts, id_, one) > _rank(counts, id_, before):
                     models[id_] = one
-        adapters: dict[AdapterKey, Adapter] = {}
-        for node in ordered:
-            for key, adapter in node.adapters.items():
-                if key not in adapters or adapter.current.created > adapters[key].current.created:
-                    adapters[key] = adapter
-        aliases: dict[str, str] = {}
-        for node in reversed(ordered):
-            aliases.update(node.aliases)
-        self.models = models
-        self._state.set(adapters.values(), aliases)
-        self.names.serve([one.recipe for one in models.values()])
+        if models != self.models:
+            self.models = models
+            self.names.serve([one.recipe for one in models.values()])
+        self.on_change()
 
 
 def _rank(counts: Counter[tuple[str, int, str]], id_: str, one: PeerModel) -> tuple[int, int]:
@@ -149,37 +156,5 @@ def _models(node: str, given: Iterable[NodeModel]) -> Mapping[str, PeerModel]:
     return models
 
 
-class _PeerAdapters:
-    def __init__(self) -> None:
-        self.adapters: tuple[Adapter, ...] = ()
-
-    def all(self) -> Sequence[Adapter]:
-        return self.adapters
-
-    def ever(self) -> Sequence[AdapterKey]:
-        return [adapter.key for adapter in self.adapters]
-
-
-class _PeerAliases:
-    def __init__(self) -> None:
-        self.given: Mapping[str, str] = {}
-
-    def aliases(self) -> Mapping[str, str]:
-        return self.given
-
-
-class _PeerRouters:
-    """Routers are those of the server that the client reached."""
-
-    def all(self) -> Sequence[RouterRecord]:
-        return ()
-
-
-class _PeerState:
-    """`runtime.gateway.names.NameState` of the nodes together."""
-
-    def __init__(self) -> None:
-        self.adapters, self.models, self.routers = _PeerAdapters(), _PeerAliases(), _PeerRouters()
-
-    def set(self, adapters: Iterable[Adapter], aliases: Mapping[str, str]) -> None:
-        self.adapters.adapters, self.models.given = tuple(adapters), aliases
+def _nothing() -> None:
+    """Nobody waits for changes."""

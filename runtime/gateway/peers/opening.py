@@ -4,18 +4,22 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from adapters.service import AdapterService
 from console.sessions import SECONDS
 from console.state import Console
 from fleet.grants import BlockTable
-from fleet.membership.members import MemberTable, NewMember, open_members
+from fleet.membership.members import MemberTable, NewMember, open_members, schema_of
 from fleet.membership.sessions import SessionTable
 from fleet.shared_limits import SharedLimits
 from fleet.table import ReportTable
 from fleet.tls import FleetTls
+from registry.state.database import State
+from registry.state.shared.opening import SharedTables, open_shared
 from registry.storage.database import Database
 from registry.storage.files import server_id
 from runtime.config.device import Device
 from runtime.config.settings import Settings
+from runtime.gateway.adapters import Adapters
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.peers.backend import PeerBackend
@@ -24,8 +28,11 @@ from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.placing import NodeReplicas, Placer
 from runtime.gateway.peers.planning import FleetPlanning
+from runtime.gateway.peers.pulling import AdapterPuller, RouterPuller
 from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.peers.service import Fleet, new_member
+from runtime.gateway.peers.sharing import SharedNames
+from runtime.gateway.routing.store import RouterStore
 from runtime.residency.manager import NOT_RESIDENT, ResidencyManager
 from tenants.ledger.ledger import Ledger
 from tenants.watch import KeyWatch
@@ -37,30 +44,66 @@ log = logging.getLogger("roundhouse.fleet")
 class FleetParts:
     fleet: Fleet
     backend: PeerBackend
+    shared: SharedNames
 
 
-def open_fleet(
-    settings: Settings, members: MemberTable, own: Names, models: Models, residency: ResidencyManager, device: Device
-) -> FleetParts:
-    """On the event loop. own: the names of this server."""
+@dataclass(frozen=True, slots=True)
+class FleetTables:
+    """What the servers of a fleet have in common."""
+
+    members: MemberTable
+    names: SharedTables
+
+
+@dataclass(frozen=True, slots=True)
+class OwnParts:
+    """What a fleet has to know of this server."""
+
+    names: Names
+    models: Models
+    residency: ResidencyManager
+    device: Device
+    state: State
+    service: AdapterService
+    adapters: Adapters
+    routers: RouterStore
+
+
+def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetParts:
+    """On the event loop."""
     tls = FleetTls(settings.fleet_folder)
-    client, reports, names = PeerClient(tls), ReportTable(), PeerNames()
-    own_names = None if settings.front else own
+    client, reports, names = PeerClient(tls), ReportTable(), PeerNames(own.state)
+    own_names = None if settings.front else own.names
     member, cards = member_of(settings, tls), PeerCards(own_names, names)
+    members, is_front = tables.members, settings.front
     fleet = Fleet(settings.fleet or "", member, tls, members, client, reports, names, cards)
-    if settings.front:
+    if is_front:
         fleet.placer = Placer(member.name, members.desired, reports, lambda: names.by_node, None, None)
     else:
         reporter = fleet.reporter = Reporter(
-            member.name, member.address, own, models, residency, device,
-            lambda: fleet.is_draining, lambda: fleet.is_leaving, lambda: fleet.certificate_seconds,
+            member.name, member.address, own.names, own.models, own.residency, own.device,
+            lambda: own.service.stored_digests, lambda: fleet.is_draining, lambda: fleet.is_leaving,
+            lambda: fleet.certificate_seconds,
         )  # fmt: skip
         fleet.placer = Placer(
             member.name, members.desired, reports, lambda: {**names.by_node, member.name: reporter.models()},
-            reporter.report, _replicas(residency),
+            reporter.report, _replicas(own.residency),
         )  # fmt: skip
     fleet.planning = FleetPlanning(fleet.placer, members.desired, own_names, names)
-    return FleetParts(fleet, PeerBackend(own_names, names, reports, client))
+    files = None if is_front else AdapterPuller(own.service, own.adapters, own.names, names, reports, client)
+    router_files = RouterPuller(own.routers, names, reports, client)
+    shared = SharedNames(tables.names, own.state, own.names, names, own.adapters, own.routers, files, router_files)
+    return FleetParts(fleet, PeerBackend(own_names, names, reports, client, own.adapters.is_stored), shared)
+
+
+def tables_of(settings: Settings) -> FleetTables:
+    """Blocks. Raises as `open_members`."""
+    members = members_of(settings)
+    try:
+        return FleetTables(members, open_shared(settings.database or "", schema_of(settings.fleet or "")))
+    except BaseException:
+        members.close()
+        raise
 
 
 def share(

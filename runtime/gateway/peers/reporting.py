@@ -12,7 +12,7 @@ from registry.files.context import abilities_of
 from runtime.config.device import Device
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
-from runtime.gateway.peers.names import NodeModel, NodeNames, PeerModel
+from runtime.gateway.peers.names import MAX_FILES, NodeModel, NodeNames, PeerModel
 from runtime.gateway.views.values import ModelView
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
@@ -38,6 +38,7 @@ class Reporter:
 
     Args:
         node: its name; address: URL of its port for the fleet.
+        stored: digests of adapters whose files it has; another object when they change.
         is_draining: whether new requests are to go to other nodes.
         is_leaving: whether the server stops: then the reports end.
         certificate_seconds: until its certificate ends.
@@ -51,13 +52,14 @@ class Reporter:
         models: Models,
         residency: ResidencyManager,
         device: Device,
+        stored: Callable[[], frozenset[str]],
         is_draining: Callable[[], bool],
         is_leaving: Callable[[], bool] = lambda: False,
         certificate_seconds: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node, self._address, self._names, self._models = node, address, names, models
-        self._residency, self._device, self._clock = residency, device, clock
+        self._residency, self._device, self._stored, self._clock = residency, device, stored, clock
         self._is_draining, self._is_leaving = is_draining, is_leaving
         self._certificate_seconds = certificate_seconds
         self._began, self._seq, self._version = clock(), 0, version("roundhouse")
@@ -81,8 +83,7 @@ class Reporter:
             await asyncio.sleep(LOOK_SECONDS)
 
     def names(self) -> bytes:
-        """What it has by name, as a line of JSON. Figures of use are left to reports."""
-        everything = self._names.everything
+        """What it has, as a line of JSON. Figures of use are left to reports."""
         models = tuple(
             NodeModel(
                 entry.recipe.model_dump(mode="json", exclude_defaults=True),
@@ -92,7 +93,7 @@ class Reporter:
             for view in self._models.views()
             if not (entry := self._residency.get(view.id)).recipe.is_former
         )
-        return msgspec.json.encode(NodeNames(models, dict(everything.aliases), everything.adapters()))
+        return msgspec.json.encode(NodeNames(models, tuple(sorted(self._stored())[:MAX_FILES])))
 
     def models(self) -> dict[str, PeerModel]:
         """Its models, as others see them."""
@@ -144,7 +145,7 @@ class Reporter:
     def _named(self) -> tuple[object, ...]:
         """What a change of makes other names. Cheap: objects that are replaced when they change."""
         entries = self._residency.entries.values()
-        return self._names.everything, tuple((one.recipe, one.revision, one.path, one.lead.state) for one in entries)
+        return self._stored(), tuple((one.recipe, one.revision, one.path, one.lead.state) for one in entries)
 
     def _state(self) -> tuple[object, ...]:
         """What a change of is reported at once."""

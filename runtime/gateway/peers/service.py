@@ -14,7 +14,7 @@ import asyncio
 import datetime
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from importlib.metadata import version
 
 from fleet.membership.members import (
@@ -32,13 +32,14 @@ from fleet.table import REPORT_SECONDS, ReportTable
 from fleet.tls import FleetTls
 from registry.errors import Conflict, NotFound, RoundhouseError, Unavailable
 from runtime.gateway.peers.cards import PeerCards
-from runtime.gateway.peers.connection import PeerClient
+from runtime.gateway.peers.connection import Body, PeerAnswer, PeerClient
 from runtime.gateway.peers.following import Follower
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.placing import Placer
 from runtime.gateway.peers.planning import FleetPlanning
 from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.views.fleet import FleetDeviceView, FleetMemberView, FleetReplicaView, FleetView
+from tenants.caller import Caller
 
 log = logging.getLogger("roundhouse.fleet")
 SWEEP_SECONDS = 10.0
@@ -205,6 +206,44 @@ class Fleet:
         if self.reporter is None:
             raise NotFound("A front has nothing to report.", code="unknown_path")
         return self.reporter.events()
+
+    # --- changes of names, of fronts --------------------------------------------------------------------------------
+    def model_of(self, name: str, caller: Caller, *, is_adapter: bool) -> str:
+        """The model that a name means, or the base of the adapter. Raises NotFound, BadRequest (ambiguous)."""
+        catalog = self._names.names.managed_by(caller)
+        return catalog.adapter(name).key.base if is_adapter else catalog.model(name).id
+
+    def node_for(self, model: str | None) -> str:
+        """A node for a change of names: one that has the model, if there is one. Raises Unavailable."""
+        with suppress(NotFound):
+            model = None if model is None else self._names.names.catalog.model(model).id
+        oldest = asyncio.get_running_loop().time() - REPORT_SECONDS
+        nodes = [
+            node
+            for node in self._names.nodes()
+            if (stored := self._reports.get(node)) is not None and stored.at >= oldest and not stored.report.draining
+        ]
+        if not nodes:
+            raise Unavailable(
+                "No node of the fleet takes requests now: roundhouse fleet nodes.", code="no_node", retry_after=1
+            )
+        having = set(nodes if model is None else self._names.nodes_of(model))
+        return next((node for node in nodes if node in having), nodes[0])
+
+    def exchange(
+        self,
+        method: str,
+        node: str,
+        path: str,
+        body: Body,
+        headers: Sequence[tuple[bytes, bytes]],
+        context: str,
+        request_id: str,
+    ) -> AbstractAsyncContextManager[PeerAnswer]:
+        """As `PeerClient.exchange`, with a node that `node_for` gave."""
+        stored = self._reports.get(node)
+        assert stored is not None, "it reports"
+        return self._client.exchange(method, node, stored.report.address, path, body, headers, context, request_id)
 
     # --- for people -------------------------------------------------------------------------------------------------
     def view(self) -> FleetView:

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from models.messages import EmbedRequest, EmbedResult
 from models.tasks import Call
-from registry.errors import BadRequest, Forbidden, RoundhouseError, Unfit
+from registry.errors import BadRequest, Forbidden, RoundhouseError, Unavailable, Unfit
 from registry.files.context import Ability
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
@@ -188,7 +188,7 @@ class RouterDispatcher:
         """Routers of which the caller may use a target."""
         cards = list[RouterCardView]()
         for name in self.store.names():
-            with suppress(Unfit):  # its files cannot be read: a request for it gets the error
+            with suppress(Unfit, Unavailable):  # its files cannot be read: a request for it gets the error
                 if (one := self.card(name, caller)) is not None:
                     cards.append(one)
         return cards

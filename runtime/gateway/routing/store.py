@@ -12,7 +12,7 @@ import msgspec
 
 from registry.base.wording import nearest, quoted
 from registry.bounds import USUAL, Bounds
-from registry.errors import BadRequest, NotFound, RoundhouseError, TooLarge, Unfit
+from registry.errors import BadRequest, NotFound, RoundhouseError, TooLarge, Unavailable, Unfit
 from registry.files.sources import locate
 from registry.names import ADAPTER
 from registry.recipes.fields import HubSource
@@ -70,6 +70,10 @@ class RouterStore:
         self._records: Mapping[str, RouterRecord] = {}
         self._ready: dict[str, Router] = {}
         """By digest."""
+        self.is_shared = False
+        """Other servers of a fleet have the same routers: files of those that they add are copied."""
+        self.adds_from_files = True
+        """Not on a front, from which no server can copy files."""
         self.faults: dict[str, str] = {}
         """Routers of files that could not be taken, and why."""
 
@@ -118,13 +122,15 @@ class RouterStore:
             self._ready[version.digest] = await asyncio.to_thread(self._build, version)
 
     def _build(self, version: RouterVersion) -> Router:
+        if self._is_missing(version):
+            raise Unavailable("The files of this router are being copied from another server.", retry_after=1)
         return self._contents.read(version.digest).router(version.tag)
 
     def all(self) -> list[RouterView]:
         """Routers whose files can be read; `open` has logged the others."""
         views = list[RouterView]()
         for record in self._records.values():
-            with contextlib.suppress(Unfit):
+            with contextlib.suppress(Unfit, Unavailable):
                 views.append(self._view(record, record.current))
         return views
 
@@ -184,14 +190,17 @@ class RouterStore:
         self._refresh()
         self.faults = {}
         for record in self._records.values():
+            if self._is_missing(record.current):
+                continue
             with self._skip_faulty(record.key.name):
                 await self._read(record.current)
                 self._names.check_router(record.key.name)
-        for spec in given:
+        for spec in given if self.adds_from_files else ():
             with self._skip_faulty(spec.id):
                 await self._add_from_file(spec)
         async with self._changing:  # what is being added is not in the state yet
             stored = {version.digest for record in self._records.values() for version in record.versions}
+            stored |= self._state.routers.reserved
             await asyncio.to_thread(self._contents.tidy, stored)
 
     @contextlib.contextmanager
@@ -211,6 +220,9 @@ class RouterStore:
         record = self._records.get(spec.id)
         if record is None or all(version.digest != content.digest for version in record.versions):
             await self.add(content, "recipe file")
+        elif self.is_shared and not self._contents.has(content.digest):
+            async with self._changing:
+                await asyncio.to_thread(self._contents.write, content)
 
     async def put(self, spec: RouterSpec, alias: str | None = None) -> RouterAddition:
         """Add a router, or a new version, which keeps what was fitted before."""
@@ -276,6 +288,31 @@ class RouterStore:
             await asyncio.to_thread(change.apply, self._state.routers, self._record(name).key)
             self._refresh()
         return await self.version(name)
+
+    # --- other servers of the fleet ---------------------------------------------------------------------------------
+    def _is_missing(self, version: RouterVersion) -> bool:
+        return self.is_shared and not self._contents.has(version.digest)
+
+    def follow(self) -> None:
+        """Another server has changed routers."""
+        self._refresh()
+
+    def missing(self) -> list[RouterVersion]:
+        """Versions whose files another server has."""
+        return [one for record in self._records.values() for one in record.versions if self._is_missing(one)]
+
+    async def packed(self, digest: str) -> bytes:
+        """Files of a version, for another server. Raises NotFound."""
+        try:
+            return (await asyncio.to_thread(self._contents.read, digest)).packed()
+        except Unfit:
+            raise NotFound("The files of this router are not here.", code="router_not_found") from None
+
+    async def take_copy(self, version: RouterVersion, data: bytes) -> None:
+        """Store what another server has packed. Raises Unfit (wrong_copy), Unavailable (disk_full)."""
+        content = await asyncio.to_thread(RouterContent.unpacked, data, version.digest)
+        async with self._changing:
+            await asyncio.to_thread(self._contents.write, content)
 
     def _refresh(self) -> None:
         self._records = {record.key.name: record for record in self._state.routers.all()}

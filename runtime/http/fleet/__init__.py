@@ -1,6 +1,9 @@
-"""The fleet's port: requests that other servers pass on, and this node's reports.
+"""The fleet's port: requests that other servers pass on, this node's reports, and files of its adapters.
 
 hops.py      who passes a request on, for whom, to which weights; on the public port its header is dropped
 reports.py   the stream of reports
-app.py       the application of that port: inference and reports, nothing else
+copies.py    files of adapters
+app.py       the application of that port: inference, changes of names, reports and files, nothing else
+fronts.py    what a front passes on, or refuses
+passing.py   passes changes of names on to a node
 """

@@ -1,4 +1,4 @@
-"""The application of the fleet's port: paths of inference, and the reports."""
+"""The application of the fleet's port: paths of inference, changes of names, reports, and files of adapters."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,9 @@ from starlette.routing import Route
 from runtime.config.settings import Settings
 from runtime.gateway.core import Gateway
 from runtime.gateway.peers.following import PATH
+from runtime.http.fleet.copies import send_copy, send_router
 from runtime.http.fleet.hops import HopMiddleware
+from runtime.http.fleet.passing import CHANGES, PASSED
 from runtime.http.fleet.reports import stream_reports
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import body_layer
@@ -21,8 +23,10 @@ def fleet_application(public: FastAPI, settings: Settings, gateway: Callable[[],
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.router.routes[:] = [
-        *(route for route in public.router.routes if getattr(route, "path", None) in INFERENCE_PATHS),
+        *(route for route in public.router.routes if _is_passed_on(getattr(route, "path", ""))),
         Route(PATH, stream_reports, methods=["GET"]),
+        Route("/fleet/v1/adapters/{digest}", send_copy, methods=["GET"]),
+        Route("/fleet/v1/routers/{digest}", send_router, methods=["GET"]),
     ]
     app.exception_handlers = dict(public.exception_handlers)
     layer, options = body_layer(settings)
@@ -32,6 +36,11 @@ def fleet_application(public: FastAPI, settings: Settings, gateway: Callable[[],
         ContextMiddleware, gateway=gateway, dialect_of=dialect_of, start=_nothing, stop=_nothing, node=lambda: node
     )
     return app
+
+
+def _is_passed_on(path: str) -> bool:
+    """Whether fronts send requests to this path of a node."""
+    return path in INFERENCE_PATHS or PASSED.match(path) is not None or CHANGES.match(path) is not None
 
 
 async def _nothing() -> None:

@@ -1,32 +1,44 @@
-"""Paths that need models of this server, as an ASGI layer of fronts, which have none."""
+"""Paths that need models of this server, as an ASGI layer of fronts, which have none.
+
+| path                                       | a front                                                   |
+|--------------------------------------------|-----------------------------------------------------------|
+| adapters, aliases of models,               | passes it on to a node (`runtime.http.fleet.passing`)     |
+| changes of routers                         |                                                           |
+| files, batches, webhooks, a request's page | 409 `is_front`                                            |
+| other changes of models                    | 409 `is_front`                                            |
+"""
 
 import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from registry.errors import FinalConflict
+from registry.errors import FinalConflict, RoundhouseError
 from runtime.http.errors import error_response
+from runtime.http.fleet.passing import CHANGES, PASSED, pass_on
 from runtime.http.guard.access import dialect_of
 
-_OWN = re.compile(r"/v1/(adapters|files|batches|batch|webhooks|messages/batches)(/|\Z)|/v1/requests/")
+_OWN = re.compile(r"/v1/(files|batches|batch|webhooks|messages/batches)(/|\Z)|/v1/requests/")
 _CHANGED = re.compile(r"/v1/models(/|\Z)|/api/(pull|delete|copy|create|push)\Z")
 
 
 class FrontMiddleware:
-    """Refuses what only a node can do: files and batches, adapters, and changes of models."""
-
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path, is_read = scope["path"], scope["method"] in ("GET", "HEAD")
-            if _OWN.match(path) or (not is_read and _CHANGED.match(path)):
-                error = FinalConflict(
-                    "This server is a front and has no models of its own: send this to a node of the fleet "
-                    "(roundhouse fleet nodes).",
-                    code="is_front",
-                )
+            try:
+                if PASSED.match(path) or (not is_read and CHANGES.match(path)):
+                    await pass_on(scope, receive, send)
+                    return
+                if _OWN.match(path) or (not is_read and _CHANGED.match(path)):
+                    raise FinalConflict(
+                        "This server is a front and has no models of its own: send this to a node of the fleet "
+                        "(roundhouse fleet nodes).",
+                        code="is_front",
+                    )
+            except RoundhouseError as error:
                 await error_response(error, dialect_of(path))(scope, receive, send)
                 return
         await self._app(scope, receive, send)

@@ -5,7 +5,8 @@
 | no context, or one that cannot be read         | 400 `invalid_context`                                |
 | a key that is revoked, expired or unknown here | 401, as for a client                                 |
 | this server stops, or has lost its name        | 421: it is tried elsewhere                           |
-| weights that are not here                      | 421 (`Gateway.choose`)                               |
+| weights or files that are not here             | 421 (`Gateway.choose`)                               |
+| a key without the path's scope                 | 403, as for a client                                 |
 | otherwise                                      | it runs as if its client had come here with that key |
 
 On the public port the header is dropped and counted: nobody there speaks for others.
@@ -21,11 +22,14 @@ from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.gateway.peers.hop import HEADER, Hop, decode, moment
 from runtime.http.errors import error_response
-from runtime.http.guard.access import dialect_of
+from runtime.http.guard.access import dialect_of, required_scopes
+from runtime.http.guard.keys import check_scopes
 from runtime.http.middleware import context_of, gateway_of, set_context
 from tenants.caller import Caller
 
 _HEADER = HEADER.encode()
+OWN_PATHS = "/fleet/"
+"""For the servers themselves: their certificates are enough."""
 
 
 class HopMiddleware:
@@ -35,7 +39,7 @@ class HopMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
+        if scope["type"] == "http" and not scope["path"].startswith(OWN_PATHS):
             try:
                 await _take(scope)
             except RoundhouseError as refusal:
@@ -45,7 +49,7 @@ class HopMiddleware:
 
 
 async def _take(scope: Scope) -> None:
-    """Raises BadRequest, Misdirected, Unauthorized, Unavailable."""
+    """Raises BadRequest, Misdirected, Unauthorized, Forbidden, Unavailable."""
     gateway = gateway_of(scope)
     fleet = gateway.services.fleet
     if fleet is None or not fleet.takes_requests or gateway.phase == "stopping":
@@ -55,6 +59,7 @@ async def _take(scope: Scope) -> None:
         raise BadRequest(f"A request to this port needs one {HEADER}.", code="invalid_context")
     hop = decode(values[0])
     caller = await _caller(gateway, hop)
+    check_scopes(caller, required_scopes(scope["method"], scope["path"]), scope["path"])
     scope["headers"] = [one for one in scope["headers"] if one[0] != _HEADER]
     set_context(scope, _with_hop(context_of(scope), hop, caller, scope))
 

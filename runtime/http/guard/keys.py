@@ -12,6 +12,7 @@ from runtime.http.guard.access import dialect_of, required_scopes
 from runtime.http.guard.origin import Headers
 from runtime.http.middleware import gateway_of, set_caller
 from tenants.caller import ANONYMOUS, EVERYBODY, Caller, Person
+from tenants.caller import Scope as KeyScope
 from tenants.keys.keyring import HOW
 
 if TYPE_CHECKING:  # most servers load no client of a provider
@@ -73,13 +74,18 @@ async def _authorize(scope: Scope) -> Caller:
         return current_caller(scope)
     await _check_token(scope)
     caller = _caller(scope)
-    if caller.scopes.isdisjoint(scopes):
+    check_scopes(caller, scopes, path)
+    return caller
+
+
+def check_scopes(caller: Caller, scopes: frozenset[KeyScope] | None, path: str) -> None:
+    """scopes: of which the path needs one; None: it needs none. Raises Forbidden."""
+    if scopes is not None and caller.scopes.isdisjoint(scopes):
         words = " or ".join(f"'{word}'" for word in sorted(scopes))
         if caller.key is None:
             how = f"Make one with `roundhouse keys create --scopes {min(scopes)}`. {HOW}"
             raise Forbidden(f"{path} needs a key with the scope {words}. {how}", code="insufficient_scope")
         raise Forbidden(f"This key may not use {path}: it needs the scope {words}.", code="insufficient_scope")
-    return caller
 
 
 async def _check_token(scope: Scope) -> None:

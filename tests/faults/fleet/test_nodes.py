@@ -1,12 +1,14 @@
-"""Two nodes on the starter pack's chat model and a front: a node is killed, stopped, drained."""
+"""Two nodes on the starter pack's chat model and a front: adapters spread; a node is killed, stopped, drained."""
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +16,7 @@ import pytest
 
 from tests.eventually import PATIENCE, eventually
 from tests.system.fleet.serving import FleetOfServers, fleet, has_postgres, wait_for_models
-from tests.system.serving import ROOT, STARTER, Server
+from tests.system.serving import PACK, ROOT, STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(not has_postgres(), reason="apt-get install postgresql")]
 RECIPE = STARTER / "starter-chat.yaml"
@@ -85,6 +87,41 @@ def test_a_drained_node_gets_nothing_new_and_comes_back(rig: Rig) -> None:
     assert drained(rig, "node-9", "drain").json()["error"]["code"] == "server_not_found"
     assert drained(rig, "node-1", "undrain").status_code == 200
     eventually(lambda: rig.nodes_of() == {"node-1", "node-2"})
+
+
+def new_adapter(folder: Path) -> Path:
+    """An archive of an adapter that answers as `uppercase` does, and has another digest."""
+    shutil.copytree(PACK / "adapters" / "uppercase", folder / "loud", copy_function=shutil.copyfile)
+    config = folder / "loud" / "adapter_config.json"
+    fields = json.loads(config.read_text())
+    config.write_text(json.dumps({**fields, "lora_alpha": fields["lora_alpha"] * 1.125}))
+    return Path(shutil.make_archive(str(folder / "loud"), "gztar", folder / "loud"))
+
+
+def test_an_adapter_registered_through_a_front_answers_on_every_node(rig: Rig, tmp_path: Path) -> None:
+    form = {"name": "loud", "base": "starter-chat", "alias": "prod"}
+    with new_adapter(tmp_path).open("rb") as file:
+        made = rig.front.http.post("/v1/adapters", data=form, files={"file": file})
+    assert made.status_code == 201, made.text
+    stored = [node.data / "store" / made.json()["digest"].removeprefix("sha256:") for node in rig.nodes.values()]
+    assert all(folder.is_dir() for folder in stored), "before the registration was answered"
+
+    def ask(server: Server, model: str) -> httpx.Response:
+        body = {**LONG, "model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "good morning"}]}
+        return server.http.post("/v1/chat/completions", json=body)
+
+    answers = {name: ask(node, "loud@prod") for name, node in rig.nodes.items()}
+    assert {name: one.headers["x-roundhouse-node"] for name, one in answers.items()} == {name: name for name in answers}
+    texts = {one.json()["choices"][0]["message"]["content"] for one in (*answers.values(), ask(rig.front, "loud@prod"))}
+    assert len(texts) == 1
+    assert texts.pop().startswith("GOOD")
+    moved = rig.nodes["node-2"].http.put("/v1/adapters/loud/aliases/next", json={"version": "v1"})
+    assert moved.status_code == 200, moved.text
+    for server in (rig.front, rig.nodes["node-1"]):
+        eventually(lambda server=server: ask(server, "loud@next").status_code == 200)  # type: ignore[misc]
+    assert rig.nodes["node-1"].http.delete("/v1/adapters/loud", params={"force": True}).status_code == 200
+    eventually(lambda: not any(folder.exists() for folder in stored), lambda: str(stored))
+    eventually(lambda: ask(rig.front, "loud@prod").status_code == 404)
 
 
 def cli(rig: Rig, *arguments: str) -> Any:

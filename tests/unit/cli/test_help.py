@@ -74,7 +74,8 @@ def test_all_commands_are_there() -> None:
     }
     batches |= {("files", name) for name in ("upload", "list", "get", "delete")}
     batches |= {("webhooks", name) for name in ("list", "create", "rotate", "test", "delete", "secret")}
-    fleet = {("fleet", name) for name in ("status", "nodes", "drain", "undrain", "simulate")}
+    fleet = {("fleet", name) for name in ("status", "nodes", "drain", "undrain", "simulate", "import")}
+    fleet |= {("fleet", name) for name in ("place", "plan", "explain", "signal")}
     fleet |= {("fleet", "ca", name) for name in ("init", "issue", "renew")}
     assert set(ALL) == fleet | batches | models | keys | teams | routing | adapters | {(name,) for name in single}
 

@@ -181,11 +181,13 @@ class FakeGateway:
         self.metrics, self.records, self.bounds = Metrics(), Records(), WaitingBound(self.settings.max_waiting)
         self.state = state or SimpleNamespace(
             adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()),
-            routers=SimpleNamespace(all=lambda: ()),
+            routers=SimpleNamespace(all=lambda: (), reserved=frozenset()),
             models=SimpleNamespace(aliases=lambda: {}),
         )
         self.names = Names(recipes, self.state)
-        self.service = service or SimpleNamespace(list=lambda _base=None: [], incoming=folder / "incoming")
+        self.service = service or SimpleNamespace(
+            list=lambda _base=None: [], incoming=folder / "incoming", stored_digests=frozenset()
+        )
         self.links = {r.id: ScriptedLink() for r in recipes}
         self.released: list[bool] = []
         self.refuse: RoundhouseError | None = None

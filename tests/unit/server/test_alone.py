@@ -33,7 +33,7 @@ async def serve():
     await context["stop"]()
 
 asyncio.run(serve())
-rooms = ("fleet", "ray", "runtime.gateway.peers", "runtime.http.fleet")
+rooms = ("fleet", "ray", "runtime.gateway.peers", "runtime.http.fleet", "registry.state.shared")
 print([name for name in sys.modules if any(name == room or name.startswith(f"{room}.") for room in rooms)])
 print(len(made), "contexts")
 print([name for name in layers if "Hop" in name or "Front" in name], context.get("node"))

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from runtime.cli.commands.fleet import authority
+from runtime.cli.commands.fleet.importing import import_state
 from runtime.cli.commands.fleet.simulate import simulate
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import pairs, show, size, table
@@ -14,6 +15,7 @@ Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.", sho
 app = typer.Typer(help="Several servers as one.", no_args_is_help=True)
 app.add_typer(authority.app, name="ca")
 app.command()(simulate)
+app.command("import")(import_state)
 
 
 @app.command()

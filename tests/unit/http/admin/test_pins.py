@@ -1,6 +1,6 @@
 """Pins of adapters as requests for them move what the placement holds, and adapters whose base is gone."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.types import StoredAdapter
+from adapters.types import CheckedAdapter, StoredAdapter
 from registry.records import Adapter, AdapterKey, NewVersion, Version
 from registry.state.database import State
 from registry.state.versions import VersionChange
@@ -20,6 +20,7 @@ class Service:
     """What `adapters.service` does with the state, without files."""
 
     notes = SimpleNamespace(of=lambda digest: ())
+    stored_digests: frozenset[str] = frozenset()
 
     def __init__(self, state: State, folder: Path) -> None:
         self.adapters, self.folder, self.incoming = state.adapters, folder, folder
@@ -131,6 +132,34 @@ async def test_a_disk_failure_under_one_adapter_of_a_recipe_is_reported(tmp_path
         await gateway.gateway.services.adapters.register_from_recipe(expected)
         del gateway.entries["small"]
         assert gateway.gateway.services.adapters.faults == {}, "nor is the model there"
+
+
+@pytest.mark.parametrize(("content", "registered"), [(1, ["one"]), (2, [])], ids=["same", "other"])
+async def test_a_recipes_adapter_whose_files_are_lost_is_registered_again_as_the_same(
+    tmp_path: Path, content: int, registered: list[str]
+) -> None:
+    """In a fleet its name is there from a server that is gone. A newer version keeps its name."""
+    done: list[str] = []
+
+    async def register(name: str, *_: Any, accept: Callable[[CheckedAdapter], None], **__: Any) -> Any:
+        accept(CheckedAdapter(digest(content), 8, 100))
+        done.append(name)
+
+    with State(tmp_path / "data") as state:
+        state.adapters.register(AdapterKey("small", "one"), NewVersion(digest(1), 8, 100, "test"))
+        service = Service(state, tmp_path)
+        service.register = register  # type: ignore[attr-defined]
+        declared = recipe("small", adapters=[{"name": "one", "source": {"path": "x"}}])
+        adapters = FakeGateway(tmp_path, [declared], state=state, service=service).gateway.services.adapters
+        await adapters.register_from_recipe(declared)
+        assert done == [], "a single server has its files"
+        adapters.copied = copied
+        await adapters.register_from_recipe(declared)
+        assert (done, adapters.faults) == (registered, {})
+
+
+async def copied(_: Version) -> None:
+    """No other server copies it."""
 
 
 async def test_an_adapter_whose_base_is_gone_can_be_removed_and_not_changed(client: httpx.AsyncClient) -> None:

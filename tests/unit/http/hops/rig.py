@@ -18,11 +18,15 @@ from fleet.tls import FleetTls
 from runtime.config.device import Device
 from runtime.gateway.core import Gateway
 from runtime.gateway.peers.backend import PeerBackend
+from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import Follower
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.reporting import Reporter
+from runtime.gateway.peers.service import Fleet as FleetService
+from runtime.gateway.peers.service import new_member
 from runtime.http.fleet.app import fleet_application
+from runtime.http.fleet.fronts import FrontMiddleware
 from runtime.server.listener import FleetListener
 from tests.system.serving import free_port
 from tests.unit.http.fakes import FakeGateway, application
@@ -45,8 +49,8 @@ class Node:
         services, self.is_draining = self.fake.gateway.services, False
         self.reporter = Reporter(
             name, self.address, self.fake.names, services.models, cast(Any, self.fake.residency),
-            Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30), lambda: self.is_draining,
-            lambda: not self.fleet.takes_requests,
+            Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30), lambda: self.fake.service.stored_digests,
+            lambda: self.is_draining, lambda: not self.fleet.takes_requests,
         )  # fmt: skip
         self.fleet = SimpleNamespace(takes_requests=True, events=self.reporter.events)
         with_fleet(self.fake.gateway, self.fleet)
@@ -70,19 +74,23 @@ class Node:
 class Fleet:
     """`client` talks to the front."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, state: Any) -> None:
         self.folder, self.authority = folder, folder / "authority"
         make_authority(self.authority)
         issue(self.authority, "front-1", folder / "front-1")
-        self.peer_client = PeerClient(FleetTls(folder / "front-1"))
-        self.reports, self.names = ReportTable(), PeerNames()
+        tls = FleetTls(folder / "front-1")
+        self.peer_client = PeerClient(tls)
+        self.front = FakeGateway(folder / "front", [], fleet="tests", front=True, state=state)
+        self.reports, self.names = ReportTable(), PeerNames(self.front.state)
         self.follower = Follower("front-1", self.peer_client, self.reports, self.names, self.peer_client.lost)
-        self.front = FakeGateway(folder / "front", [], fleet="tests", front=True)
         self.front.gateway.phase = "ready"
         self.backend = PeerBackend(None, self.names, self.reports, self.peer_client)
         gateway = self.front.gateway
         gateway._backends = {"peers": self.backend, **gateway._backends}
-        self.app: FastAPI = application(self.front)
+        cards, member, no_members = PeerCards(None, self.names), new_member("front-1", "", None), cast(Any, None)
+        service = FleetService("tests", member, tls, no_members, self.peer_client, self.reports, self.names, cards)
+        with_fleet(gateway, service)
+        self.app: FastAPI = application(self.front, [(FrontMiddleware, {})])
         self.nodes: list[Node] = []
         self.client: httpx.AsyncClient
 
@@ -100,8 +108,9 @@ class Fleet:
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Fleet]:
-    fleet = Fleet(folder)
+async def opened(folder: Path, state: Any = None) -> AsyncIterator[Fleet]:
+    """state: the names that the servers share; None: there are no adapters."""
+    fleet = Fleet(folder, state)
     async with AsyncExitStack() as stack:
         transport = httpx.ASGITransport(app=fleet.app)
         fleet.client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://test"))

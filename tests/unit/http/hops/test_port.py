@@ -132,6 +132,12 @@ async def test_other_weights_and_other_keys_are_refused(
     assert node.links["embed"].requests == []
 
 
+async def test_a_change_of_names_needs_its_own_scope(node: FakeGateway) -> None:
+    hop = msgspec.structs.replace(HOP, model="", revision="", key="ABCD1234")
+    answer = await post(node, hop, "/v1/adapters")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_scope")
+
+
 async def test_a_key_that_was_made_a_moment_ago_is_looked_up_once_more(node: FakeGateway) -> None:
     MADE["NEWNEW12"] = Caller("search", "NEWNEW12", frozenset({Scope.INFER}))
     assert (await post(node, msgspec.structs.replace(HOP, key="NEWNEW12"))).status_code == 200

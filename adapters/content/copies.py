@@ -1,0 +1,103 @@
+"""A stored adapter as one stream, for a server that lacks it: the very bytes that its digest is made of.
+
+    length of the config (8 bytes, little-endian) | adapter_config.json | adapter_model.safetensors
+
+All functions block on the disk: call them in threads.
+"""
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from adapters.content.forms import CONFIG, MOST, TENSORS
+from adapters.content.normalise import SALT
+from registry.errors import Unfit
+from registry.storage.files import sync_folder
+
+PART = 1 << 20
+"""Bytes of a piece that is read."""
+_LENGTH = struct.Struct("<Q")
+
+
+class CopyReader:
+    """Opens both files at once: their deletion does not end the stream. Raises OSError for files that are not there."""
+
+    def __init__(self, folder: Path) -> None:
+        with ExitStack() as stack:
+            config, tensors = (stack.enter_context(open(folder / name, "rb")) for name in (CONFIG, TENSORS))
+            self._files, self._close = (config, tensors), stack.pop_all().close
+        self._config_size, tensor_size = (os.fstat(file.fileno()).st_size for file in self._files)
+        self.size = _LENGTH.size + self._config_size + tensor_size
+
+    def parts(self) -> Iterator[bytes]:
+        try:
+            yield _LENGTH.pack(self._config_size)
+            for file in self._files:
+                while part := file.read(PART):
+                    yield part
+        finally:
+            self._close()
+
+
+class CopyWriter:
+    """Writes a stream into an empty folder. size: bytes of the tensor file, which the fleet's state names."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self._folder, self._left = folder, size
+        self._hash, self._head = hashlib.sha256(SALT), bytearray()
+        self._tensors: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        if self._tensors is not None:
+            self._tensors.close()
+
+    def write(self, data: bytes) -> None:
+        """The next bytes. Raises Unfit for more of them than there are to come, OSError."""
+        self._hash.update(data)
+        if self._tensors is None:
+            self._head += data
+            if len(self._head) < _LENGTH.size:
+                return
+            (length,) = _LENGTH.unpack_from(self._head)
+            end = _LENGTH.size + length
+            if length > MOST:
+                raise wrong_copy(f"its config would have {length} bytes")
+            if len(self._head) < end:
+                return
+            _write(self._folder / CONFIG, bytes(self._head[_LENGTH.size : end]))
+            self._tensors = open(self._folder / TENSORS, "xb")  # noqa: SIM115 - closed at the end of the writer
+            data = bytes(self._head[end:])
+        self._left -= len(data)
+        if self._left < 0:
+            raise wrong_copy("there are more bytes than the adapter has")
+        self._tensors.write(data)
+
+    def finish(self, digest: str) -> None:
+        """All has come. Raises Unfit unless it is what the digest says."""
+        if self._tensors is None or self._left:
+            raise wrong_copy("bytes are missing")
+        if (actual := f"sha256:{self._hash.hexdigest()}") != digest:
+            raise wrong_copy(f"its digest is {actual}")
+        self._tensors.flush()
+        os.fsync(self._tensors.fileno())
+        sync_folder(self._folder)
+
+
+def wrong_copy(why: str) -> Unfit:
+    """The error for bytes that are not the adapter's."""
+    return Unfit(f"This is no copy of the adapter: {why}.", code="wrong_copy")
+
+
+def _write(file: Path, data: bytes) -> None:
+    with open(file, "xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())

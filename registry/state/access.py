@@ -1,0 +1,65 @@
+"""How a server reads and writes tables whose content it has in memory."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import sqlalchemy as sa
+
+from registry.errors import Conflict
+from registry.state.tables import ADAPTERS, MODEL_ALIASES, ROUTERS
+from registry.storage.database import Database
+
+if TYPE_CHECKING:  # a server without a fleet shares no names
+    from registry.state.shared.revision import Revision
+
+Load = Callable[[sa.Connection], Callable[[], None]]
+"""Reads everything anew. What it returns puts that in the place of what was read before."""
+
+Use = Literal["an adapter's name", "a router's name", "a model's alias"]
+_USES: Mapping[Use, sa.Column[str]] = {
+    "an adapter's name": ADAPTERS.heads.c.name, "a router's name": ROUTERS.heads.c.name,
+    "a model's alias": MODEL_ALIASES.c.alias,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TableAccess:
+    database: Database
+    alone: bool = True
+    """No other process writes, or its changes come by `registry.state.shared.watch`."""
+    revision: "Revision | None" = None
+    """Set by each change, where servers share the tables."""
+    writing: threading.Lock = field(default_factory=threading.Lock)
+    """Held by a change until memory has it. One for all tables that share a revision."""
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        with self.writing, self.database.read() as db:
+            yield db
+
+    @contextmanager
+    def change(self, load: Load) -> Iterator[sa.Connection]:
+        """A transaction that survives a loss of power once it is committed."""
+        with self.writing:
+            with self.database.write() as db:
+                yield db
+                number = 0 if self.revision is None else self.revision.advance(db)
+                replace = load(db)
+            replace()
+            if self.revision is not None:
+                self.revision.committed(number)
+        self.database.sync()
+
+    def check_free(self, db: sa.Connection, name: str, use: Use) -> None:
+        """Part of a change that gives a name. Raises Conflict (name_in_use).
+
+        A server checks names in memory first. Where servers share them, another one may have given this one since.
+        """
+        if self.revision is None:
+            return
+        for other, column in _USES.items():
+            if other != use and db.execute(sa.select(column).where(column == name).limit(1)).first() is not None:
+                raise Conflict(f"'{name}' is {other} already. Choose another name.", code="name_in_use")

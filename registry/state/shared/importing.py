@@ -1,0 +1,157 @@
+"""A server's own names, taken into those that a fleet shares: all of them, or none.
+
+| a name of the server | the fleet                                                             | then        |
+|----------------------|-----------------------------------------------------------------------|-------------|
+| adapter or router    | never had such a name                                                 | it is taken |
+|                      | has it with the same versions, the same one current, the same aliases | nothing     |
+|                      | has it otherwise, had it once, or calls something else so             | conflict    |
+| alias of a model     | has no such name                                                      | it is taken |
+|                      | has it for the same model                                             | nothing     |
+|                      | has it for another one, or calls something else so                    | conflict    |
+
+Versions, aliases and the way back to earlier versions come along.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from registry.errors import Conflict
+from registry.state.access import TableAccess, Use
+from registry.state.shared.opening import SharedTables
+from registry.state.tables import ADAPTERS, DIGESTS, MODEL_ALIASES, ROUTERS, VersionTables
+from registry.storage.database import Database, inserting
+
+Row = Mapping[str, Any]
+_KINDS: tuple[tuple[VersionTables, Use, str], ...] = (
+    (ADAPTERS, "an adapter's name", "adapter"),
+    (ROUTERS, "a router's name", "router"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """One name with all that it means."""
+
+    head: Row
+    versions: tuple[Row, ...]
+    stack: tuple[int, ...]
+    """Numbers of the current versions, the newest last."""
+    aliases: Mapping[str, int]
+
+    @property
+    def meaning(self) -> object:
+        versions = [(row["number"], row["digest"]) for row in self.versions]
+        return versions, self.stack[-1:], dict(self.aliases), self.head.get("shared")
+
+
+def import_names(source: Database, target: SharedTables) -> list[str]:
+    """Take all names of `source`. Returns those that are new to the fleet, in words.
+
+    Raises Conflict (names_differ) with every name that has two meanings; nothing was taken then.
+    """
+    access = TableAccess(target.database, revision=target.revision)
+    taken, conflicts = list[str](), list[str]()
+    with source.read() as own, target.database.write() as fleet:
+        for tables, use, word in _KINDS:
+            names, theirs = _names(own, tables), _names(fleet, tables)
+            numbers, given = _numbers(own, tables), _numbers(fleet, tables)
+            for key, name in names.items():
+                words = f"{word} {':'.join(key)}"
+                if key in theirs:
+                    if theirs[key].meaning != name.meaning:
+                        conflicts.append(f"{words}: the fleet has other versions or aliases of it")
+                elif key in given:
+                    conflicts.append(f"{words}: the fleet had this name once, and its versions keep their numbers")
+                elif (fault := _fault(access, fleet, name.head["name"], use)) is not None:
+                    conflicts.append(f"{words}: {fault}")
+                else:
+                    _insert(fleet, tables, name)
+                    taken.append(words)
+            for key, last in numbers.items():
+                if key in names or key not in given:
+                    _set_last(fleet, tables, key, max(last, given.get(key, 0)))
+        for alias, model in _aliases(own).items():
+            words, behind = f"alias {alias} of model {model}", _aliases(fleet).get(alias)
+            if behind == model:
+                continue
+            if behind is not None:
+                conflicts.append(f"{words}: in the fleet it means {behind}")
+            elif (fault := _fault(access, fleet, alias, "a model's alias")) is not None:
+                conflicts.append(f"{words}: {fault}")
+            else:
+                fleet.execute(sa.insert(MODEL_ALIASES).values(alias=alias, model=model))
+                taken.append(words)
+        if conflicts:
+            raise Conflict(
+                f"Nothing was taken, since names have two meanings: {'; '.join(conflicts[:20])}"
+                f"{'; …' if conflicts[20:] else ''}. Remove or rename these, here or in the fleet.",
+                code="names_differ",
+            )
+        if taken:
+            target.revision.advance(fleet)
+    return taken
+
+
+def _fault(access: TableAccess, db: sa.Connection, name: str, use: Use) -> str | None:
+    try:
+        access.check_free(db, name, use)
+    except Conflict as error:
+        return error.message
+    return None
+
+
+def _names(db: sa.Connection, tables: VersionTables) -> dict[tuple[str, ...], _Name]:
+    heads = [row._asdict() for row in db.execute(sa.select(tables.heads))]
+    keys = {head["id"]: tuple(head[name] for name in tables.key_names) for head in heads}
+    versions: dict[int, list[Row]] = {id_: [] for id_ in keys}
+    for row in _rows(db, sa.select(tables.versions).order_by(tables.versions.c.number), tables.versions):
+        versions[row["owner"]].append(row)
+    stacks: dict[int, list[int]] = {id_: [] for id_ in keys}
+    for row in _rows(db, sa.select(tables.currents).order_by(tables.currents.c.seq), tables.currents):
+        stacks[row["owner"]].append(row["number"])
+    aliases: dict[int, dict[str, int]] = {id_: {} for id_ in keys}
+    for row in _rows(db, sa.select(tables.aliases), tables.aliases):
+        aliases[row["owner"]][row["alias"]] = row["number"]
+    return {
+        keys[head["id"]]: _Name(head, tuple(versions[head["id"]]), tuple(stacks[head["id"]]), aliases[head["id"]])
+        for head in heads
+    }
+
+
+def _rows(db: sa.Connection, query: sa.Select[Any], table: sa.Table) -> Iterator[Row]:
+    """By the columns' keys: `owner` has other names in the database."""
+    keys = table.columns.keys()
+    return (dict(zip(keys, row, strict=True)) for row in db.execute(query))
+
+
+def _numbers(db: sa.Connection, tables: VersionTables) -> dict[tuple[str, ...], int]:
+    names = tables.key_names
+    rows = (row._asdict() for row in db.execute(sa.select(tables.numbers)))
+    return {tuple(row[name] for name in names): row["last"] for row in rows}
+
+
+def _aliases(db: sa.Connection) -> dict[str, str]:
+    return {row.alias: row.model for row in db.execute(sa.select(MODEL_ALIASES))}
+
+
+def _insert(db: sa.Connection, tables: VersionTables, name: _Name) -> None:
+    head = {column: value for column, value in name.head.items() if column != "id"}
+    owner = db.execute(sa.insert(tables.heads).values(**head).returning(tables.heads.c.id)).scalar_one()
+    for row in name.versions:
+        if tables is ADAPTERS:
+            digest = inserting(db, DIGESTS).values(digest=row["digest"], bytes=row["bytes"])
+            db.execute(digest.on_conflict_do_nothing())
+        db.execute(sa.insert(tables.versions).values(**{**row, "owner": owner}))
+    for number in name.stack:
+        db.execute(sa.insert(tables.currents).values(owner=owner, number=number))
+    for alias, number in name.aliases.items():
+        db.execute(sa.insert(tables.aliases).values(owner=owner, alias=alias, number=number))
+
+
+def _set_last(db: sa.Connection, tables: VersionTables, key: tuple[str, ...], last: int) -> None:
+    names = tables.key_names
+    insert = inserting(db, tables.numbers).values(**dict(zip(names, key, strict=True)), last=last)
+    db.execute(insert.on_conflict_do_update(index_elements=names, set_={"last": last}))

@@ -1,0 +1,34 @@
+"""The tables of shared names, in the fleet's schema."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from registry.state.shared.revision import VERSION_TABLE, Revision
+from registry.state.tables import VERSION_TABLE as STATE_VERSION_TABLE
+from registry.storage.database import Database, url_of
+from registry.storage.migration import upgrade
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+STATE_MIGRATIONS = Path(__file__).parents[1] / "migrations"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTables:
+    """Closed by `registry.state.database.State`."""
+
+    database: Database
+    revision: Revision
+
+
+def open_shared(url: str, schema: str) -> SharedTables:
+    """Open, make or update the tables. Raises Conflict for those of a newer version, Unavailable."""
+    database = Database(url_of(url), schema=schema)
+    try:
+        database.make_schema()
+        upgrade(database, STATE_MIGRATIONS, STATE_VERSION_TABLE)
+        upgrade(database, MIGRATIONS, VERSION_TABLE)
+    except BaseException:
+        database.close()
+        raise
+    database.set_timeouts()
+    return SharedTables(database, Revision(schema))

@@ -1,0 +1,50 @@
+"""The number of the last change of shared names.
+
+| the row holds         | a change                                            | a look             |
+|-----------------------|-----------------------------------------------------|--------------------|
+| the number known here | sets the next one, and notifies all servers         | nothing is new     |
+| a higher number       | the same; the next look reads what others changed   | all names are read |
+| a lower number        | Conflict: the database was set back                 | the same           |
+"""
+
+import sqlalchemy as sa
+
+from registry.errors import Conflict
+
+METADATA = sa.MetaData()
+VERSION_TABLE = "shared_version"
+REVISION = sa.Table("revision", METADATA, sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False))
+
+
+class Revision:
+    """channel: on which PostgreSQL tells servers of a change."""
+
+    def __init__(self, channel: str) -> None:
+        self.channel, self.known = channel, 0
+
+    def read(self, db: sa.Connection) -> int:
+        """Raises Conflict for one that is lower than before."""
+        number = int(db.execute(sa.select(REVISION.c.number)).scalar_one())
+        self._check(number)
+        return number
+
+    def advance(self, db: sa.Connection) -> int:
+        """Part of each change's transaction. Raises Conflict as `read`."""
+        next_number = sa.update(REVISION).values(number=REVISION.c.number + 1).returning(REVISION.c.number)
+        number = int(db.execute(next_number).scalar_one())
+        self._check(number - 1)
+        db.execute(sa.select(sa.func.pg_notify(self.channel, str(number))))
+        return number
+
+    def committed(self, number: int) -> None:
+        """A change of this server has been committed. Others may have come between: then a look reads these first."""
+        if number == self.known + 1:
+            self.known = number
+
+    def _check(self, number: int) -> None:
+        if number < self.known:
+            raise Conflict(
+                "The database of the fleet was set back to an older state. Restart its servers to use that, or bring "
+                "the newer one back.",
+                code="older_state",
+            )

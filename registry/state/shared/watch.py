@@ -1,0 +1,94 @@
+"""Waits for changes of shared names that other servers make: one connection and one thread.
+
+| fault                             | then                                                          |
+|-----------------------------------|---------------------------------------------------------------|
+| a notification is lost            | a look each LOOK_SECONDS finds the change                     |
+| the database does not answer      | names stay as they are; a new connection after RETRY_SECONDS  |
+| the database was set back         | the same, and the log says so                                 |
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from registry.errors import RoundhouseError
+from registry.state.database import State
+from registry.state.shared.opening import SharedTables
+from registry.storage.database import translate_errors
+
+log = logging.getLogger("roundhouse.fleet")
+LOOK_SECONDS = 0.5
+STEP_SECONDS = 0.25
+"""Of one wait for a notification: so soon the thread ends."""
+RETRY_SECONDS = 0.5
+
+
+class SharedWatch:
+    """on_change: called in the watch's thread, once `state` has the new names."""
+
+    def __init__(self, tables: SharedTables, state: State, on_change: Callable[[], None]) -> None:
+        self._tables, self._state, self._on_change = tables, state, on_change
+        self._closing, self._announced = threading.Event(), tables.revision.known
+        self.is_listening = False
+        self._thread = threading.Thread(target=self._run, name="shared-names", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Returns once the thread has ended, or does not end since the database hangs."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join(4 * STEP_SECONDS)
+
+    def _run(self) -> None:
+        is_failing = False
+        while not self._closing.is_set():
+            try:
+                self._look()  # a change may have come while there was no connection
+                is_failing = False
+                self._listen()
+            except Exception as error:  # whatever it is: the next try may succeed
+                if not is_failing:
+                    cause = error.message if isinstance(error, RoundhouseError) else None
+                    log.error(
+                        "the fleet's names cannot be read: those known go on",
+                        extra={"cause": cause} if cause else {},
+                        exc_info=None if cause else error,
+                    )
+                is_failing = True
+                self._closing.wait(RETRY_SECONDS)
+
+    def _listen(self) -> None:
+        """Until this is closed. Raises what breaks the connection."""
+        database = self._tables.database
+        with translate_errors(), database.engine.connect() as connection:
+            listening = connection.execution_options(isolation_level="AUTOCOMMIT")
+            channel = database.engine.dialect.identifier_preparer.quote_identifier(self._tables.revision.channel)
+            listening.execute(sa.text(f"LISTEN {channel}"))
+            try:
+                self.is_listening = True
+                driver = listening.connection.driver_connection
+                assert driver is not None, "it is open"
+                due = 0.0
+                while not self._closing.is_set():
+                    if time.monotonic() >= due:
+                        self._look(listening)
+                        due = time.monotonic() + LOOK_SECONDS
+                    if list(driver.notifies(timeout=STEP_SECONDS, stop_after=1)):
+                        due = 0.0
+            finally:
+                self.is_listening = False
+                listening.connection.detach()  # it listens: not for the pool
+
+    def _look(self, connection: sa.Connection | None = None) -> None:
+        """Read the names if there are new ones, and say so. connection: for the look whether there are."""
+        revision = self._tables.revision
+        if connection is None or revision.read(connection) != revision.known:
+            self._state.refresh()
+        if self._announced != (now := revision.known):  # also after a change of this server
+            self._on_change()
+            self._announced = now

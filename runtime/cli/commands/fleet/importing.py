@@ -1,0 +1,57 @@
+"""`roundhouse fleet import`: a server's own adapters, routers and aliases become the fleet's."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runtime.cli.failures import RefusedError, UsageError
+from runtime.cli.local.keys import Database, DataDir
+from runtime.cli.options import AsJson
+from runtime.cli.output import emit, note
+
+
+def import_state(
+    fleet: Annotated[str, typer.Option("--fleet", envvar="ROUNDHOUSE_FLEET", help="Name of the fleet.")],
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take the names of a server's own state into the fleet: adapters, routers, aliases of models.
+
+    All of them, or none where one has another meaning in the fleet already. Files follow once the server is a node of
+    the fleet, with this data directory. Its own state stays as it is, out of use.
+
+    Example: roundhouse fleet import --fleet models --data-dir /var/lib/roundhouse/data
+    """
+    from fleet.membership.members import schema_of
+    from registry.errors import RoundhouseError
+    from registry.state.database import is_remote, look
+    from registry.state.shared.importing import import_names
+    from registry.state.shared.opening import open_shared
+    from runtime.cli.local.options import settings_of
+
+    settings = settings_of(data_dir=data_dir, database=database, fleet=fleet)
+    folder, url = settings.data_dir, settings.database
+    if url is None or not is_remote(url):
+        raise UsageError("Name the PostgreSQL of the fleet: --database postgresql+psycopg://user@host/name.")
+    try:
+        tables = open_shared(url, schema_of(fleet))
+        with closing(tables.database), closing(look(folder, _own_url(folder, url))) as own:
+            taken = import_names(own, tables)
+    except RoundhouseError as error:
+        raise RefusedError(error.message, code=error.code) from None
+    if as_json:
+        emit({"object": "fleet.import", "fleet": fleet, "data_dir": str(folder), "taken": taken})
+        return
+    for words in taken:
+        print(words)
+    note(f"{len(taken)} names of {folder} are the fleet's now." if taken else f"The fleet has all names of {folder}.")
+
+
+def _own_url(folder: Path, url: str) -> str | None:
+    """Where the server's own state is: on this PostgreSQL if it has ever used one, else in a file (None)."""
+    from registry.state.database import REMOTE_MARK
+
+    return url if (folder / REMOTE_MARK).is_file() else None

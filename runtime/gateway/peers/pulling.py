@@ -1,0 +1,185 @@
+"""Files of adapters and routers follow their names: a server copies those that it lacks from a node that has them.
+
+| a version of an adapter whose model is here | then                                                                |
+|---------------------------------------------|---------------------------------------------------------------------|
+| its files are here                          | nothing                                                             |
+| another node has them                       | copied, the newest version first, and hashed before they count      |
+| that node breaks off, or sends other bytes  | what came is deleted, the log names the node, and the next is asked |
+| none sends them                             | another try after RETRY_SECONDS                                     |
+"""
+
+import asyncio
+import logging
+import random
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+
+from adapters.service import AdapterService
+from fleet.table import REPORT_SECONDS, ReportTable
+from registry.errors import NodeFailed, RoundhouseError, Unfit
+from registry.records import RouterVersion, Version
+from runtime.gateway.adapters import Adapters
+from runtime.gateway.names import Names
+from runtime.gateway.peers.connection import PeerClient
+from runtime.gateway.peers.names import PeerNames
+from runtime.gateway.routing.store import RouterStore
+
+log = logging.getLogger("roundhouse.fleet")
+Take = Callable[[AsyncIterator[bytes]], Awaitable[None]]
+PACKED_MORE = 64 * 2**10
+"""Bytes that a packed router may have beyond those of its files."""
+LOOK_SECONDS = 1.0
+"""Between two looks what is missing, while nothing changes."""
+RETRY_SECONDS = 5.0
+SILENCE_SECONDS = 10.0
+"""Without a byte of a copy."""
+COPY_SECONDS = 30.0
+"""The longest wait of a registration for a second copy."""
+POLL_SECONDS = 0.05
+
+
+class Puller(ABC):
+    """One task, which copies one thing after the other. For one event loop."""
+
+    def __init__(self, what: str, peers: PeerNames, reports: ReportTable, client: PeerClient) -> None:
+        self._what, self._peers, self._reports, self._client = what, peers, reports, client
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._retry_at: dict[str, float] = {}
+        """By digest, of those that no node sent."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"copies-of-{self._what}s")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def wake(self) -> None:
+        """Names, or the files of nodes, have changed."""
+        self._changed.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                if await self._pull_next():
+                    continue
+            except Exception:  # whatever it is: the others come
+                log.exception(f"{self._what}s cannot be copied")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+
+    @abstractmethod
+    async def _pull_next(self) -> bool:
+        """Copy what is missing and was not tried just now. False: there is no such thing."""
+
+    def _may_try(self, digest: str) -> bool:
+        return self._retry_at.get(digest, 0.0) <= asyncio.get_running_loop().time()
+
+    async def _pull(self, name: str, digest: str, nodes: Sequence[str], take: Take) -> bool:
+        """From one of the nodes, in any order. False: none of them sent it."""
+        now = asyncio.get_running_loop().time()
+        self._retry_at = {one: at for one, at in self._retry_at.items() if at > now}
+        self._retry_at[digest] = now + RETRY_SECONDS
+        for node in random.sample(nodes, len(nodes)):
+            facts = {self._what: name, "digest": digest, "node": node}
+            try:
+                async with aclosing(self._stream(node, digest)) as stream:
+                    await take(stream)
+            except RoundhouseError as error:
+                log.warning(f"{self._what} not copied", extra={**facts, "cause": error.message})
+            else:
+                log.info(f"{self._what} copied", extra=facts)
+                del self._retry_at[digest]
+                return True
+        return False
+
+    async def _stream(self, node: str, digest: str) -> AsyncGenerator[bytes, None]:
+        if (stored := self._reports.get(node)) is None:
+            raise NodeFailed(f"Node '{node}' does not report any more.")
+        path = f"/fleet/v1/{self._what}s/{digest}"
+        async with self._client.follow(node, stored.report.address, path, SILENCE_SECONDS) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    def _reports_now(self, node: str) -> bool:
+        stored = self._reports.get(node)
+        return stored is not None and asyncio.get_running_loop().time() - stored.at <= REPORT_SECONDS
+
+
+class AdapterPuller(Puller):
+    def __init__(
+        self,
+        service: AdapterService,
+        adapters: Adapters,
+        own: Names,
+        peers: PeerNames,
+        reports: ReportTable,
+        client: PeerClient,
+    ) -> None:
+        super().__init__("adapter", peers, reports, client)
+        self._service, self._adapters, self._own = service, adapters, own
+
+    async def wait_for_copy(self, version: Version) -> None:
+        """Returns once a second node has the files of a version that was registered here.
+
+        At once where no other node has the model; after COPY_SECONDS in any case, with a line in the log.
+        """
+        end = asyncio.get_running_loop().time() + COPY_SECONDS
+        while nodes := [node for node in self._peers.nodes_of(version.key.base) if self._reports_now(node)]:
+            if any(self._peers.has_files(node, version.digest) for node in nodes):
+                return
+            if asyncio.get_running_loop().time() >= end:
+                log.warning("no other node has copied an adapter yet", extra={"adapter": str(version.key)})
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _pull_next(self) -> bool:
+        """The newest version whose files are missing, and that a node has."""
+        models, here = self._own.catalog.recipes, self._service.stored_digests
+        missing = [
+            version
+            for adapter in self._service.list()
+            if adapter.key.base in models
+            for version in adapter.versions
+            if version.digest not in here and self._may_try(version.digest)
+        ]
+        possible = [version for version in missing if self._sources(version.digest)]
+        if not possible:
+            return False
+        version = max(possible, key=lambda one: one.created)
+        take = partial(self._service.take_copy, version)
+        if await self._pull(str(version.key), version.digest, self._sources(version.digest), take):
+            await self._adapters.follow()
+        return True
+
+    def _sources(self, digest: str) -> list[str]:
+        return [node for node in self._peers.nodes_storing(digest) if self._reports_now(node)]
+
+
+class RouterPuller(Puller):
+    """The same for routers, which every node may have: each is asked. Also on a front."""
+
+    def __init__(self, routers: RouterStore, peers: PeerNames, reports: ReportTable, client: PeerClient) -> None:
+        super().__init__("router", peers, reports, client)
+        self._routers = routers
+
+    async def _pull_next(self) -> bool:
+        nodes = [node for node in self._peers.nodes() if self._reports_now(node)]
+        version = next((one for one in self._routers.missing() if self._may_try(one.digest)), None)
+        if version is None or not nodes:
+            return False
+        await self._pull(version.digest[7:15], version.digest, nodes, partial(self._take, version))
+        return True
+
+    async def _take(self, version: RouterVersion, stream: AsyncIterator[bytes]) -> None:
+        data, most = bytearray(), version.bytes + PACKED_MORE
+        async for chunk in stream:
+            data += chunk
+            if len(data) > most:
+                raise Unfit("There are more bytes than the router has.", code="wrong_copy")
+        await self._routers.take_copy(version, bytes(data))

@@ -1,0 +1,78 @@
+"""Changes of shared names by other servers, brought to this one: what names mean, pins, files."""
+
+import asyncio
+
+from registry.state.database import State
+from registry.state.shared.opening import SharedTables
+from registry.state.shared.watch import SharedWatch
+from runtime.gateway.adapters import Adapters
+from runtime.gateway.names import Names
+from runtime.gateway.peers.names import PeerNames
+from runtime.gateway.peers.pulling import AdapterPuller, RouterPuller
+from runtime.gateway.routing.store import RouterStore
+
+
+class SharedNames:
+    """Made, started and closed on the event loop. Each change is seen whole, by the next request.
+
+    Args:
+        files: copies files of adapters; None: a front, which needs none.
+        router_files: copies those of routers.
+    """
+
+    def __init__(
+        self,
+        tables: SharedTables,
+        state: State,
+        own: Names,
+        peers: PeerNames,
+        adapters: Adapters,
+        routers: RouterStore,
+        files: AdapterPuller | None,
+        router_files: RouterPuller,
+    ) -> None:
+        self._own, self._peers, self._adapters, self._routers = own, peers, adapters, routers
+        self._files, self._pullers = files, [router_files, *([] if files is None else [files])]
+        self._loop = asyncio.get_running_loop()
+        self._watch = SharedWatch(tables, state, self._announce)
+        self._following: asyncio.Task[None] | None = None
+        self._is_outdated = False
+
+    def start(self) -> None:
+        self._watch.start()
+        self._peers.on_change, self._routers.is_shared = self._wake, True
+        self._routers.adds_from_files = self._files is not None
+        if self._files is not None:
+            self._adapters.copied = self._files.wait_for_copy
+        for puller in self._pullers:
+            puller.start()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._watch.close)
+        for puller in self._pullers:
+            await puller.close()
+        if self._following is not None:
+            await asyncio.wait({self._following})
+
+    def _announce(self) -> None:
+        """In the watch's thread."""
+        self._loop.call_soon_threadsafe(self._changed)
+
+    def _wake(self) -> None:
+        for puller in self._pullers:
+            puller.wake()
+
+    def _changed(self) -> None:
+        self._own.refresh()
+        self._peers.names.refresh()
+        self._routers.follow()
+        self._wake()
+        if self._files is not None:
+            self._is_outdated = True
+            if self._following is None or self._following.done():
+                self._following = asyncio.create_task(self._follow(), name="shared-adapters")
+
+    async def _follow(self) -> None:
+        while self._is_outdated:  # changes that come meanwhile are followed together
+            self._is_outdated = False
+            await self._adapters.follow()

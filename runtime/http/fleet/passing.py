@@ -1,0 +1,87 @@
+"""Changes of names that a front passes on: to a node that has the model, since only that can check an adapter.
+
+The node does them for the same caller, and its answer comes back unchanged. A path in a body is one on that node.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from registry.errors import BadRequest, NotFound
+from runtime.gateway.peers.hop import Hop, encode
+from runtime.gateway.peers.service import Fleet
+from runtime.http.middleware import context_of, gateway_of
+
+PASSED = re.compile(r"/v1/adapters(/|\Z)|/v1/(un)?load_lora_adapter\Z|/v1/models/.+/aliases/")
+"""Paths, and templates of routes."""
+CHANGES = re.compile(r"/v1/routers(/|\Z)")
+"""The same, but for what only reads: each server has all routers."""
+BEGINNING = 64 * 2**10
+"""Bytes of a body in which the model's name is looked for. Without it any node is asked, and says what is wrong."""
+_BASE = re.compile(
+    rb'"base(?:_model_name)?"\s*:\s*"([^"\\]{1,512})"|name="base"[^\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r]+)'
+)
+
+
+async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+    """Raises Unavailable where no node takes requests, NodeFailed."""
+    context, fleet = context_of(scope), gateway_of(scope).services.fleet
+    assert fleet is not None, "it is a front"
+    body = _body(receive)
+    beginning, is_whole = (b"", True) if scope["method"] == "GET" else await _beginning(body)
+    node = fleet.node_for(_model_of(scope, fleet) or _base_in(beginning))
+    query = scope["query_string"].decode("latin-1")
+    path = scope["raw_path"].decode("latin-1").partition("?")[0] + (f"?{query}" if query else "")
+    content = (beginning or None) if is_whole else _joined(beginning, body)
+    hop = encode(Hop.of_change(context))
+    async with fleet.exchange(scope["method"], node, path, content, scope["headers"], hop, context.id) as answer:
+        sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
+        await send({"type": "http.response.start", "status": answer.status, "headers": sent})
+        async for chunk in answer.chunks():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body"})
+
+
+def _model_of(scope: Scope, fleet: Fleet) -> str | None:
+    """The model of the adapter, or the model, that the path names; None: it names none that is known."""
+    kind, _, rest = scope["path"].removeprefix("/v1/").partition("/")
+    parts = rest.split("/")
+    for end in range(len(parts), 0, -1):  # 'team/name/aliases/prod': names have slashes, too
+        with suppress(NotFound, BadRequest):
+            return fleet.model_of("/".join(parts[:end]), context_of(scope).caller, is_adapter=kind == "adapters")
+    return None
+
+
+def _base_in(beginning: bytes) -> str | None:
+    found = _BASE.search(beginning)
+    return None if found is None else (found[1] or found[2]).decode("utf-8", "replace")
+
+
+async def _body(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        if data := message.get("body"):
+            yield data
+        if not message.get("more_body"):
+            return
+
+
+async def _beginning(body: AsyncIterator[bytes]) -> tuple[bytes, bool]:
+    """And whether that is all of it."""
+    read = b""
+    async for data in body:
+        read += data
+        if len(read) >= BEGINNING:
+            return read, False
+    return read, True
+
+
+async def _joined(beginning: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield beginning
+    async for data in rest:
+        yield data

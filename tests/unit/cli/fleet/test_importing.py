@@ -1,0 +1,38 @@
+"""`roundhouse fleet import` on a real PostgreSQL."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from registry.state.database import State
+from tests.unit.cli.conftest import Run
+from tests.unit.registry.makers import KEY, new
+
+
+@pytest.mark.parametrize("is_remote", [False, True], ids=["file", "postgresql"])
+def test_a_servers_names_are_taken_once(run: Run, postgres_url: str, tmp_path: Path, is_remote: bool) -> None:
+    data = tmp_path / "data"
+    with State(data, url=postgres_url if is_remote else None) as state:
+        state.adapters.register(KEY, new(1))
+    fleet = f"importing{int(is_remote)}"
+    words = ("fleet", "import", "--fleet", fleet, "--data-dir", str(data), "--database", postgres_url)
+    first = run(*words, "--json")
+    assert first.exit_code == 0, first.stderr
+    assert json.loads(first.stdout)["taken"] == ["adapter m:a:default"]
+    again = run(*words)
+    assert (again.exit_code, again.stdout) == (0, "")
+    assert f"has all names of {data}" in again.stderr
+    other = tmp_path / "other"
+    with State(other) as state:
+        state.adapters.register(KEY, new(2))
+    refused = run("fleet", "import", "--fleet", fleet, "--data-dir", str(other), "--database", postgres_url)
+    assert refused.exit_code == 1
+    assert "Nothing was taken" in refused.stderr
+
+
+def test_what_cannot_be_imported_says_why(run: Run, postgres_url: str, tmp_path: Path) -> None:
+    nowhere = run("fleet", "import", "--fleet", "f", "--data-dir", str(tmp_path))
+    assert (nowhere.exit_code, "postgresql+psycopg://" in nowhere.stderr) == (2, True)
+    none = run("fleet", "import", "--fleet", "f", "--data-dir", str(tmp_path), "--database", postgres_url)
+    assert (none.exit_code, "No server has used" in none.stderr) == (1, True)

@@ -1,0 +1,1 @@
+"""Names that servers share, on a real PostgreSQL."""

@@ -1,0 +1,79 @@
+"""A server's own names become the fleet's, or none of them does."""
+
+from pathlib import Path
+
+import pytest
+
+from registry.errors import Conflict
+from registry.records import AdapterKey, RouterKey
+from registry.state.database import State, look
+from registry.state.shared.importing import import_names
+from tests.unit.registry.makers import KEY, digest, new
+from tests.unit.registry.shared.rig import Sharers
+
+AUTO = RouterKey("auto")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The data directory of a server that belonged to no fleet."""
+    folder = tmp_path / "own"
+    with State(folder, clock=lambda: 7.0) as state:
+        for number in (1, 2, 3):
+            state.adapters.register(KEY, new(number), "prod" if number == 2 else None)
+        state.adapters.rollback(KEY)
+        state.adapters.pin(KEY)
+        state.adapters.register(AdapterKey("m", "gone"), new(9))
+        state.adapters.delete(AdapterKey("m", "gone"))
+        state.adapters.register(AdapterKey("m", "legal", "team"), new(4), shared=True)
+        state.routers.register(AUTO, digest(5), 10, "request", "live")
+        state.models.set_alias("fast", "m")
+    return folder
+
+
+def test_everything_is_taken_with_its_history(own: Path, fleet: Sharers) -> None:
+    server = fleet.server()
+    source = look(own)
+    taken = import_names(source, server.tables)
+    assert taken == ["adapter m:a:default", "adapter m:legal:team", "router auto", "alias fast of model m"]
+    server.state.refresh()
+    with State(own) as before:
+        assert server.state.adapters.all() == before.adapters.all()
+        assert server.state.adapters.ever() == before.adapters.ever()
+        assert server.state.models.aliases() == before.models.aliases()
+    assert server.state.adapters.rollback(KEY).current.number == 1, "the way back came along"
+    assert server.state.adapters.register(AdapterKey("m", "gone"), new(8)).version.tag == "v2"
+    source.close()
+
+
+def test_a_second_time_nothing_is_new(own: Path, fleet: Sharers) -> None:
+    server, source = fleet.server(), look(own)
+    import_names(source, server.tables)
+    server.state.refresh()
+    assert import_names(source, server.tables) == []
+    assert not server.state.refresh(), "and no server reads anything anew"
+    source.close()
+
+
+def test_every_name_with_two_meanings_is_named_and_nothing_is_taken(own: Path, fleet: Sharers) -> None:
+    server, source = fleet.server(), look(own)
+    shared = server.state
+    shared.adapters.register(KEY, new(1))
+    shared.models.set_alias("fast", "other")
+    shared.adapters.register(AdapterKey("m", "auto"), new(6))
+    shared.adapters.register(AdapterKey("m", "legal", "team"), new(4))
+    shared.adapters.delete(AdapterKey("m", "legal", "team"))
+    before = shared.adapters.all()
+    with pytest.raises(Conflict) as refused:
+        import_names(source, server.tables)
+    assert refused.value.code == "names_differ"
+    for words in (
+        "adapter m:a:default: the fleet has other versions",
+        "adapter m:legal:team: the fleet had this name once",
+        "router auto: 'auto' is an adapter's name already",
+        "alias fast of model m: in the fleet it means other",
+    ):
+        assert words in refused.value.message
+    assert not shared.refresh()
+    assert (shared.adapters.all(), shared.models.aliases()) == (before, {"fast": "other"})
+    source.close()

@@ -1,0 +1,156 @@
+"""What several servers do with the same names at once."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from registry.catalog import Catalog
+from registry.errors import Conflict, NotFound
+from registry.records import AdapterKey, LoadKey, RouterKey
+from registry.state.database import State
+from registry.state.shared import watch
+from registry.state.shared.revision import REVISION
+from registry.storage.database import Database, url_of
+from tests.eventually import eventually
+from tests.unit.registry.makers import KEY, digest, new, recipe
+from tests.unit.registry.shared.rig import Sharers
+
+MOVES = 10_000
+
+
+def test_a_change_of_one_server_is_seen_by_all_others(fleet: Sharers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "LOOK_SECONDS", 600.0)  # only a notification brings it
+    first, *others = (fleet.server().watch() for _ in range(4))
+    first.state.adapters.register(KEY, new(1), "prod")
+    first.state.models.set_alias("fast", "m")
+    for one in others:
+        eventually(lambda one=one: one.state.models.aliases() == {"fast": "m"})  # type: ignore[misc]
+        assert one.state.adapters.get(KEY).version("prod").digest == digest(1)
+        assert one.changed.wait(60)
+    others[0].state.adapters.delete(KEY, force=True)
+    eventually(lambda: first.state.adapters.all() == ())
+    assert first.state.adapters.ever() == {KEY}
+    assert first.changes >= 1, "its own changes are told as well: peers' names are made of them"
+
+
+def test_a_lost_notification_costs_one_look(fleet: Sharers) -> None:
+    one, other = fleet.server(), fleet.server().watch()
+    one.tables.revision.channel = "nobody_listens"
+    one.state.models.set_alias("fast", "m")
+    eventually(lambda: other.state.models.aliases() == {"fast": "m"})
+
+
+def test_what_is_measured_and_pinned_stays_each_servers_own(fleet: Sharers) -> None:
+    one, other = fleet.server(), fleet.server()
+    load = LoadKey("m", 1, "v1", "cpu")
+    one.state.models.record_load(load, 100, {"read": 1.0})
+    one.state.models.set_pin("m", True)
+    other.state.refresh()
+    assert (other.state.models.measured(load), other.state.models.pins()) == (None, {})
+    assert one.state.models.measured(load) is not None
+
+
+def test_two_servers_that_change_one_name_do_so_one_after_the_other(fleet: Sharers) -> None:
+    servers = [fleet.server() for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda n: servers[n % 3].state.adapters.register(KEY, new(n)), range(24)))
+    assert sorted(one.version.number for one in done) == list(range(1, 25)), "no number twice, none lost"
+    for server in servers:
+        server.state.refresh()
+    assert servers[0].state.adapters.all() == servers[1].state.adapters.all() == servers[2].state.adapters.all()
+    assert servers[0].state.adapters.get(KEY).version("v7").digest == next(
+        one.version.digest for one in done if one.version.number == 7
+    )
+
+
+def test_a_name_that_another_server_has_just_given_is_a_conflict(fleet: Sharers) -> None:
+    one, other = fleet.server(), fleet.server()  # neither looks: each has checked in its memory that the name is free
+    one.state.adapters.register(KEY, new(1))
+    with pytest.raises(Conflict, match="'a' is an adapter's name already") as used:
+        other.state.models.set_alias("a", "m")
+    assert used.value.code == "name_in_use"
+    other.state.models.set_alias("fast", "m")
+    with pytest.raises(Conflict, match="'fast' is a model's alias already"):
+        one.state.adapters.register(AdapterKey("m", "fast"), new(2))
+    assert one.state.refresh()
+    assert one.state.models.aliases() == {"fast": "m"}
+    assert len(one.state.adapters.all()) == 1
+
+
+def test_a_database_that_was_set_back_is_refused(fleet: Sharers) -> None:
+    one, other = fleet.server(), fleet.server()
+    for number in range(3):
+        one.state.adapters.register(KEY, new(number))
+    other.state.refresh()
+    with one.tables.database.write() as db:
+        db.execute(sa.update(REVISION).values(number=2))
+    with pytest.raises(Conflict, match="set back to an older state") as refused:
+        one.state.adapters.register(KEY, new(9))
+    assert refused.value.code == "older_state"
+    with pytest.raises(Conflict, match="set back"):
+        other.state.refresh()
+    assert other.state.adapters.get(KEY).current.number == 3, "names stay as they were"
+
+
+MOVE = """
+DO $$ BEGIN
+    FOR step IN 1..{moves} LOOP
+        PERFORM pg_advisory_xact_lock(hashtext('{schema}'));
+        UPDATE aliases SET number = step %% 8 + 1 WHERE alias = 'prod';
+        UPDATE aliases SET number = step %% 8 + 1 WHERE alias = 'twin';
+        UPDATE revision SET number = number + 1;
+        PERFORM pg_notify('{schema}', '');
+        COMMIT;
+    END LOOP;
+END $$
+"""
+"""A transaction for each move, as a change makes it."""
+
+
+def test_no_request_sees_half_of_a_move(fleet: Sharers) -> None:
+    """Two aliases move together, in one transaction: no look-up ever finds them at different versions."""
+    writer, reader = fleet.server(), fleet.server().watch()
+    for number in range(1, 9):
+        writer.state.adapters.register(KEY, new(number), "prod")
+    writer.state.adapters.set_alias(KEY, "twin", "prod")
+    eventually(lambda: reader.state.adapters.get(KEY).aliases.get("twin") == 8)
+    done, digests, halves = threading.Event(), set[str](), list[object]()
+
+    def look_up() -> None:
+        while not done.is_set():
+            catalog = Catalog([recipe("m")], reader.state.adapters.all(), reader.state.models.aliases())
+            prod, twin = (catalog.resolve(f"a@{alias}").version for alias in ("prod", "twin"))
+            assert prod is not None
+            assert twin is not None
+            digests.add(prod.digest)
+            if (prod.number, prod.digest) != (twin.number, digest(twin.number)):
+                halves.append((prod, twin))
+
+    with ThreadPoolExecutor(1) as pool, closing(Database(url_of(fleet.url), schema=fleet.schema)) as database:
+        looking = pool.submit(look_up)
+        try:
+            with database.engine.connect() as connection:
+                moving = connection.execution_options(isolation_level="AUTOCOMMIT")
+                moving.exec_driver_sql(MOVE.format(moves=MOVES, schema=fleet.schema))
+            eventually(lambda: reader.state.adapters.get(KEY).version("prod").number == MOVES % 8 + 1)
+        finally:
+            done.set()
+        looking.result()
+    assert halves == []
+    assert len(digests) > 1, "it saw moves"
+
+
+def test_a_servers_own_names_are_out_of_use_and_their_files_are_no_garbage(fleet: Sharers, tmp_path: Path) -> None:
+    with State(tmp_path / "server-1") as own:
+        own.adapters.register(KEY, new(1))
+        own.routers.register(RouterKey("auto"), digest(2), 10, "request")
+    shared = fleet.server().state
+    assert (shared.adapters.all(), shared.routers.all()) == ((), ())
+    with pytest.raises(NotFound):
+        shared.adapters.get(KEY)
+    assert shared.adapters.garbage([digest(1), digest(3)]) == (digest(3),)
+    assert shared.routers.reserved == {digest(2)}
