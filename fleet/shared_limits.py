@@ -112,7 +112,10 @@ class BlockMeter:
 
     # --- with the others --------------------------------------------------------------------------------------------
     async def prepare(self, amount: int) -> bool:
-        """Take a block for a request that finds too little here. Returns whether there is enough now."""
+        """Take a block for a request that finds too little here. Returns whether the others had enough left for it.
+
+        Another request of this server may use it first.
+        """
         async with self._turn:
             now = self._server.clock() / SECOND
             missing = self.block.missing(amount, now)
@@ -120,11 +123,11 @@ class BlockMeter:
                 return True
             if self._empty is not None and missing >= self._empty[0] and now < self._empty[1]:
                 return False
-            if not await self._server.take(self, missing, now):
+            taken = await self._server.take(self, missing, now)
+            if taken is None:
                 return False
-            now = self._server.clock() / SECOND
-            is_enough = not self.block.missing(amount, now)
-            self._empty = None if is_enough else (missing, now + EMPTY_SECONDS)
+            is_enough = taken >= missing
+            self._empty = None if is_enough else (missing, self._server.clock() / SECOND + EMPTY_SECONDS)
             if not is_enough:  # others may have use for it
                 self._server.give_back(self, self.block.surplus(0))
             return is_enough
@@ -216,17 +219,17 @@ class SharedLimits:
         return max(1, amount // self.nodes + (place < amount % self.nodes))
 
     # --- the database -----------------------------------------------------------------------------------------------
-    async def take(self, meter: BlockMeter, missing: int, now: float) -> bool:
-        """Take a block. Returns False where the database does not answer. What comes later counts as well."""
+    async def take(self, meter: BlockMeter, missing: int, now: float) -> int | None:
+        """Take a block. Returns its size; None: the database does not answer. What comes later counts as well."""
         table = self._table
         if self.is_away or table is None:
-            return False
+            return None
         capacity, nodes = meter.limit, self.nodes
         future = self._ask(
             lambda: table.take(meter.id, capacity, missing, nodes, meter.period, meter.zone, meter.spent)
         )
         future.add_done_callback(lambda done: None if _failed(done) else meter.granted(done.result(), now))
-        return await self._answers(future)
+        return future.result().amount if await self._answers(future) else None
 
     def give_back(self, meter: BlockMeter, amount: int) -> None:
         """Soon. Of a database that does not answer, the others get it when the window ends."""

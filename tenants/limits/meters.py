@@ -64,7 +64,7 @@ class SharedMeter(Meter, Protocol):
         ...
 
     async def prepare(self, amount: int) -> bool:
-        """Take a part if there is too little here. Returns whether there is enough, until another request uses it."""
+        """Take a part if there is too little here. Returns whether there was one; another request may use it first."""
         ...
 
 

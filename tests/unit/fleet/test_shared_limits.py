@@ -141,6 +141,22 @@ async def test_a_hundred_at_once_over_three_servers_on_one_cap(rigs: list[Rig], 
     assert table.takes < 100, "a refusal does not ask the database each time"
 
 
+@limits(limit(Kind.DAY, 45))
+async def test_a_request_whose_block_another_one_uses_takes_the_next(rigs: list[Rig], table: Table) -> None:
+    """Blocks of one each: who comes while another's block arrives finds it there, and is first."""
+    first, *_ = rigs
+    table.go.clear()
+    waiting = asyncio.create_task(first.ask())
+    while not first.shared._pending:
+        await asyncio.sleep(0)
+    (arriving,) = first.shared._pending
+    quick: list[Admission] = []
+    arriving.add_done_callback(lambda _: quick.append(first.limiter.admit(CALLER, "m", ONE)))
+    table.go.set()
+    await waiting
+    assert (len(quick), table.takes) == (1, 2)
+
+
 @limits(limit(Kind.REQUESTS, 240))
 async def test_a_block_serves_several_requests_and_goes_back_when_it_is_idle(
     rigs: list[Rig], table: Table, clock: Clock
