@@ -74,16 +74,6 @@ class LineTable:
                 count(connection, batch, {"total": len(lines)})
         return True
 
-    def remove(self, batch: str) -> int:
-        """Remove all lines of a batch that failed."""
-        with self._database.write() as connection:
-            removed = remove(connection, batch)
-            validating = sa.update(BATCHES).where(
-                BATCHES.c.id == batch, BATCHES.c.state.in_((BatchState.VALIDATING.value, BatchState.FAILED.value))
-            )
-            connection.execute(validating.values(total=0))
-        return removed
-
     # --- work -------------------------------------------------------------------------------------------------------
     def waiting(self, batches: Sequence[str], now: float) -> Sequence[WaitingGroup]:
         """Lines that may run now, by batch and name."""

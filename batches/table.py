@@ -129,9 +129,9 @@ class BatchTable:
         fault_count: int | None = None,
         validator: str | None = None,
     ) -> bool:
-        """validating → failed. fault_count: all, where `faults` has the first ones only. False: as `start`.
+        """validating → failed, without its lines. fault_count: all, where `faults` has the first ones only.
 
-        Its lines are removed by `LineTable.remove`.
+        False: as `start`.
         """
         query = sa.update(BATCHES).where(is_validated(id_, validator))
         values = {
@@ -139,9 +139,13 @@ class BatchTable:
             "ended": now,
             "faults": [asdict(fault) for fault in faults[:FAULTS]],
             "fault_count": len(faults) if fault_count is None else fault_count,
+            "total": 0,
         }
         with self._database.write() as connection:
-            return _end(connection, query.values(**values), now)
+            has_failed = _end(connection, query.values(**values), now)
+            if has_failed:
+                remove(connection, id_)
+        return has_failed
 
     def cancel(self, id_: str, now: float, reason: BatchFault | None = None) -> bool:
         """validating, in_progress → cancelling; cancelled at once where no line is left. False: it is final already.
@@ -203,7 +207,7 @@ class BatchTable:
             return list(connection.execute(query).scalars())
 
     def delete(self, id_: str, team: str, now: float) -> bool:
-        """Hide a final batch from its team. False: there is none. `LineTable.remove` removes its results."""
+        """Hide a final batch from its team. False: there is none. `LineTable.forget` removes its results."""
         final = [state.value for state in BatchState if state.is_final]
         query = sa.update(BATCHES).where(
             BATCHES.c.id == id_, BATCHES.c.team == team, BATCHES.c.deleted.is_(None), BATCHES.c.state.in_(final)

@@ -198,7 +198,7 @@ class BatchCreator:
         if self._limits.is_limited(batch.team):
             refusal = self._limits.refusal(batch.team, tokens, tables.batches.queued(batch.team))
             if refusal is not None:
-                self._fail_now(tables, batch, [BatchFault("token_limit_exceeded", refusal)])
+                self._fail_in(tables, batch, [BatchFault("token_limit_exceeded", refusal)])
                 return False
         return tables.batches.start(batch.id, self._clock(), resolved, tables.runners.server, tokens)
 
@@ -208,13 +208,12 @@ class BatchCreator:
         return await self._store.write(lambda tables: tables.lines.add(batch.id, lines, tables.runners.server))
 
     async def _fail(self, batch: BatchRecord, faults: Sequence[BatchFault], count: int | None = None) -> None:
-        await self._store.write(lambda tables: self._fail_now(tables, batch, faults, count))
+        await self._store.write(lambda tables: self._fail_in(tables, batch, faults, count))
 
-    def _fail_now(
+    def _fail_in(
         self, tables: BatchTables, batch: BatchRecord, faults: Sequence[BatchFault], count: int | None = None
     ) -> None:
-        if tables.batches.fail(batch.id, self._clock(), faults, count, tables.runners.server):
-            tables.lines.remove(batch.id)
+        tables.batches.fail(batch.id, self._clock(), faults, count, tables.runners.server)
 
 
 def _line(number: int, line: InputLine) -> NewLine:

@@ -128,11 +128,14 @@ def test_a_stored_batch_is_read_as_it_was(tables: BatchTables) -> None:
 def test_faults_fail_a_batch_that_is_validated(tables: BatchTables, start: Start) -> None:
     tables.files.create(FILE)
     tables.batches.create(BATCH)
+    assert tables.lines.add(BATCH.id, [NewLine(0, "a", "m", 0, 1)])
     faults = [BatchFault("duplicate_custom_id", "Twice.", number) for number in range(101)]
     assert tables.batches.fail(BATCH.id, 20.0, faults)
     failed = tables.batches.get(BATCH.id)
     assert failed is not None
     assert (failed.state, failed.ended, len(failed.faults), failed.fault_count) == (BatchState.FAILED, 20.0, 100, 101)
+    assert failed.counts.total == 0
+    assert not tables.lines.unfinished([BATCH.id])
     assert not tables.batches.start(BATCH.id, 21.0)
     assert not tables.batches.cancel(BATCH.id, 21.0)
     assert not tables.lines.add(BATCH.id, [NewLine(0, "a", "m", 0, 1)])
