@@ -6,7 +6,8 @@ from typing import TypeVar
 
 PATIENCE = 600.0
 """Seconds after which what has not come is not coming. Only a test that fails waits so long."""
-STEP = 0.02
+STEP, LONG_STEP = 0.02, 0.1
+"""Seconds between looks, at first and after the first second: a look costs a server and its client processor time."""
 Seen = TypeVar("Seen")
 
 
@@ -14,8 +15,9 @@ def eventually(
     look: Callable[[], Seen], reported: Callable[[], object] = lambda: "", seconds: float = PATIENCE
 ) -> Seen:
     """What `look` sees as soon as it is true of anything. In time `reported` says why it is not."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (seen := look()):
-        assert time.monotonic() < deadline, reported() or seen
-        time.sleep(STEP)
+        waited = time.monotonic() - began
+        assert waited < seconds, reported() or seen
+        time.sleep(STEP if waited < 1 else LONG_STEP)
     return seen
