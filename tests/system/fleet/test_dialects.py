@@ -1,6 +1,6 @@
 """Through a front a client gets what the node itself answers: the same bytes but ids and times.
 
-What is sent are the fuzzer's seeds of every path of inference, with greedy sampling where they name none.
+What is sent are the fuzzer's seeds of every path of inference, with greedy sampling.
 """
 
 import json
@@ -36,9 +36,9 @@ def greedy(raw: Raw) -> bytes:
         return body
     if isinstance(data, dict):
         if raw.path.startswith("/api/") and isinstance(data.get("options", {}), dict):
-            data["options"] = {"temperature": 0, **data.get("options", {})}
+            data["options"] = {**data.get("options", {}), "temperature": 0}
         elif {"messages", "prompt", "input"} & data.keys() and "/embed" not in raw.path:
-            data.setdefault("temperature", 0)
+            data["temperature"] = 0
         return json.dumps(data).encode()
     return body
 
