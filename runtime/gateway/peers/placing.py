@@ -71,6 +71,8 @@ class Placer:
         self._own_report, self._replicas = own_report, replicas
         self.is_leading = self.is_old = False
         """is_old: the database has an older epoch than this server has seen."""
+        self.is_stopped = False
+        """Nothing is planned or followed any more: the database is at an older state."""
         self.row, self.by_hand = DesiredReplicas(0, {}), tuple[HandPlacement, ...]()
         self._mean, self._before = DemandMean(), FleetPlan({})
         self._tried: dict[str, float] = {}
@@ -88,7 +90,7 @@ class Placer:
 
     async def _run(self) -> None:
         was_away = False
-        while True:
+        while not self.is_stopped:
             try:
                 await self.look()
                 was_away = False
@@ -101,6 +103,8 @@ class Placer:
             except Exception:  # whatever it is: the next look may succeed
                 log.exception("models are not placed")
             await asyncio.sleep(LOOK_SECONDS)
+        self.is_leading, self.is_old = False, True
+        await asyncio.to_thread(self._table.stop_leading)
 
     async def look(self) -> None:
         """Follow the newest epoch, and write the next one where this server plans. Raises Unavailable."""

@@ -165,6 +165,8 @@ class Fleet:
 
     def _refuse_database(self, error: OlderState) -> None:
         self.is_database_older = True
+        if self.placer is not None:
+            self.placer.is_stopped = True
         self.on_older_database()
         log.error(
             "the fleet's database is at an older state and is used no more: bring the newer one back, or start the "

@@ -1,5 +1,6 @@
 """A node follows the list of its fleet, and one server writes it."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -77,8 +78,6 @@ def placer_of(table: Table, node: Node, nodes: Sequence[str] = ("a", "b"), other
     reports = ReportTable()
 
     def renew(seq: int) -> None:
-        import asyncio
-
         now = asyncio.get_running_loop().time()
         for name in nodes[1:]:
             reports.remove(name)
@@ -189,3 +188,17 @@ async def test_demand_on_one_node_brings_the_model_to_the_other() -> None:
     placer.table = loaded  # type: ignore[method-assign]
     await placer.look()
     assert (table.row.replicas, node.done) == ({"chat": ("a", "b")}, ["load chat"])
+
+
+async def test_a_server_that_uses_its_database_no_more_plans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "LOOK_SECONDS", 0.001)
+    table, node = Table(by_hand=[HandPlacement("chat", 1, ("a",))]), Node()
+    placer = placer_of(table, node)
+    placer.start()
+    while not placer.is_leading:
+        await asyncio.sleep(0.001)
+    placer.is_stopped = True
+    while placer.is_leading:
+        await asyncio.sleep(0.001)
+    assert placer.is_old
+    await placer.close()
