@@ -77,6 +77,7 @@ def test_all_commands_are_there() -> None:
     fleet = {("fleet", name) for name in ("status", "nodes", "drain", "undrain", "simulate", "import")}
     fleet |= {("fleet", name) for name in ("place", "plan", "explain", "signal")}
     fleet |= {("fleet", "ca", name) for name in ("init", "issue", "renew")}
+    fleet |= {("fleet", "ray", name) for name in ("up", "down")}
     assert set(ALL) == fleet | batches | models | keys | teams | routing | adapters | {(name,) for name in single}
 
 

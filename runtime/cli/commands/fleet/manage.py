@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.commands.fleet import authority
+from runtime.cli.commands.fleet import authority, ray
 from runtime.cli.commands.fleet.importing import import_state
 from runtime.cli.commands.fleet.simulate import simulate
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
@@ -14,6 +14,7 @@ from runtime.cli.remote.client import Client, Json, part
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.", show_default=False)]
 app = typer.Typer(help="Several servers as one.", no_args_is_help=True)
 app.add_typer(authority.app, name="ca")
+app.add_typer(ray.app, name="ray")
 app.command()(simulate)
 app.command("import")(import_state)
 

@@ -1,0 +1,124 @@
+"""Ray's driver: `python -m fleet.launchers.driver up|down FILE`. Each server gets a detached actor on its machine.
+
+The actor supervises its server and answers nothing else. It is restarted by Ray, and adopts its server then. The driver
+ends once all servers were started, and the actors stay. Prints one line of JSON for each server.
+"""
+
+import importlib
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import ray
+
+from fleet.launchers.cluster import Cluster, LaunchedServer, read_cluster
+from fleet.launchers.head import resource_of
+from fleet.launchers.processes import LaunchSpec, ProcessLauncher, RecordFile, without_ray
+from fleet.launchers.supervisor import Supervisor
+
+NAMESPACE = "roundhouse"
+STEP_SECONDS = 0.5
+WAIT_SECONDS = 60.0
+"""For a machine that has not joined yet."""
+END_SECONDS = 90.0
+"""Longer than a server's --drain-seconds."""
+
+
+class ServerActor:
+    """Runs on the server's machine."""
+
+    def __init__(self, server: LaunchedServer, folder: Path) -> None:
+        program = str(Path(sys.executable).with_name("roundhouse"))
+        self._supervisor = Supervisor(
+            ProcessLauncher(),
+            LaunchSpec(
+                [program, "serve", *server.serve],
+                {**without_ray(os.environ), **server.environment},
+                folder / f"{server.name}.log",
+            ),
+            RecordFile(folder / f"{server.name}.json"),
+        )
+        self._lock, self._is_ending = threading.Lock(), False
+        self._pid = self._step()
+        threading.Thread(target=self._supervise, daemon=True).start()
+
+    def pid(self) -> int | None:
+        """Of the server; None: it has ended, and its next start is not due."""
+        return self._pid
+
+    def end(self) -> None:
+        """Return when the server has ended."""
+        with self._lock:
+            self._is_ending = True
+            self._supervisor.end(END_SECONDS)
+
+    def _supervise(self) -> None:
+        while not self._is_ending:
+            time.sleep(STEP_SECONDS)
+            with self._lock:
+                if not self._is_ending:
+                    self._pid = self._step()
+
+    def _step(self) -> int | None:
+        record = self._supervisor.step(time.monotonic())
+        return None if record is None else record.pid
+
+
+def up(cluster: Cluster) -> int:
+    """Exit code: 1 if a server has no machine."""
+    actor = ray.remote(ServerActor)
+    made = {
+        one.name: actor.options(
+            name=one.name,
+            lifetime="detached",
+            get_if_exists=True,
+            max_restarts=-1,
+            num_cpus=0,
+            resources={resource_of(one.name): 1},
+        ).remote(one, cluster.folder)
+        for one in cluster.servers
+    }
+    deadline, missing = time.monotonic() + WAIT_SECONDS, 0
+    for server in cluster.servers:
+        try:
+            pid = ray.get(made[server.name].pid.remote(), timeout=max(0.1, deadline - time.monotonic()))
+        except ray.exceptions.GetTimeoutError:
+            missing += 1
+            _print({"name": server.name, "host": server.host, "pid": None})
+        else:
+            _print({"name": server.name, "host": server.host, "pid": pid})
+    return 1 if missing else 0
+
+
+def down(cluster: Cluster) -> int:
+    for server in cluster.servers:
+        try:
+            actor = ray.get_actor(server.name)
+        except ValueError:
+            continue
+        ray.get(actor.end.remote(), timeout=2 * END_SECONDS + WAIT_SECONDS)
+        ray.kill(actor)
+        _print({"name": server.name, "host": server.host, "pid": None})
+    return 0
+
+
+def _print(line: dict[str, object]) -> None:
+    print(msgspec.json.encode(line).decode(), flush=True)
+
+
+def main() -> int:
+    _, command, file = sys.argv
+    cluster = read_cluster(Path(file))
+    ray.init(cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level="WARNING")
+    try:
+        return up(cluster) if command == "up" else down(cluster)
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
+    # By its own name: actors find the class by it.
+    sys.exit(importlib.import_module("fleet.launchers.driver").main())

@@ -1,0 +1,119 @@
+"""Ray's own processes on a machine: `ray start --block` in a session of its own, with fixed ports and a token."""
+
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from fleet.launchers.cluster import PORTS, WORKERS, Cluster
+from fleet.launchers.processes import LaunchSpec, ProcessLauncher, RecordFile, without_ray
+from registry.base.packages import with_our_packages
+from registry.errors import NotFound, Unavailable
+from registry.storage.files import make_private, write_text
+
+START_SECONDS, END_SECONDS = 60.0, 20.0
+OBJECT_STORE_BYTES = 80_000_000
+"""Ray's least: nothing is stored there."""
+
+
+def resource_of(server: str) -> str:
+    """Ray's name for the right to run a server, which its machine alone has."""
+    return f"roundhouse:{server}"
+
+
+def ray_environment(cluster: Cluster) -> dict[str, str]:
+    """For Ray's processes and for the driver: the token from a file that we name."""
+    return {
+        **with_our_packages(without_ray(os.environ)),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(cluster.token),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def start_ray(cluster: Cluster, host: str) -> bool:
+    """Start Ray on this machine, called `host`; whether it had to be started.
+
+    Raises BadRequest for a machine that the file does not have, NotFound without Ray or its token, Unavailable.
+    """
+    servers, is_head = cluster.on(host), host == cluster.head
+    program = Path(sys.executable).with_name("ray")
+    if not program.exists():
+        raise NotFound("Ray is not installed: pip install 'roundhouse[ray]'.")
+    make_private(cluster.folder)
+    if not cluster.token.exists():
+        if not is_head:
+            raise NotFound(f"There is no token {cluster.token}. Copy it from {cluster.head}.")
+        write_text(cluster.token, secrets.token_hex(32))
+    file, launcher = _record(cluster), ProcessLauncher()
+    before = file.read()
+    if before is not None and not launcher.has_ended(before):
+        return False
+    where = ("--head", "--port", str(cluster.port), "--include-dashboard", "false") if is_head else (
+        "--address", cluster.address,
+    )  # fmt: skip
+    process = launcher.start(
+        LaunchSpec(
+            [str(program), "start", "--block", *where, *_ports(cluster.port), "--disable-usage-stats",
+             "--num-cpus", "1", "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
+             "--resources", msgspec.json.encode({resource_of(one.name): 1 for one in servers}).decode()],
+            ray_environment(cluster),
+            cluster.folder / "ray.log",
+        )
+    )  # fmt: skip
+    file.write(process)
+    if not _await(lambda: launcher.has_ended(process) or _listens(cluster, is_head)) or launcher.has_ended(process):
+        launcher.end(process, END_SECONDS)
+        file.remove()
+        raise Unavailable(f"Ray did not start. {cluster.folder / 'ray.log'} says why.")
+    return True
+
+
+def end_ray(cluster: Cluster) -> bool:
+    """End what `start_ray` started here, by its id: never `ray stop`, which ends all of a host's."""
+    file, launcher = _record(cluster), ProcessLauncher()
+    process = file.read()
+    file.remove()
+    if process is None or launcher.has_ended(process):
+        return False
+    launcher.end(process, END_SECONDS)
+    return True
+
+
+def _record(cluster: Cluster) -> RecordFile:
+    return RecordFile(cluster.folder / "ray.json")
+
+
+def _ports(first: int) -> list[str]:
+    """Fixed, so that a firewall can name them."""
+    names = (
+        "node-manager", "object-manager", "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent",
+        "metrics-export",
+    )  # fmt: skip
+    named = ((f"--{name}-port", first + number) for number, name in enumerate(names, 1))
+    workers = (("--min-worker-port", first + PORTS), ("--max-worker-port", first + PORTS + WORKERS - 1))
+    return [word for name, port in (*named, *workers) for word in (name, str(port))]
+
+
+def _listens(cluster: Cluster, is_head: bool) -> bool:
+    port = cluster.port if is_head else cluster.port + 1
+    host = cluster.head if is_head else "127.0.0.1"
+    try:
+        socket.create_connection((host, port), 1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def _await(until: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if until():
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,129 @@
+"""Processes that outlive the one that starts them, and are found again by a record in a file."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import psutil
+
+from models.process_control import has_ended
+from registry.base.json import NOT_JSON
+from registry.storage.files import write_text
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+RAYS_OWN = ("RAY_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+"""Beginnings of variables that Ray sets for its workers. A server must see all cores and devices."""
+_START = 'setsid "$@" </dev/null >>"$0" 2>&1 & echo $!'
+"""The shell ends at once, so that the process is nobody's child: Ray kills children of an actor that ends."""
+
+
+class ProcessRecord(msgspec.Struct, frozen=True):
+    """A process that was started."""
+
+    pid: int
+    created: float
+    """Its start, as the kernel has it: process ids are used again."""
+    boot: str
+    """Of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """What to start. log: the file that its output is added to."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+
+
+class Launcher(Protocol):
+    """Starts and ends the process of one server."""
+
+    def start(self, spec: LaunchSpec) -> ProcessRecord: ...
+
+    def has_ended(self, process: ProcessRecord) -> bool: ...
+
+    def end(self, process: ProcessRecord, seconds: float) -> None:
+        """Let it end by itself within so many seconds; then kill its session. Returns when it has ended."""
+        ...
+
+
+class ProcessLauncher:
+    """`Launcher` on this machine."""
+
+    def start(self, spec: LaunchSpec) -> ProcessRecord:
+        command = ["/bin/sh", "-c", _START, str(spec.log), *spec.words]
+        pid = int(subprocess.run(command, env=dict(spec.environment), stdout=subprocess.PIPE, check=True).stdout)
+        try:
+            created = psutil.Process(pid).create_time()
+        except psutil.NoSuchProcess:  # it ended at once: the log says why
+            created = 0.0
+        return ProcessRecord(pid, created, boot())
+
+    def has_ended(self, process: ProcessRecord) -> bool:
+        living = _living(process)
+        return living is None or has_ended(living)
+
+    def end(self, process: ProcessRecord, seconds: float) -> None:
+        living = _living(process)
+        if living is None:
+            return
+        with suppress(psutil.NoSuchProcess):
+            living.terminate()
+        _wait(lambda: has_ended(living), seconds)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        _wait(lambda: has_ended(living), seconds)
+
+
+def _living(process: ProcessRecord) -> psutil.Process | None:
+    if process.boot != boot():
+        return None
+    try:
+        found = psutil.Process(process.pid)
+        return found if found.create_time() == process.created else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _wait(until: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not until() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def boot() -> str:
+    """Id of this machine's boot."""
+    return BOOT.read_text().strip()
+
+
+def without_ray(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without what Ray sets for its workers."""
+    return {name: value for name, value in environment.items() if not name.startswith(RAYS_OWN)}
+
+
+class RecordFile:
+    """The record of one process, on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> ProcessRecord | None:
+        """None: there is none, or it is damaged."""
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=ProcessRecord)
+        except (FileNotFoundError, *NOT_JSON):
+            return None
+
+    def write(self, record: ProcessRecord) -> None:
+        write_text(self._path, msgspec.json.encode(record).decode())
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)

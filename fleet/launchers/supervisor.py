@@ -1,0 +1,62 @@
+"""When a server is started, adopted and started again. The table is in the package's docstring."""
+
+from typing import Literal, NamedTuple
+
+from fleet.launchers.processes import Launcher, LaunchSpec, ProcessRecord, RecordFile
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds before a server that has ended is started again: doubled each time."""
+STEADY_SECONDS = 60.0
+"""A server that lived for so long starts the pauses anew."""
+
+Step = Literal["keep", "start", "wait"]
+
+
+class Starts(NamedTuple):
+    """What an actor knows of the starts so far."""
+
+    last: float | None = None
+    """By the actor's monotonic clock; None: it has started nothing."""
+    in_a_row: int = 0
+    """Starts after which the server ended before STEADY_SECONDS."""
+
+
+def decide(record: ProcessRecord | None, is_ended: bool, starts: Starts, now: float) -> Step:
+    """What to do about a server."""
+    if record is not None and not is_ended:
+        return "keep"
+    if starts.last is None or record is None:
+        return "start"
+    return "start" if now - starts.last >= pause(starts.in_a_row) else "wait"
+
+
+def pause(in_a_row: int) -> float:
+    """Seconds between two starts."""
+    return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(in_a_row, 10)))
+
+
+class Supervisor:
+    """Keeps one server running. For one thread; `now` is the caller's monotonic clock in seconds."""
+
+    def __init__(self, launcher: Launcher, spec: LaunchSpec, file: RecordFile) -> None:
+        self._launcher, self._spec, self._file = launcher, spec, file
+        self._starts = Starts()
+
+    def step(self, now: float) -> ProcessRecord | None:
+        """Start the server if that is due. Returns its process; None: it has ended, and its next start is not due."""
+        record = self._file.read()
+        is_ended = record is None or self._launcher.has_ended(record)
+        step = decide(record, is_ended, self._starts, now)
+        if step == "start":
+            was_steady = self._starts.last is None or now - self._starts.last >= STEADY_SECONDS
+            self._starts = Starts(now, 0 if was_steady else self._starts.in_a_row + 1)
+            record = self._launcher.start(self._spec)
+            self._file.write(record)
+        return None if step == "wait" else record
+
+    def end(self, seconds: float) -> None:
+        """End the server; `step` would start it again."""
+        record = self._file.read()
+        if record is not None:
+            self._launcher.end(record, seconds)
+        self._file.remove()

@@ -1,0 +1,95 @@
+"""Servers on a real Ray: what is killed comes back, and Ray's end harms no server."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from fleet.launchers.cluster import Cluster, read_cluster
+from fleet.launchers.head import end_ray
+from fleet.launchers.processes import ProcessLauncher, ProcessRecord, RecordFile
+from tests.eventually import eventually
+from tests.system.serving import STARTER, free_port
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'roundhouse[ray]'")
+pytestmark = pytest.mark.real
+
+
+class RayFleet:
+    """One server on this machine, by `roundhouse fleet ray`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port, self.file = free_port(), folder / "cluster.yaml"
+        serve = [f"--port={self.port}", f"--data-dir={folder / 'data'}", f"--recipes={STARTER / 'starter-embed.yaml'}"]
+        servers = [{"name": "node-1", "host": "127.0.0.1", "serve": [*serve, "--no-prewarm"]}]
+        described = {"head": "127.0.0.1", "port": 26379, "folder": str(folder / "ray"), "servers": servers}
+        self.file.write_text(yaml.safe_dump(described))
+        self.cluster: Cluster = read_cluster(self.file)
+
+    def call(self, command: str) -> str:
+        words = [Path(sys.executable).with_name("roundhouse"), "fleet", "ray", command, self.file]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stderr
+
+    def record(self) -> ProcessRecord | None:
+        return RecordFile(self.cluster.folder / "node-1.json").read()
+
+    def actor(self) -> psutil.Process | None:
+        ray = RecordFile(self.cluster.folder / "ray.json").read()
+        children = [] if ray is None else psutil.Process(ray.pid).children(recursive=True)
+        return next((one for one in children if "ServerActor" in " ".join(one.cmdline())), None)
+
+    def is_answering(self, pid: int | None = None) -> bool:
+        record = self.record()
+        if record is None or ProcessLauncher().has_ended(record) or record.pid == pid:
+            return False
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/health/ready", trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayFleet]:
+    found = RayFleet(tmp_path_factory.mktemp("r"))
+    try:
+        found.call("up")
+        yield found
+    finally:
+        found.call("down")
+        end_ray(found.cluster)
+
+
+def test_what_is_killed_comes_back_and_servers_outlive_ray(servers: RayFleet) -> None:
+    eventually(servers.is_answering)
+    first = servers.record()
+    assert first is not None
+    environment = Path(f"/proc/{first.pid}/environ").read_bytes().decode()
+    assert "RAY_" not in environment
+    assert os.getsid(first.pid) == first.pid
+
+    actor = servers.actor()
+    assert actor is not None
+    actor.kill()
+    eventually(lambda: (now := servers.actor()) is not None and now.pid != actor.pid)
+    assert servers.record() == first, "the next actor adopts the server"
+    assert servers.is_answering()
+
+    os.kill(first.pid, signal.SIGKILL)
+    eventually(lambda: servers.is_answering(first.pid))
+    second = servers.record()
+
+    end_ray(servers.cluster)
+    assert servers.actor() is None
+    assert servers.is_answering(), "without Ray"
+    assert "runs as" in servers.call("up")
+    assert servers.record() == second, "a new Ray adopts it, too"
+    assert servers.is_answering()

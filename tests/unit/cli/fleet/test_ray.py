@@ -1,0 +1,25 @@
+"""`roundhouse fleet ray` where it must refuse before anything is started."""
+
+import json
+from pathlib import Path
+
+from tests.unit.cli.conftest import Run
+
+
+def test_a_file_that_is_wrong_and_a_machine_that_it_lacks_are_refused(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    missing = run("fleet", "ray", "up", str(file))
+    assert missing.exit_code == 2
+    assert "cannot be read" in missing.stderr
+    file.write_text(f"{{head: a, folder: {tmp_path}, servers: [{{name: node-1, host: a, serve: []}}]}}")
+    refused = run("fleet", "ray", "up", str(file), "--host", "b")
+    assert refused.exit_code == 2
+    assert "no server on b" in refused.stderr
+
+
+def test_where_ray_does_not_run_nothing_is_ended(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"{{head: a, folder: {tmp_path}, servers: [{{name: node-1, host: b, serve: []}}]}}")
+    ended = run("fleet", "ray", "down", str(file), "--host", "b", "--json")
+    assert json.loads(ended.stdout) == {"object": "list", "data": []}
+    assert "was not running on b" in ended.stderr

@@ -1,0 +1,1 @@
+"""How servers of a fleet are started, found again and ended."""
