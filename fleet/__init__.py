@@ -43,6 +43,7 @@ blocks.py     how much of a limit a server takes at once, and what it has
 grants.py     the blocks in the database
 shared_limits.py  the limits of a server in a fleet, which uses its blocks
 simulation/   a fleet on a virtual clock, with these policies
+launchers/    starts servers on machines that Ray joins, and starts them again
 
 It imports nothing of the server: `runtime` sends reports, passes requests on and loads models.
 """
