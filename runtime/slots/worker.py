@@ -74,16 +74,6 @@ def own_group() -> None:
         os.setpgid(0, 0)
 
 
-def sleep_while_waiting() -> None:
-    """Let OpenMP's threads sleep while they wait for each other, unless the environment says how they wait.
-
-    By default they spin. Where others need the cores, the one that spins keeps its core from the one that it waits for:
-    SmolLM2 fell to 1 token/s at a load of 17 on two cores. OpenMP reads this as it is loaded, and a fork inherits it.
-    """
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-
-
 class SlotLoop(LitLoop):  # type: ignore[misc]
     """LitServe's hook for a worker's main loop: serves the slot until it ends."""
 
@@ -96,7 +86,6 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
 
     def __call__(self, lit_api: Any, device: Any, worker_id: int, *_unused: Any) -> None:
         own_group()
-        sleep_while_waiting()
         parent = multiprocessing.parent_process()
         assert parent is not None
         die_with_parent(int(parent.pid or 0))

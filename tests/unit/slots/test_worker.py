@@ -1,9 +1,7 @@
 """What a worker of LitServe's does by itself: it imports ahead once, and knows nothing of the gateway."""
 
 import asyncio
-import os
 import pickle
-import re
 import subprocess
 import sys
 import tempfile
@@ -87,37 +85,6 @@ def test_a_slot_has_a_group_of_its_own_in_the_servers_session() -> None:
     )
     reported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert reported.split() == ["True", "True"]
-
-
-@pytest.mark.parametrize(
-    ("given", "policy"),
-    [({}, "'PASSIVE'"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "'ACTIVE'"), ({"GOMP_SPINCOUNT": "5"}, None)],
-    ids=["neither", "a policy", "a count"],
-)
-def test_openmp_sleeps_in_a_slot_unless_its_user_says_otherwise(given: dict[str, str], policy: str | None) -> None:
-    """What PyTorch's own OpenMP reports as it is loaded."""
-    script = """
-import ctypes, sys
-from importlib.util import find_spec
-from pathlib import Path
-from runtime.slots.worker import sleep_while_waiting
-sleep_while_waiting()
-assert "torch" not in sys.modules
-[library] = Path(find_spec("torch").origin).parent.glob("lib/libgomp*.so*")
-ctypes.CDLL(str(library))
-"""
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-    }
-    environment |= {"OMP_DISPLAY_ENV": "VERBOSE", **given}
-    reported = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    rows = dict(re.findall(r"(OMP_WAIT_POLICY|GOMP_SPINCOUNT) = (\S+)", reported.stderr))
-    if policy is None:
-        assert rows["GOMP_SPINCOUNT"] == "'5'"
-    else:
-        assert rows["OMP_WAIT_POLICY"] == policy
 
 
 def test_a_slot_whose_engine_gives_way_does_so_with_all_of_its_threads() -> None:
