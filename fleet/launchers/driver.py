@@ -46,7 +46,7 @@ class ServerActor:
         threading.Thread(target=self._supervise, daemon=True).start()
 
     def pid(self) -> int | None:
-        """Of the server; None: it has ended, and its next start is not due."""
+        """The server's process id; None: it has ended, and its next start is not due."""
         return self._pid
 
     def end(self) -> None:

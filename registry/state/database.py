@@ -167,7 +167,7 @@ class State:
         return True
 
     def _digests(self, tables: VersionTables) -> frozenset[str]:
-        """Of the server's own names, which are out of use while it shares others: their files stay."""
+        """Digests of the server's own names, out of use while it shares others: their files stay."""
         with self._database.read() as db:
             return frozenset(db.execute(sa.select(tables.versions.c.digest).distinct()).scalars())
 

@@ -115,7 +115,7 @@ class GpuMemory:
 
 
 class GroupMemory:
-    """Of several devices that one model is spread over, together."""
+    """The memory of several devices that one model is spread over."""
 
     def __init__(self, parts: Sequence[DeviceMemory]) -> None:
         self._parts = parts

@@ -112,7 +112,7 @@ class ExactTarget(Protocol):
 
     @property
     def digest(self) -> str:
-        """Of the adapter's version."""
+        """The digest of the adapter's version."""
         ...
 
     @property

@@ -309,7 +309,7 @@ async def _together(lease: Lease, calls: Sequence[Call]) -> list[list[Event]]:
 
 @contextmanager
 def first_error() -> Iterator[None]:
-    """Of a task group's errors the first one, as if there were no group."""
+    """The first of a task group's errors, as if there were no group."""
     try:
         yield
     except ExceptionGroup as group:

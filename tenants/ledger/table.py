@@ -46,7 +46,7 @@ class Difference:
 
 
 class _RowState(NamedTuple):
-    """Of a row that may end."""
+    """A row that may end."""
 
     is_open: bool
     reserved_micro: int

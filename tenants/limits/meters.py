@@ -56,7 +56,7 @@ class Meter(Protocol):
 
 
 class SharedMeter(Meter, Protocol):
-    """Of a limit that several servers use together: each takes parts of it, and lets requests into these."""
+    """A limit that several servers share: each takes parts of it, and lets requests into these."""
 
     @property
     def is_unknown(self) -> bool:

@@ -55,7 +55,7 @@ def uvicorn_options(settings: Settings) -> dict[str, Any]:
 
 
 def connection_bounds(settings: Settings, idle_per_address: int) -> ConnectionBounds:
-    """Of the connections of one port.
+    """The bounds of one port's connections.
 
     Where the system allows few descriptors (`raise_file_limit` comes before), half of them are not for idle ones.
     """

@@ -86,7 +86,7 @@ class IdleConnections:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
-    """Of one server's connections."""
+    """The bounds of one server's connections."""
 
     headers: int
     header_seconds: float

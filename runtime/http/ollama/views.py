@@ -121,7 +121,7 @@ def router_info(card: RouterCardView) -> OllamaModelInfo:
 
 
 def digest(view: ModelView | AdapterCardView) -> str:
-    """Of an adapter its content's; of a model its revision: the hub's commit, or the beginning of its content's."""
+    """An adapter's digest is its content's, a model's is its revision: the hub's commit, or its content's beginning."""
     return view.digest.removeprefix("sha256:") if isinstance(view, AdapterCardView) else view.revision
 
 

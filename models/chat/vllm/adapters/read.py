@@ -298,7 +298,7 @@ def _open(folder: Path) -> Iterator[int]:
 
 
 def _dtypes(layout: _Layout) -> set[torch.dtype | None]:
-    """Of the file's tensors."""
+    """The dtypes of the file's tensors."""
     return {DTYPES.get(info.dtype) for info in tensors_of(layout.head, layout.size, MAX_TENSORS).values()}
 
 

@@ -69,7 +69,7 @@ def _views(values: torch.Tensor, half: Half) -> Any:
 
 
 class Templates:
-    """Of one engine, by the bytes of header and configuration. The oldest goes first."""
+    """One engine's templates, by the bytes of header and configuration. The oldest goes first."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, AdapterTemplate] = {}
@@ -84,7 +84,7 @@ class Templates:
 
 
 def key_of(head: bytes, size: int, config: bytes) -> bytes:
-    """Of a file of `size` bytes that begins with `head`."""
+    """The key of a file of `size` bytes that begins with `head`."""
     numbers = len(head).to_bytes(8, "little") + size.to_bytes(8, "little")
     return hashlib.sha256(numbers + head + config).digest()
 
