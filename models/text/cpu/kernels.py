@@ -211,7 +211,7 @@ def _scratch(integers: int, floats: int) -> tuple[int, int]:
     """Addresses of this thread's memory for rounded rows and their scales."""
     import torch
 
-    scratch = getattr(_local, "held", None)
+    scratch = getattr(_local, "scratch", None)
     if scratch is None or len(scratch[0]) < integers or len(scratch[1]) < floats:
         before = (len(scratch[0]), len(scratch[1])) if scratch else (0, 0)
         scratch = (

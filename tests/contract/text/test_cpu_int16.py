@@ -204,3 +204,11 @@ async def test_a_compute_type_that_cannot_be_had_is_refused(monkeypatch: pytest.
     with pytest.raises(EngineFailed, match="compute_type int16 needs a processor"):
         await vectors("auto", {"compute_type": "int16"})
     assert (await vectors("auto", {}))[1] is Linear
+
+
+def test_a_thread_keeps_its_memory_for_rounded_rows() -> None:
+    first = kernels._scratch(1000, 10)
+    assert kernels._scratch(1000, 10) == first
+    assert kernels._scratch(10, 1) == first, "less fits as well"
+    kernels._scratch(1 << 20, 10)
+    assert kernels._scratch(1000, 10) == kernels._scratch(1 << 20, 10)
