@@ -17,7 +17,7 @@ from batches.intake.creation import BatchCreator, NewBatch, Resolve
 from batches.intake.stored_files import FileLimits, StoredFiles, unknown_page_error
 from batches.looks import look_repeatedly
 from batches.output import OutputKind
-from batches.records import URLS, BatchRecord
+from batches.records import URLS, BatchRecord, BatchState
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
 from registry.errors import FinalConflict, NotFound, RoundhouseError
@@ -27,6 +27,7 @@ log = logging.getLogger("roundhouse.batches")
 SWEEP_SECONDS = 60.0
 FORECAST_SECONDS = 0.5
 """For which the answer to a creation waits for a forecast."""
+UNWRITTEN = "The ledger's database takes no rows now, such as on a full disk: lines wait until it does."
 OUTPUT_SECONDS = 30 * 86_400
 """For which the answers of an ended batch are stored, if its creation said nothing else."""
 
@@ -44,6 +45,7 @@ class BatchService:
 
     forecast: called with a batch whose lines may run.
     addresses: where callbacks may go. queue_limits: of tokens that unfinished batches hold.
+    is_unwritten: the ledger's database takes no rows now, so that no line can end.
     """
 
     def __init__(
@@ -59,8 +61,10 @@ class BatchService:
         clock: Callable[[], float] = time.time,
         addresses: CallbackAddresses | None = None,
         queue_limits: QueueLimiter | None = None,
+        is_unwritten: Callable[[], bool] = lambda: False,
     ) -> None:
         self.store, self.urls, self._wake, self._forecast, self._clock = store, tuple(urls), wake, forecast, clock
+        self._is_unwritten = is_unwritten
         self._folder, self._data_dir = FolderBytes(data_dir), data_dir
         self._pieces: FileBytes | None = None
         self._changed = asyncio.Event()
@@ -93,7 +97,7 @@ class BatchService:
         batch = await self.store.find(lambda tables: tables.batches.get(id_, team), None)
         if batch is None or surface not in (None, batch.surface):
             raise missing_batch_error(id_)
-        return batch
+        return self._with_wait(batch)
 
     async def list(
         self, team: str, surface: str, after: str | None, limit: int, *, newest: bool = True, param: str = "after"
@@ -106,11 +110,18 @@ class BatchService:
         )
         if batches is None:
             raise unknown_page_error(after or "", param)
-        return batches[:limit], len(batches) > limit
+        return [self._with_wait(one) for one in batches[:limit]], len(batches) > limit
 
     async def recent(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
         """The newest batches of a team, or of all. Raises Unavailable, QueueFull."""
-        return await self.store.find(lambda tables: tables.batches.recent(team, limit), [])
+        none: Sequence[BatchRecord] = []
+        batches = await self.store.find(lambda tables: tables.batches.recent(team, limit), none)
+        return [self._with_wait(one) for one in batches]
+
+    def _with_wait(self, batch: BatchRecord) -> BatchRecord:
+        """With the one reason to wait that its row cannot hold."""
+        waits = batch.state is BatchState.IN_PROGRESS and self._is_unwritten()
+        return replace(batch, waits=UNWRITTEN) if waits else batch
 
     async def failures(self, batch: BatchRecord) -> Mapping[str, int]:
         """Failed lines by code. Raises Unavailable, QueueFull."""

@@ -129,8 +129,9 @@ class _Rooms:
         store = BatchStore(self.ledger, settings.data_dir, self.keys.tables)
         addresses = CallbackAddresses(settings.callback_networks)
         self.batches = BatchService(
-            store, settings.data_dir, limits, addresses=addresses, queue_limits=self.queue_limiter
-        )
+            store, settings.data_dir, limits, addresses=addresses, queue_limits=self.queue_limiter,
+            is_unwritten=lambda: self.ledger.journalled > 0 or self.ledger.is_failing,
+        )  # fmt: skip
         self.fleet: FleetParts | None = None
         self.tracing = start_tracing()
         self.bounds = WaitingBound(settings.max_waiting)

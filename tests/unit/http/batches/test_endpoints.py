@@ -47,6 +47,21 @@ async def test_a_batch_from_creation_to_its_files(served: BatchServer) -> None:
     assert errors[0]["response"]["body"]["error"]["code"] == "model_not_found"
 
 
+async def test_a_batch_says_that_nothing_can_be_written(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = await served.create(jsonl("a", "b"))
+    await served.work(made.id, answered, most=1)
+    monkeypatch.setattr(served.batches, "_is_unwritten", lambda: True)
+    await served.client.batches.retrieve(made.id)
+    assert "takes no rows now" in served.raw[-1]["roundhouse"]["waits"]
+    assert [one.waits for one in await served.batches.recent(None, 5)] == [service.UNWRITTEN]
+    await served.client.batches.list()
+    assert "takes no rows now" in served.raw[-1]["data"][0]["roundhouse"]["waits"]
+    monkeypatch.setattr(served.batches, "_is_unwritten", lambda: False)
+    await served.work(made.id, answered)
+    await served.client.batches.retrieve(made.id)
+    assert "waits" not in served.raw[-1]["roundhouse"]
+
+
 async def read_lines(served: BatchServer, id_: str) -> list[Any]:
     """Lines of an output file, whose object has their bytes as its size."""
     answer = await served.client.files.content(id_)
