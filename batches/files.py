@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import sqlalchemy as sa
 
 from batches.records import UNFINISHED, FileRecord, FileState
-from batches.storage.queries import page
+from batches.storage.queries import lock_repeats, page
 from batches.storage.tables import BATCHES, FILES
 from registry.storage.database import Database
 
@@ -17,10 +18,19 @@ class FileTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def create(self, file: FileRecord) -> None:
-        """Store a file whose bytes are stored."""
+    def create(self, file: FileRecord, repeated_since: float | None = None) -> FileRecord:
+        """Store a file whose bytes are stored.
+
+        repeated_since: return the file that the same Idempotency-Key of the team created since then, if there is one.
+        """
         with self._database.write() as connection:
+            if file.idempotency and repeated_since is not None:
+                lock_repeats(connection, file.team, file.idempotency)
+                same = _repeat(file.team, file.idempotency, repeated_since)
+                if (row := connection.execute(same).one_or_none()) is not None:
+                    return _file(row)
             connection.execute(sa.insert(FILES).values(**asdict(file)))
+        return file
 
     def get(self, id_: str, team: str | None = None, *, deleted: bool = False) -> FileRecord | None:
         """None: unknown, or another team's. team: None for any; deleted: return deleted ones too."""
@@ -46,11 +56,8 @@ class FileTable:
 
     def find_repeat(self, team: str, idempotency: str, since: float) -> FileRecord | None:
         """The file that the same Idempotency-Key of the team created since then, also one that was deleted."""
-        query = sa.select(FILES).where(
-            FILES.c.team == team, FILES.c.idempotency == idempotency, FILES.c.created >= since
-        )
         with self._database.read() as connection:
-            row = connection.execute(query.order_by(FILES.c.created).limit(1)).one_or_none()
+            row = connection.execute(_repeat(team, idempotency, since)).one_or_none()
         return None if row is None else _file(row)
 
     def ids(self) -> set[str]:
@@ -91,6 +98,11 @@ class FileTable:
         """Remove the row of a file whose bytes are gone."""
         with self._database.write() as connection:
             connection.execute(sa.delete(FILES).where(FILES.c.id == id_))
+
+
+def _repeat(team: str, idempotency: str, since: float) -> "sa.Select[Any]":
+    same = sa.select(FILES).where(FILES.c.team == team, FILES.c.idempotency == idempotency, FILES.c.created >= since)
+    return same.order_by(FILES.c.created).limit(1)
 
 
 def _file(row: "sa.Row[tuple[object, ...]]") -> FileRecord:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from batches.callbacks.outbox import announce
 from batches.callbacks.webhooks import ensure_signer
 from batches.records import UNFINISHED, BatchFault, BatchRecord, BatchState, Forecast, LineCounts, LineUsage
-from batches.storage.queries import page
+from batches.storage.queries import lock_repeats, page
 from batches.storage.tables import BATCHES, FILES, LINES
 from registry.storage.database import Database
 
@@ -37,6 +37,7 @@ class BatchTable:
         """
         with self._database.write() as connection:
             if batch.idempotency and repeated_since is not None:
+                lock_repeats(connection, batch.team, batch.idempotency)
                 same = _repeat(batch.team, batch.surface, batch.idempotency, repeated_since)
                 if (row := connection.execute(same).one_or_none()) is not None:
                     return _batch(row)

@@ -98,16 +98,19 @@ class StoredFiles:
                 code="storage_full",
             ) from error
 
-        def create(tables: BatchTables) -> None:
+        def create(tables: BatchTables) -> FileRecord:
             self._check_space(file.size, tables.files.stored()[1])
-            tables.files.create(file)
+            return tables.files.create(file, file.created - REPEAT_SECONDS)
 
+        stored: FileRecord | None = None
         try:
-            await self._store.write(create)
-        except BaseException:
-            await asyncio.shield(asyncio.to_thread(lambda: content().delete(file.id)))
-            raise
-        return file
+            stored = await self._store.write(create)
+        finally:
+            if stored is None or stored.id != file.id:  # the same call came twice at once
+                await asyncio.shield(asyncio.to_thread(lambda: content().delete(file.id)))
+        if stored.body_hash != file.body_hash:
+            raise repeat_error()
+        return stored
 
     async def split(
         self, body: Path, form: Literal["messages", "requests"], urls: Sequence[str], most: int

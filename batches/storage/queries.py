@@ -43,3 +43,10 @@ def page(
     columns = (table.c.created, table.c.id)
     query = query.order_by(*(column.desc() if newest else column for column in columns)).limit(limit)
     return connection.execute(query).all()
+
+
+def lock_repeats(connection: sa.Connection, team: str, idempotency: str) -> None:
+    """Let calls with the same Idempotency-Key come one after the other; on SQLite all writers do."""
+    if connection.dialect.name != "sqlite":
+        key = sa.func.hashtext(f"{team} {idempotency}")
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext("batches"), key)))

@@ -1,6 +1,7 @@
 """The tables of batches on SQLite and PostgreSQL: states, counts, epochs."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -331,3 +332,18 @@ def test_rates_of_servers_that_work_add_up(tables: BatchTables, database: Databa
     assert rates.all()["chat"] == RoomRate(110.0, 0.3)
     mine.close(epoch)
     assert rates.all() == {"chat": RoomRate(70.0, 0.3), "embed": RoomRate(9.0, 0.2)}, "what was measured last"
+
+
+def test_of_calls_with_one_key_at_once_one_creates(tables: BatchTables) -> None:
+    """As two gateways get a client's call and its repetition."""
+    tables.files.create(FILE)
+
+    def create(number: int) -> tuple[str, str]:
+        file = tables.files.create(replace(FILE, id=f"file-again-{number}", idempotency="k"), 0.0)
+        batch = tables.batches.create(replace(BATCH, id=f"batch_{number}", idempotency="k"), 0.0)
+        assert batch is not None
+        return file.id, batch.id
+
+    with ThreadPoolExecutor(8) as pool:
+        created = set(pool.map(create, range(8)))
+    assert len({file for file, _ in created}) == len({batch for _, batch in created}) == 1
