@@ -1,12 +1,17 @@
 """The installed command. `serve` restarts itself with a run id, before any import."""
 
+import os
 import sys
 
 from runtime.cli.local.processes import own_id, restart_with_id
 
+PORT = "ROUNDHOUSE_PORT"
+
 
 def main() -> None:
     """What `roundhouse` runs."""
+    if os.environ.get(PORT, "").startswith("tcp://"):  # Kubernetes sets it beside a Service named roundhouse
+        del os.environ[PORT]
     if sys.argv[1:2] == ["serve"] and not {"-h", "--help"} & set(sys.argv) and own_id() is None:
         restart_with_id()
     from runtime.cli import main as commands

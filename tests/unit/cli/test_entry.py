@@ -51,3 +51,12 @@ def test_the_port_of_serve_counts_for_all(port: str | None, address: str) -> Non
     code = "from runtime.cli.options import DEFAULT_URL\nprint(DEFAULT_URL)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == address, done.stderr
+
+
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_port() -> None:
+    code = "import sys; from runtime.cli.entry import main; sys.argv = ['roundhouse', 'status', '--help']; main()"
+    environment = {**os.environ, "ROUNDHOUSE_PORT": "tcp://10.96.0.17:80"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "10.96.0.17" not in done.stdout
+    assert "http://127.0.0.1:8000" in done.stdout
