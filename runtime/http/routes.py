@@ -29,12 +29,16 @@ INFERENCE_PATHS = frozenset(route.path for route in ROUTES if route.is_inference
 """Their handlers take a request and nothing else."""
 
 
-def _generality(route: Route) -> tuple[bool, int]:
-    """Sort key: paths that end in any name come last, the shortest at the end."""
-    return route.path.endswith(":path}"), -route.path.count("/")
+def _order(route: Route) -> tuple[bool, bool, int]:
+    """Sort key: whole paths of inference first, since each route before costs a request half a microsecond.
+
+    Paths that end in any name come last, the shortest at the end.
+    """
+    is_whole = route.is_inference and "{" not in route.path
+    return route.path.endswith(":path}"), not is_whole, -route.path.count("/")
 
 
-ROUTES.sort(key=_generality)
+ROUTES.sort(key=_order)
 
 
 def routes() -> list[tuple[str, Callable[..., Awaitable[Response]], list[str]]]:
