@@ -8,9 +8,10 @@ held until all are there, and freed together for the sleep to find.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:  # EngineCore's environment is made before torch is loaded (`prewarm.environment`)
+    import torch
 
 FAILED = -1
 
@@ -44,6 +45,8 @@ class SleepBlocks:
 
 def kept_blocks() -> list[int]:
     """Bytes of each block that a sleep pins. Empty without CUDA, or without vLLM's allocator."""
+    import torch
+
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return []
     from vllm.device_allocator.cumem import CuMemAllocator
@@ -54,6 +57,8 @@ def kept_blocks() -> list[int]:
 
 
 def pinned(size: int) -> torch.Tensor:
+    import torch
+
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 

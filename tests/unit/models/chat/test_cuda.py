@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,7 @@ from models.chat import asgi, processes, settings, warmup
 from models.chat.vllm import core, launch, prewarm, step_budget, variables
 from registry.errors import Unfit
 from registry.recipes.definition import Recipe
+from tests.system.serving import ROOT
 from tests.unit.registry.makers import recipe
 
 
@@ -130,6 +132,13 @@ def test_nothing_is_compiled_for_the_sampler_by_default(monkeypatch: pytest.Monk
     os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "1"
     prewarm.environment()
     assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "1"
+
+
+def test_torch_is_not_loaded_before_its_environment_is_made() -> None:
+    """It reads some variables only once: how memory is pinned, and what it logs in C++."""
+    code = "import sys\nfrom models.chat.vllm import prewarm\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "False", done.stderr
 
 
 PINNED = "PYTORCH_CUDA_ALLOC_CONF"
