@@ -10,7 +10,8 @@
 | 130  | interrupted by Ctrl-C                                                |
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 EXIT_CODES = """Exit codes: 0 done; 1 refused (4xx, faulty recipe, missing file); 2 wrong usage;
 3 no server at the address; 4 the server failed (5xx); 130 interrupted."""
@@ -55,3 +56,16 @@ class ServerUnreachableError(Failure):
 
 class ServerError(Failure):
     exit_code = 4
+
+
+@contextmanager
+def translated_faults() -> Iterator[None]:
+    """What the product raises, as ends of a command: wrong usage, or refused."""
+    from registry.errors import BadRequest, RoundhouseError
+
+    try:
+        yield
+    except BadRequest as error:
+        raise UsageError(error.message, code=error.code) from None
+    except RoundhouseError as error:
+        raise RefusedError(error.message, code=error.code) from None

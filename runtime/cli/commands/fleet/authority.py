@@ -1,13 +1,11 @@
 """`roundhouse fleet ca`: certificates by which the servers of a fleet know one another. No server is needed."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.cli.failures import RefusedError, UsageError
+from runtime.cli.failures import translated_faults
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note
 
@@ -29,7 +27,7 @@ def init(authority: Authority = FOLDER, days: Days = AUTHORITY_DAYS, as_json: As
 
     Example: roundhouse fleet ca init --authority fleet-authority
     """
-    with _faults():
+    with translated_faults():
         from fleet.certificates import make_authority
 
         make_authority(authority, days)
@@ -51,7 +49,7 @@ def issue(
 
     Example: roundhouse fleet ca issue node-1 --out node-1
     """
-    with _faults():
+    with translated_faults():
         from fleet import certificates
 
         folder = out or Path(name)
@@ -69,7 +67,7 @@ def renew(
 
     Example: roundhouse fleet ca renew node-1
     """
-    with _faults():
+    with translated_faults():
         from fleet import certificates
 
         _show(certificates.renew(authority, folder, days), folder, as_json)
@@ -81,15 +79,3 @@ def _show(made: "ServerCertificate", folder: Path, as_json: bool) -> None:
         emit({"object": "fleet.certificate", "name": made.name, "folder": str(folder), "ends": ends})
     else:
         note(f"made the certificate of {made.name} in {folder}, until {ends} UTC")
-
-
-@contextmanager
-def _faults() -> Iterator[None]:
-    from registry.errors import BadRequest, RoundhouseError
-
-    try:
-        yield
-    except BadRequest as error:
-        raise UsageError(error.message, code=error.code) from None
-    except RoundhouseError as error:
-        raise RefusedError(error.message, code=error.code) from None

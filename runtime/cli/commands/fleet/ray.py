@@ -3,15 +3,13 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from registry.base.packages import PACKAGES
-from runtime.cli.failures import RefusedError, UsageError
+from runtime.cli.failures import RefusedError, translated_faults
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note
 from runtime.cli.remote.client import Json
@@ -37,7 +35,7 @@ def up(file: File, host: OnHost = None, as_json: AsJson = False) -> None:
 
     Example: roundhouse fleet ray up cluster.yaml
     """
-    with _faults():
+    with translated_faults():
         from fleet.launchers.cluster import read_cluster
         from fleet.launchers.head import start_ray
 
@@ -56,7 +54,7 @@ def down(file: File, host: OnHost = None, as_json: AsJson = False) -> None:
 
     Example: roundhouse fleet ray down cluster.yaml
     """
-    with _faults():
+    with translated_faults():
         from fleet.launchers.cluster import read_cluster
         from fleet.launchers.head import end_ray
 
@@ -85,15 +83,3 @@ def _drive(cluster: "Cluster", command: str, file: Path) -> list[Json]:
             "on this one?"
         )
     return servers
-
-
-@contextmanager
-def _faults() -> Iterator[None]:
-    from registry.errors import BadRequest, RoundhouseError
-
-    try:
-        yield
-    except BadRequest as error:
-        raise UsageError(error.message, code=error.code) from None
-    except RoundhouseError as error:
-        raise RefusedError(error.message, code=error.code) from None
