@@ -27,6 +27,7 @@ from tests.unit.disks import fill, mount_small
 from tests.unit.tenants.test_ledger import HOUR, done, entry
 
 SIZE = 1 << 16
+LARGE = 1 << 22  # more than any test writes, on however slow a machine
 
 
 class FullTable(LedgerTable):
@@ -258,19 +259,20 @@ class SilentTable(LedgerTable):
 @pytest.fixture
 def silent(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentTable]:
     monkeypatch.setattr(writer_module, "RETRY_SECONDS", 0.001)
-    monkeypatch.setattr(writer_module, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(writer_module, "ANSWER_SECONDS", PATIENCE)
     table = SilentTable(database)
     yield table
     table.go.set()
 
 
 async def test_in_a_fleet_requests_go_on_while_the_database_is_silent(
-    silent: SilentTable, database: Database, tmp_path: Path
+    silent: SilentTable, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = LedgerWriter(silent, Journal(tmp_path / "journal", SIZE), in_fleet=True)
     running = entry()
     await writer.begin(running)
     silent.go.clear()
+    monkeypatch.setattr(writer_module, "ANSWER_SECONDS", 0.01)
     entries = [entry() for _ in range(20)]
     for one in entries:
         await writer.begin(one)
@@ -281,6 +283,7 @@ async def test_in_a_fleet_requests_go_on_while_the_database_is_silent(
     assert not writer.is_failing
     with pytest.raises(Unavailable):
         await writer.run(lambda: pytest.fail("it would wait"))
+    monkeypatch.setattr(writer_module, "ANSWER_SECONDS", PATIENCE)
     silent.go.set()  # and what hung is committed as well
     while writer.journalled:
         await asyncio.sleep(0.001)
@@ -293,15 +296,16 @@ async def test_a_long_journal_goes_in_parts_and_new_rows_do_not_wait_for_it(
     silent: SilentTable, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "MAX_BATCH", 10)
-    writer = LedgerWriter(silent, Journal(tmp_path / "journal", SIZE), in_fleet=True)
+    writer = LedgerWriter(silent, Journal(tmp_path / "journal", LARGE), in_fleet=True)
     silent.go.clear()
+    monkeypatch.setattr(writer_module, "ANSWER_SECONDS", 0.01)
     begun = []
     for _ in range(60):
         begun.append(entry())
         await writer.begin(begun[-1])
         writer.end(done(begun[-1]))
-    silent.go.set()
     monkeypatch.setattr(writer_module, "ANSWER_SECONDS", PATIENCE)
+    silent.go.set()
     while writer.journalled:
         begun.append(entry())
         await writer.begin(begun[-1])
@@ -311,7 +315,7 @@ async def test_a_long_journal_goes_in_parts_and_new_rows_do_not_wait_for_it(
     assert requests(database) == (len(begun), 0)
     assert silent.differences() == []
     await writer.close()
-    assert not Journal(tmp_path / "journal", SIZE), "its file is as if empty"
+    assert not Journal(tmp_path / "journal", LARGE), "its file is as if empty"
 
 
 async def test_a_database_at_an_older_state_gets_no_rows(
