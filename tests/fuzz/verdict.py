@@ -15,7 +15,7 @@ LONGEST_ERROR = 8192
 
 def finding(raw: Raw, reply: Reply) -> str | None:
     """What is wrong with an answer, in a line; None: nothing."""
-    status, whole = reply.status, _whole(raw)
+    status, whole = reply.status, is_whole(raw)
     if status == -3:
         return "no connection"
     if status == -2:
@@ -37,7 +37,7 @@ def finding(raw: Raw, reply: Reply) -> str | None:
     return None
 
 
-def _whole(raw: Raw) -> bool:
+def is_whole(raw: Raw) -> bool:
     """Is it one request of HTTP, whatever it asks for? Of what is none, a server may say nothing."""
     lines = [raw.method, raw.target, *(text for header in raw.headers for text in header)]
     plain = all(" " <= letter <= "~" for line in lines for letter in line)
