@@ -1,4 +1,4 @@
-"""Bring an adapter's source onto this machine, and take away afterwards what was fetched or uploaded."""
+"""Bring an adapter's source onto this machine, and clean up afterwards."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the check of an adapter's files noticed, kept beside the store by the adapter's digest."""
+"""Notes from the check of an adapter's files, kept beside the store by digest."""
 
 import contextlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Adapters by address: s3://, gs:// and https://, through fsspec. Credentials come from the server's environment."""
+"""Adapters from s3://, gs:// and https:// addresses, through fsspec."""
 
 import ssl
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Registration, versions and look-up of adapters: joins the sources, the checker, the store and the state."""
+"""Registration, versions and look-up of adapters."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the server around the console hands in, and nothing else of it."""
+"""Everything that the console may use of the server around it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field

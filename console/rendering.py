@@ -1,4 +1,4 @@
-"""The console's templates, static files, words for numbers, and headers."""
+"""The console's templates, static files, number formats and headers."""
 
 import gzip
 import hashlib

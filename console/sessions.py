@@ -1,4 +1,4 @@
-"""Browsers that are signed in: a token in a cookie, and what it stands for.
+"""Browser sessions: a token in a cookie, and the key behind it.
 
 | a session is     | without a fleet | in a fleet                                                     |
 |------------------|-----------------|----------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""Writes the tables of the documentation that come from the code and from results files, between their marks.
+"""Write the generated tables of the documentation between their marks.
 
     python -m docs.generate [--check]
 

@@ -1,4 +1,4 @@
-"""Models added at run time: what a source is, and the recipe proposed for it.
+"""Models added at run time: reading a source and proposing a recipe for it.
 
 Here: facts from files of a folder or a hub (`files`), what is proposed and why (`proposal`), the store of added recipes
 (`recipe_store`), and the conversion of Whisper checkpoints in a process of its own (`conversion`). Not here: the

@@ -1,4 +1,4 @@
-"""Requests to add a model, and what a person writes as its source."""
+"""Requests to add a model, and the ways to write its source."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The table of engines: what is known of an engine before it is imported.
+"""The table of engines: facts that are known before an engine is imported.
 
 A new engine is a row here and a package beside `chat`, `text` and `speech`; nothing else names one. Factories and
 prewarm functions are named, not imported: only a slot imports an engine, and only the one that it holds.

@@ -1,4 +1,4 @@
-"""What every engine can do. A slot calls its engine from one event loop.
+"""The interface of engines. A slot calls its engine from one event loop.
 
 | state  | load                    | work (call, embed, ...) | sleep        | wake         | ping         | close |
 |--------|-------------------------|-------------------------|--------------|--------------|--------------|-------|

@@ -1,4 +1,4 @@
-"""Tokens that a model's tokenizer has and its network does not.
+"""Find tokens that a model's tokenizer has and its network lacks.
 
 Some fine-tunes come so: a <pad> was added to the tokenizer, and no row to the embeddings. Whoever writes it into a text
 would end the engine for all: the network looks behind the end of a table.

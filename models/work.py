@@ -1,4 +1,4 @@
-"""How much work a request is for an engine, in one unit for all tasks: the work of reading a prompt token.
+"""Work of a request in one unit for all tasks: that of reading a prompt token.
 
 The other figures say how much longer an engine is busy with something else; how well they fit bounds how evenly teams
 share a model's time.

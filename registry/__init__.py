@@ -1,1 +1,1 @@
-"""What exists: recipes, catalog, errors, files, and the state across restarts."""
+"""Recipes, the catalog, errors, files, and the state that survives restarts."""

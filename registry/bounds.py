@@ -1,4 +1,4 @@
-"""How much one request may ask for, each bound with its reason.
+"""Upper bounds on one request, each with its reason.
 
 A bound is a number that a client can reach. `--bounds NAME=VALUE` sets those in TUNABLE; `--bounds-factor` scales all
 others. What a machine can do (memory, slots, times) are settings of their own.

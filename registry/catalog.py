@@ -1,4 +1,4 @@
-"""Which model, and which adapter, a name in a team's request means.
+"""Resolve a name in a team's request to a model and an adapter.
 
     name                      means
  1. exact model id            that model (`gpt-oss:120b` too, though it holds a ':')

@@ -1,4 +1,4 @@
-"""What a model is expected to hold, learnt from what loads of it have held. Pure.
+"""Predict a model's memory from what earlier loads of it took. Pure.
 
     expected   = after load + margin
     after load   rises at once to what the newest load held; falls by FALL of the difference at each load

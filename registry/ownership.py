@@ -1,4 +1,4 @@
-"""Adapters as one team sees them, and which one it means by a name.
+"""A team's view of adapters, and the one that it means by a name.
 
     written      means
     name         the team's own; if it never had one of this name, the one that the team `default` shares

@@ -1,4 +1,4 @@
-"""The installed vLLM's source, parsed: an import is slow and uses the device.
+"""Parse the installed vLLM's source; importing it is slow and uses the device.
 
 What this vLLM has in another place, or not at all, is empty here: then nothing is checked, and a load reports it.
 """

@@ -1,4 +1,4 @@
-"""One name in front of many models: which target answers a request, and why.
+"""Routers: one name in front of many models, with the reason for each choice.
 
     features (of the request) + router + facts (of the targets) ── decide, pure ──> Decision
 

@@ -1,4 +1,4 @@
-"""Which replica of a model gets a request. A pure policy: no clock, no I/O.
+"""Choose the replica that gets a request. A pure policy: no clock, no I/O.
 
 | term      | meaning                                                                                              |
 |-----------|------------------------------------------------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""The caller of a request: all that the server knows of its key."""
+"""The caller of a request: all facts about its key."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum

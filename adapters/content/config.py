@@ -1,4 +1,4 @@
-"""peft's adapter_config.json: what is understood, ignored, or refused.
+"""peft's adapter_config.json: fields that are understood, ignored or refused.
 
 Refused is what changes the meaning of the tensors.
 """

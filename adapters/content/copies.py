@@ -1,4 +1,4 @@
-"""A stored adapter as one stream, for a server that lacks it: the very bytes that its digest is made of.
+"""A stored adapter as one stream of bytes, for a server that lacks it.
 
     length of the config (8 bytes, little-endian) | adapter_config.json | adapter_model.safetensors
 

@@ -1,4 +1,4 @@
-"""Forms in which trainers, archives and hubs leave adapters: which are taken, and what to do with others.
+"""Adapter layouts of trainers, archives and hubs: accepted ones, and advice for others.
 
 File names and the first bytes tell them apart. docs/reference/adapter-forms.md has these tables.
 """

@@ -1,4 +1,4 @@
-"""Names of tensors in an adapter file, and why one that does not fit does not."""
+"""Tensor names in adapter files, and reasons to reject one."""
 
 import re
 

@@ -1,1 +1,1 @@
-"""What the generated parts of the manual are made of: one file per table."""
+"""Sources of the manual's generated parts: one file per table."""

@@ -1,4 +1,4 @@
-"""All paths of the server, and which scope of a key opens them."""
+"""All paths of the server, and the key scope that opens each."""
 
 from docs.tables.markdown import code, table
 from runtime.http.guard.access import PAGES as OPEN_PAGES

@@ -1,4 +1,4 @@
-"""The bounds on one request, with what sets each and its reason."""
+"""Bounds on one request: the setting behind each, and its reason."""
 
 from pydantic import ByteSize
 

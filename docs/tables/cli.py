@@ -1,4 +1,4 @@
-"""The command line's own help: one section per command, and the options of `serve` as the server's settings."""
+"""The command line's help: one section per command, and the options of `serve`."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Classes of errors, and every code that the source gives to one, with the message that goes with it."""
+"""Classes of errors, and every error code with its message."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""What `engine.flags` of a recipe may hold, and which flags of vLLM a recipe has words for."""
+"""Allowed `engine.flags` of a recipe, and vLLM flags that a recipe has its own words for."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What was measured on a GPU, read from the results files of the runs there. After a new run: change H100 and H200."""
+"""Results of the GPU runs. After a new run, change H100 and H200."""
 
 import json
 from pathlib import Path

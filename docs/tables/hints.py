@@ -1,4 +1,4 @@
-"""What becomes of fields that have no effect, by dialect."""
+"""Fields without effect, by dialect."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""What becomes of each field of a request that is translated into the dialect of its provider."""
+"""Each field of a request that is translated into a provider's dialect."""
 
 import json
 from collections.abc import Iterable, Mapping

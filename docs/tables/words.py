@@ -1,4 +1,4 @@
-"""What fields mean that do not say so in their own module. `docs.generate` fails when one is missing or left over."""
+"""Meanings of fields whose own module does not give them. `docs.generate` fails when one is missing or left over."""
 
 RECIPE: dict[str, str] = {
     "id": "The model's name in requests: 1 to 128 letters, digits, `.`, `_`, `-`, `/`, `:`.",

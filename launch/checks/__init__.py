@@ -1,1 +1,1 @@
-"""A look into a model's files before they are served, in a process of its own."""
+"""Checks of a model's files before they are served, in their own process."""

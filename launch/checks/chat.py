@@ -1,4 +1,4 @@
-"""What the first request to a chat model would meet: its weights' names, tokenizer and chat template."""
+"""Faults that a chat model's first request would meet: weight names, tokenizer, template."""
 
 from collections.abc import Iterator
 from pathlib import Path

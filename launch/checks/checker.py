@@ -1,4 +1,4 @@
-"""Runs `launch.checks.process`, and remembers by the files' digest what passed."""
+"""Run `launch.checks.process`, and remember by digest which files passed."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Files that are broken whatever the model: no JSON, or empty."""
+"""Files that are broken for any model: no JSON, or empty."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The names of a network's weights beside those in the files.
+"""Compare the names of a network's weights with those in its files.
 
 The network is built on the meta device by transformers, without memory, and loaded from the files' headers, so that
 its own mappings, tied weights and ignored names count.

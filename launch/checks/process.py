@@ -1,4 +1,4 @@
-"""The process that looks into a model's files: `python -m launch.checks.process PARENT`, one job, one answer."""
+"""The process that checks a model's files: one job, one answer."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What loading a Whisper would meet: its tokenizer, vocabulary and weights."""
+"""Faults that loading a Whisper would meet: tokenizer, vocabulary, weights."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What loading an embedding model or reranker would meet: each module built on the meta device, and its tokenizer."""
+"""Faults that loading an embedding model or reranker would meet, found on the meta device."""
 
 import json
 import logging

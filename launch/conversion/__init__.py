@@ -1,1 +1,1 @@
-"""Files that are made into a form that an engine reads, in a process of its own."""
+"""Conversion of files into a form that an engine reads, in its own process."""

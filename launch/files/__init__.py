@@ -1,1 +1,1 @@
-"""What a source's files tell, and what installed engines can do with them."""
+"""Facts from a source's files, and the installed engines that can use them."""

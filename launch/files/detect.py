@@ -1,4 +1,4 @@
-"""What the files in a folder or repository are. Pure: it looks into a listing.
+"""Tell from a listing what kind of model a folder or repository holds. Pure.
 
 1. an adapter                      refused: `adapters add`
 2. a trainer's output folder       refused: the checkpoint inside is named

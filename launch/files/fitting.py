@@ -1,4 +1,4 @@
-"""Whether a source's files are what a recipe says."""
+"""Check that a source's files match a recipe."""
 
 from pathlib import Path
 

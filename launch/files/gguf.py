@@ -1,4 +1,4 @@
-"""The header of a GGUF file: what it is, and what would work instead.
+"""Read the header of a GGUF file, and advise on files that cannot be used.
 
 The layout is llama.cpp's: magic, version, counts, then key-value pairs whose strings carry their length in 64 bits.
 """

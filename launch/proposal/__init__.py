@@ -1,1 +1,1 @@
-"""The recipe that is proposed for a model: each value with its reason. Pure."""
+"""Propose a recipe for a model, with a reason for each value. Pure."""

@@ -1,4 +1,4 @@
-"""From what the files are to a recipe with the reason of each value. Pure."""
+"""From facts about files to a recipe with a reason for each value. Pure."""
 
 import logging
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which waiting items run next: by turn of requests, within a token budget.
+"""Choose the items of the next step: requests in turn, within a token budget.
 
 Pure: no clock, no thread, no log. `models.batching.worker` runs what this decides.
 

@@ -1,4 +1,4 @@
-"""Run batches in own threads: what waits when a batch ends is the next one."""
+"""Run batches in threads: items that wait when one ends form the next."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The adapters that one engine holds, by digest. Users' names never get here.
+"""The adapters that one engine holds, by digest. Users' names never reach it.
 
 | method  | unknown        | staged (host)     | on its way to a place | placed (device)                             |
 |---------|----------------|-------------------|-----------------------|---------------------------------------------|

@@ -1,4 +1,4 @@
-"""EngineCore's processes: started as forks of this one, measured, and watched for their end.
+"""EngineCore's processes: forked from this one, measured, and watched for their end.
 
 Forking a process with threads is safe here because
 - the fork is made from a new thread: OpenMP keeps its pool per thread, so the child starts without a dead pool;

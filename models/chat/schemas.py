@@ -1,4 +1,4 @@
-"""vLLM's answers as the vendors' specifications have them: no null where none may be, and nothing missing.
+"""Bring vLLM's answers in line with the vendors' specifications.
 
 What clients and models wrote stays byte for byte. Answers of Messages and Responses hold objects of clients and models,
 so they are changed field by field; answers of Chat Completions hold none, so pairs of name and value are replaced.

@@ -1,4 +1,4 @@
-"""A recipe as vLLM's own command line arguments: vLLM parses and checks them, so no value is guessed here."""
+"""Turn a recipe into vLLM's own command line arguments, which vLLM parses and checks."""
 
 import json
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""How a chat engine sleeps: vLLM's sleep level 1, with what must hold around it.
+"""Sleep of a chat engine: vLLM's level 1, and the conditions around it.
 
 Asleep, the weights lie in pinned host memory and the KV cache is gone; process, compiled code and CUDA graphs stay.
 Level 2, which drops the weights, is not used: with LoRA on, vLLM cannot read them again in place (issue 39934).

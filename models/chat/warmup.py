@@ -1,4 +1,4 @@
-"""First-time costs, paid during the load: one small request for each part of vLLM that sets itself up when first used.
+"""Pay first-time costs during the load, with a small request for each lazy part of vLLM.
 
 Measured on 2 cores without it: first sampled request 0.3-0.8 s, first JSON schema 0.2 s, first streamed answer 0.2 s.
 """

@@ -1,4 +1,4 @@
-"""A hub's repository in the local cache: its files and their sizes, whether they are whole, and how they are removed.
+"""A hub repository in the local cache: sizes, completeness, removal.
 
 A file in large file storage is known by the SHA-256 of its content, every other one by git's SHA-1.
 """

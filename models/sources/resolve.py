@@ -1,4 +1,4 @@
-"""Where a model's files are on this machine, and which revision they are.
+"""Find a model's files on this machine, and their revision.
 
     path      relative paths start at the recipe file's folder
     package   found without importing the package

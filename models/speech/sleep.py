@@ -1,4 +1,4 @@
-"""How a speech model sleeps: CTranslate2 parks its weights, the rest stays.
+"""Sleep of a speech model: CTranslate2 parks its weights, the rest stays.
 
 On CUDA the weights go to host memory and come back from there. On a CPU they are freed, and read again from their file
 at the wake, which must be the same file as before: that takes as long as a load in a pre-warmed slot (800 MB of weights

@@ -1,4 +1,4 @@
-"""What the product has to know of a task, apart from the engines that do it."""
+"""A task's properties that the product needs, apart from the engines for it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""`dtype: auto` on a GPU: weights stored in float32 are computed in float16 where known inputs are answered alike.
+"""`dtype: auto` on a GPU: float16 where known inputs get the same answers as in float32.
 
 | files    | known inputs in float16 | then                                              |
 |----------|-------------------------|---------------------------------------------------|

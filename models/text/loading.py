@@ -1,4 +1,4 @@
-"""What embedding and rerank engines share: library, flags, threads, memory."""
+"""Shared parts of embedding and rerank engines: library, flags, threads, memory."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""Python's heap in a process that serves: objects that stay are left out of collections, and long ones are logged."""
+"""Python's heap in long-running processes: frozen start-up objects, logged slow collections."""
 
 import gc
 import logging

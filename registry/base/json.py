@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote: a client, a provider, a model's files."""
+"""Read JSON from clients, providers and model files."""
 
 import json
 from pathlib import Path

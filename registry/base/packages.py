@@ -1,4 +1,4 @@
-"""Where our packages are, so that a child finds them and not a user's."""
+"""Locate our packages, so that a child process imports them and not a user's."""
 
 import os
 from collections.abc import Mapping

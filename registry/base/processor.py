@@ -1,4 +1,4 @@
-"""The processor at hand, as Linux tells it, and how much of it is ours."""
+"""The processor as Linux describes it, and our share of its cores."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Threads for calls that wait for somebody else, such as a hub.
+"""Threads for calls that wait for another server, such as a hub.
 
 asyncio's own are few and for files, which every request may need: a hub that is slow would hold them all.
 """

@@ -1,1 +1,1 @@
-"""What a model's files tell before a load: shape, weights, context, sources."""
+"""Facts from a model's files before a load: shape, weights, context, sources."""

@@ -1,4 +1,4 @@
-"""What `dtype: auto` becomes on the machine at hand.
+"""Resolve `dtype: auto` for the machine at hand.
 
 | engine | device | weights        | processor            | auto becomes                                   |
 |--------|--------|----------------|----------------------|------------------------------------------------|

@@ -1,4 +1,4 @@
-"""Where sources are: folders, packages, hubs; and a hub's failures as our errors."""
+"""Locate sources: folders, packages, hubs; and report a hub's failures as our errors."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""What weight files hold, from their headers alone: no tensor is read."""
+"""Contents of weight files, from their headers alone: no tensor is read."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Names with two meanings, found in plain values, faulty documents included."""
+"""Find names with two meanings, also in faulty documents."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How recipes write durations, sizes, money, names and sources."""
+"""Syntax of durations, sizes, money, names and sources in recipes."""
 
 import re
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""A provider: models behind HTTP elsewhere. Its key is not in the document."""
+"""A provider: models behind another server's HTTP API. Its key is not in the document."""
 
 import re
 from enum import StrEnum

@@ -1,1 +1,1 @@
-"""What outlives a restart, in SQLite or PostgreSQL, behind one writer."""
+"""State that outlives a restart, in SQLite or PostgreSQL, behind one writer."""

@@ -1,4 +1,4 @@
-"""How a server reads and writes tables whose content it has in memory."""
+"""Read and write tables whose content a server keeps in memory."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""How a database is opened, read, written and migrated: SQLAlchemy Core and Alembic, over SQLite or PostgreSQL.
+"""Open, read, write and migrate a database: SQLAlchemy Core and Alembic.
 
 Rooms keep their tables and migrations themselves: `registry.state`, `tenants.storage`.
 """

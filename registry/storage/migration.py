@@ -1,4 +1,4 @@
-"""Brings a room's tables to the present version, with Alembic."""
+"""Bring a room's tables to the present version with Alembic."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Which targets are good enough for a text, fitted on judged answers."""
+"""Predict which targets are good enough for a text, fitted on judged answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

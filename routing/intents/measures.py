@@ -1,4 +1,4 @@
-"""How good confidences are. Arrays have an element per held-out example."""
+"""Measures of confidence quality. Arrays have an element per held-out example."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What fitted heads predict: an intent, or which targets are good enough."""
+"""Predictions of fitted heads: an intent, or the targets that are good enough."""
 
 import hashlib
 import json

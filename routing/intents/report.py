@@ -1,4 +1,4 @@
-"""What fitting has measured, as text for a terminal and as a picture."""
+"""Results of fitting, as text for a terminal and as a picture."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Correct typing errors to words of the examples, before anything is computed.
+"""Correct typing errors to words from the examples.
 
 A word that the examples lack becomes one of theirs that is one typing error away (a letter more, less, another, or two
 that changed places), if the examples have that one beside one of its neighbours here; of several, the most frequent one

@@ -1,4 +1,4 @@
-"""From labelled examples to a model. Needs scikit-learn, which no decision does.
+"""Train a model from labelled examples. Needs scikit-learn, which no decision does.
 
 1. Both heads are fitted on the examples that are not held out, each by logistic regression.
 2. On the held-out ones: how much each head counts (the temperature with it), the gate, the threshold.

@@ -1,4 +1,4 @@
-"""Where connections may go: addresses are checked as they are resolved, and those that were checked are used."""
+"""Resolve and check addresses, and connect only to those that passed."""
 
 import asyncio
 import ipaddress

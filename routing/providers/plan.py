@@ -1,4 +1,4 @@
-"""Which path of a provider answers a chat request, with which body and translator.
+"""Choose a provider's path, body and translator for a chat request.
 
 | asked for            | it speaks that | else, the first of these that it speaks                      | none |
 |----------------------|----------------|--------------------------------------------------------------|------|

@@ -1,4 +1,4 @@
-"""What came of a router's decisions, and of another threshold. Pure."""
+"""Replay a router's decisions with another threshold. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What ends a command early, and with which exit code.
+"""Failures that end a command early, and their exit codes.
 
 | code | meaning                                                              |
 |------|----------------------------------------------------------------------|

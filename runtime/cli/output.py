@@ -1,4 +1,4 @@
-"""What commands print: results on standard output, all else on standard error."""
+"""Print results on standard output, and everything else on standard error."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Bytes for models, device by device: what policies plan with. Imports nothing."""
+"""Memory budgets in bytes per device, for the policies. Imports nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The devices that models run on: budgets, memory, and how freed memory is seen."""
+"""The devices that models run on: budgets, memory, and checks that memory was freed."""
 
 import asyncio
 import fcntl

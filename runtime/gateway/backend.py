@@ -1,4 +1,4 @@
-"""What answers requests: local models, providers, other servers of the fleet.
+"""The interface of backends: local models, providers, other servers of the fleet.
 
     Backend.resolve(name) -> Target;  Backend.lease(request) -> Lease;  Lease.run(call) -> events
     where there is a Relay:           Relay.send(request)    -> Answer;  status, headers, bytes

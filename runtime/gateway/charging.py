@@ -1,4 +1,4 @@
-"""The most that a request can use, which limits and budgets reserve; and prices.
+"""Bounds on a request's usage, which limits and budgets reserve; and prices.
 
 A token is at least a byte of the body, and no sequence is longer than the context; so the bound holds for every
 tokenizer. What a chat template says of its own accord, such as a preamble, is no byte of the body: it is not foreseen.

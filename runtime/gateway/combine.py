@@ -1,4 +1,4 @@
-"""Use cases that make an adapter of several, or a model of base and adapter."""
+"""Use cases that combine adapters, or merge one into its base."""
 
 import asyncio
 import re

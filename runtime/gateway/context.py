@@ -1,4 +1,4 @@
-"""Who sends a request, how urgently, and since when."""
+"""A request's caller, class, deadline and arrival."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What names mean now: recipes, with the state's adapters and aliases."""
+"""Resolve names to recipes, with the state's adapters and aliases."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a request's name means, what is asked of it, and a turn on it."""
+"""The meaning of a request's name, and a turn on its model."""
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Who goes first and until when, as clients say it: service classes and deadlines.
+"""Service classes and deadlines, as clients send them.
 
 | said in                          | words                               | class                              |
 |----------------------------------|-------------------------------------|------------------------------------|

@@ -1,4 +1,4 @@
-"""How a client wants to wait for a model that is not resident, by standard and own request headers.
+"""How long a client waits for a model that is not resident, from request headers.
 
 | header                      | while the model loads                                                          |
 |-----------------------------|--------------------------------------------------------------------------------|

@@ -1,1 +1,1 @@
-"""Which model is in memory, and which one leaves for another."""
+"""Decide which models are in memory, and which leave for others."""

@@ -1,4 +1,4 @@
-"""How models leave: they drain, end or fall asleep, and their memory comes back."""
+"""Let models leave: drain, end or sleep, and wait for their memory."""
 
 import asyncio
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""One row of the model table: a recipe, and what is known of its model."""
+"""One row of the model table: a recipe and the facts about its model."""
 
 import time
 from collections.abc import Callable

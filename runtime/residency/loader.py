@@ -1,4 +1,4 @@
-"""How a model becomes READY: room is made, then it is loaded or woken."""
+"""Bring a model to READY: make room, then load or wake it."""
 
 import asyncio
 from collections.abc import Callable

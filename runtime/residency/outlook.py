@@ -1,4 +1,4 @@
-"""What memory holds once plans are carried out, one after another. Pure, as `runtime.residency.policy`."""
+"""Memory after pending plans are carried out. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Who must leave so that a model can come: a pure function, snapshot to plan.
+"""Choose the models that leave to make room for another. Pure.
 
 No I/O, no clock, no log.
 

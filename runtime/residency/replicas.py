@@ -1,4 +1,4 @@
-"""Replicas of a model beyond the first that serves it: when they come.
+"""Decide when further replicas of a model come.
 
 A model's first engine stands in the line of all models (`ResidencyManager.decide`). Further ones never do, so that none
 holds up a model that nothing serves; they come when the line is empty:

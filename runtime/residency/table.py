@@ -1,4 +1,4 @@
-"""What the parts of residency share: models, what they hold, tasks, events."""
+"""Shared parts of residency: models, tasks, events."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""How files are fetched and recipes change while the server runs."""
+"""Fetch files and change recipes while the server runs."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""What happens to models by itself: death, hang, growth, idleness."""
+"""Watch models for death, hangs, growth and idleness."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""How much work arrives at a model. Pure: the caller gives the time."""
+"""Measure how much work arrives at a model. Pure: the caller gives the time."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which adapter gets which place, and which request starts next. A pure policy.
+"""Choose adapters for places, and the next request to start. A pure policy.
 
 No I/O, no clock of its own, no threads: the caller tells what happened (`enqueue`, `finish`, `staged`, ...) and asks
 `decide(now)` for a plan, which counts as begun the moment it is returned. One instance per loaded base model.

@@ -1,4 +1,4 @@
-"""Probes: what an adapter must answer before it serves any request.
+"""Probes that an adapter must answer before it serves any request.
 
 A version may be registered with a prompt and the beginning of its greedy answer. After each commit to an engine the
 prompt is sent once, with the adapter in its place and before any request starts with it. The question shares no

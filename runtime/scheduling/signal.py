@@ -1,4 +1,4 @@
-"""How many replicas a model needs: what an autoscaler reads. A pure policy: no clock, no I/O.
+"""Compute how many replicas a model needs, for autoscalers. A pure policy.
 
 Work is in the units of `QueueRequest.work`; the processor's load counts for nothing, since engines use all of it at any
 rate. `GET /v1/signal` and `roundhouse_wanted_replicas` come from `desired_replicas`.

@@ -1,4 +1,4 @@
-"""Where adapters are: host memory, device places, pins, and moves between them."""
+"""Track adapters in host memory and device places, with pins and moves."""
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping

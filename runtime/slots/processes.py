@@ -1,4 +1,4 @@
-"""What the kernel knows of a slot's processes: how one ended, and their memory."""
+"""Facts from the kernel about a slot's processes: exit reasons and memory."""
 
 import contextlib
 import fcntl

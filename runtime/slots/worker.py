@@ -1,4 +1,4 @@
-"""What LitServe spawns as a worker. It imports nothing of the gateway's."""
+"""The worker that LitServe spawns. It imports nothing of the gateway's."""
 
 import asyncio
 import contextlib

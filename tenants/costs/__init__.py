@@ -1,4 +1,4 @@
-"""What requests cost, in whole millionths of the currency, rounded once each.
+"""Costs of requests, in whole millionths of the currency, rounded once each.
 
 prices.py     a recipe's list prices, what a request costs by them, and shares of the machine's own time
 feedback.py   feedback on answers

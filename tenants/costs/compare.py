@@ -1,4 +1,4 @@
-"""What the same traffic would cost at providers' prices, by a dated table.
+"""Cost of the same traffic at providers' prices, by a dated table.
 
     - {provider: openai, model: gpt-x-mini, for: ["starter-chat"], from: 2026-01-01, input: 0.15, output: 0.60}
 

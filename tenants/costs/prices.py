@@ -1,4 +1,4 @@
-"""A recipe's list prices, and what a request costs by them."""
+"""A recipe's list prices, and the cost of a request by them."""
 
 import hashlib
 import time

@@ -1,4 +1,4 @@
-"""Keys: text that a client shows, and what is kept of it.
+"""Keys: the text that a client sends, and the parts that are stored.
 
     make ──> active ──(expires)──> expired
                │  └─(rotate)─────> active until the grace period ends, beside its successor; then expired

@@ -1,4 +1,4 @@
-"""What a key looks like: `rh-` id `_` secret checksum.
+"""The format of keys: `rh-` id `_` secret checksum.
 
 | part     | letters and digits | what for                                                        |
 |----------|--------------------|-----------------------------------------------------------------|

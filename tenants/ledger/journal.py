@@ -1,4 +1,4 @@
-"""Rows of the ledger that the database does not take now: its disk is full, or a fleet's does not answer.
+"""Ledger rows that wait on disk while the database takes none.
 
 A file that takes its room beforehand, so that it needs none on a full disk.
 

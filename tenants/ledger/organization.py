@@ -1,4 +1,4 @@
-"""What was used as OpenAI's administration asks for it: pages of buckets of a minute or more. A team is a project."""
+"""Usage in the buckets of OpenAI's administration API. A team is a project."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Single requests that are old enough go, so that a ledger does not grow for ever; the sums of their hours stay."""
+"""Delete old single requests; the sums of their hours stay."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What was used, from the sums of hours: by team, key, model, adapter, class, endpoint and time."""
+"""Usage from hourly sums: by team, key, model, adapter, class, endpoint and time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

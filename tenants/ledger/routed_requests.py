@@ -1,4 +1,4 @@
-"""What a router chose, with who answered and what was said of it afterwards."""
+"""A router's choices, with the model that answered and its feedback."""
 
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What was used, as far as the caller may see it."""
+"""Usage, as far as the caller may see it."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""One thread that writes the ledger in batches: what arrives meanwhile goes into the next transaction.
+"""Write the ledger in one thread: rows that arrive during a commit share the next one.
 
 | a request's   | while the database answers | while its disk is full | while it does not answer                |
 |---------------|----------------------------|------------------------|-----------------------------------------|

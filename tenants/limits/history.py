@@ -1,4 +1,4 @@
-"""Usage of the last minute and of present budget periods in the ledger: where meters begin.
+"""Usage of the last minute and of budget periods, where meters begin.
 
 A request whose end the ledger does not know (`interrupted`: the server was killed) counts as the most that it could
 have used; an attempt at a line of a batch counts nothing then, since it is repeated. Rates count no lines at all.

@@ -1,4 +1,4 @@
-"""The limits of a running server: read anew whenever a team, key or limit was changed."""
+"""Load the limits of a running server anew after each change."""
 
 import asyncio
 import time

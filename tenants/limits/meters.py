@@ -1,4 +1,4 @@
-"""How much of a limit is left. Times are monotonic nanoseconds, but for budgets, which go by the calendar."""
+"""Count what is left of a limit, in monotonic nanoseconds; budgets go by the calendar."""
 
 import math
 from collections import deque

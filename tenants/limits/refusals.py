@@ -1,4 +1,4 @@
-"""What a request is answered that limits do not let in."""
+"""Errors for requests that limits refuse."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A limit against what the ledger recorded: how many requests it would have refused."""
+"""Replay the ledger against a limit: how many requests it would have refused."""
 
 import heapq
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Limits of what a team stores. For one event loop: nothing may be registered between `admit` and its commit."""
+"""Limits on stored items. On one event loop: `admit` and commit must not interleave."""
 
 import logging
 import time

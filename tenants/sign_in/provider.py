@@ -1,4 +1,4 @@
-"""An OpenID Connect provider: its addresses and keys, and what it says of a person."""
+"""An OpenID Connect provider: its addresses, keys and user info."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The tables of teams and keys, and how they came to be.
+"""The tables of teams, keys and the ledger, and their migrations.
 
 tables.py      as they are now
 migrations/    the steps to them; a step is never changed after a release, the next one is added

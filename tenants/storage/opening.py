@@ -1,4 +1,4 @@
-"""Where the tables of this room are."""
+"""Locate the tables of this room."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Grammars (choices, regular expressions, EBNF, JSON schemas, structural tags) are tried out before vLLM sees them.
+"""Try out grammars of all kinds before vLLM sees them.
 
 `sizes.py` refuses by size alone. `checker.py` is the slot's side: one at a time, cached, cancelled when the client
 leaves. `process.py` is the other side: compiles each in a process of its own, with bounds on time and memory. What vLLM

@@ -1,4 +1,4 @@
-"""Checks before a request enters the engine: its grammar, from whatever field of any API, and its tokens."""
+"""Check a request's grammar and token ids before it enters the engine."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""The slot's side of trying grammars out: one at a time, each once, and given up when its client leaves."""
+"""Try out grammars for a slot: one at a time, each once, dropped when its client leaves."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""The JSON schemas that are enforced: each one is written anew as a plain schema of few forms, or refused by path.
+"""Rewrite an enforced JSON schema in a few plain forms, or refuse it by path.
 
 The grammar libraries ignore keywords without a word, alone or beside others. They get only these forms, which
 `tests/contract/chat/schemas/test_walks.py` shows to be followed:

@@ -1,4 +1,4 @@
-r"""Regular expressions of JSON schemas, written anew so that a grammar matches only whole strings that they accept.
+r"""Rewrite a JSON schema's regular expressions so that they match whole strings only.
 
 A schema's `pattern` is a search in the decoded text of a string. The grammar follows the bytes of the answer, in which
 quotes, backslashes and control characters are escaped, so a pattern is rewritten for plain characters only, and matched

@@ -1,4 +1,4 @@
-"""The process that tries grammars out: a fork of the slot, which forks once more for each grammar.
+"""The process that tries out grammars: a fork of the slot, with a fork of its own for each.
 
 The one that is forked from the slot never compiles anything: it has no threads, so that its forks are safe, and it
 lives as long as the slot. A grammar's own process is ended by the kernel when it has used up its CPU time or asks for

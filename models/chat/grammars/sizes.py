@@ -1,4 +1,4 @@
-"""Bounds on a grammar's size before it is compiled: pure, in a time linear in its bytes."""
+"""Bounds on a grammar's size before it is compiled, in time linear in its bytes."""
 
 import re
 from collections.abc import Iterator, Mapping

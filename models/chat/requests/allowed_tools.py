@@ -1,4 +1,4 @@
-"""`allowed_tools` of `tool_choice`: the model is given only the tools that it may call.
+"""`allowed_tools` of `tool_choice`: show the model only the tools that it may call.
 
 | dialect          | form                                                                 |
 |------------------|----------------------------------------------------------------------|

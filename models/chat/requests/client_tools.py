@@ -1,4 +1,4 @@
-"""Tools that a client runs itself, as functions for the model, and the model's calls in the client's own form.
+"""Tools that a client runs itself, shown to the model as functions.
 
 | the client sends                      | the model sees                           | the client gets back              |
 |---------------------------------------|------------------------------------------|-----------------------------------|

@@ -1,4 +1,4 @@
-"""Where a client wrote the JSON schema that constrains its answer."""
+"""Find the JSON schema that constrains an answer, in any request field."""
 
 from typing import Any
 

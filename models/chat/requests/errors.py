@@ -1,4 +1,4 @@
-"""Errors of vLLM's as a client gets them: short, with the field at fault, and with advice that fits here."""
+"""vLLM's errors as clients see them: short, with the faulty field and advice that fits here."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Fields that vLLM would accept and then ignore: left out with a warning, or refused.
+"""Fields that vLLM accepts and ignores: left out with a warning, or refused.
 
 vLLM's request classes, and the objects inside a request, keep unknown fields without a word.
 

@@ -1,4 +1,4 @@
-"""How much a request may hold: its bytes, its entries and the length of its answer; and what only an engine may set."""
+"""Bounds on a request's bytes, entries and answer length, and fields reserved for the engine."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""One request to the chat engine: the body is decoded once, and every check is a function of its fields."""
+"""A request to the chat engine: decoded once, checked by functions of its fields."""
 
 import re
 from typing import Any

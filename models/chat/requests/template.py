@@ -1,4 +1,4 @@
-"""Variables for a model's chat template (`chat_template_kwargs`) that the template does not read.
+"""Find `chat_template_kwargs` that a model's chat template does not read.
 
 vLLM ignores such a name without a word, also a slip in `enable_thinking`: the model goes on thinking.
 """

@@ -1,4 +1,4 @@
-"""Exact token counts of every call, metrics of the engine, and no state left behind by a failed request.
+"""Exact token counts of every call, engine metrics, and clean-up after failed requests.
 
 vLLM's HTTP layer reports usage only with a finished answer. Each engine request that a call starts passes through
 `OutputProcessor.add_request` in the call's own context; the state object that it makes holds the prompt's length, the

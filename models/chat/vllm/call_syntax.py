@@ -1,4 +1,4 @@
-"""Where calls of tools begin and end in an answer, by the names of vLLM's tool parsers.
+"""The marks around tool calls in an answer, by the names of vLLM's tool parsers.
 
 `CallScanner` cuts an answer into text and blocks of calls, always in the same way, whatever the size of its pieces.
 What is inside a block is the parser's business, once the block is complete.

@@ -1,4 +1,4 @@
-"""Patches of `EngineCore`: adapter calls between two steps, and refusal of requests for unplaced adapters.
+"""Patches of `EngineCore`: adapter calls between steps, and no request for an unplaced adapter.
 
 The calls are `CALLS`, all behind one utility method that is added to EngineCore (`METHOD`; the slot's side is
 `launch.ask`). Utilities share one ordered queue with requests and aborts, so 'no request uses it' is known for certain

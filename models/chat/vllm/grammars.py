@@ -1,4 +1,4 @@
-"""vLLM's work on a grammar: done once in a process that may be killed, then harmless in the engine.
+"""vLLM's work on a grammar, done first in a process that may be killed.
 
 - vLLM parses a grammar on the loop that feeds all streams: not again when it was checked.
 - EngineCore compiles it in threads that take the CPU from its steps: at a lower priority instead.

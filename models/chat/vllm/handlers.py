@@ -1,4 +1,4 @@
-"""Patches of vLLM's application: Messages that are begun or broken, parsers, finish reasons, adapters' templates.
+"""Patches of vLLM's application: Messages, parsers, finish reasons, adapters' templates.
 
 Messages: the assistant's last message is the beginning of the answer; vLLM would begin another one. vLLM counts the
 tokens of `thinking` without passing it to the template. It reads an error in the stream as a piece of the answer, and

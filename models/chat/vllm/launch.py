@@ -1,4 +1,4 @@
-"""The pieces of vLLM that the chat engine uses, by one name each: they move between releases."""
+"""The parts of vLLM that the chat engine uses, under names that stay the same between releases."""
 
 import logging
 import multiprocessing

@@ -1,4 +1,4 @@
-"""vLLM's processes: their settings, which the slot leaves in the environment, and the patches that each applies.
+"""Start-up of vLLM's processes: settings from the environment, and patches for each.
 
 `touches.py` lists the patches, each made by the `patch` of its file. They rely on private parts of vLLM: a version that
 was not checked is refused.

@@ -1,4 +1,4 @@
-"""Import what a chat engine and its EngineCore need before it is known which model they will load.
+"""Import the modules that every chat engine needs before its model is known.
 
 EngineCore is a fork of this process (`models.chat.processes`), so what is imported here is imported once for both.
 """

@@ -1,4 +1,4 @@
-"""vLLM's request classes: what they refuse beyond vLLM's own checks, and how an error of theirs is worded.
+"""vLLM's request classes, with further checks and our wording of their errors.
 
 They take integers of any size and infinite floats, but EngineCore's transport, msgpack, ends at 64 bits, and fails when
 the request's state is registered already. They try every item of a list as each of its kinds (61 for the input of a

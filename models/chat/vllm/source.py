@@ -1,4 +1,4 @@
-"""Models that the installed vLLM serves, read from its source: an import takes seconds and may touch the device.
+"""Model classes of the installed vLLM, read from its source without an import.
 
 A vLLM whose source has its tables elsewhere leaves everything unchecked: then a load tells. `touches.PARSED` has all.
 """

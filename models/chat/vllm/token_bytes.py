@@ -1,4 +1,4 @@
-"""The real bytes of a token in logprobs; vLLM reports those of its text, which a part of a character does not have.
+"""The exact bytes of a token in logprobs, where vLLM reports those of its decoded text.
 
 vLLM decodes such a token to nothing or to U+FFFD, and the last one of a character to all of it.
 """

@@ -1,4 +1,4 @@
-"""Everything that Roundhouse uses of vLLM: what it replaces, what it reads, and how each could go.
+"""Every use of vLLM's private parts: its purpose, and how it could go.
 
 tests/contract/vllm/test_touches.py fails when a place is gone or takes other parameters, and when the product uses a
 name of vLLM's that no row has (`touch_scan` finds them by syntax tree). EngineCore also gets one utility method of ours

@@ -1,4 +1,4 @@
-"""Variables of the environment by which the slot tells EngineCore its settings."""
+"""Environment variables that pass the slot's settings to EngineCore."""
 
 ACTIVE = "ROUNDHOUSE_VLLM"
 """1: the plug-in is active. A plain vLLM in the same environment stays as it was made."""

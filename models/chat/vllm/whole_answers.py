@@ -1,4 +1,4 @@
-"""Parser classes of vLLM that lose nothing: whole calls come as calls, and all other text of an answer as text.
+"""Parsers that keep all of an answer: whole tool calls, and all other text as text.
 
 vLLM parses an answer in one piece by other code than its stream, and both lose text: a call that the token limit cuts,
 what follows a call, a text that only looks like one. Here both forms pass the same reader, whose result depends neither

@@ -1,4 +1,4 @@
-"""What is read of a chat completion, whole or in pieces."""
+"""Read a chat completion, whole or in pieces."""
 
 import secrets
 from typing import Any

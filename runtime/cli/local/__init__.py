@@ -1,1 +1,1 @@
-"""What belongs to this machine: data directory, server processes, announcement."""
+"""This machine's parts of the command line: data directory, processes, announcement."""

@@ -1,4 +1,4 @@
-"""Beside `roundhouse serve`: how the server comes up, its URL, requests to try."""
+"""Announce a starting server: its progress, URL, and requests to try."""
 
 import contextlib
 import json

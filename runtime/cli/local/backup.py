@@ -1,4 +1,4 @@
-"""A copy of what nothing else can make again, taken beside a running server.
+"""Copy everything that cannot be made again, beside a running server.
 
 | part                     | how                                                                             |
 |--------------------------|---------------------------------------------------------------------------------|

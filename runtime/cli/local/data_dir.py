@@ -1,4 +1,4 @@
-"""The data directory: one server at a time; leftovers go at the next start."""
+"""The data directory: one server at a time; the next start clears leftovers."""
 
 import json
 import os

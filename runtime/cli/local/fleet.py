@@ -1,4 +1,4 @@
-"""Whether a server can join its fleet: looked at before anything is started."""
+"""Check that a server can join its fleet, before anything is started."""
 
 from typing import TYPE_CHECKING
 

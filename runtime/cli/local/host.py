@@ -1,4 +1,4 @@
-"""What a host needs for the server, and how to get it. Imports no engine."""
+"""Check a host's requirements, and say how to meet them. Imports no engine."""
 
 import ctypes
 import os

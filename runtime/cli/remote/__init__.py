@@ -1,1 +1,1 @@
-"""What speaks to a running server: HTTP client, events, progress, resources."""
+"""Clients of a running server: HTTP, events, progress, resources."""

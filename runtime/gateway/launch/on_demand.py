@@ -1,4 +1,4 @@
-"""Adapters that a request names by where they are, registered at their first request, as LoRAX does.
+"""Register an adapter that a request names by its hub id or address, as LoRAX does.
 
 `base:org/name@revision`, `base:s3://bucket/folder`, or the same in `adapter_id`, on a base whose recipe says
 `memory.adapters.on_demand`. Each source is an adapter of the caller's team under a name of its own (`name_of`), with

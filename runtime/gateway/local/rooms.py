@@ -1,4 +1,4 @@
-"""What models have for lines of batches: places, and what others do with them."""
+"""Room for lines of batches on each model, and its present use."""
 
 import time
 from collections.abc import Callable, Sequence

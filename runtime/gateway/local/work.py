@@ -1,4 +1,4 @@
-"""How much work a request to a model of this machine will be, for its queue (the unit: `models.work`)."""
+"""Estimate a request's work for the queue of its model (the unit: `models.work`)."""
 
 from cachetools import LRUCache
 

@@ -1,4 +1,4 @@
-"""What a router sees of a request, from its calls: the same for every dialect."""
+"""A request's features for routers, the same in every dialect."""
 
 import hashlib
 from collections.abc import Sequence

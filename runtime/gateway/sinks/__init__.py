@@ -1,4 +1,4 @@
-"""Who takes the records of requests, and what residency reports.
+"""Receivers of request records and residency events.
 
 tenants.py    ledger and limits, which also act before a request runs
 metrics.py    Prometheus and log lines

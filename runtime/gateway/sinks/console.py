@@ -1,4 +1,4 @@
-"""What the console shows of requests, swaps and loads."""
+"""Requests, swaps and loads for the console."""
 
 import time
 

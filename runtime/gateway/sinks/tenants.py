@@ -1,4 +1,4 @@
-"""Sinks of what teams use: the ledger, and limits, which also admit requests.
+"""Usage of teams: the ledger, and limits, which also admit requests.
 
 | server                        | ledger          | limits                                                             |
 |-------------------------------|-----------------|--------------------------------------------------------------------|

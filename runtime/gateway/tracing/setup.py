@@ -1,4 +1,4 @@
-"""Whether there are traces, by OpenTelemetry's own variables.
+"""Switch traces on or off by OpenTelemetry's own variables.
 
 Where several exporters are named, `otlp` among them counts:
 

@@ -1,4 +1,4 @@
-"""What a model's queue and Prometheus learn of its adapters."""
+"""Facts about adapters for a model's queue and for Prometheus."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What an autoscaler reads: how much work each model has, and how many replicas it needs for it."""
+"""The autoscaler's signal: each model's work, and the replicas that it needs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal

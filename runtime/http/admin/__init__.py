@@ -1,1 +1,1 @@
-"""Our own interface: models, adapters, health, metrics, status. What they do is in `runtime.gateway`."""
+"""Our own interface: models, adapters, health, metrics, status."""

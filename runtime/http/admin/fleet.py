@@ -1,4 +1,4 @@
-"""The fleet that this server belongs to: its members, and which of them get new requests."""
+"""The fleet's members, and which of them get new requests."""
 
 from typing import TYPE_CHECKING, Annotated
 

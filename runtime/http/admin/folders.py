@@ -1,4 +1,4 @@
-"""Which folders of this machine a client may name as a source."""
+"""Folders of this machine that a client may name as a source."""
 
 import asyncio
 import os

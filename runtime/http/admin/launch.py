@@ -1,4 +1,4 @@
-"""Models that come, change and go while the server runs."""
+"""Add, change and remove models while the server runs."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""Vectors as JSON, fast, and in slices so that a large answer does not hold up other streams on the event loop."""
+"""Vectors as JSON, in slices so that a large answer does not block the event loop."""
 
 import asyncio
 import binascii

@@ -1,4 +1,4 @@
-"""Bodies of the embedding endpoints, and what they ask of the engine."""
+"""Bodies of the embedding endpoints, and the engine calls for them."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""What stands between the network and the application: who may call, how large a request may be, and how slow.
+"""Checks before the application: keys, sizes and speeds of requests.
 
 origin.py      the hosts, origins and content types that are allowed, and the outermost ASGI layer that checks them
 keys.py        the ASGI layer behind it: whose key a request carries

@@ -1,4 +1,4 @@
-"""Which scope a request needs, by the route table. Other paths do not exist."""
+"""The scope that a request needs, by the route table. Other paths do not exist."""
 
 import re
 from collections.abc import Mapping

@@ -1,5 +1,6 @@
-"""How large a body may be, how much it may hold, and how slowly it may come, for every path, also those that never look
-at it. Which body gives way to another: `guard.memory`; how it is decompressed: `guard.codings`. Its bounds are those of
+"""Bounds on the size, content and speed of bodies, for every path.
+
+Which body gives way to another: `guard.memory`; how it is decompressed: `guard.codings`. Its bounds are those of
 the decoded body, its pace that of the bytes that are sent."""
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Which bodies may be in memory, and which give way. No I/O, no clock.
+"""Choose which bodies stay in memory. No I/O, no clock.
 
 A body counts for everybody together, for its team, its key and its address; each has a bound. Where one more piece
 would break a bound:

@@ -1,4 +1,4 @@
-"""Which hosts, web pages and content types are let in.
+"""Check hosts, origins and content types.
 
 A browser lets any page send requests to a server on this machine. Three things keep it from doing harm, or reading:
 

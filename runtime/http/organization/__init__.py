@@ -1,4 +1,4 @@
-"""OpenAI's administration, so that `client.admin.organization` of its SDK is our admin client. A team is a project.
+"""OpenAI's administration API, for `client.admin.organization`. A team is a project.
 
 used.py       what was used, and what it cost
 projects.py   teams

@@ -1,4 +1,4 @@
-"""What all administration routes share: their scope, the shapes of answers, and lists page by page."""
+"""Shared parts of the administration routes: scope, answers, paged lists."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""The spend limit of a project: what its team may cost in a month.
+"""A project's spend limit: the most that its team may cost in a month.
 
 Amounts are in hundredths of the server's currency, as OpenAI's are in cents.
 """

@@ -1,4 +1,4 @@
-"""The console below `/console`: what it is handed of the gateway, for one request."""
+"""The console below `/console`: the gateway's parts that a request of it may use."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What clients send as queries, documents and pairs, as the texts that the model scores."""
+"""Queries, documents and pairs from clients, as texts for the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Stored Responses: what comes before the engine and after it, and the paths of what is stored.
+"""Stored Responses: the steps before and after the engine, and the paths to them.
 
 conversation.py  items and fields, without any I/O
 recording.py     POST /v1/responses of teams that store: expand, answer, store; background work

@@ -1,4 +1,4 @@
-"""Adapters in vLLM's worker: from a file into host memory (`read`), into a place and out of it (`stage`).
+"""Adapters in vLLM's worker: read from file into host memory, staged, placed and dropped.
 
 `manager` keeps vLLM's own code from loading any. EngineCore's calls are in `core` above this folder.
 """

@@ -1,4 +1,4 @@
-"""vLLM's own LoRA bookkeeping, made cheap per step and unable to load anything by itself.
+"""vLLM's LoRA bookkeeping, made cheap per step and unable to load anything by itself.
 
 Stock, `add_adapter` runs for every adapter of every step, builds a set of all cached adapters each time, and reads an
 adapter it does not know from its path on the engine's loop, where a missing file kills the engine. Here an adapter is

@@ -1,4 +1,4 @@
-"""Reading a stored adapter into memory of its own, in vLLM's packed form, and every reason why it does not fit a model.
+"""Read a stored adapter into vLLM's packed form, or say why it does not fit the model.
 
 For a GPU (`for_gpu`) that memory is one pinned buffer for all of its tensors, in the dtype of the places: each copy to
 the device is then a transfer that nothing waits for. vLLM would clone and pin each tensor by itself, 448 for a model of

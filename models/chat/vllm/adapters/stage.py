@@ -1,4 +1,4 @@
-"""Worker side of adapter swaps: read and pack in a thread, write into a free place, take effect between two steps.
+"""Worker side of adapter swaps: pack in a thread, write into a free place, commit between steps.
 
 vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `core` on
 the engine's loop (`stage_adapter` and `reading_adapter` also by the thread that takes calls in) and returns at once;

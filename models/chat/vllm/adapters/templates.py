@@ -1,4 +1,4 @@
-"""How vLLM packs an adapter, remembered by the header of its file: others of the same layout need no loader.
+"""Remember how vLLM packs an adapter of a given layout, so that others like it need no loader.
 
 Adapters of one team mostly have the same modules and ranks, so the store's files begin with the same bytes, down to
 each offset. What vLLM's loader makes of such a file depends on its header and its configuration alone: which tensor

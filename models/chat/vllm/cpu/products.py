@@ -1,4 +1,4 @@
-"""LoRA on a CPU by PyTorch: layers, the rows of each adapter in a step, and one pair of products per adapter and slice.
+"""LoRA on a CPU with PyTorch: one pair of products per adapter and slice.
 
 Right on any machine, slow with many adapters.
 """

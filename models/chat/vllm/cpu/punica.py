@@ -1,4 +1,4 @@
-"""What vLLM's LoRA layers and experts call on a CPU.
+"""The functions that vLLM's LoRA layers and experts call on a CPU.
 
 vLLM 0.32's own wrapper gathers one weight matrix per token, and reads the index -1 (a token without adapter) as the
 last place, so that a base request gets the adapter which lies there. Here rows are grouped by place once per step; rows

@@ -1,1 +1,1 @@
-"""What only a GPU needs, beside adapters: the memory of a sleep."""
+"""GPU-only code beside adapters: memory for sleeping."""

@@ -1,4 +1,4 @@
-"""Pinned memory for an engine's sleep, made before it. Called on EngineCore's loop.
+"""Pinned memory for an engine's sleep, allocated in advance on EngineCore's loop.
 
 As it falls asleep, vLLM pins a block for each allocation that it keeps (`CuMemAllocator.sleep`): the first sleep of 28
 GB took 16 s, nearly all of it for that. Torch keeps pinned blocks that were freed, and gives one out again for any size

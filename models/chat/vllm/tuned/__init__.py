@@ -1,4 +1,4 @@
-"""Configurations of vLLM's LoRA kernels for cards that `benchmarks.gpu.tune_lora` ran on, as vLLM reads them.
+"""Kernel configurations from `benchmarks.gpu.tune_lora`, one file per card.
 
 A file is named by its card, in vLLM's words: `NVIDIA_H100_80GB_HBM3_SHRINK.json`, `..._EXPAND_TRUE.json`, and
 `..._EXPAND_FALSE.json` for VLLM_LORA_ENABLE_DUAL_STREAM. In it: places with the base, slices, tokens, inputs, outputs.

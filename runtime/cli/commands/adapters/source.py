@@ -1,4 +1,4 @@
-"""Where an adapter comes from: a folder on the server's machine, an archive to upload, or a hub."""
+"""An adapter's source: a folder on the server's machine, an archive, or a hub."""
 
 from contextlib import ExitStack
 from pathlib import Path

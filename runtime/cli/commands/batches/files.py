@@ -1,4 +1,4 @@
-"""`roundhouse files`: what was uploaded for batches."""
+"""`roundhouse files`: uploaded files."""
 
 from pathlib import Path
 from typing import Annotated

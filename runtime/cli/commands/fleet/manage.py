@@ -1,4 +1,4 @@
-"""`roundhouse fleet`: who belongs to it, and who gets new requests."""
+"""`roundhouse fleet`: members, and which of them get new requests."""
 
 from typing import Annotated
 

@@ -1,1 +1,1 @@
-"""`roundhouse models`: what a server serves, and residency by hand."""
+"""`roundhouse models`: list models, and control residency by hand."""

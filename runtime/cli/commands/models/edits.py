@@ -1,4 +1,4 @@
-"""`roundhouse models add`, edit, remove, export: models that come, change and go while the server runs."""
+"""`roundhouse models add`, edit, remove, export: change models while the server runs."""
 
 import sys
 from pathlib import Path

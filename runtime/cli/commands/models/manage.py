@@ -1,4 +1,4 @@
-"""`roundhouse models`: what exists, and residency by hand."""
+"""`roundhouse models`: list models, and control residency by hand."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`roundhouse routers explain` and `eval`: the same decision as for traffic, with nobody asked; `report`: after it."""
+"""`roundhouse routers explain`, `eval` and `report`: inspect decisions without calling a model."""
 
 from collections import Counter
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`roundhouse routers fit`: from labelled examples to a new version of a router. Trains here, not in the server."""
+"""`roundhouse routers fit`: train a new version of a router here, from labelled examples."""
 
 import base64
 import math

@@ -1,4 +1,4 @@
-"""`roundhouse providers`: what answers elsewhere."""
+"""`roundhouse providers`: servers of other models."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""`roundhouse backup` and `roundhouse restore`: what a server must not lose, as one folder."""
+"""`roundhouse backup` and `restore`: everything that a server must not lose, as one folder."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`roundhouse logs`: how one request went."""
+"""`roundhouse logs`: the course of one request."""
 
 import time
 from collections.abc import Mapping

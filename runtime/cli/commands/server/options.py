@@ -1,4 +1,4 @@
-"""The options of `serve`: one per setting, made from its field when they are asked for.
+"""The options of `serve`: one per setting, made from its field when first used.
 
 Other commands need not import pydantic for them. Variables are shown here and read by the settings.
 """

@@ -1,1 +1,1 @@
-"""Who may use a server, and what was used: teams, their keys, the ledger. They need no server."""
+"""Teams, keys and the ledger, managed in a data directory without a server."""

@@ -1,4 +1,4 @@
-"""`roundhouse keys`: what clients of a server show."""
+"""`roundhouse keys`: make, list, rotate and revoke keys."""
 
 import time
 from collections.abc import Sequence

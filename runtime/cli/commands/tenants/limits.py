@@ -1,4 +1,4 @@
-"""`roundhouse limits`: what teams and keys may use."""
+"""`roundhouse limits`: limits of teams and keys."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Any

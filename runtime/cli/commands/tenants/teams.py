@@ -1,4 +1,4 @@
-"""`roundhouse teams`: who shares a server."""
+"""`roundhouse teams`: teams that share a server."""
 
 from dataclasses import asdict
 from pathlib import Path

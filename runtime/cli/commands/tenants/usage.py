@@ -1,4 +1,4 @@
-"""`roundhouse usage`: what teams used, from the ledger of a data directory."""
+"""`roundhouse usage`: usage of teams, from the ledger of a data directory."""
 
 import csv
 import sys
