@@ -10,7 +10,8 @@ Pure: no clock, no thread, no log. `models.batching.worker` runs what this decid
  4. The head goes to the end of the ring.
 
 So a request that has n others before it gets an item within n + 1 batches, and one with a single item (a search
-query) is done then, whatever the others hold: a huge request has one turn at a time like everybody.
+query) is done then, whatever the others hold: a huge request has one turn at a time like everybody. Where the next
+batch is prepared while one runs, that is one batch later.
 Within a request the longest item goes first: neighbours are alike in length, and little is padding.
 """
 
@@ -50,8 +51,8 @@ class RequestRing(Generic[P]):
     def __init__(self, padded: bool = True) -> None:
         self.padded = padded
         self._lines: OrderedDict[int, deque[Item[P]]] = OrderedDict()
-        self.tokens = 0
-        """Tokens of all waiting items."""
+        self.tokens = self.items = 0
+        """Tokens and number of all waiting items."""
 
     def __len__(self) -> int:
         """Number of requests that have items waiting."""
@@ -65,11 +66,13 @@ class RequestRing(Generic[P]):
         if line:
             self._lines[key] = line
             self.tokens += sum(item.tokens for item in line)
+            self.items += len(line)
 
     def drop(self, key: int) -> int:
         """Forget a request; the number of items that were still waiting."""
         line = self._lines.pop(key, ())
         self.tokens -= sum(item.tokens for item in line)
+        self.items -= len(line)
         return len(line)
 
     def take(self, max_tokens: int, max_items: int) -> list[BatchEntry[P]]:
@@ -95,6 +98,7 @@ class RequestRing(Generic[P]):
             if not self._lines[key]:
                 del self._lines[key]
         self.tokens -= real
+        self.items -= len(chosen)
         if head is not None and head in self._lines:
             self._lines.move_to_end(head)
         return sorted(chosen, key=lambda picked: -picked.item.tokens)

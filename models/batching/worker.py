@@ -63,6 +63,15 @@ class BatchLimits:
 
 
 @dataclass(slots=True)
+class _Batch(Generic[P, R]):
+    entries: list[BatchEntry[P]]
+    """Longest item first; empty: nothing to do."""
+    tokens: int
+    step: Callable[[], Sequence[R]] | None = None
+    """What computes it; None: not prepared."""
+
+
+@dataclass(slots=True)
 class _Speed:
     """Tokens a second, as measured; 0: not known yet, so steps begin small."""
 
@@ -88,6 +97,10 @@ class Batcher(Generic[P, R]):
     called there after a step that the library failed: it raises if no step can succeed any more, as when a GPU's
     context is lost. Then the batcher is broken, and its heartbeats tell.
 
+    `prepare_step` turns payloads into what computes their results, as `run` would. A single worker has a second thread
+    that calls it for the next batch while one runs: at most one batch ahead, and only for a full one, so that a batch
+    is no smaller for it.
+
     | state   | submit, ping  | close               |
     |---------|---------------|---------------------|
     | new     | EngineFailed  | closed              |
@@ -101,12 +114,15 @@ class Batcher(Generic[P, R]):
     limits: BatchLimits
     prepare: Callable[[int, bool], None] | None = None
     examine: Callable[[], None] | None = None
+    prepare_step: Callable[[Sequence[P]], Callable[[], Sequence[R]]] | None = None
     _turns: RequestRing[P] = field(init=False)
     _state: str = field(default="new", init=False)
 
     def __post_init__(self) -> None:
         self._turns = RequestRing(self.limits.padded)
-        self._wake = threading.Condition()
+        lock = threading.RLock()
+        self._wake, self._behind = threading.Condition(lock), threading.Condition(lock)
+        """For the threads that run steps, and for the one that prepares them."""
         self._keys = itertools.count()
         self._requests: dict[int, _Request[R]] = {}
         self._speed = _Speed()
@@ -115,13 +131,21 @@ class Batcher(Generic[P, R]):
             threading.Thread(target=self._work, args=(number,), name=f"{self.name}-{number}", daemon=True)
             for number in range(self.limits.workers)
         ]
+        self._next: _Batch[P, R] | None = None
+        self._preparing = False
+        self._preparer: threading.Thread | None = None
+        if self.prepare_step is not None and self.limits.workers == 1:
+            self._preparer = threading.Thread(target=self._prepare, name=f"{self.name}-next", daemon=True)
         self._pings: list[list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]] = [[] for _ in self._threads]
         """Pings that wait for each thread's answer."""
 
     def start(self) -> None:
         self._state = "started"
-        for thread in self._threads:
+        for thread in self._all_threads():
             thread.start()
+
+    def _all_threads(self) -> list[threading.Thread]:
+        return [*self._threads, *([self._preparer] if self._preparer is not None else [])]
 
     async def submit(self, items: Sequence[Item[P]], each: Callable[[int, R], None] | None = None) -> Answers[R]:
         """Wait for all items of one request. Cancelling drops those that have not started.
@@ -140,12 +164,16 @@ class Batcher(Generic[P, R]):
             self._requests[key] = request
             self._turns.add(key, items)
             self._wake.notify()
+            self._behind.notify()
         try:
             return await request.future
         finally:
             with self._wake:
                 self._requests.pop(key, None)
                 self._turns.drop(key)
+                if self._next is not None and not self._awaited(self._next.entries):
+                    self._next = None
+                    self._behind.notify()
 
     async def stream(self, items: Sequence[Item[P]]) -> AsyncGenerator[tuple[int, R], None]:
         """Index and result of each item, as they come. Closing it drops the rest."""
@@ -176,35 +204,84 @@ class Batcher(Generic[P, R]):
             started, self._state = self._state != "new", "closed"
             for request in self._requests.values():
                 _tell(request.loop, request.future, None, EngineFailed("The model was unloaded."))
+            self._next = None
             self._wake.notify_all()
+            self._behind.notify_all()
         deadline = time.monotonic() + seconds
-        for thread in self._threads if started else ():
+        for thread in self._all_threads() if started else ():
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _check(self) -> None:
-        if self._state != "started" or not all(thread.is_alive() for thread in self._threads):
+        if self._state != "started" or not all(thread.is_alive() for thread in self._all_threads()):
             raise EngineFailed(f"{self.name} is {self._state if self._state != 'started' else 'broken'}.")
 
     def _work(self, number: int) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._worth() or self._pings[number] or self._state == "closed")
+                self._wake.wait_for(lambda: self._ready() or self._pings[number] or self._state == "closed")
                 pings, self._pings[number] = self._pings[number], []
                 if self._state == "closed":
                     for loop, future in pings:
                         _tell(loop, future, None, EngineFailed("The model was unloaded."))
                     return
-                batch = self._turns.take(self._budget(), self.limits.items) if self._worth() else []
-                tokens = self._cost(batch)
-                self._busy, self._running = self._busy + bool(batch), self._running + tokens
+                batch = self._take()
+                self._busy, self._running = self._busy + bool(batch.entries), self._running + batch.tokens
                 alone = self._busy == 1 and not self._turns
                 if self._worth():
                     self._wake.notify()  # what is left is for a thread that idles, if one does
+                self._behind.notify()
             for loop, future in pings:
                 _tell(loop, future, None)
-            if batch:
-                self._step(batch, tokens, alone)
+            if batch.entries:
+                self._step(batch, alone)
+            del batch
+
+    def _ready(self) -> bool:
+        """Whether there is a batch to run now. One that is being prepared goes first."""
+        return self._next is not None or (self._worth() and not self._preparing)
+
+    def _take(self) -> _Batch[P, R]:
+        """The batch to run now; without entries if there is none."""
+        if self._next is not None:
+            batch, self._next = self._next, None
+            awaited = self._awaited(batch.entries)
+            return batch if len(awaited) == len(batch.entries) else _Batch(awaited, self._cost(awaited))
+        entries = self._turns.take(self._budget(), self.limits.items) if self._ready() else []
+        return _Batch(entries, self._cost(entries))
+
+    def _awaited(self, entries: list[BatchEntry[P]]) -> list[BatchEntry[P]]:
+        """Those whose requests were not cancelled."""
+        return [picked for picked in entries if picked.key in self._requests]
+
+    def _prepare(self) -> None:
+        while True:
+            with self._behind:
+                self._behind.wait_for(lambda: self._is_full() or self._state == "closed")
+                if self._state == "closed":
+                    return
+            self._prepare_next()  # apart: what it names is let go of when it ends
+
+    def _is_full(self) -> bool:
+        """Whether a step runs, and what waits fills the next one."""
+        waits = self._turns.tokens >= self._budget() or self._turns.items >= self.limits.items
+        return bool(self._busy and self._turns and waits and self._next is None)
+
+    def _prepare_next(self) -> None:
+        assert self.prepare_step is not None
+        with self._wake:
+            if not self._is_full():
+                return
+            entries = self._turns.take(self._budget(), self.limits.items)
+            self._preparing = True
+        batch: _Batch[P, R] = _Batch(entries, self._cost(entries))
+        with contextlib.suppress(Exception):  # it is prepared again, and fails, where it is run
+            batch.step = self.prepare_step([picked.item.payload for picked in entries])
+        with self._wake:
+            self._preparing = False
+            if self._state != "closed" and self._awaited(entries):
+                self._next = batch
+            self._wake.notify()
 
     def _worth(self) -> bool:
         """Whether the waiting items are worth a step now."""
@@ -222,21 +299,22 @@ class Batcher(Generic[P, R]):
             return batch[0].item.tokens * len(batch) if batch else 0
         return sum(picked.item.tokens for picked in batch)
 
-    def _step(self, batch: list[BatchEntry[P]], tokens: int, alone: bool) -> None:
+    def _step(self, batch: _Batch[P, R], alone: bool) -> None:
+        entries, tokens = batch.entries, batch.tokens
         began = time.perf_counter()
-        outcomes = self._outcomes(batch, tokens, alone)
+        outcomes = self._outcomes(entries, tokens, alone, batch.step)
         seconds = time.perf_counter() - began
         done: dict[int, _Request[R]] = {}
         with self._wake:
             self._busy, self._running = self._busy - 1, self._running - tokens
             self._speed.learn(tokens, seconds, self.limits)
-            for picked, outcome in zip(batch, outcomes, strict=True):
+            for picked, outcome in zip(entries, outcomes, strict=True):
                 key = picked.key
                 request = self._requests.get(key)
                 if request is None:
                     continue  # cancelled meanwhile
                 request.remaining -= 1
-                request.batch = max(request.batch, len(batch))
+                request.batch = max(request.batch, len(entries))
                 if isinstance(outcome, RoundhouseError):
                     request.broken = outcome
                     self._turns.drop(key)
@@ -249,7 +327,13 @@ class Batcher(Generic[P, R]):
         for request in done.values():
             _tell(request.loop, request.future, Answers(request.results, request.batch), request.broken)
 
-    def _outcomes(self, batch: Sequence[BatchEntry[P]], tokens: int, alone: bool) -> Sequence[R | RoundhouseError]:
+    def _outcomes(
+        self,
+        batch: Sequence[BatchEntry[P]],
+        tokens: int,
+        alone: bool,
+        step: Callable[[], Sequence[R]] | None = None,
+    ) -> Sequence[R | RoundhouseError]:
         """A result or an error per item.
 
         What the library fails together runs again one by one: it may be one item that it cannot do, and the others may
@@ -258,7 +342,7 @@ class Batcher(Generic[P, R]):
         try:
             if self.prepare is not None:
                 self.prepare(tokens, alone)
-            return self.run([picked.item.payload for picked in batch])
+            return step() if step is not None else self.run([picked.item.payload for picked in batch])
         except RoundhouseError as error:
             return [error] * len(batch)
         except Exception as error:  # the border: whatever the library raises fails these items and no others

@@ -1,7 +1,9 @@
 """Batches by turn and budget: nothing lost, nobody starved, never over the budget; the thread behind them."""
 
 import asyncio
+import random
 import threading
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -9,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.batching.plan import PADDED, SMALL, Item, RequestRing
-from models.batching.worker import Batcher, BatchLimits
+from models.batching.worker import Answers, Batcher, BatchLimits
 from registry.errors import BadRequest, EngineFailed, QueueFull
+from tests.eventually import eventually
 
 REQUESTS = st.lists(st.lists(st.integers(1, 600), min_size=1, max_size=12), min_size=1, max_size=8)
 
@@ -325,3 +328,139 @@ async def test_a_ping_is_answered_by_each_thread() -> None:
     gate.open.set()
     await asyncio.gather(hung, ping)
     batcher.close()
+
+
+class Preparer(Gate):
+    """Steps of a gate that are prepared, and what was prepared for them, which frees itself once nobody has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared: list[list[int]] = []
+        self.alive: weakref.WeakSet[Prepared] = weakref.WeakSet()
+
+    def prepare(self, payloads: Sequence[int]) -> "Prepared":
+        self.prepared.append(list(payloads))
+        if -4 in payloads:
+            raise ValueError("minus four")
+        step = Prepared(self, payloads)
+        self.alive.add(step)
+        return step
+
+
+class Prepared:
+    def __init__(self, gate: Preparer, payloads: Sequence[int]) -> None:
+        self._gate, self._payloads = gate, payloads
+
+    def __call__(self) -> list[int]:
+        return self._gate(self._payloads)
+
+
+def ahead(gate: Preparer, tokens: int = 20, items: int = 8) -> Batcher[int, int]:
+    limits = BatchLimits(tokens=tokens, items=items, waiting=8, padded=False)
+    batcher = Batcher("ahead", gate, limits, prepare_step=gate.prepare)
+    batcher.start()
+    return batcher
+
+
+async def test_the_next_batch_is_prepared_while_one_runs_and_only_that_one() -> None:
+    """Batches and results are those of a batcher that prepares nothing."""
+    plain, gate = Gate(), Preparer()
+    for batcher, network in ((batcher_of(plain), plain), (ahead(gate), gate)):
+        first = await started(batcher, network, 1)
+        with batcher._wake:  # all wait before any is prepared
+            others = [asyncio.create_task(batcher.submit(items(20 + n, 30 + n, 40 + n))) for n in range(3)]
+            await asyncio.sleep(0)
+        if network is gate:
+            await asyncio.to_thread(eventually, lambda: gate.alive)
+            assert len(gate.prepared) == 1, "not two ahead"
+            assert gate.batches == [[1]], "it has not run"
+        network.open.set()
+        await first
+        for n, other in enumerate(others):
+            assert (await other).results == [200 + 10 * n, 300 + 10 * n, 400 + 10 * n]
+        batcher.close()
+    assert gate.batches == plain.batches
+    assert gate.prepared[0] == gate.batches[1]
+
+
+async def test_a_batch_that_is_not_full_waits_for_more() -> None:
+    gate = Preparer()
+    batcher = ahead(gate, tokens=100)
+    first = await started(batcher, gate, 1)
+    few = asyncio.create_task(batcher.submit(items(2, 3)))
+    await asyncio.sleep(0.05)
+    assert gate.prepared == []
+    more = asyncio.create_task(batcher.submit(items(4)))
+    await asyncio.sleep(0)
+    gate.open.set()
+    await asyncio.gather(first, few, more)
+    assert sorted(gate.batches[1]) == [2, 3, 4]
+    batcher.close()
+
+
+async def test_a_cancel_frees_what_was_prepared() -> None:
+    gate = Preparer()
+    batcher = ahead(gate)
+    first = await started(batcher, gate, 1)
+    gone = asyncio.create_task(batcher.submit(items(2, 3)))
+    await asyncio.to_thread(eventually, lambda: gate.alive)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    await asyncio.to_thread(eventually, lambda: not gate.alive)
+
+    half = [asyncio.create_task(batcher.submit(items(n))) for n in (4, 5)]
+    await asyncio.to_thread(eventually, lambda: gate.alive)
+    half[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await half[0]
+    gate.open.set()
+    assert (await half[1]).results == [50]
+    await first
+    assert gate.batches == [[1], [5]]
+    batcher.close()
+    assert not gate.alive
+
+
+async def test_what_cannot_be_prepared_fails_where_it_runs() -> None:
+    gate = Preparer()
+    batcher = ahead(gate)
+    first = await started(batcher, gate, 1)
+    broken = asyncio.create_task(batcher.submit(items(-4, -1)))
+    await asyncio.to_thread(eventually, lambda: gate.prepared)
+    gate.open.set()
+    with pytest.raises(EngineFailed, match="minus one"):
+        await broken
+    assert (await batcher.submit(items(6))).results == [60]
+    await first
+    await batcher.ping()
+    batcher.close()
+    assert not any(thread.is_alive() for thread in batcher._all_threads())
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_nothing_is_lost_when_requests_come_and_go_at_random(seed: int) -> None:
+    """Results are each request's own, and cancelled ones leave nothing behind."""
+    gate, rng = Preparer(), random.Random(seed)
+    batcher = ahead(gate, tokens=50, items=4)
+    batcher.limits.waiting = 1000
+    tasks: dict[asyncio.Task[Answers[int]], list[int]] = {}
+    for number in range(200):
+        if number == 100:
+            await asyncio.to_thread(eventually, lambda: gate.prepared)
+            gate.open.set()
+        payloads = [number * 10 + n for n in range(rng.randrange(1, 7))]
+        tasks[asyncio.create_task(batcher.submit(items(*payloads)))] = payloads
+        if rng.random() < 0.3:
+            rng.choice(list(tasks)).cancel()
+        if rng.random() < 0.5:
+            await asyncio.sleep(0)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    for payloads, result in zip(tasks.values(), results, strict=True):
+        if isinstance(result, BaseException):
+            assert isinstance(result, asyncio.CancelledError)
+        else:
+            assert result.results == [n * 10 for n in payloads]
+    assert all(len(batch) <= 4 for batch in gate.batches)
+    batcher.close()
+    assert not gate.alive
