@@ -19,8 +19,8 @@ SENTENCE: Mapping[str, type] = {
 """What `engine.flags` may hold. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the model's
 vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last.
 packed: False computes with the library's own network also where ours fits (`models.text.bert`). compute_type: of
-products on a CPU (`models.text.cpu.linear`). unpadded: embedding models on a GPU run without padding where the library
-can (FlashAttention 2)."""
+products on a CPU (`models.text.cpu.linear`). unpadded: on a GPU, run other networks without padding, too, if their
+answers stay the same (`models.text.unpadded`)."""
 SPEECH: Mapping[str, type] = {
     "threads": int,
     "beam_size": int,
@@ -35,7 +35,7 @@ SPEECH: Mapping[str, type] = {
 how long one step may last once the speed is known."""
 KNOWN: Mapping[Task, Mapping[str, type]] = {
     Task.EMBED: SENTENCE,
-    Task.RERANK: {name: kind for name, kind in SENTENCE.items() if name not in ("matryoshka_dimensions", "unpadded")},
+    Task.RERANK: {name: kind for name, kind in SENTENCE.items() if name != "matryoshka_dimensions"},
     Task.TRANSCRIBE: SPEECH,
 }
 

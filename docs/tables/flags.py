@@ -16,8 +16,7 @@ MEANINGS = {
     "packed": "`false`: the library's own network, with padding, also where ours fits (BERT in float32 on a CPU).",
     "compute_type": "Of products on a CPU: `float32`, [`int16`](../embeddings.md#products-in-16-bit-integers), or "
     "`auto`: `int16` where `dtype` is `auto` and that says the same.",
-    "unpadded": "Embedding models on a GPU run without padding where the library can (the package flash-attn). Not yet "
-    "tried on a GPU.",
+    "unpadded": "On a GPU, without padding, in 16 bits, if the answers stay the same. Not yet tried on a GPU.",
     "beam_size": "Beams of the search.",
     "best_of": "Candidates when the temperature is above 0.",
     "vad": "Leave out what is not speech; `false`: only if a request asks for it.",

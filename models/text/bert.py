@@ -173,11 +173,15 @@ def of_embedder(model: Any, device: str) -> Bert | None:
     """A `Bert` for a SentenceTransformer; None for other networks or modules."""
     from transformers import BertModel
 
-    first, *rest = model
+    network: Any = getattr(model[0], "model", None)
+    return Bert(network, False) if pools_rows(model) and _fits(network, BertModel, device) else None
+
+
+def pools_rows(model: Any) -> bool:
+    """Whether what follows a SentenceTransformer's network takes rows without padding."""
+    rest = list(model)[1:]
     known = all(type(module).__name__ in ("Pooling", "Normalize", "Dense") for module in rest)
-    flat = bool(rest) and hasattr(rest[0], "_forward_flattened")  # a Pooling that takes rows without padding
-    network: Any = getattr(first, "model", None)
-    return Bert(network, False) if known and flat and _fits(network, BertModel, device) else None
+    return known and bool(rest) and hasattr(rest[0], "_forward_flattened")  # a Pooling that knows of them
 
 
 def of_scorer(model: Any, device: str) -> Bert | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from models.text.loading import (
     context_of,
     examination,
     import_library,
+    leaves_padding,
     limits_of,
     packs,
     release,
@@ -74,7 +76,8 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
                 assert self._embedder is not None
                 limits = limits_of(recipe, path, device, self._embedder.packed, model)
                 prepare = set_step_threads if limits.workers > 1 else None
-                self._batcher = Batcher("embed", self._embedder.run, limits, prepare, examination(device))
+                ahead = self._embedder.prepare if self._embedder.unpadded is not None else None
+                self._batcher = Batcher("embed", self._embedder.run, limits, prepare, examination(device), ahead)
                 self._batcher.start()
                 await self._check(expected, is_exact(model))
                 rounded = await embed_int16.choose(recipe, self._embedder.bert)
@@ -95,8 +98,10 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         """Set up our path to the model; returns the library's own vectors for PROBE, which warm up, too."""
         expected = _library_answer(model, PROBE)  # before Tokens, which sets truncation
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
-        unpadded = self._device != "cpu" and bool(recipe.engine.flags.get("unpadded", False))
-        self._embedder = Embedder(model, tokens, self._device, packs(recipe), unpadded=unpadded)
+        self._embedder = Embedder(model, tokens, self._device, packs(recipe))
+        if leaves_padding(recipe, self._device) and not self._embedder.packed:
+            inputs = [Ids(ids) for ids in tokens.inputs([*PROBE, LONG_PROBE], "", truncate=True)]
+            self._embedder.leave_padding(inputs, partial(_is_unchanged, single=is_exact(model)))
         self._prompts, self._default = dict(model.prompts), model.default_prompt_name
         return expected
 
@@ -106,11 +111,9 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         """
         alone = np.concatenate([await self._known([text]) for text in PROBE])
         self._dimensions = int(alone.shape[1])
-        tolerance = TOLERANCE if single else TOLERANCE_16_BIT
-        if alone.shape != expected.shape or not np.allclose(alone, expected, atol=tolerance, rtol=tolerance):
+        if not _is_same(alone, expected, single=single):
             raise EngineFailed("this model does not embed plain text by its token ids: it cannot be served here")
-        least = LIKE_ALONE if single else LIKE_ALONE_16_BIT
-        if not all(cosine(*both) >= least for both in zip(await self._known(), alone, strict=True)):
+        if not _are_alike(await self._known(), alone, single=single):
             assert self._batcher is not None
             run_apart(self._batcher.limits)
 
@@ -188,6 +191,23 @@ def _library_answer(model: Any, texts: list[str]) -> Any:
 
 def _long_answer(model: Any) -> Any:
     return _library_answer(model, [*PROBE, LONG_PROBE])
+
+
+def _is_same(vectors: Any, expected: Any, *, single: bool) -> bool:
+    """Whether our path gives the library's vectors. single: computed in float32."""
+    ours, theirs = np.asarray(vectors), np.asarray(expected)
+    tolerance = TOLERANCE if single else TOLERANCE_16_BIT
+    return ours.shape == theirs.shape and np.allclose(ours, theirs, atol=tolerance, rtol=tolerance)
+
+
+def _are_alike(vectors: Any, others: Any, *, single: bool) -> bool:
+    """Whether vectors point where the others do. single: computed in float32."""
+    least = LIKE_ALONE if single else LIKE_ALONE_16_BIT
+    return all(cosine(*both) >= least for both in zip(vectors, others, strict=True))
+
+
+def _is_unchanged(vectors: list[Row], expected: list[Row], *, single: bool) -> bool:
+    return _is_same(vectors, expected, single=single) and _are_alike(vectors, expected, single=single)
 
 
 def _is_like(narrow: Any, exact: Any) -> bool:

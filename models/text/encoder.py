@@ -1,16 +1,20 @@
 """A SentenceTransformer called below `encode`, on token ids."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from models.text.bert import Bert, of_embedder
-from models.text.loading import first_position
+from models.text.bert import Bert, of_embedder, pools_rows
 from models.text.tokens import Ids, Tokens
+from models.text.unpadded.network import UnpaddedNetwork, without_padding
+from models.text.unpadded.packing import OWNERS, Packing
 
+_log = logging.getLogger(__name__)
 Row = npt.NDArray[np.float32]
 
 
@@ -37,63 +41,104 @@ def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any
     return features
 
 
-def joined(inputs: Sequence[Ids], transformer: Any, first_position: int, device: str) -> dict[str, Any]:
-    """Features of inputs one behind another, 1 x all tokens, as the library makes them for FlashAttention."""
-    features = dict(transformer.data_collator([{"input_ids": given.ids} for given in inputs], return_tensors="pt"))
-    features.pop("labels", None)
-    features["position_ids"] = features["position_ids"] + first_position
-    return {
-        name: value.to(device, non_blocking=True) if hasattr(value, "to") else value for name, value in features.items()
-    }
-
-
 class Embedder:
     """`model`: a SentenceTransformer. `skips_prompt`: pooling leaves prompts out.
 
-    `packs`: run without padding if the model is one that `models.text.bert` knows. `unpadded`: the same by the
-    library's FlashAttention, if it is loaded with that. `packed` tells whether either does.
+    `packs`: run without padding if the model is one that `models.text.bert` knows. `unpadded` does the same for other
+    networks on a GPU, once `leave_padding` has found that it can. `packed` tells whether either does.
     """
 
-    def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False, *, unpadded: bool = False) -> None:
+    def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
         self.model, self.tokens, self.device = model, tokens, device
         self.bert: Bert | None = of_embedder(model, device) if packs else None
-        self.joins = unpadded and self.bert is None and bool(getattr(model[0], "can_flatten_inputs", False))
-        self._first_position = first_position(model[0].model) if self.joins else 0
+        self.unpadded: UnpaddedNetwork | None = None
         self.skips_prompt = any(getattr(module, "include_prompt", True) is False for module in model)
 
     @property
     def packed(self) -> bool:
-        return self.bert is not None or self.joins
+        return self.bert is not None or self.unpadded is not None
+
+    def leave_padding(self, inputs: Sequence[Ids], is_same: Callable[[list[Row], list[Row]], bool]) -> None:
+        """Run without padding from now on, if it gives what the network gives for each input by itself.
+
+        is_same: whether vectors (first) are those.
+        """
+        if not pools_rows(self.model):
+            _log.warning("this model runs with padding, whatever `unpadded` says: its modules are not known")
+            return
+        expected = [row for given in inputs for row in self.run([given])]
+
+        def is_right(unpadded: UnpaddedNetwork) -> bool:
+            return is_same(self._compute_unpadded(unpadded, unpadded.pack(inputs), 0), expected)
+
+        self.unpadded = without_padding(self.model[0].model, self.device, self.tokens.wants_types, is_right)
 
     def run(self, inputs: Sequence[Ids]) -> list[Row]:
         """One vector per input. Prompts of different lengths run apart if pooled out."""
+        return self.prepare(inputs)()
+
+    def prepare(self, inputs: Sequence[Ids]) -> Callable[[], list[Row]]:
+        """A step: what can be done without the device is done, the call does the rest.
+
+        Any thread may prepare; one at a time may call.
+        """
         if not self.skips_prompt:
-            return self._run(inputs, 0)
-        rows: dict[int, Row] = {}
+            return self._prepare(inputs, 0)
         order = sorted(range(len(inputs)), key=lambda index: inputs[index].prompt)
+        parts: list[tuple[list[int], Callable[[], list[Row]]]] = []
         for prompt, same in groupby(order, key=lambda index: inputs[index].prompt):
             indices = list(same)
-            rows.update(zip(indices, self._run([inputs[index] for index in indices], prompt), strict=True))
-        return [rows[index] for index in range(len(inputs))]
+            parts.append((indices, self._prepare([inputs[index] for index in indices], prompt)))
 
-    def _run(self, inputs: Sequence[Ids], prompt: int) -> list[Row]:
+        def compute() -> list[Row]:
+            rows: dict[int, Row] = {}
+            for indices, part in parts:
+                rows.update(zip(indices, part(), strict=True))
+            return [rows[index] for index in range(len(inputs))]
+
+        return compute
+
+    def _prepare(self, inputs: Sequence[Ids], prompt: int) -> Callable[[], list[Row]]:
+        if self.unpadded is None:
+            return partial(self._compute, inputs, prompt)
+        return partial(self._compute_unpadded, self.unpadded, self.unpadded.pack(inputs), prompt)
+
+    def _compute(self, inputs: Sequence[Ids], prompt: int) -> list[Row]:
         import torch
 
         with torch.inference_mode():
-            if self.bert is not None:
-                features = self.bert.features(inputs)
-            elif self.joins:
-                features = joined(inputs, self.model[0], self._first_position, self.device)
-            else:
+            if self.bert is None:
                 features = tensors(inputs, self.tokens, self.device)
+            else:
+                features = self.bert.features(inputs)
             if prompt:
                 features["prompt_length"] = prompt
             if self.bert is None:
-                features = self.model(features)
-            else:
-                for module in list(self.model)[1:]:
-                    features = module(features)
-            return list(features["sentence_embedding"][:, : self.model.truncate_dim].float().cpu().numpy())
+                return self._rows(self.model(features))
+            return self._rows(self._pool(features))
+
+    def _compute_unpadded(self, unpadded: UnpaddedNetwork, packing: Packing, prompt: int) -> list[Row]:
+        import torch
+
+        with torch.inference_mode():
+            states, moved = unpadded.states(packing)
+            # as the library names them: what its Pooling reads of inputs without padding
+            features: dict[str, Any] = {
+                "token_embeddings": states[None],
+                "cu_seq_lens_q": moved.boundaries,
+                "seq_idx": moved.rows[OWNERS, None],
+            }
+            if prompt:
+                features["prompt_length"] = prompt
+            return self._rows(self._pool(features))
+
+    def _pool(self, features: dict[str, Any]) -> dict[str, Any]:
+        for module in list(self.model)[1:]:
+            features = module(features)
+        return features
+
+    def _rows(self, features: dict[str, Any]) -> list[Row]:
+        return list(features["sentence_embedding"][:, : self.model.truncate_dim].float().cpu().numpy())
 
 
 def finish(rows: Sequence[Row], dimensions: int | None, normalize: bool) -> npt.NDArray[np.float32]:

@@ -65,8 +65,6 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
         arguments["device_map"] = "meta"
     if "attn_implementation" in flags:
         arguments["attn_implementation"] = flags["attn_implementation"]
-    elif device.startswith("cuda") and flags.get("unpadded") and _has_variable_lengths():
-        arguments["attn_implementation"] = "flash_attention_2"
     if not flags.get("trust_remote_code"):
         missing_config.refuse_other_functions(path)
     with missing_config.collect_missing_weights() as missing:
@@ -85,20 +83,15 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     return model.eval().requires_grad_(False)
 
 
-def _has_variable_lengths() -> bool:
-    """Whether attention over inputs of several lengths without padding is installed."""
-    from transformers.utils import is_flash_attn_2_available
-
-    if is_flash_attn_2_available():
-        return True
-    _log.warning("flash-attn is not installed: this model runs with padding, whatever `unpadded` says")
-    return False
-
-
 def packs(recipe: Recipe) -> bool:
     """Whether the recipe lets the engine run without padding where it can."""
     flags = recipe.engine.flags
     return bool(flags.get("packed", True)) and "attn_implementation" not in flags
+
+
+def leaves_padding(recipe: Recipe, device: str) -> bool:
+    """Whether the recipe lets the engine run other networks without padding (`models.text.unpadded`)."""
+    return device != "cpu" and packs(recipe) and bool(recipe.engine.flags.get("unpadded", False))
 
 
 def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:

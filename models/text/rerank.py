@@ -1,11 +1,12 @@
 """The rerank engine: a sentence-transformers cross-encoder with batches across requests."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from models.batching.engine import BatchedEngine
 from models.batching.plan import Item
@@ -21,6 +22,7 @@ from models.text.loading import (
     context_of,
     examination,
     import_library,
+    leaves_padding,
     limits_of,
     packs,
     padding_of,
@@ -35,12 +37,20 @@ from models.text.loading import (
 from models.text.pairs import Pairs
 from models.text.sleep import ModuleSleeper
 from models.text.tokens import Ids, Tokens, check_template, while_awaited
+from models.text.unpadded.heads import Head, head_of
+from models.text.unpadded.network import UnpaddedNetwork, without_padding
+from models.text.unpadded.packing import Packing
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_log = logging.getLogger(__name__)
 INLINE = 4096
 """Characters up to which tokenising is quicker than handing it to a thread."""
 PROBE = (("What must hold?", "The engine must give what its library gives."), ("Yes?", "No."))
+LONG_PROBE = (*PROBE, (PROBE[0][0], 60 * PROBE[0][1]))
 BESIDE = (3 * PROBE[0][1], "No.", "As far as anybody knows.", PROBE[0][1], "Yes?")
 """Documents of one step whose scores are compared with those that they have alone."""
 TOLERANCE, TOLERANCE_16_BIT = 1e-3, 0.1
@@ -54,20 +64,52 @@ STEPS_16_BIT = 2**-5
 class Scorer:
     """A loaded CrossEncoder, called on token ids. Gives raw logits.
 
-    `packs`: run without padding if the model is one that `models.text.bert` knows; `packed` tells whether it does.
+    `packs`: run without padding if the model is one that `models.text.bert` knows. `unpadded` does the same for other
+    networks on a GPU, once `leave_padding` has found that it can. `packed` tells whether either does.
     """
 
     def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
         self.model, self.tokens, self.device = model, tokens, device
         self.bert: Bert | None = of_scorer(model, device) if packs else None
+        self.unpadded: UnpaddedNetwork | None = None
+        self._head: Head | None = None
         self.generates = getattr(model[0], "transformer_task", "") == "text-generation"
         """It scores by a word that it would say next."""
 
     @property
     def packed(self) -> bool:
-        return self.bert is not None
+        return self.bert is not None or self.unpadded is not None
+
+    def leave_padding(self, inputs: Sequence[Ids], is_same: Callable[[list[float], list[float]], bool]) -> None:
+        """Run without padding from now on, if it gives what the network gives for each input by itself.
+
+        is_same: whether logits (first) are those.
+        """
+        network = self.model[0].model
+        self._head = head_of(network) if len(self.model) == 1 else None
+        if self._head is None:
+            _log.warning("this model runs with padding, whatever `unpadded` says: its head is not known")
+            return
+        expected = [logit for given in inputs for logit in self.run([given])]
+
+        def is_right(unpadded: UnpaddedNetwork) -> bool:
+            return is_same(self._compute_unpadded(unpadded, unpadded.pack(inputs)), expected)
+
+        self.unpadded = without_padding(network, self.device, self.tokens.wants_types, is_right)
 
     def run(self, inputs: Sequence[Ids]) -> list[float]:
+        return self.prepare(inputs)()
+
+    def prepare(self, inputs: Sequence[Ids]) -> Callable[[], list[float]]:
+        """A step: what can be done without the device is done, the call does the rest.
+
+        Any thread may prepare; one at a time may call.
+        """
+        if self.unpadded is None:
+            return partial(self._compute, inputs)
+        return partial(self._compute_unpadded, self.unpadded, self.unpadded.pack(inputs))
+
+    def _compute(self, inputs: Sequence[Ids]) -> list[float]:
         import torch
 
         with torch.inference_mode():
@@ -79,8 +121,20 @@ class Scorer:
             else:
                 network = self.model[0].model
                 scores = network.classifier(network.bert.pooler(self.bert.states(inputs)[:, None]))
-            values: list[float] = scores.float().reshape(len(inputs)).cpu().tolist()
-        return values
+            return _logits(scores, len(inputs))
+
+    def _compute_unpadded(self, unpadded: UnpaddedNetwork, packing: Packing) -> list[float]:
+        import torch
+
+        assert self._head is not None
+        with torch.inference_mode():
+            states, moved = unpadded.states(packing)
+            return _logits(self._head(states[moved.boundaries[:-1]]), len(packing.lengths))
+
+
+def _logits(scores: "Tensor", count: int) -> list[float]:
+    values: list[float] = scores.float().reshape(count).cpu().tolist()
+    return values
 
 
 class RerankingEngine(BatchedEngine[Ids, float]):
@@ -107,7 +161,8 @@ class RerankingEngine(BatchedEngine[Ids, float]):
                 if runs_alone(model):
                     limits = replace(limits, items=1)
                 prepare = set_step_threads if limits.workers > 1 else None
-                self._batcher = Batcher("rerank", scorer.run, limits, prepare, examination(device))
+                ahead = scorer.prepare if scorer.unpadded is not None else None
+                self._batcher = Batcher("rerank", scorer.run, limits, prepare, examination(device), ahead)
                 self._batcher.start()
                 await self._check(expected, is_exact(model))
                 rounded = await embed_int16.choose(recipe, scorer.bert)
@@ -126,7 +181,12 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         expected = _library_answer(model, PROBE)
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model), padding_of(model))
         self._pairs = Pairs(model.tokenizer, tokens)
-        return Scorer(model, tokens, self._device, packs(recipe)), expected
+        scorer = Scorer(model, tokens, self._device, packs(recipe))
+        if leaves_padding(recipe, self._device) and not scorer.packed:
+            requests = [RerankRequest(query=query, documents=[text], truncate=True) for query, text in LONG_PROBE]
+            inputs = [self._pairs.inputs(request)[0][0] for request in requests]
+            scorer.leave_padding(inputs, partial(_is_same, single=is_exact(model)))
+        return scorer, expected
 
     async def _check(self, expected: Sequence[float], single: bool) -> None:
         """Check that our path gives what the library's own `predict` gives, and that pairs of one step do not affect
@@ -212,8 +272,12 @@ def _library_answer(model: Any, pairs: Sequence[tuple[str, str]]) -> list[float]
 
 
 def _long_answer(model: Any) -> list[float]:
-    return _library_answer(model, (*PROBE, (PROBE[0][0], 60 * PROBE[0][1])))
+    return _library_answer(model, LONG_PROBE)
+
+
+def _is_same(logits: Sequence[float], expected: Sequence[float], *, single: bool) -> bool:
+    return not any(_differs(*both, single=single) for both in zip(logits, expected, strict=True))
 
 
 def _is_like(narrow: Sequence[float], exact: Sequence[float]) -> bool:
-    return not any(_differs(*both, single=False) for both in zip(narrow, exact, strict=True))
+    return _is_same(narrow, exact, single=False)

@@ -131,6 +131,23 @@ def test_what_pins_memory_has_the_names_that_are_used(cuda_build: Path, driver: 
     subprocess.run([str(cuda_build), "-c", PINNED], cwd=ROOT, env=variables(driver, tmp_path), check=True)
 
 
+ENCODERS = """
+import inspect, torch
+from torch.nn.attention.varlen import varlen_attn
+from models.text.unpadded import attention
+known = list(inspect.signature(varlen_attn).parameters)
+assert known[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
+assert {"scale", "window_size", "enable_gqa"} <= set(known)
+kernel = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_flash_attention_forward", "CUDA")
+assert kernel == (torch.version.cuda is not None), "torch.nn.attention.varlen calls it"
+"""
+
+
+def test_encoders_without_padding_find_the_names_that_they_use(python: Path, driver: Path, tmp_path: Path) -> None:
+    """Of FlashAttention for several lengths."""
+    subprocess.run([str(python), "-c", ENCODERS], cwd=ROOT, env=variables(driver, tmp_path), check=True)
+
+
 def test_a_second_model_starts_on_a_card_that_is_nearly_full() -> None:
     from vllm.v1.worker.utils import request_memory
 

@@ -1,0 +1,1 @@
+"""Encoders on a GPU without padding: inputs one behind another, and attention that knows where each of them ends."""

@@ -1,0 +1,132 @@
+"""Both engines without padding on a CPU, as on a GPU: the library's vectors and scores, whatever shares a step."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.messages import EmbedRequest, RerankRequest
+from models.text import embeddings, loading, rerank
+from models.text.embeddings import EmbeddingEngine
+from models.text.encoder import Embedder
+from models.text.rerank import RerankingEngine
+from models.text.tokens import Ids, Tokens
+from tests.contract.text.fixtures import Reports, minilm, recipe, text
+from tests.contract.text.test_rerank import QUERY, build
+from tests.contract.text.unpadded.networks import CONFIGS, PADDING, made
+
+pytestmark = pytest.mark.real
+TEXTS = ["steam", text(20), "Zug, 列車: naïve café!", text(50, 3), "a b", text(7)]
+MODES = ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes that say so leave padding on a CPU, too."""
+    for module in (embeddings, rerank):
+        monkeypatch.setattr(module, "leaves_padding", lambda recipe, _: loading.leaves_padding(recipe, "cuda:0"))
+        monkeypatch.setattr(module, "packs", lambda _: False)
+
+
+def embedder(mode: Any, *, include_prompt: bool = True) -> Embedder:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+
+    model = SentenceTransformer(str(minilm()), device="cpu", local_files_only=True)
+    pooling = Pooling(384, mode, include_prompt=include_prompt)
+    whole = SentenceTransformer(modules=[model[0], pooling, Normalize()], device="cpu").eval()
+    tokens = Tokens(whole.tokenizer, loading.vocabulary_of(whole), 256)
+    return Embedder(whole, tokens, "cpu")
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_every_pooling_gives_the_vectors_that_it_gives_with_padding(include_prompt: bool) -> None:
+    """All at once, one behind another; the prompt is of two tokens for some inputs, of none for others."""
+    given = embedder(MODES, include_prompt=include_prompt)
+    ids = given.tokens.inputs(TEXTS, "", truncate=True)
+    inputs = [Ids(ids, None, 2 * (number % 2)) for number, ids in enumerate(ids)]
+    expected = np.stack(given.run(inputs))
+    assert expected.shape == (len(TEXTS), 384 * len(MODES))
+    given.leave_padding([Ids(one.ids) for one in inputs], lambda *both: embeddings._is_unchanged(*both, single=True))
+    assert given.packed
+    np.testing.assert_allclose(np.stack(given.run(inputs)), expected, atol=1e-5)
+
+
+def test_modules_that_are_not_known_keep_the_padding(caplog: pytest.LogCaptureFixture) -> None:
+    given = embedder("mean")
+    given.model.append(type("Own", (type(given.model[2]),), {})())
+    given.leave_padding([Ids([101, 102])], lambda *_: True)
+    assert not given.packed
+    assert "its modules are not known" in caplog.text
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+async def test_vectors_are_those_with_padding() -> None:
+    vectors = []
+    for flags in ({"packed": False}, {"unpadded": True}):
+        engine = EmbeddingEngine()
+        await engine.load(recipe("embed", flags), minilm(), "cpu", Reports())
+        assert engine._embedder is not None
+        assert (engine._embedder.unpadded is not None) is ("unpadded" in flags)
+        assert engine._batcher is not None
+        assert engine._batcher.limits.padded is ("unpadded" not in flags)
+        result, _ = await engine.embed(EmbedRequest(inputs=TEXTS, truncate=True))
+        vectors.append(np.frombuffer(result.vectors, "<f4"))
+        await engine.close()
+    np.testing.assert_allclose(vectors[1], vectors[0], atol=1e-5)
+
+
+def bge_reranker(folder: Path) -> Path:
+    """As BAAI/bge-reranker-v2-m3: XLM-RoBERTa with a score. Small, with random weights and MiniLM's tokenizer."""
+    from transformers import AutoTokenizer
+
+    config = CONFIGS["xlm-roberta"](vocab_size=30522, num_labels=1, max_position_embeddings=130, type_vocab_size=2)
+    made("AutoModelForSequenceClassification", config).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(minilm(), local_files_only=True)
+    tokenizer.model_max_length = 128
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(PADDING)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("make", [build, bge_reranker])
+async def test_scores_are_those_with_padding(make: Any, tmp_path: Path) -> None:
+    model = make(tmp_path / "model")
+    scores = []
+    for flags in ({}, {"unpadded": True}):
+        engine = RerankingEngine()
+        await engine.load(recipe("rerank", flags), model, "cpu", Reports())
+        assert engine._batcher is not None
+        assert engine._batcher.limits.padded is ("unpadded" not in flags)
+        documents = [text(count, count) for count in (3, 60, 1, 25, 90, 12)]
+        result, _ = await engine.rerank(RerankRequest(query=QUERY, documents=documents))
+        scores.append(result.logits)
+        await engine.close()
+    assert scores[1] == pytest.approx(scores[0], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("device", "flags", "leaves"),
+    [
+        ("cuda:0", {"unpadded": True}, True),
+        ("cuda:0", {}, False),
+        ("cpu", {"unpadded": True}, False),
+        ("cuda:0", {"unpadded": True, "packed": False}, False),
+        ("cuda:0", {"unpadded": True, "attn_implementation": "eager"}, False),
+    ],
+)
+@pytest.mark.parametrize("task", ["embed", "rerank"])
+def test_only_a_recipe_for_a_gpu_that_says_so_leaves_padding(
+    task: str, device: str, flags: dict[str, Any], leaves: bool
+) -> None:
+    assert loading.leaves_padding(recipe(task, flags), device) is leaves
+
+
+async def test_on_a_cpu_the_flag_changes_nothing() -> None:
+    engine = EmbeddingEngine()
+    await engine.load(recipe("embed", {"unpadded": True, "packed": False}), minilm(), "cpu", Reports())
+    assert engine._embedder is not None
+    assert not engine._embedder.packed
+    await engine.close()
