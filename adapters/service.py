@@ -142,7 +142,7 @@ class AdapterService:
 
     # --- look-up -------------------------------------------------------------------------------------------------
     def stored(self, version: Version) -> StoredAdapter:
-        """What is stored of a version that the state (or a catalog) named. No file is touched."""
+        """The stored content of a version that the state or a catalog names. Touches no file."""
         return StoredAdapter(
             version.digest, self.store.path(version.digest), version.rank, version.bytes, version.key.base
         )
@@ -292,7 +292,7 @@ def _source_bytes(folder: Path) -> int:
 
 
 async def _joined(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """In larger pieces: each costs a call of a thread."""
+    """Join a body's parts into larger pieces, since each costs a call of a thread."""
     pending = bytearray()
     async for data in stream:
         pending += data

@@ -113,7 +113,7 @@ class Store:
         return True
 
     def _set_aside(self, path: Path) -> None:
-        """In the place of an empty folder beside it: only root may move a read-only one into another."""
+        """Swap a folder with an empty one beside it: only root may move a read-only folder into another."""
         aside = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.root))
         try:
             os.rename(path, aside)

@@ -35,7 +35,7 @@ class StoredAdapter:
 
 @dataclass(frozen=True, slots=True)
 class CheckedAdapter:
-    """What validation found in an adapter that is fit."""
+    """The result of a successful validation."""
 
     digest: str
     rank: int

@@ -33,7 +33,7 @@ class FileTable:
         return file
 
     def get(self, id_: str, team: str | None = None, *, deleted: bool = False) -> FileRecord | None:
-        """None: unknown, or another team's. team: None for any; deleted: return deleted ones too."""
+        """The file; None: unknown, or another team's. team: None for any; deleted: return deleted ones too."""
         query = sa.select(FILES).where(FILES.c.id == id_)
         if team is not None:
             query = query.where(FILES.c.team == team)

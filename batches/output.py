@@ -47,7 +47,7 @@ class _Error(msgspec.Struct):
 
 
 class _Details(msgspec.Struct, omit_defaults=True):
-    """How a line was answered; OpenAI's has no such field."""
+    """Details of a line's answer, in a field that OpenAI's does not have."""
 
     model: str = ""
     adapter: str = ""

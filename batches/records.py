@@ -113,7 +113,7 @@ class LineUsage:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a batch is expected to end. Times are seconds since the epoch."""
+    """The expected end of a batch. Times are seconds since the epoch."""
 
     made: float
     early: float
@@ -186,7 +186,7 @@ class BatchRecord:
 
     @property
     def is_late(self) -> bool:
-        """Its forecast, or its end, is beyond its window."""
+        """Whether its forecast, or its end, is beyond its window."""
         if self.state.is_final:
             return self.ended is not None and self.ended > self.deadline
         return self.forecast is not None and self.forecast.likely > self.deadline
@@ -242,7 +242,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LineEnd:
-    """How one attempt at a line ended."""
+    """The end of one attempt at a line."""
 
     status: int | None
     """None: it was stopped before there was an answer."""
@@ -259,7 +259,7 @@ class LineEnd:
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """What a line becomes at the end of an attempt."""
+    """A line's state after an attempt."""
 
     state: LineState
     """ENDED or WAITING."""

@@ -78,7 +78,7 @@ class BatchService:
         )  # fmt: skip
 
     def _content(self) -> FileBytes:
-        """In the database where several gateways may share it. Called once the database is open."""
+        """Choose the store of bytes: the database where several gateways may share it. Called once that is open."""
         if self._pieces is None and (database := self.store.shared_database) is not None:
             from batches.content.pieces import PieceBytes
             from batches.storage.opening import prepare
@@ -119,7 +119,7 @@ class BatchService:
         return [self._with_wait(one) for one in batches]
 
     def _with_wait(self, batch: BatchRecord) -> BatchRecord:
-        """With the one reason to wait that its row cannot hold."""
+        """The batch with the one reason to wait that its row cannot hold."""
         waits = batch.state is BatchState.IN_PROGRESS and self._is_unwritten()
         return replace(batch, waits=UNWRITTEN) if waits else batch
 

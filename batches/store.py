@@ -75,7 +75,7 @@ class BatchStore:
         return await self._threads.run(work, await self._open())
 
     async def find(self, work: Callable[[BatchTables], T], missing: T) -> T:
-        """As `read`, for what a server without files and batches is asked for."""
+        """`read` for a server that may have no files and batches."""
         return await self.read(work) if await self.opened() else missing
 
     @property
@@ -86,7 +86,7 @@ class BatchStore:
 
     @property
     def is_alone(self) -> bool:
-        """No other server can have this database: it is SQLite in this server's data directory."""
+        """Whether no other server can have this database: SQLite in this server's data directory."""
         database = self._ledger.database
         return (
             database is not None

@@ -58,7 +58,7 @@ class BatchTable:
         return None if row is None else _batch(row)
 
     def get(self, id_: str, team: str | None = None) -> BatchRecord | None:
-        """None: unknown, deleted, or another team's. team: None for any."""
+        """The batch; None: unknown, deleted, or another team's. team: None for any."""
         query = sa.select(BATCHES).where(BATCHES.c.id == id_, BATCHES.c.deleted.is_(None))
         if team is not None:
             query = query.where(BATCHES.c.team == team)
@@ -189,7 +189,7 @@ class BatchTable:
                 connection.execute(query.values(forecast=value, **kept))
 
     def judge(self, ids: Collection[str]) -> Sequence[BatchRecord]:
-        """Those of these batches that are completed and were not returned before, by any server."""
+        """The given batches that are completed and were not returned before, by any server."""
         query = sa.update(BATCHES).where(
             BATCHES.c.id.in_(ids), BATCHES.c.state == BatchState.COMPLETED.value, BATCHES.c.judged.is_(False)
         )

@@ -53,7 +53,7 @@ class Traced(Roundhouse):
 
 
 class IdleServer(Roundhouse):
-    """Of which only pages are asked: no model is loaded."""
+    """A server of which only pages are asked: no model is loaded."""
 
     def prepare(self) -> None:
         return
@@ -191,7 +191,7 @@ async def _open(page: "Page", address: str) -> None:
 
 
 def _columns() -> dict[str, str]:
-    """Of the last month's rows: by hours, teams and adapters."""
+    """Columns of the last month's rows: by hours, teams and adapters."""
     now = int(time.time()) // 3600 * 3600
     hour, team, adapter = f"{now} - n % {HOURS_KEPT} * 3600", f"n / 7 % {TEAMS}", f"n / 11 % {ADAPTERS}"
     return {

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """How a run is made.
+    """Settings of a run.
 
     Attributes:
         quick: fewer rounds, requests and settings: shows that all works, and roughly where things stand.
@@ -142,7 +142,7 @@ class Bench:
             self.note(f"a turn of {following.name} began before the others had come to rest")
 
     def result(self) -> dict[str, Any]:
-        """What stands in the results file."""
+        """The benchmark's entry in the results file."""
         return {
             "seconds": round(time.perf_counter() - self.began, 1),
             "requests": dict(self.counts),

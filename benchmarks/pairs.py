@@ -33,7 +33,7 @@ async def in_pairs(
 
 
 def compare(bench: Bench, name: str, pairs: Sequence[tuple[Cell, Cell]]) -> None:
-    """Of rounds (with, without)."""
+    """Compare rounds (with, without)."""
     good = [(a, b) for a, b in pairs if a.good and b.good]
     bench.figure(f"{name}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in good], "x")
     for q in (50, 99):

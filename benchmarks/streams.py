@@ -96,7 +96,7 @@ async def _level(bench: Bench, server: Roundhouse, names: list[str], level: int,
 
 
 def paced_request(model: str, tokens: int, pause_ms: int) -> bytes:
-    """To the scripted engine: so many tokens, one each `pause_ms`."""
+    """A request to the scripted engine: so many tokens, one each `pause_ms`."""
     body = {
         "model": model, "messages": [{"role": "user", "content": "go"}], "stream": True,
         "max_tokens": tokens, "seed": pause_ms,

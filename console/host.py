@@ -74,7 +74,7 @@ class ConsoleBatch(Protocol):
 
 
 class ConsolePlan(Protocol):
-    """What a load would do, as `POST /v1/models/{id}/plan` tells of it."""
+    """The effects of a load, as in `POST /v1/models/{id}/plan`."""
 
     @property
     def verdict(self) -> str: ...
@@ -136,23 +136,23 @@ class Host(Protocol):
     def console(self) -> Console: ...
     @property
     def public_url(self) -> str | None:
-        """Where clients reach this server, if its operator said so."""
+        """This server's address for clients, if its operator set one."""
         ...
 
     @property
     def own_server(self) -> OwnServer | None:
-        """None: the server belongs to no fleet."""
+        """This server's name in its fleet; None: it belongs to none."""
         ...
 
     def fleet(self) -> ConsoleFleet | None:
-        """None: the server belongs to no fleet."""
+        """The fleet's view; None: the server belongs to none."""
         ...
 
     @property
     def usage(self) -> UsageReport: ...
     @property
     def key_settings(self) -> KeySettings:
-        """Where teams and keys are."""
+        """The database of teams and keys."""
         ...
 
     @property
@@ -174,7 +174,7 @@ class Host(Protocol):
 
     def now(self) -> LiveView: ...
     def models(self) -> Sequence[Model]:
-        """Those that the caller may use."""
+        """The models that the caller may use."""
         ...
 
     def plan(self, model: str) -> ConsolePlan:
@@ -182,7 +182,7 @@ class Host(Protocol):
         ...
 
     async def recipe(self, model: str) -> str:
-        """As a recipe file has it. Raises NotFound."""
+        """The recipe in the form of a recipe file. Raises NotFound."""
         ...
 
     def adapters(self) -> Sequence[ConsoleAdapter]: ...
@@ -193,11 +193,11 @@ class Host(Protocol):
         ...
 
     async def batch_deliveries(self, batch: ConsoleBatch) -> Sequence[object]:
-        """Where its end was delivered to. Raises Unavailable, QueueFull."""
+        """Deliveries of the batch's end. Raises Unavailable, QueueFull."""
         ...
 
     async def batch_failures(self, batch: ConsoleBatch) -> Mapping[str, int]:
-        """Its failed lines by code. Raises Unavailable, QueueFull."""
+        """The batch's failed lines by code. Raises Unavailable, QueueFull."""
         ...
 
     def may_route(self, router: str) -> bool:
@@ -217,12 +217,12 @@ class Visit:
         return self.host.caller
 
     def may(self, *scopes: Scope) -> bool:
-        """Has the caller one of these?"""
+        """Whether the caller has one of these."""
         return not self.caller.scopes.isdisjoint(scopes)
 
     @property
     def is_free(self) -> bool:
-        """Is there nothing that a key would open?"""
+        """Whether there is nothing that a key would open."""
         return self.caller.scopes == SCOPES
 
     @property

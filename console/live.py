@@ -165,7 +165,7 @@ class Sample:
         self._encoded: dict[str | None, bytes] = {}
 
     def event(self, team: str | None) -> bytes:
-        """As an event of the stream."""
+        """An event for the stream."""
         if team not in self._encoded:
             now = self._view_for(self._now, team)
             self._encoded[team] = sse.event(now, "now")

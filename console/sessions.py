@@ -65,7 +65,7 @@ class Sessions:
         self._refreshing: set[asyncio.Task[None]] = set()
 
     def share(self, store: SessionStore, fleet: str) -> None:
-        """From now on all servers of the fleet know them, and finish a sign-in that one of them began."""
+        """Share sessions and sign-ins under way with all servers of the fleet from now on."""
         self._store = store
         self.cookie, self.departure_cookie = f"roundhouse_session_{fleet}", f"roundhouse_sign_in_{fleet}"
 
@@ -87,7 +87,7 @@ class Sessions:
         return token
 
     def credential(self, cookies: str) -> Credential | None:
-        """What the session stands for that a Cookie header names."""
+        """The key or person behind the session that a Cookie header names."""
         token = self.token(cookies)
         credential = None if token is None else self._credentials.get(_digest(token))
         if credential is not None and token is not None and self._is_due(token):  # as in a stream that goes on
@@ -184,7 +184,7 @@ def _encode(credential: Credential) -> str:
 
 
 def _decode(text: str) -> Credential | None:
-    """None: what another version wrote."""
+    """Decode a session; None: another version wrote it."""
     try:
         stored = msgspec.json.decode(text, type=_Stored)
     except NOT_JSON:

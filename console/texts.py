@@ -69,7 +69,7 @@ class Transcript:
                 self._answer.add(_of_event(_decoded(line)))
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Keep the answer that has come: no more of it follows."""
         data, self._whole = bytes(self._whole), bytearray()
         if len(data) <= LONGEST and not self._kind.startswith("text/event-stream"):
             is_json = "json" in self._kind
@@ -77,7 +77,7 @@ class Transcript:
 
 
 class TranscriptStore:
-    """On the server's event loop; pages, which are written in threads, ask `find`."""
+    """Transcripts, on the server's event loop; pages, which are rendered in threads, ask `find`."""
 
     def __init__(self) -> None:
         self._teams: frozenset[str] = frozenset()
@@ -87,7 +87,7 @@ class TranscriptStore:
         return team in self._teams
 
     def set_teams(self, teams: Iterable[str]) -> None:
-        """From now on these teams have texts kept. Those of all others are gone."""
+        """Keep texts of these teams from now on, and forget those of all others."""
         self._teams = frozenset(teams)
         self._transcripts = {key: texts for key, texts in self._transcripts.items() if key[0] in self._teams}
 

@@ -151,7 +151,7 @@ def _check(visit: Visit, page: Page) -> None:
 
 
 def _frame(visit: Visit, slug: str, title: str) -> dict[str, object]:
-    """What the layout around every page shows."""
+    """Values for the layout around every page."""
     return {
         "navigation": _open_pages(visit),
         "slug": slug,
@@ -163,10 +163,10 @@ def _frame(visit: Visit, slug: str, title: str) -> dict[str, object]:
 
 
 def _open_pages(visit: Visit) -> dict[str, Page]:
-    """Those that the server has and the caller may see."""
+    """The pages that the server has and the caller may see."""
     return {slug: page for slug, page in pages().items() if page.is_available(visit.host) and visit.may(*page.scopes)}
 
 
 def _written(template: str, context: Mapping[str, object]) -> str:
-    """In a thread: with 1,000 adapters it takes longer than a token."""
+    """Render in a thread: with 1,000 adapters it takes longer than a token."""
     return templates.get_template(template).render(context)

@@ -7,7 +7,7 @@ SHARES = 8
 
 
 def block_size(capacity: int, granted: int, reservation: int, nodes: int) -> int:
-    """What to take of a limit, at most what is left; less once little is left.
+    """The amount to take of a limit: at most the rest, and less when little is left.
 
     Args:
         granted: to all servers in this window.
@@ -20,7 +20,7 @@ def block_size(capacity: int, granted: int, reservation: int, nodes: int) -> int
 
 
 class LimitBlock:
-    """What one server has of a limit. `now` is its own monotonic clock in seconds."""
+    """One server's part of a limit. `now` is its own monotonic clock in seconds."""
 
     def __init__(self) -> None:
         self.window = 0
@@ -38,11 +38,11 @@ class LimitBlock:
         self._ends, self._used = now + seconds, now
 
     def seconds_left(self, now: float) -> float:
-        """Until the window ends."""
+        """Seconds until the window ends."""
         return max(0.0, self._ends - now)
 
     def missing(self, amount: int, now: float) -> int:
-        """What a request needs beside what is here."""
+        """The part of a request's need that this block cannot cover."""
         self._turn(now)
         return max(0, amount - self.left)
 
@@ -65,12 +65,12 @@ class LimitBlock:
             self.left += amount
 
     def idle(self, now: float) -> int:
-        """What has to go back; it is not here any more then."""
+        """Take out the amount that has to be given back."""
         self._turn(now)
         return self.surplus(0) if now - self._used >= IDLE_SECONDS else 0
 
     def surplus(self, most: int) -> int:
-        """What is here beyond so much; it is not here any more then."""
+        """Take out everything beyond an amount."""
         amount = max(0, self.left - most)
         self.left -= amount
         return amount

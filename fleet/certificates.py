@@ -34,7 +34,7 @@ SLACK = datetime.timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class ServerCertificate:
-    """What is known of a server's certificate."""
+    """Facts about a server's certificate."""
 
     name: str
     authority: str
@@ -43,7 +43,7 @@ class ServerCertificate:
     ends: datetime.datetime
 
     def fault(self, now: datetime.datetime) -> str | None:
-        """Why it cannot be used at a moment, in words; None: it can."""
+        """The reason why it cannot be used at a moment, in words; None: it can."""
         if now < self.begins:
             return f"it is not yet valid: it begins at {self.begins:%Y-%m-%d %H:%M} UTC, or this clock is wrong"
         if now >= self.ends:

@@ -45,7 +45,7 @@ Reason = ReplicaReason | Literal["loading", "asleep", "home", "none"]
 
 
 class FleetTarget(NamedTuple):
-    """What runs a request."""
+    """The weights that a request needs."""
 
     model: str
     revision: str = ""
@@ -64,7 +64,7 @@ class NodeChoice(NamedTuple):
 
 
 def prefix_key(salt: str, digest: str | None, prefix: bytes) -> int:
-    """Where the beginning of a prompt is on the ring. prefix: by `routing.replicas.prefix_of`."""
+    """The position of a prompt's beginning on the ring. prefix: by `routing.replicas.prefix_of`."""
     data = b"\0".join((salt.encode(), (digest or "").encode(), prefix))
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 

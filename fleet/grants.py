@@ -20,7 +20,7 @@ KEPT_SECONDS = 3600
 
 
 class Spent(NamedTuple):
-    """What a limit had used before its first block: it was set in mid-window."""
+    """A limit's usage before its first block, if it was set in mid-window."""
 
     window: int = 0
     amount: int = 0
@@ -93,14 +93,14 @@ class BlockTable:
             connection.execute(sa.update(BLOCKS).where(where).values(granted=BLOCKS.c.granted - amount))
 
     def levels(self, limits: Sequence[str]) -> Mapping[str, Grant]:
-        """What servers have taken of limits in windows that are under way; `amount` is 0. Raises Unavailable."""
+        """The amounts that servers have taken in open windows; `amount` is 0. Raises Unavailable."""
         columns = (BLOCKS.c.limit_id, BLOCKS.c.window, BLOCKS.c.ends - _now(), BLOCKS.c.granted)
         query = sa.select(*columns).where(BLOCKS.c.limit_id.in_(limits), BLOCKS.c.ends > _now())
         with self._statement() as connection:
             return {row[0]: Grant(0, row[1], float(row[2]), row[3]) for row in connection.execute(query)}
 
     def granted(self, limit: str) -> int:
-        """What servers have taken in the limit's newest window. Raises Unavailable."""
+        """The amount that servers have taken in the limit's newest window. Raises Unavailable."""
         query = sa.select(BLOCKS.c.granted).where(BLOCKS.c.limit_id == limit).order_by(BLOCKS.c.window.desc()).limit(1)
         with self._database.read() as connection:
             return int(connection.execute(query).scalar() or 0)
@@ -112,13 +112,13 @@ class BlockTable:
 
     @contextmanager
     def _statement(self) -> Iterator[sa.Connection]:
-        """For one statement, which its row keeps apart from others: it does not wait for the fleet's other writers."""
+        """A transaction of one statement. Its row keeps it apart from others: it waits for no other writer."""
         with translate_errors(), self._database.engine.begin() as connection:
             yield connection
 
 
 def _now() -> sa.ColumnElement[float]:
-    """When the statement begins: one time for all of its parts."""
+    """The time at which the statement begins: one for all of its parts."""
     return sa.cast(sa.func.extract("epoch", sa.func.statement_timestamp()), sa.Double)
 
 

@@ -14,7 +14,7 @@ UNKNOWN_SECONDS = 1.0
 
 
 class ReplicaLoad:
-    """What one node's replicas of a model have to do: as reported, and what this server sent there since."""
+    """The load of one node's replicas of a model: as reported, plus what this server has sent since."""
 
     __slots__ = ("beside", "devices", "free", "near", "prefill", "revision", "sent", "start", "turn", "work")
 
@@ -43,7 +43,7 @@ class ReplicaLoad:
         return self.work + self.beside + len(self.sent) + len(self.near)
 
     def state(self, swap: float) -> ReplicaState:
-        """As one request finds it.
+        """The state that one request finds.
 
         Args:
             swap: seconds until its adapter has a place.

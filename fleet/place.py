@@ -48,7 +48,7 @@ THERE = frozenset(("ready", "loading", "asleep"))
 
 @dataclass(frozen=True, slots=True)
 class ModelNeed:
-    """What one model needs of nodes."""
+    """One model's need of nodes."""
 
     model: str
     bytes: int
@@ -102,7 +102,7 @@ class _Node:
         """Models that left it in the last hour by a plan."""
 
     def devices_for(self, need: ModelNeed) -> tuple[str, ...] | None:
-        """Those with the most free bytes; None: there is no room."""
+        """The devices with the most free bytes; None: there is no room."""
         best = tuple(sorted(self.free, key=lambda device: -self.free[device])[: need.devices])
         return best if len(best) == need.devices and self.free[best[-1]] >= need.bytes else None
 
@@ -364,7 +364,7 @@ class _Planner:
         return self._demand.get(model, 0.0) / max(1, len(self._on[model]))
 
     def _part(self, model: str, more: int = 0) -> float:
-        """What a replica has to do once the model has as many as it needs, `more` of them to come."""
+        """The work of each replica of a model, with `more` replicas than now."""
         return min(GOAL, self._demand.get(model, 0.0) / max(1, len(self._on[model]) + more))
 
     def _load(self, node: _Node) -> float:

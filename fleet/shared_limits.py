@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class BlockHold(Hold):
-    """What a request has reserved of a block. mark: its window."""
+    """A request's reservation in a block. mark: its window."""
 
 
 class BlockMeter:
@@ -65,7 +65,7 @@ class BlockMeter:
 
     @property
     def share(self) -> int:
-        """What may lie unused here."""
+        """The most that may lie unused here."""
         return self.limit // (SHARES * self._server.nodes)
 
     def change(self, limit: int, now: int) -> None:
@@ -97,7 +97,7 @@ class BlockMeter:
             self._rate(self._alone, now).settle(hold, used, now)
 
     def level(self, now: int) -> LimitLevel:
-        """By what was taken by all servers when this one looked last."""
+        """The level by what all servers had taken when this one looked last."""
         seconds = now / SECOND
         if seconds >= self._ends:
             return LimitLevel(self.limit, self.limit, 0.0)
@@ -183,7 +183,7 @@ class SharedLimits:
         self._task = asyncio.create_task(self._keep(), name="limits")
 
     def refuse_database(self) -> None:
-        """It is at an older state: from now on it counts as away."""
+        """Refuse the database, which is at an older state: from now on it counts as away."""
         self.is_away = self._is_refused = True
 
     async def close(self) -> None:

@@ -94,7 +94,7 @@ class _Complaints:
 
 
 def cause_of(error: ssl.SSLError) -> str:
-    """Why a handshake failed, in words."""
+    """The cause of a failed handshake, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the other side's certificate: {error.verify_message}"
     return (error.reason or str(error)).lower().replace("_", " ")

@@ -88,7 +88,7 @@ def _line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecipes:
-    """What the folder holds, and what of it could not be read."""
+    """The folder's recipes, and the files that could not be read."""
 
     recipes: tuple[Recipe, ...]
     faults: tuple[str, ...]
@@ -101,7 +101,7 @@ class RecipeStore:
         self.folder = folder
 
     def tidy(self) -> None:
-        """At the start: what a server that was killed had not finished."""
+        """Clean up at the start after a server that was killed."""
         for half in self.folder.glob(".*.tmp"):
             half.unlink(missing_ok=True)
 
@@ -158,7 +158,7 @@ class RecipeStore:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Which recipes are served, and under which ids."""
+    """The served recipes, and their ids."""
 
     recipes: tuple[Recipe, ...]
     """The newest version of each model, then former ones as `id@version`."""

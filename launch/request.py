@@ -16,7 +16,7 @@ Phase = Literal["looking", "waiting", "added", "fetching", "converting"]
 
 @dataclass(frozen=True, slots=True)
 class WorkingSet:
-    """What the KV cache is sized for: requests at once, and tokens of each."""
+    """The traffic for which the KV cache is sized: requests at once, and tokens of each."""
 
     requests: int = 8
     tokens: int = 4096
@@ -41,7 +41,7 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far it is. `total` is None where it is not known."""
+    """Progress of an addition. `total` is None where it is not known."""
 
     phase: Phase
     model: str = ""
@@ -114,7 +114,7 @@ def parse_source(text: str, revision: str | None = None) -> Source:
 
 
 def proposed_id(source: Source) -> str:
-    """From the last name in it that says something, in lower case."""
+    """An id from the last usable name in the source, in lower case."""
     match source:
         case GgufSource():
             parts = [PurePosixPath(source.file).name[: -len(".gguf")]]

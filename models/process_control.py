@@ -108,7 +108,7 @@ class OomKills:
 
 
 class OomPriority:
-    """How soon the kernel ends this process's group when memory runs out."""
+    """The kernel's order for ending process groups when memory runs out."""
 
     def __init__(self) -> None:
         self._own = 0

@@ -31,7 +31,7 @@ VIEWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class ResolvedName:
-    """What a name resolved to. `version` is None exactly when no adapter was named."""
+    """The meaning of a name. `version` is None exactly when no adapter was named."""
 
     recipe: Recipe
     adapter_name: str | None = None
@@ -82,7 +82,7 @@ class Catalog:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the state cannot be used with these recipes, for the log."""
+        """Parts of the state that these recipes cannot use, for the log."""
         notes = [
             f"alias '{alias}' for '{model}' is out of use: "
             + ("there is no recipe for that model" if model not in self.recipes else "a recipe has that name")
@@ -105,7 +105,7 @@ class Catalog:
 
     # --- resolution ------------------------------------------------------------------------------------------------
     def resolve(self, name: str, *tasks: Task) -> ResolvedName:
-        """What `name` means. With `tasks`: only models made for one of them.
+        """Resolve `name`. With `tasks`: only to models made for one of them.
 
         Raises NotFound (model_not_found, adapter_version_not_found), BadRequest (ambiguous_model, wrong_task).
         """
@@ -186,7 +186,7 @@ class Catalog:
         _unknown(name, "adapter", owned.names(), code="adapter_not_found")
 
     def adapters(self, base: str | None = None) -> tuple[Adapter, ...]:
-        """Those that the team sees, on all bases or on one (an id)."""
+        """The adapters that the team sees, on all bases or on one (an id)."""
         return self._owned.visible(base)
 
     def sees(self, key: AdapterKey) -> bool:
@@ -251,7 +251,7 @@ class Catalog:
         return name in self.recipes or name in self.aliases or bool(self._owned.find(head))
 
     def existed(self, name: str) -> bool:
-        """Is `base:adapter` an adapter of the team, or was it one until it was deleted?"""
+        """Whether `base:adapter` is an adapter of the team, or was one until it was deleted."""
         base, _, spelling = name.rpartition(":")
         return self._owned.existed(spelling, self.aliases.get(base, base))
 

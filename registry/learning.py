@@ -22,7 +22,7 @@ HALF_LIFE = 7 * 24 * 3600.0
 
 
 def after_load(before: int, measured: int) -> int:
-    """What counts after a load that holds `measured`. before: until then, 0: nothing."""
+    """The value to expect after a load that held `measured`. before: the old value, 0 if none."""
     return max(measured, int(before - FALL * (before - measured)))
 
 
@@ -37,5 +37,5 @@ def learn_margin(margin: int, after: int, measured: int, working_margin: int = W
 
 
 def decayed_margin(margin: int, age: float) -> int:
-    """What is left of a margin seen `age` seconds ago; a clock set back counts as 0."""
+    """The rest of a margin seen `age` seconds ago; a clock set back counts as 0."""
     return int(margin * 0.5 ** (max(0.0, age) / HALF_LIFE))

@@ -45,11 +45,11 @@ class TeamAdapters:
         return self._sees_all or key.team == self.team or self.all[key].shared
 
     def visible(self, base: str | None = None) -> tuple[Adapter, ...]:
-        """Those that the team sees, on all bases or on one (an id)."""
+        """The adapters that the team sees, on all bases or on one (an id)."""
         return tuple(a for a in self.all.values() if (base is None or a.key.base == base) and self.sees(a.key))
 
     def find(self, spelling: str, base: str | None = None) -> tuple[AdapterKey, ...]:
-        """Those that a name may mean, on all bases that are served or on one."""
+        """The adapters that a name may mean, on all served bases or on one."""
         team, slash, name = spelling.rpartition("/")
         if slash:
             return self._of(team, name, base)

@@ -41,7 +41,7 @@ class Versioned(ABC, Generic[Key, V]):
     @property
     @abstractmethod
     def title(self) -> str:
-        """For the beginning of a message: "Adapter 'chat:legal'"."""
+        """The beginning of a message: "Adapter 'chat:legal'"."""
 
     @abstractmethod
     def unknown_version(self, ref: str, advice: str) -> NotFound:
@@ -194,7 +194,7 @@ class RouterRecord(Versioned[RouterKey, RouterVersion]):
 
 # --- measured loads and sleeps ---------------------------------------------------------------------------------------
 class LoadKey(NamedTuple):
-    """What a measurement depends on. `device`: the kind, not its index."""
+    """The conditions of a measurement. `device`: the kind, not its index."""
 
     model: str
     recipe_version: int

@@ -60,5 +60,5 @@ class Values:
             )
 
     def _outside(self, piece: bytes, quotes: int) -> list[bytes]:
-        """What stands in no text."""
+        """The parts of a piece that lie outside of strings."""
         return piece.split(b'"')[self._in_text :: 2] if quotes else [] if self._in_text else [piece]

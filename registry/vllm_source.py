@@ -11,7 +11,7 @@ from pathlib import Path
 
 @cache
 def root() -> Path | None:
-    """Its folder, if it is installed."""
+    """vLLM's folder, if it is installed."""
     spec = find_spec("vllm")
     folders = spec.submodule_search_locations if spec else None
     return Path(folders[0]) if folders else None

@@ -45,7 +45,7 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """Nothing in it depends on the router, or on what is resident."""
+    """A request's features, which depend neither on the router nor on what is resident."""
 
     text: str = ""
     """The last thing that the user said; of a request without messages its prompt, input or query."""

@@ -17,7 +17,7 @@ class ServiceClass(IntEnum):
 
     @property
     def label(self) -> str:
-        """As people write it."""
+        """The form for people."""
         return _LABELS[self]
 
     @classmethod
@@ -38,7 +38,7 @@ EVERY = ("*",)
 
 
 class Scope(StrEnum):
-    """What a key may do. None of them holds another one."""
+    """A permission of a key. None includes another."""
 
     INFER = "infer"
     """Ask models, and see which there are."""
@@ -59,7 +59,7 @@ SCOPES = frozenset(Scope)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Where there are no keys everybody is the team `default` and may do everything."""
+    """The caller of a request. Without keys everybody is the team `default` and may do everything."""
 
     team: str = DEFAULT_TEAM
     key: str | None = None

@@ -119,5 +119,5 @@ def _of_limits(team: str, declared: list[Limit], limits: LimitTable) -> Iterator
 
 
 def _identity(limit: Limit) -> tuple[Kind, str, bool]:
-    """What identifies a limit: setting one replaces the limit with the same identity."""
+    """A limit's identity: setting one replaces the limit with the same identity."""
     return limit.kind, limit.model, limit.mode is Mode.WARN

@@ -9,7 +9,7 @@ FILE = "tenants.db"
 
 @dataclass(frozen=True, slots=True)
 class KeySettings:
-    """Where keys are stored, and who may call without one.
+    """The database of keys, and callers that need none.
 
     Attributes:
         database: a URL; None: SQLite in the data directory, once a key was made.

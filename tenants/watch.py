@@ -73,7 +73,7 @@ class KeyWatch:
 
     @property
     def is_unclaimed(self) -> bool:
-        """As `Keyring.is_unclaimed`."""
+        """See `Keyring.is_unclaimed`."""
         return self._ring.is_unclaimed
 
     def identify(self, keys: Sequence[str]) -> Caller:
@@ -237,7 +237,7 @@ class Administration:
         await self._watch.look()
 
     async def do(self, work: Callable[[Tables], T]) -> T:
-        """In a thread; the first use makes the tables. Raises what the work raises, Unavailable, QueueFull."""
+        """Run work in a thread; the first use makes the tables. Raises what the work raises, Unavailable, QueueFull."""
         keys, database = await self._watch.tables()
         from tenants.keys.accounts import AccountTable
         from tenants.limits.table import LimitTable

@@ -62,7 +62,7 @@ async def merge_model(
 
 
 def _publish(temporary: Path, out: Path) -> int:
-    """At once and whole, or not at all, also through a loss of power."""
+    """Publish a folder whole, or not at all, also through a loss of power."""
     temporary.chmod(0o755)
     sync_all(temporary)
     temporary.rename(out)

@@ -50,7 +50,7 @@ async def compose(
 
 
 def _raise(last: Answer | None) -> None:
-    """What the last line means, where it is not Done."""
+    """Raise the failure that the process's last line reports."""
     if last is None or isinstance(last, ComposeProgress):
         log.error("the composing process died", extra={"last": last.text if last else "start"})
         raise EngineFailed(

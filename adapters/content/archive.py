@@ -101,7 +101,7 @@ class _Extractor:
         return any(name == CONFIG or name.endswith(".safetensors") for name in self.names)
 
     def destination(self, name: str, kind: str) -> Path | None:
-        """Where to write a member; None: skip it. `kind`: 'file', 'folder' or other."""
+        """The path for a member; None: skip it. `kind`: 'file', 'folder' or other."""
         self._count += 1
         if self._count > self.bounds.unpacked_files:
             raise _Refused(f"It has more than {self.bounds.unpacked_files} members.")

@@ -49,7 +49,7 @@ class BaseShapes:
 
     @property
     def front(self) -> str:
-        """What names of layers begin with, up to their number."""
+        """The part of layers' names before their number."""
         return front_of(next(iter(self.linear), ""))
 
     def in_layer(self, layer: int) -> list[str]:
@@ -63,7 +63,7 @@ def layer_of(module: str) -> int | None:
 
 
 def front_of(module: str) -> str:
-    """What a module's name begins with, up to the number of its layer."""
+    """The part of a module's name before the number of its layer."""
     match = _LAYER.search(module)
     return module[: match.start(1)] if match else ""
 

@@ -53,7 +53,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 class AdapterConfig(BaseModel):
-    """What the check and the normalisation need.
+    """The settings that the check and the normalisation need.
 
     Patterns are as in peft: regular expressions for the end of a module's name; the first that matches wins.
     """
@@ -75,7 +75,7 @@ class AdapterConfig(BaseModel):
         return _by_pattern(self.rank_pattern, module, self.r)
 
     def scale(self, module: str) -> float:
-        """What B·A is multiplied with: alpha / r, with rank-stabilised LoRA alpha / √r."""
+        """The factor of B·A: alpha / r, or alpha / √r for rank-stabilised LoRA."""
         rank = self.rank(module)
         return _by_pattern(self.alpha_pattern, module, self.lora_alpha) / (math.sqrt(rank) if self.use_rslora else rank)
 

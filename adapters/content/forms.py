@@ -87,7 +87,7 @@ FOREIGN: Mapping[str, tuple[re.Pattern[str], str]] = {
 
 
 def foreign_form(names: Collection[str]) -> str | None:
-    """What a folder without peft's files is, by its file names, and what to do; None: unknown."""
+    """Name the form of a folder without peft's files, with advice; None if it is unknown."""
     for maker, (pattern, remedy) in FOREIGN.items():
         if any(pattern.fullmatch(name) for name in names):
             return f"This is an adapter in the form of {maker}, not of peft. {remedy}"

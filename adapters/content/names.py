@@ -19,7 +19,7 @@ def canonical_order(module: str) -> tuple[int, int, str]:
 
 
 def why_no_lora(name: str) -> str:
-    """What a tensor that is no half of a pair probably is; follows its name."""
+    """A guess at a tensor that is no half of a pair, to follow its name in a message."""
     if "lora_embedding_" in name or (".lora_" in name and "embed" in name):
         return "LoRA on the token embedding, which all adapters of a base share: not supported."
     if "lora_magnitude_vector" in name:
@@ -39,7 +39,7 @@ def why_no_lora(name: str) -> str:
 
 
 def layer_fault(module: str, base: BaseShapes) -> str | None:
-    """Why the base has no such layer, to follow its name; None: it has one."""
+    """The reason why the base has no such layer, to follow its name; None: it has one."""
     last = module.rpartition(".")[2]
     if last == "kv_b_proj":
         return (

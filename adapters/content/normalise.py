@@ -92,7 +92,7 @@ def _config(pairs: list[Pair], rank: int, base: str, examination: Examination) -
 
 
 def _by_rank(pairs: Iterable[Pair]) -> Iterator[tuple[int, str]]:
-    """For each rank one pattern of all its modules.
+    """One pattern per rank for all its modules.
 
     vLLM tries each pattern on each module when it loads an adapter. One for each of the 224 modules of an 8B model
     would take 0.2 s of Python, for whose lock a step waits.

@@ -111,7 +111,7 @@ def own_template(stored: Path) -> str:
 
 
 def _render_fault(template: str, tokens: dict[str, str]) -> str:
-    """Why a template cannot write a user's message; empty: it can. Rendered as for a base, in jinja2's sandbox."""
+    """The reason why a template cannot write a user's message; empty if it can. Rendered in jinja2's sandbox."""
     from transformers.utils.chat_template_utils import render_jinja_template  # takes seconds, and few have one
 
     if len(template) > MOST_TEMPLATE:

@@ -54,7 +54,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """How an attempt ended. error: why it failed; '': it succeeded."""
+    """An attempt's outcome. error: the reason of a failure; '' on success."""
 
     status: int | None
     error: str = ""
@@ -62,7 +62,7 @@ class DeliveryOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryChange:
-    """What a delivery becomes after an attempt."""
+    """A delivery's state after an attempt."""
 
     state: DeliveryState
     outcome: DeliveryOutcome
@@ -87,6 +87,6 @@ class Webhook:
     previous_until: float | None = None
 
     def secrets(self, now: float) -> tuple[str, ...]:
-        """Those that sign now, the newest first."""
+        """The secrets that sign now, the newest first."""
         is_rotating = self.previous and self.previous_until is not None and now < self.previous_until
         return (self.secret, self.previous) if is_rotating else (self.secret,)

@@ -33,7 +33,7 @@ MOST_ANSWER = 64 * 1024
 
 
 class WebhookEvent(msgspec.Struct):
-    """As OpenAI's."""
+    """An event in OpenAI's shape."""
 
     id: str
     type: str

@@ -45,7 +45,7 @@ class WebhookTable:
         return True
 
     def get(self, id_: str, team: str) -> Webhook | None:
-        """None: unknown, or another team's."""
+        """The webhook; None: unknown, or another team's."""
         with self._database.read() as connection:
             row = connection.execute(_one(id_, team)).one_or_none()
         return None if row is None else webhook_of(row)
@@ -90,7 +90,7 @@ class WebhookTable:
         return None if row is None else webhook_of(row)
 
     def delete(self, id_: str, team: str, now: float) -> bool:
-        """Its deliveries that wait are dead then. False: there is none."""
+        """Delete a webhook; its waiting deliveries are dead then. False: there is none."""
         query = sa.delete(WEBHOOKS).where(WEBHOOKS.c.id == id_, WEBHOOKS.c.team == team, WEBHOOKS.c.url != "")
         with self._database.write() as connection:
             if not connection.execute(query).rowcount:
@@ -107,7 +107,7 @@ class WebhookTable:
 
 
 def ensure_signer(connection: sa.Connection, team: str, now: float) -> Webhook:
-    """As `WebhookTable.ensure_signer`, within a transaction. Its id follows from the team: two cannot be made."""
+    """`WebhookTable.ensure_signer` within a transaction. Its id follows from the team: two cannot be made."""
     if (row := connection.execute(_signer(team)).one_or_none()) is not None:
         return webhook_of(row)
     made = Webhook(_signer_id(team), team, now, now, new_secret())
@@ -133,7 +133,7 @@ def _one(id_: str, team: str) -> "sa.Select[Any]":
 
 
 def _waiting(id_: str) -> sa.Update:
-    """Its deliveries that are neither delivered nor dead."""
+    """The webhook's deliveries that are neither delivered nor dead."""
     states = (DeliveryState.PENDING.value, DeliveryState.SENDING.value)
     return sa.update(OUTBOX).where(OUTBOX.c.webhook == id_, OUTBOX.c.state.in_(states))
 

@@ -76,7 +76,7 @@ class PieceBytes:
             connection.execute(sa.delete(PIECES).where(PIECES.c.file == file_id))
 
     def remove_orphans(self) -> int:
-        """Those that stay so for `ORPHAN_SECONDS`: a row follows its bytes in another transaction."""
+        """Remove pieces without a row for `ORPHAN_SECONDS`: a row follows its bytes in another transaction."""
         is_first = sa.and_(PIECES.c.number == 0, ~sa.exists().where(FILES.c.id == PIECES.c.file))
         with self._database.read() as connection:
             found = list(connection.execute(sa.select(PIECES.c.file).where(is_first)).scalars())
@@ -88,7 +88,7 @@ class PieceBytes:
         return len(gone)
 
     def keep_only(self, file_ids: Collection[str]) -> int:
-        """Only this server's unfinished uploads: another gateway may be storing a file whose row is to come."""
+        """Remove this server's unfinished uploads only: another gateway may be storing a file whose row is to come."""
         for half in self.incoming.iterdir() if self.incoming.is_dir() else ():
             half.unlink(missing_ok=True)
         return 0

@@ -37,7 +37,7 @@ class InputChecker:
             yield _answers(child, 2 * job.seconds + GRACE_SECONDS)
 
     async def summarise(self, job: InputJob) -> InputSummary:
-        """What is wrong with a file, without its parts. Raises what `check` does."""
+        """The faults of a file, without its parts. Raises what `check` does."""
         async with self.check(job) as answers:
             async for answer in answers:
                 if isinstance(answer, InputSummary):

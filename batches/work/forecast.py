@@ -44,7 +44,7 @@ READ_ONLY = frozenset(("/v1/embeddings", "/v1/rerank", "/v2/rerank"))
 
 @dataclass(frozen=True, slots=True)
 class RoomRate:
-    """How fast a model does lines."""
+    """A model's rate of lines."""
 
     per_second: float
     spread: float = MOST_SPREAD
@@ -79,7 +79,7 @@ class RateMeter:
             self._seconds = self._work = 0.0
 
     def rate(self) -> RoomRate | None:
-        """None: nothing was measured."""
+        """The measured rate; None: nothing was measured."""
         if self._count:
             deviation = self._variance**0.5 / max(self._mean, LEAST_RATE)
             return RoomRate(max(self._mean, LEAST_RATE), min(MOST_SPREAD, max(LEAST_SPREAD, deviation)))
@@ -165,7 +165,7 @@ class LineWork:
 
 @dataclass(frozen=True, slots=True)
 class RoomWork:
-    """What a batch still needs of a model."""
+    """The work that a batch still needs from a model."""
 
     work: float
     spread: float = MOST_SPREAD

@@ -25,7 +25,7 @@ Observe = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class RoomFacts:
-    """What a forecast needs of a model."""
+    """A model's facts for a forecast."""
 
     key: str
     rate: float = 0.0

@@ -26,7 +26,7 @@ RESERVED = 8
 
 
 class Level(IntEnum):
-    """How urgent a batch is. Lower goes first."""
+    """A batch's urgency. Lower goes first."""
 
     LATE = 0
     """Under 5 % of its window is slack: its lines are of class interactive, and may take all that the model runs."""
@@ -45,7 +45,7 @@ RELIEF = 0.20
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How much a model runs at once, and what others have of it."""
+    """A model's capacity at once, and the use of it by others."""
 
     capacity: int
     """Requests that it runs at once."""

@@ -67,22 +67,22 @@ class LineAttempt:
 
     @property
     def own_name(self) -> str | None:
-        """As `LineSink`."""
+        """See `LineSink`."""
         return None if self.model == self.line.model else self.line.model
 
     @property
     def end_record(self) -> LineEnd:
-        """How it ended, as far as it is known."""
+        """The end of the attempt, as far as it is known."""
         return self._end
 
     # --- what the request says ----------------------------------------------------------------------------------------
     def answer(self, status: int, body: bytes, retry_after: float | None = None) -> None:
-        """As `LineSink`. Until `rider` it counts as an answer that no engine gave."""
+        """See `LineSink`. Until `rider` it counts as an answer that no engine gave."""
         code = "" if status < 400 else _code(body) or f"status_{status}"
         self._end = LineEnd(status, code, body, self.request, retry_after=retry_after, reached_engine=False)
 
     def rider(self, settled: Settlement, *, reached_engine: bool) -> "LineAttempt":
-        """As `LineSink`."""
+        """See `LineSink`."""
         entry, end = settled.entry, self._end
         self.has_rider, self._uid = True, entry.uid
         self.used = Usage(
@@ -111,18 +111,18 @@ class LineAttempt:
         return 0.0 if self.used is None else work_of(self.used)
 
     def change(self) -> LineChange:
-        """What the line becomes."""
+        """The line's next state."""
         return decide(self.line, self._end, self._clock())
 
     # --- in the ledger's thread ---------------------------------------------------------------------------------------
     def may_write(self, connection: "sa.Connection") -> bool:
-        """As `Rider`."""
+        """See `Rider`."""
         from batches.storage.queries import is_open
 
         return is_open(connection, self.epoch)
 
     def write(self, connection: "sa.Connection") -> None:
-        """As `Rider`."""
+        """See `Rider`."""
         from batches.lines import change_line
 
         now = self._clock()
@@ -130,7 +130,7 @@ class LineAttempt:
         self.was_written = True
 
     def end(self) -> None:
-        """As `Rider`."""
+        """See `Rider`."""
         self._loop.call_soon_threadsafe(self._set_ended)
 
     def _set_ended(self) -> None:

@@ -52,7 +52,7 @@ CLOSE_SECONDS = 10.0
 
 
 class Rooms(Protocol):
-    """What models have for lines."""
+    """The room of each model for lines."""
 
     def room(self, name: str, caller: Caller) -> "NamedRoom":
         """The model that a name means, and what it has now. Never raises: an unknown name is a line's own error."""
@@ -276,7 +276,7 @@ class BatchWorker:
                 task.cancel()
 
     async def _find_callers(self, batches: Sequence[BatchRecord]) -> dict[str, Caller]:
-        """By batch, for those whose keys have their rights; the others are cancelled."""
+        """Callers by batch, where their keys have the rights; the other batches are cancelled."""
         callers: dict[str, Caller] = {}
         for batch in batches:
             try:
@@ -467,5 +467,5 @@ class BatchWorker:
 
 
 def _error(error: RoundhouseError) -> bytes:
-    """As OpenAI's: a file that is gone has no dialect."""
+    """An error in OpenAI's shape: a file that is gone has no dialect."""
     return msgspec.json.encode({"error": {"message": error.message, "type": error.type, "code": error.code}})

@@ -19,7 +19,7 @@ Body = dict[str, Any]
 
 
 def paced_body(model: str, tokens: int, pause_ms: int, filling: int = 0) -> Body:
-    """To the scripted engine: an answer of so many tokens, after so many milliseconds for each."""
+    """A body for the scripted engine: an answer of so many tokens, with so many milliseconds for each."""
     content = "go" + "x" * filling
     return {
         "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": tokens, "seed": pause_ms,
@@ -52,7 +52,7 @@ def jsonl(bodies: Sequence[Body]) -> bytes:
 
 @dataclass
 class BatchRun:
-    """What one batch took. Seconds; forecasts over the truth, by when they were made."""
+    """The times of one batch, in seconds, and its forecasts over the truth."""
 
     upload: float = 0.0
     creation: float = 0.0

@@ -53,7 +53,7 @@ async def run(bench: Bench) -> None:
 
 
 async def _beside(server: Server, work: Callable[[], Awaitable[T]]) -> tuple[T, list[Reply]]:
-    """What the work gave, and one client's requests meanwhile."""
+    """The work's result, and one client's requests beside it."""
     over = asyncio.Event()
     request = requests_of([paced_body(MODEL, 1, 1)])[0]
     client = asyncio.create_task(ask_until(over, server, lambda: request))

@@ -41,7 +41,7 @@ class FleetRequest:
 
 @dataclass
 class Fleet:
-    """As `ModelQueue` drives its policy."""
+    """Drives the policy as `ModelQueue` does."""
 
     replicas: int
     places: int

@@ -101,7 +101,7 @@ async def until(seen: Callable[[], Coroutine[Any, Any, bool]], what: str) -> flo
 
 
 def percentiles(values: list[float]) -> dict[str, float]:
-    """In milliseconds."""
+    """Percentiles in milliseconds."""
     return {f"p{q}_ms": round(percentile(values, q) * 1000, 2) for q in (50, 99)}
 
 
@@ -130,7 +130,7 @@ async def swapped(report: Report, device: str, folder: Path) -> None:
 
 
 async def graphs(report: Report, device: str, folder: Path, requests: int) -> None:
-    """With compilation and CUDA graphs: the same answers, and how fast the small model is."""
+    """The same answers with compilation and CUDA graphs, and the small model's speed."""
     with _server(report, folder / "graphs", device, graphs=True) as server:
         client, names = Client(server.port), list(ANSWERS)
         await _twenty(report, client, ", with compilation and graphs")

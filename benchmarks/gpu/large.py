@@ -70,7 +70,7 @@ def chat(shape: Shape, base: Path, folder: Path, *, device: int, host: int, idle
 
 
 async def _wake(bench: Bench, model: Chat, adapter: Path) -> None:
-    """On a CPU, where it cannot sleep, it loads."""
+    """Wake the model. On a CPU, where it cannot sleep, it loads."""
     workload = Workload(bench.settings.seed + 4)
     with Roundhouse(model.recipe.id, model.file.parent, [model.file]) as server:
         register(server, adapter.name, adapter)

@@ -31,7 +31,7 @@ class Report:
         }
 
     def server(self, name: str, command: Sequence[str]) -> None:
-        """How a server was started."""
+        """The start of a server."""
         self._held["servers"][name] = " ".join(command)
 
     def add(self, step: str, ok: bool, **figures: Any) -> None:

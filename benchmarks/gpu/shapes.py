@@ -49,7 +49,7 @@ class Shape:
         }  # fmt: skip
 
     def tensors(self) -> dict[str, list[int]]:
-        """By name, in the order of the file; the head is last."""
+        """Tensors by name, in the order of the file; the head is last."""
         keys = self.hidden // self.heads * self.key_heads
         shapes = {"model.embed_tokens.weight": [self.vocabulary, self.hidden], "model.norm.weight": [self.hidden]}
         for layer in range(self.layers):

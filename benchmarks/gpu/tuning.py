@@ -109,7 +109,7 @@ Table = dict[str, dict[str, dict[str, dict[str, dict[str, Config]]]]]
 
 
 def table_of(search: Search, kind: str, places: int) -> Table | None:
-    """As vLLM reads it, with all numbers of slices: one that is missing ends the engine. None: nothing was found."""
+    """The table in vLLM's form, for all numbers of slices: a missing one ends the engine. None: nothing was found."""
     by_slices: dict[str, dict[str, dict[str, dict[str, Config]]]] = {}
     for (signature, size), config in sorted(search.best.items(), key=lambda one: one[0]):
         if signature.kind == kind:

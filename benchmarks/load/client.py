@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
 
 
 def _fault(reply: Reply, stream: bool) -> str | None:
-    """Why an answer that came to its end is no success."""
+    """The reason why a complete answer is no success."""
     if reply.status >= 300:
         return f"http {reply.status}"
     if stream and b'"error"' in reply.body:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one server did in one round of one setting.
+    """One server's figures in one round of one setting.
 
     Attributes:
         replies: all answers, failed ones too.

@@ -27,7 +27,7 @@ class Workload:
         return request_bytes("/v1/embeddings", {"model": model, "input": self.text(words)})
 
     def rerank(self, model: str, words: int, documents: int) -> bytes:
-        """So many documents of `words` words."""
+        """A request with as many documents of `words` words."""
         body = {"model": model, "query": self.text(6), "documents": [self.text(words) for _ in range(documents)]}
         return request_bytes("/v1/rerank", body)
 

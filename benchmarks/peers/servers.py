@@ -103,7 +103,7 @@ class Server:
         self.stop()
 
     def prepare(self) -> None:
-        """What must happen between 'the port answers' and 'the model answers'."""
+        """Run the steps between 'the port answers' and 'the model answers'."""
 
     def _wait(self) -> None:
         assert self._process is not None

@@ -82,7 +82,7 @@ def go_first() -> bool:
 
 
 def load() -> dict[str, Any]:
-    """How busy the machine is: load averages over 1, 5 and 15 minutes, and memory that is free for use."""
+    """The machine's load: averages over 1, 5 and 15 minutes, and free memory."""
     return {
         "load_average": [round(value, 2) for value in os.getloadavg()],
         "memory_available_bytes": psutil.virtual_memory().available,

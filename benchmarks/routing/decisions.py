@@ -112,7 +112,7 @@ def _peer(bench: Bench, server: Roundhouse, data: Intents, queries: Sequence[str
 
 
 def _ask(folder: Path, data: Intents, more: dict[str, Any]) -> Any:
-    """What the script tells of the same examples with the same vectors."""
+    """Run the script on the same examples with the same vectors."""
     folder.mkdir(parents=True, exist_ok=True)
     examples = {"fit": data.fit, "held": data.held}
     given = {name: [(e.text, None if e.label == OUT else e.label) for e in result] for name, result in examples.items()}

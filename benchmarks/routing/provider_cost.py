@@ -47,7 +47,7 @@ async def measure(bench: Bench) -> None:
 
 
 class Here(Roundhouse):
-    """With a provider alone, and no model to load."""
+    """A server with a provider alone, and no model to load."""
 
     def __init__(self, folder: Path, provider: Path) -> None:
         super().__init__(f"there/{MODEL}", folder, [provider], "--slots", "1", "--no-prewarm")

@@ -20,7 +20,7 @@ ALIKE = {
 
 
 def fill(folder: Path, rows: int, given: Mapping[str, str]) -> None:
-    """So many rows, and the sums of their hours as the server keeps them.
+    """Add as many rows, and the sums of their hours as the server keeps them.
 
     Args:
         given: by column, each row's value in SQL, where it is not `ALIKE` or numbers: of its number `n`, from 0.

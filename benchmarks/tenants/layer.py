@@ -137,7 +137,7 @@ def entry(number: int) -> Entry:
 
 # --- a report -----------------------------------------------------------------------------------------------------
 def report(folder: Path) -> dict[str, float]:
-    """By team, model and day, as `GET /v1/usage` asks for it: the second time, as a server that runs does."""
+    """Usage by team, model and day, as `GET /v1/usage` asks for it: the second time, as a server that runs does."""
     from tenants.ledger.report import Grouping, UsageFilter, used
     from tenants.storage.opening import open_tables
 

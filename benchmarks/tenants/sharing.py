@@ -65,7 +65,7 @@ class ScriptedKeyed(Scripted, Keyed):
 
 
 async def overhead(bench: Bench) -> None:
-    """What the layer costs who asks."""
+    """Measure the layer's cost for a caller."""
     s = bench.settings
     model = chat(s, s.work / "tenants", device=4, host=16)
     workload = Workload(s.seed)
@@ -111,7 +111,7 @@ async def by_script(bench: Bench) -> None:
 
 
 async def beside(bench: Bench) -> None:
-    """What a team feels of another one."""
+    """Measure the effect of one team on another."""
     s = bench.settings
     model = chat(s, s.work / "tenants", device=4, host=16)
     workload = Workload(s.seed)

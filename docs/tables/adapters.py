@@ -5,7 +5,7 @@ from adapters.content.forms import FOREIGN, KINDS, LFS_FAULT, TAKEN
 
 
 def forms() -> str:
-    """What is taken, and what is refused with the remedy."""
+    """Accepted forms, and refused ones with their remedies."""
     rows = ["| form | taken |", "|---|---|"]
     rows += [f"| {form} | {what} |" for form, what in TAKEN.items()]
     rows += ["", "| form | refused; what to do |", "|---|---|"]

@@ -95,7 +95,7 @@ def _parameters(function: _Function) -> set[str]:
 
 
 def _words(given: ast.expr, module: str) -> Iterator[str]:
-    """What a code may be. That of another error (`error.code`) is told where that one is made."""
+    """The possible values of a code. A re-raised `error.code` is listed where it was first given."""
     match given:
         case ast.Constant(value=None) | ast.Attribute(attr="code"):
             return

@@ -28,13 +28,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class FigureTable:
-    """What to show: all rows, or only those of some keys."""
+    """A table of figures: all rows, or those of some keys."""
 
     file: Mapping[str, Any]
     rows: Collection[Row]
 
     def markdown(self) -> str:
-        """Where the figures are from, and the table."""
+        """The figures' source, and the table."""
         head = ("question", "measured", "beside it", "aim")
         return f"{self._origin()}\n\n{table(head, [self._cells(row) for row in self.rows])}"
 

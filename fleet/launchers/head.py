@@ -27,7 +27,7 @@ def resource_of(server: str) -> str:
 
 
 def ray_environment(cluster: Cluster) -> dict[str, str]:
-    """For Ray's processes and for the driver: the token from a file that we name."""
+    """The environment of Ray's processes and the driver: the token comes from a file that we name."""
     return {
         **with_our_packages(without_ray(os.environ)),
         "RAY_AUTH_MODE": "token",

@@ -36,7 +36,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What to start. log: the file that its output is added to."""
+    """A process to start. Its output is appended to the file `log`."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
@@ -116,7 +116,7 @@ class RecordFile:
         self._path = path
 
     def read(self) -> ProcessRecord | None:
-        """None: there is none, or it is damaged."""
+        """Read the record; None: there is none, or it is damaged."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=ProcessRecord)
         except (FileNotFoundError, *NOT_JSON):

@@ -13,7 +13,7 @@ Step = Literal["keep", "start", "wait"]
 
 
 class Starts(NamedTuple):
-    """What an actor knows of the starts so far."""
+    """An actor's record of the starts so far."""
 
     last: float | None = None
     """By the actor's monotonic clock; None: it has started nothing."""
@@ -22,7 +22,7 @@ class Starts(NamedTuple):
 
 
 def decide(record: ProcessRecord | None, is_ended: bool, starts: Starts, now: float) -> Step:
-    """What to do about a server."""
+    """The next action for a server."""
     if record is not None and not is_ended:
         return "keep"
     if starts.last is None or record is None:

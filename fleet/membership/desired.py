@@ -26,7 +26,7 @@ _ROW = 1
 
 
 class HandPlacement(NamedTuple):
-    """Where somebody wants a model."""
+    """A placement made by hand."""
 
     model: str
     replicas: int | None = None

@@ -39,7 +39,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class NewMember:
-    """What a server says of itself when it joins."""
+    """A server's description of itself when it joins."""
 
     name: str
     server: str

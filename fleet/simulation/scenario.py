@@ -95,7 +95,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def scenario_of(nodes: int) -> Scenario:
-    """What `--nodes` means: a rack is lost after a third of the time; of a small fleet a part of a rack."""
+    """The scenario of `--nodes`: a rack, or part of one, is lost after a third of the time."""
     rack = min(32, max(1, nodes // 8))
     return Scenario(nodes=nodes, rack=rack, faults=(SimFault("rack", 20.0),))
 

@@ -143,7 +143,7 @@ class World:
         self._give_up(node, node.stop(), after)
 
     def cut(self, node: SimNode) -> None:
-        """Its requests go on, but nothing comes back from it."""
+        """Cut a node off: its requests go on, but nothing comes back from it."""
         self._give_up(node, list(node.under_way.values()), SILENT_SECONDS)
 
     def _give_up(self, node: SimNode, requests: list[SimRequest], after: float) -> None:

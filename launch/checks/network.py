@@ -68,7 +68,7 @@ def network_faults(folder: Path, weights: Mapping[str, str]) -> Iterator[str]:
 
 
 def _link(folder: Path, plain: Path, weights: Mapping[str, str]) -> None:
-    """What vLLM reads of a folder: an adapter beside it is none of it, and weights may have any file's name."""
+    """Link the files that vLLM reads of a folder: no adapter, and weights under any file name."""
     (plain / "config.json").symlink_to((folder / "config.json").resolve())
     for file in set(weights.values()):
         (plain / file).symlink_to((folder / file).resolve())

@@ -73,7 +73,7 @@ def _convert(folder: Path, out: Path) -> Answer:
 
 
 def _complete(folder: Path, out: Path) -> None:
-    """What the converter guesses, leaves out, or takes over though it does not fit."""
+    """Correct the files where the converter guesses, leaves out, or copies what does not fit."""
     generation_file = folder / "generation_config.json"
     generation = json.loads(generation_file.read_text(encoding="utf-8")) if generation_file.is_file() else {}
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))

@@ -62,7 +62,7 @@ class Detection:
 
 
 def detect(listing: Listing) -> Detection:
-    """What the files are. Raises Unfit, with what would work."""
+    """Tell what the files are. Raises Unfit, with advice."""
     _refuse_adapter(listing)
     _refuse_trainer_output(listing)
     if detection := _ctranslate2(listing):

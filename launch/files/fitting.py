@@ -15,7 +15,7 @@ TAKES = {Task.EMBED: (Task.CHAT,), Task.RERANK: (Task.CHAT, Task.EMBED)}
 
 
 def misfit(folder: Path, task: Task | None) -> str | None:
-    """Why `folder` is no model for `task`, or (None) no adapter; None: it is."""
+    """The reason why `folder` is no model for `task`, or (None) no adapter; None: it is."""
     if task is None:
         names = [child.name for child in folder.iterdir()]
         if "adapter_config.json" in names:

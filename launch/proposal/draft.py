@@ -16,7 +16,7 @@ REQUESTED = "as you asked"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the model is to run."""
+    """The machine on which the model is to run."""
 
     kind: DeviceKind
     budget: int

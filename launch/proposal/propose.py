@@ -91,7 +91,7 @@ def _proposed(
 
 
 def estimate_for(recipe: Recipe, listing: Listing, weights: Weights, kind: DeviceKind) -> Estimate:
-    """What the model will hold, before its files are here."""
+    """Estimate the model's memory before its files are here."""
     speech = recipe.task is Task.TRANSCRIBE
     shape = None if speech else shape_of(listing.json("config.json"), f"config.json of {listing.where}")
     return estimate_of(settle_by_size(recipe, weights.bytes, kind), weights, shape, kind)

@@ -74,7 +74,7 @@ class ObjectShape:
 
 
 def fit(data: msgspec.Raw | bytes, shape: ObjectShape, overrides: Overrides = _NOTHING) -> Any:
-    """What to encode in place of `data`, in one call: a call for each object is what costs."""
+    """Return an object to encode in place of `data`. One call for all objects, since calls are the cost."""
     match memoryview(data)[:1]:
         case b"[":
             if shape.usual is not None:
@@ -255,7 +255,7 @@ ECHOED = (
 
 
 def echo(request: ChatRequest) -> Overrides:
-    """What an answer of Responses says of its request; empty for other paths. After hints were left out."""
+    """The request's fields in an answer of Responses, without hints; empty for other paths."""
     if request.path != RESPONSES:
         return _NOTHING
     found: dict[str, msgspec.Raw] = {}

@@ -236,7 +236,7 @@ def _context(recipe: Recipe, config: dict[str, Any]) -> int | None:
 
 
 def _far_attention(config: dict[str, Any]) -> Iterator[str]:
-    """How a Ministral 3 attends beyond the positions that it was trained with first: vLLM reads it by another name."""
+    """Attention of a Ministral 3 beyond its first training positions, under vLLM's name for it."""
     text = text_config(config)
     rope = text.get("rope_parameters")
     if text.get("model_type") == "ministral3" and isinstance(rope, dict) and "llama_4_scaling_beta" in rope:

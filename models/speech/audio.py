@@ -90,7 +90,7 @@ class _Process:
         return self.jobs < JOBS and self._child.poll() is None
 
     def ended(self) -> int | None:
-        """How the decoder ended: a signal's number below 0, or the exit code."""
+        """The decoder's end: a signal's number below 0, or the exit code."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._child.wait(1.0)
         return None

@@ -47,7 +47,7 @@ class Window:
 
     @property
     def end(self) -> float:
-        """Its end in the recording."""
+        """The window's end in the recording."""
         return self.pieces[-1].start + self.pieces[-1].length
 
     def time(self, inside: float, *, end: bool = False) -> float:

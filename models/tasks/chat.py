@@ -75,7 +75,7 @@ def _prompts(body: Mapping[str, Any]) -> int:
 
 
 def _whole(value: object) -> int | None:
-    """As vLLM reads it: '5' and 5.0 are 5 to it. What is no number it refuses."""
+    """A number as vLLM reads it: '5' and 5.0 are 5. It refuses everything else."""
     try:
         number = _WHOLE.validate_python(value)
     except ValidationError:

@@ -32,7 +32,7 @@ class Demand:
 
 @dataclass(slots=True)
 class CallSummary:
-    """What a router sees of a call."""
+    """A call's features for a router."""
 
     first: str = ""
     """The first text of the user."""

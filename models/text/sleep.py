@@ -31,7 +31,7 @@ class ParkedWeights:
         self._module, self._device = module, device
 
     def park(self) -> None:
-        """To host memory, pinned where there is a GPU to copy it back to."""
+        """Move tensors to host memory, pinned where there is a GPU to copy it back to."""
         import torch
 
         pinned = self._device != "cpu"

@@ -55,11 +55,11 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """None: it runs. Below 0: the signal that ended it."""
+        """The exit status; None: it runs. Below 0: the signal that ended it."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """Nothing happens to one that has ended."""
+        """Kill it; nothing happens if it has ended."""
         self._process.kill()
 
     async def wait(self) -> int:

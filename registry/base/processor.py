@@ -20,7 +20,7 @@ def features() -> frozenset[str]:
 
 
 def model() -> str:
-    """Its name for people."""
+    """The processor's name for people."""
     return _line("model name") or platform.machine()
 
 

@@ -214,7 +214,7 @@ DEFAULTS: Mapping[str, tuple[int | None, ...]] = {
 
 
 def nested_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Where config.json may tell of the language model, from the outside in.
+    """The parts of config.json that may describe the language model, from the outside in.
 
     That of Qwen-Omni is its thinker's. InternVL and DeepSeek-VL2 have words of their own for it.
     """

@@ -28,7 +28,7 @@ def public_endpoint() -> str:
 
 
 def _why(error: Exception) -> str:
-    """In words, as far as it can be known."""
+    """The reason in words, as far as it is known."""
     if type(error).__name__ == "OfflineModeIsEnabled":
         return "HF_HUB_OFFLINE is set"
     for one in (error, error.__cause__):

@@ -51,7 +51,7 @@ class Weights:
 
     @property
     def bytes(self) -> int:
-        """As they lie in the files, without headers."""
+        """Bytes of the tensors in the files, without headers."""
         return sum(count * BITS[kind] // 8 for kind, count in self.elements.items())
 
     def loaded_bytes(self, float_bytes: float | None) -> int:

@@ -173,7 +173,7 @@ class Batching(Strict):
 
 
 class QueueSpec(Strict):
-    """How many requests may wait for this model, and for how long."""
+    """Bounds on the number of waiting requests, and on their wait."""
 
     max_waiting: int = Field(default=256, ge=0, le=100_000)
     max_wait: Seconds = 120.0
@@ -214,7 +214,7 @@ class PoolSpec(Strict):
 
 
 class WindowSpec(Strict):
-    """What a speech model hears at once, in whole seconds. Whisper knows 30 s."""
+    """A speech model's window, in whole seconds. Whisper knows 30 s."""
 
     seconds: int = Field(default=30, ge=1, le=30, description="seconds of a recording that are heard at once, at most")
     padded: int = Field(
@@ -232,7 +232,7 @@ class WindowSpec(Strict):
 
 
 class Residency(Strict):
-    """How long a model stays, and how it leaves."""
+    """Rules for how long a model stays, and how it leaves."""
 
     pin: bool = False
     idle_timeout: Seconds = Field(default=0.0, description="0: stays until another model needs the room")
@@ -255,7 +255,7 @@ class Residency(Strict):
 
 
 class Replicas(Strict):
-    """How many engines serve the model, each with weights and adapter places of its own."""
+    """The number of engines for the model, each with weights and adapter places of its own."""
 
     least: int = Field(default=1, ge=1, le=MOST_REPLICAS, description="loaded as the model is")
     most: int = Field(

@@ -23,7 +23,7 @@ COMMIT = re.compile(r"^[0-9a-f]{40}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """What recipe files hold, by kind, each in the order of the files."""
+    """The documents of recipe files, by kind, each in the order of the files."""
 
     models: tuple[Recipe, ...] = ()
     notes: tuple[str, ...] = ()
@@ -95,7 +95,7 @@ def load_documents(
 
 
 def faults_of(text: str) -> list[str]:
-    """Why `text` is no valid recipe file, one sentence each; empty: it is one."""
+    """The faults of `text` as a recipe file, one sentence each."""
     documents, faults = documents_of(Path("recipe.yaml"), text.encode(errors="surrogatepass"))
     for document in documents:
         faults += validate(document)[1]

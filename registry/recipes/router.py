@@ -56,7 +56,7 @@ class RouterTarget(Strict):
 
 
 class When(Strict):
-    """What has to be so of a request. All that is said has to hold; of a list one."""
+    """Conditions on a request. All must hold; of a list, one."""
 
     endpoint: Words = ()
     tools: bool | None = None
@@ -88,7 +88,7 @@ class Rule(Strict):
 
 
 class Intents(Strict):
-    """Which target each intent goes to. What the intents are, its model knows: `roundhouse routers fit`."""
+    """The target of each intent. The model knows the intents: `roundhouse routers fit`."""
 
     routes: Mapping[Label, To] = Field(
         default_factory=dict,
@@ -167,7 +167,7 @@ class RouterSpec(Strict):
 
 
 def _counts(data: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """What is counted, its bound, and how many there are; wrong types count 0."""
+    """The name, bound and length of each list; wrong types count 0."""
     rules = [rule for rule in _many(data.get("rules")) if isinstance(rule, dict)]
     whens = [when for rule in rules if isinstance(when := rule.get("when"), dict)]
     intents = data.get("intents")

@@ -255,7 +255,7 @@ def kind_of(data: object) -> object:
 
 
 def schema_of(data: object) -> type[Strict] | None:
-    """None: there is no such kind."""
+    """The schema of a kind; None: there is no such kind."""
     kind = kind_of(data)
     return KINDS.get(kind) if isinstance(kind, str) else None
 
@@ -284,7 +284,7 @@ PASSES = 6
 
 
 def validate(document: Document) -> tuple[Strict | None, list[Fault]]:
-    """What the document describes, or None and its faults in the order of the file."""
+    """The described object, or None and the faults in the order of the file."""
     schema = schema_of(document.data)
     if schema is None:
         text = f"'kind' cannot be {quote_value(kind_of(document.data))}; write one of: {', '.join(KINDS)}"
@@ -354,7 +354,7 @@ def _mend(data: dict[str, Any], error: ErrorDetails) -> bool:
 
 
 def _fill_gaps(data: dict[str, Any], mended: set[str]) -> None:
-    """What was taken out must not make a fault of its own."""
+    """Fill in removed parts, so that they cause no faults of their own."""
     engine = data.setdefault("engine", {})
     tasks = {name: task for task, name in ENGINE_FOR.items()}
     task = data.setdefault("task", tasks.get(engine.get("name"), "chat"))

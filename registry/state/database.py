@@ -53,7 +53,7 @@ def open_state(directory: Path, url: str | None = None) -> Database:
 
 
 def is_remote(url: str | None) -> bool:
-    """Is the state not in the data directory? Raises BadRequest for a wrong address."""
+    """Whether the state is outside the data directory. Raises BadRequest for a wrong address."""
     return url is not None and url_of(url).drivername != SQLITE
 
 

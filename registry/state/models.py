@@ -43,7 +43,7 @@ class ModelTable:
         return dict(self._pins)
 
     def set_pin(self, model: str, pinned: bool | None) -> None:
-        """None: as the recipe says, again."""
+        """Pin or unpin a model; None: follow the recipe again."""
         with self._own.change(self._reload_pins) as db:
             if pinned is None:
                 db.execute(sa.delete(MODEL_PINS).where(MODEL_PINS.c.model == model))
@@ -119,7 +119,7 @@ class ModelTable:
             db.execute(sa.update(LOADS).where(*_of(LOADS, key)).values(margin=margin_bytes, margin_seen=now))
 
     def measured(self, key: LoadKey) -> LoadMeasurement | None:
-        """What such loads have cost; None before the first."""
+        """The measured cost of such loads; None before the first."""
         with self._own.database.read() as db:
             return self._measured(db, key)
 
@@ -161,7 +161,7 @@ class ModelTable:
                 db.execute(sa.update(SLEEPS).where(*_of(SLEEPS, key)).values(seconds=mean, updated=self._clock()))
 
     def slept(self, key: LoadKey) -> SleepMeasurement | None:
-        """What such sleeps have cost; None before the first."""
+        """The measured cost of such sleeps; None before the first."""
         with self._own.database.read() as db:
             return self._slept(db, key)
 

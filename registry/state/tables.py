@@ -28,7 +28,7 @@ _REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite"
 
 
 def _table(name: str, *columns: sa.schema.SchemaItem, counts: bool = False) -> sa.Table:
-    """With `counts` the database never gives an automatic number twice."""
+    """Make a table. With `counts` the database never gives an automatic number twice."""
     return sa.Table(name, METADATA, *columns, sqlite_strict=True, sqlite_autoincrement=counts)
 
 

@@ -149,7 +149,7 @@ def inserting(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | pos
 
 
 def put(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -> None:
-    """In the place of the row with the same primary key, if there is one; columns that are not named stay."""
+    """Write a row in place of the one with the same primary key; columns that are not named stay."""
     key = [column.name for column in table.primary_key]
     changed = {name: value for name, value in values.items() if name not in key}
     insert = inserting(connection, table).values(**values)
@@ -158,7 +158,7 @@ def put(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """What the database cannot do now, in our words. Its own may hold what was to be written."""
+    """Raise the database's errors in our words. Its own may contain values that were to be written."""
     try:
         yield
     except sqlite3.Error as error:  # raised by connections without SQLAlchemy

@@ -98,7 +98,7 @@ def is_full(error: Exception, folder: Path) -> bool:
 
 
 def unusable(error: OSError, path: Path | None = None) -> str:
-    """What is wrong with a file or folder of the server's, and what to do about it."""
+    """Describe a file or folder of the server's that cannot be used, with advice."""
     problem = f"{path or error.filename or 'The data directory'} cannot be read or made: {error.strerror or error}."
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{problem} The user that the server runs as has to own it; run commands as that user."

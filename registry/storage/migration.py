@@ -59,7 +59,7 @@ def newest(scripts: Path) -> str:
 
 
 def revision(database: Database, table: str) -> str | None:
-    """That the database has; None: Alembic has never seen it."""
+    """The database's revision; None: Alembic has never seen it."""
     with database.read() as connection:
         if not sa.inspect(connection).has_table(table):
             return None

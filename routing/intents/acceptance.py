@@ -26,7 +26,7 @@ class JudgedText:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a threshold gives on held-out texts."""
+    """The results of one threshold on held-out texts."""
 
     threshold: float
     accepted: float

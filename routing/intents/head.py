@@ -129,7 +129,7 @@ class VectorHead:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What was fitted on held-out examples for one set of features."""
+    """The fit on held-out examples for one set of features."""
 
     letters: float
     vectors: float = 0.0
@@ -175,7 +175,7 @@ def log_sum_exp(z: Array) -> Array:
 
 
 def signs(z: Array, p: Array, cosine: Array | float) -> Array:
-    """What the gate looks at, for one text or for many: (..., 4)."""
+    """The gate's inputs, for one text or for many: (..., 4)."""
     best = np.clip(p.max(axis=-1), 1e-6, 1 - 1e-6)
     columns = (np.log(best / (1 - best)), log_sum_exp(z), np.broadcast_to(cosine, best.shape), np.ones_like(best))
     result: Array = np.stack(columns, axis=-1).astype(np.float32)

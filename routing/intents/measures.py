@@ -52,7 +52,7 @@ def auroc(inside: Floats, outside: Floats) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class HeadMeasures:
-    """On held-out examples, for one set of features."""
+    """Measures on held-out examples, for one set of features."""
 
     features: str
     examples: int

@@ -23,7 +23,7 @@ OUT = "-"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IntentPrediction:
-    """What a text seems to want."""
+    """The predicted intent of a text."""
 
     labels: tuple[str, ...]
     probabilities: Array
@@ -73,13 +73,13 @@ class IntentModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Acceptance:
-    """How likely a target's answer is accepted; labels are names of targets."""
+    """The likelihood that a target's answer is accepted; labels are names of targets."""
 
     heads: Heads
 
     @property
     def threshold(self) -> float:
-        """That is enough, by all that it can look at, as it was chosen on held-out texts."""
+        """The confidence that is enough when all features are there, as chosen on held-out texts."""
         return (self.heads.both or self.heads.alone).threshold
 
     def threshold_for(self, vector: Vector | None) -> float:

@@ -52,7 +52,7 @@ class Spelling:
         return cls(words, pairs)
 
     def corrected(self, text: str) -> str:
-        """In lower case where a word was brought back; all else stays."""
+        """The text with corrected words in lower case, and all others as they were."""
         if len(text) > MAX_CHARACTERS:
             return text
         tokens = [match.group().lower() for match in _WORD.finditer(text)]
@@ -74,7 +74,7 @@ class Spelling:
 
 
 def is_one_error_away(a: str, b: str) -> bool:
-    """By one letter more, less or another, or two neighbours that changed places."""
+    """Whether words differ by one letter more, less or another, or two swapped neighbours."""
     if abs(len(a) - len(b)) > 1:
         return False
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

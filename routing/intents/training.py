@@ -221,7 +221,7 @@ def _looked(
     mix: Mix, letters: Array, vectors: Array | None, cosines: Array | None, labels: Sequence[str],
     right: npt.NDArray[np.int_],
 ) -> tuple[Array, npt.NDArray[np.bool_], npt.NDArray[np.int_]]:  # fmt: skip
-    """What the gate looks at, whether the likeliest is right, and which it is."""
+    """The gate's inputs, whether the likeliest label is right, and which it is."""
     z = mix.letters * letters + (mix.vectors * vectors if vectors is not None else 0.0)
     p = softmax(z)
     predicted = p.argmax(1)

@@ -28,7 +28,7 @@ class AddressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """Which addresses a connection may go to. Link-local ones never: in clouds they serve the machine's credentials."""
+    """Allowed addresses of connections. Link-local ones never: in clouds they serve the machine's credentials."""
 
     purpose: str
     """What is connected to, for errors: a provider."""
@@ -83,7 +83,7 @@ def host_fault(host: str, rules: AddressRules) -> str | None:
 
 
 def look_up(host: str, port: int, family: int) -> Sequence[Found]:
-    """As `LookUp`, blocking."""
+    """`LookUp`, blocking."""
     resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, family=family)
     return [(kind, str(where[0])) for kind, _, _, _, where in resolved]
 

@@ -108,7 +108,7 @@ def begun(state: Breaker, permit: Permit) -> Breaker:
 def ended(
     state: Breaker, permit: Permit, outcome: CallOutcome, now: float, chance: float, retry_after: float | None = None
 ) -> Breaker:
-    """What a request's end means. chance: 0 to 1, of the jitter."""
+    """The breaker's state after a request. chance: 0 to 1, for the jitter."""
     if permit.period != state.period:
         return state
     if state.phase is Phase.HALF_OPEN:

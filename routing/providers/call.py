@@ -137,7 +137,7 @@ class ProviderCall:
                 yield event
 
     async def _guarded(self, events: Events) -> Events:
-        """With the breaker before and after it, and a provider's nonsense as its error."""
+        """Run a call between the breaker's two steps, with a provider's nonsense as its error."""
         permit = self._upstream.admit(self._model)
         error: BaseException | None = None
         is_first = True

@@ -46,7 +46,7 @@ VERSION = "2023-06-01"
 
 
 class ClientDeadlines(NamedTuple):
-    """How long a client waits, on the loop's clock; None: as long as the recipe says."""
+    """The client's patience, on the loop's clock; None: as long as the recipe says."""
 
     first: float | None = None
     """When words have to have come."""
@@ -163,7 +163,7 @@ class Connection:
         await self._session.close()
 
     async def models(self) -> bytes:
-        """What it says that it has. Raises ProviderFailed."""
+        """List the provider's models. Raises ProviderFailed."""
         all_of_them = "?limit=1000" if self._provider.protocol is Protocol.ANTHROPIC else ""  # else the newest 20
         async with self.request("GET", f"models{all_of_them}", b"", {}) as reply:
             if reply.status != 200:
@@ -258,7 +258,7 @@ async def _is_sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _p
 
 
 def silent(provider: Provider, begun: bool, passed: _Bound) -> ProviderTimedOut | DeadlineExceeded:
-    """What it means that this bound has passed."""
+    """The failure that follows when this bound has passed."""
     times = provider.timeouts
     if passed.of == "whole":
         return ProviderTimedOut(f"Provider '{provider.id}' had not ended within {times.whole:g} s.", counts=False)

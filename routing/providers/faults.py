@@ -123,7 +123,7 @@ def _named(value: object, name: str) -> str | None:
 
 
 def _text(value: object, depth: int = 4) -> str:
-    """What an error says, however deep: FastAPI lists what is wrong and where."""
+    """The text of an error, however deep: FastAPI lists faults with their places."""
     match value:
         case str():
             return value

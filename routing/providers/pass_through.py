@@ -150,7 +150,7 @@ def with_reasoning(prompt: int, completion: int, total: int) -> int:
 # --- one object ------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class AnswerProgress:
-    """What was read of an answer so far."""
+    """The part of an answer that was read so far."""
 
     public_name: str
     """The name that the client is to see."""

@@ -24,7 +24,7 @@ from routing.providers.translation.reading import wrong
 
 
 class Translator(Protocol):
-    """From the provider's dialect back to the client's, for one answer."""
+    """Translates one answer from the provider's dialect back to the client's."""
 
     def whole(self, data: bytes) -> bytes:
         """Raises BadAnswer."""
@@ -35,7 +35,7 @@ class Translator(Protocol):
         ...
 
     def end(self) -> bytes:
-        """What comes after the provider's last event."""
+        """The bytes after the provider's last event."""
         ...
 
 
@@ -55,7 +55,7 @@ class ChainedTranslator:
         return self._on(self._first.end()) + self._second.end()
 
     def _on(self, events: bytes) -> bytes:
-        """They are our own: each is whole, and its length is bounded already."""
+        """Translate our own events once more: each is whole, and its length is bounded already."""
         return b"".join(self._second.event(event) for event in sse.Splitter(sys.maxsize).feed(events))
 
 
@@ -134,7 +134,7 @@ def audio(provider: Provider, task: str) -> Surface:
 
 
 def answered(provider: Provider) -> list[Surface]:
-    """What it speaks, and what can be translated to that."""
+    """The dialects that the provider speaks, and those that can be translated to them."""
     chat = {Surface.CHAT, Surface.MESSAGES}
     more = {*chat, Surface.RESPONSES} if chat & set(provider.spoken) else set()
     return [surface for surface in Surface if surface in provider.spoken or surface in more]

@@ -181,7 +181,7 @@ def _read_ranking(data: bytes, request: RerankRequest) -> TaskAnswer:
 
 
 def logit(relevance: float) -> float:
-    """What sigmoid makes this relevance of."""
+    """The inverse of sigmoid."""
     if relevance <= 0.0:
         return -LARGEST
     if relevance >= 1.0:
@@ -201,7 +201,7 @@ class _Word(msgspec.Struct):
 
 
 class _Segment(msgspec.Struct):
-    """What a server does not know may be null, as vLLM's `no_speech_prob` is."""
+    """A segment. Servers send null for unknown fields, such as vLLM's `no_speech_prob`."""
 
     start: float = 0.0
     end: float = 0.0
@@ -217,7 +217,7 @@ class _Segment(msgspec.Struct):
 
 
 class _AudioUsage(msgspec.Struct):
-    """By time, or by tokens."""
+    """Usage of a transcription, by time or by tokens."""
 
     seconds: float | None = None
     input_tokens: int | None = None
@@ -312,7 +312,7 @@ def _words(piece: _Segment, words: list[_Word] | None, last: bool) -> list[Word]
 # --- the table -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class ProviderTask(Generic[R]):
-    """How providers do one task."""
+    """One task in providers' words."""
 
     surface: Callable[[Provider, R], Surface]
     body: Callable[[R, ProviderModel], Body]

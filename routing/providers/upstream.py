@@ -39,7 +39,7 @@ class RetryBudget:
         self._tokens = min(SAVED, self._tokens + SHARE)
 
     def take(self) -> bool:
-        """Is there one further attempt?"""
+        """Whether there is one further attempt; takes it."""
         if self._tokens < 1.0:
             return False
         self._tokens -= 1.0
@@ -176,7 +176,7 @@ class Upstream:
         *,
         excess: bool = False,
     ) -> None:
-        """How an attempt ended.
+        """Record the end of an attempt.
 
         Args:
             begun: words of an answer had come.

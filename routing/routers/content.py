@@ -114,7 +114,7 @@ class Router:
         return next((name for name in names if name is not None and configured in (None, name)), None)
 
     def read(self, text: str) -> str:
-        """What the vector is to be of: as its intents read the text."""
+        """The text that is embedded: as the router's intents read it."""
         return text if self.intents is None else self.intents.read(text)
 
     @property
@@ -176,7 +176,7 @@ class RouterContent:
 
     @classmethod
     def unpacked(cls, data: bytes, digest: str) -> Self:
-        """What another server has packed. Raises Unfit (wrong_copy) for anything but the content of the digest."""
+        """Unpack another server's copy. Raises Unfit (wrong_copy) unless its content has the digest."""
         try:
             packed = msgspec.msgpack.decode(data, type=_PackedRouter)
             content = cls(RouterSpec.model_validate_json(packed.definition), tuple(packed.models))

@@ -39,7 +39,7 @@ class ReplayOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPoint:
-    """At another threshold: of the requests that intents decided, or left to the default."""
+    """The outcome at another threshold, of requests that intents decided or left to the default."""
 
     threshold: float
     answered: float
@@ -49,7 +49,7 @@ class ReplayPoint:
 
 
 def outcomes(rows: Iterable[ReplayRow]) -> list[ReplayOutcome]:
-    """By target and reason, most requests first."""
+    """Outcomes by target and reason, most requests first."""
     groups: dict[tuple[str, str], list[ReplayRow]] = defaultdict(list)
     for row in rows:
         groups[row.target, row.reason].append(row)

@@ -9,7 +9,7 @@ PORT = "ROUNDHOUSE_PORT"
 
 
 def main() -> None:
-    """What `roundhouse` runs."""
+    """Run `roundhouse`."""
     if os.environ.get(PORT, "").startswith("tcp://"):  # Kubernetes sets it beside a Service named roundhouse
         del os.environ[PORT]
     if sys.argv[1:2] == ["serve"] and not {"-h", "--help"} & set(sys.argv) and own_id() is None:

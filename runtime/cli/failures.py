@@ -60,7 +60,7 @@ class ServerError(Failure):
 
 @contextmanager
 def translated_faults() -> Iterator[None]:
-    """What the product raises, as ends of a command: wrong usage, or refused."""
+    """Turn the product's errors into ends of a command: wrong usage, or refused."""
     from registry.errors import BadRequest, RoundhouseError
 
     try:

@@ -139,7 +139,7 @@ app.command(rich_help_panel="Server")(inspect.version)
 
 
 def main() -> None:
-    """What `roundhouse` runs."""
+    """Run `roundhouse`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that is not in UTF-8 shows what it cannot write as '?'
             stream.reconfigure(errors="replace")

@@ -133,7 +133,7 @@ def size(count: int | None) -> str:
 
 
 def ago(moment: float | None) -> str:
-    """How long ago a time in seconds since the epoch was."""
+    """The age of a time in seconds since the epoch, in words."""
     if not moment:
         return "never"
     import humanize

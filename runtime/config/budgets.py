@@ -22,7 +22,7 @@ class DeviceBudget:
 
     @property
     def number(self) -> int:
-        """Its position among the server's devices."""
+        """The device's index on the server."""
         return int(self.device.rpartition(":")[2]) if ":" in self.device else 0
 
     @property
@@ -34,7 +34,7 @@ class DeviceBudget:
 
     @property
     def driver_name(self) -> str:
-        """As `models.nvml` finds it."""
+        """The driver's name, by `models.nvml`."""
         return self.uuid or self.device
 
 

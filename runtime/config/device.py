@@ -30,7 +30,7 @@ MAX_WAIT_SECONDS, POLL_SECONDS = 10.0, 0.05
 class DeviceMemory(Protocol):
     @property
     def lost(self) -> str:
-        """Why the device is gone; empty: it is there."""
+        """The reason why the device is gone; empty: it is there."""
         ...
 
     async def used(self) -> int | None:
@@ -43,7 +43,7 @@ class DeviceMemory(Protocol):
 
 
 class HostMemory:
-    """On a CPU the end of the process group proves that its memory is back."""
+    """A CPU's memory. The end of the process group proves that it is back."""
 
     lost = ""
 
@@ -61,7 +61,7 @@ class _PendingRelease:
 
 
 class GpuMemory:
-    """On a GPU used bytes must be seen to fall: the driver frees memory later.
+    """A GPU's memory. Used bytes must be seen to fall: the driver frees memory later.
 
     What leaves at the same time is counted once: a fall that was counted for one is not counted for another. Loads
     meanwhile hide a fall, so after `MAX_WAIT_SECONDS` seconds it is taken as given.
@@ -141,7 +141,7 @@ LOCKS = Path("/tmp")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What the server runs on: one device, or several of one kind."""
+    """The server's devices: one, or several of one kind."""
 
     kind: Literal["cpu", "cuda"]
     name: str
@@ -298,7 +298,7 @@ def machine_total(device: Device, budget: DeviceBudget) -> int:
 
 
 def memories_of(device: Device) -> dict[str, DeviceMemory]:
-    """How memory that comes back is seen, on each device."""
+    """A check per device that freed memory has come back."""
     if device.kind == "cpu":
         return {budget.device: HostMemory() for budget in device.budgets}
     return {b.device: GpuMemory(partial(_used, b.driver_name)) for b in device.budgets}

@@ -76,7 +76,7 @@ class RepeatFilter(logging.Filter):
 
 
 def handler(stream: TextIO) -> logging.Handler:
-    """What writes to a stream in the way that suits it."""
+    """A log handler that suits a stream."""
     made = logging.StreamHandler(stream)
     made.setFormatter(PlainLines() if stream.isatty() else JsonLines())
     made.addFilter(RepeatFilter())

@@ -293,7 +293,7 @@ class Settings(BaseSettings):
 
     @property
     def keys(self) -> KeySettings:
-        """Where keys are, and who needs none."""
+        """The database of keys, and callers that need none."""
         pepper = None if self.pepper is None else self.pepper.get_secret_value()
         sign_in = self.oidc is not None
         place = (self.data_dir, self.database, pepper)
@@ -301,7 +301,7 @@ class Settings(BaseSettings):
 
     @property
     def fleet_folder(self) -> Path:
-        """Where this server's certificate for the fleet is."""
+        """The folder of this server's fleet certificate."""
         return self.fleet_certificates or self.data_dir / "fleet"
 
     @field_validator("allowed_hosts", "callback_networks", "cors_origins", "device_memory", mode="before")

@@ -93,7 +93,7 @@ class Adapters:
 
     @property
     def incoming(self) -> Path:
-        """Where archives are put that are about to be registered."""
+        """The folder for archives that are about to be registered."""
         return self._service.incoming
 
     def all(self, caller: Caller, base: str | None = None) -> list[AdapterView]:

@@ -19,7 +19,7 @@ from tenants.caller import Caller
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """How far the load of a target is that cannot answer yet."""
+    """Progress of the load of a target that cannot answer yet."""
 
     phase: str
     fraction: float
@@ -27,7 +27,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """What routers compare targets by at one moment."""
+    """A target's state at one moment, for routers."""
 
     is_local: bool
     """Nothing of the request leaves this server, or its fleet."""
@@ -38,7 +38,7 @@ class TargetState:
 
 
 class RetryPolicy(Protocol):
-    """When a backend wants a failed request to be sent to the same target once more."""
+    """A backend's rules for sending a failed request to the same target once more."""
 
     def total_timeout(self, target: Target) -> float | None:
         """Seconds for all attempts of a request without a deadline; None: no bound."""
@@ -57,7 +57,7 @@ class RelayedAnswer(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """In lower case, without those of the connection."""
+        """Headers in lower case, without those of the connection."""
         ...
 
     def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -81,20 +81,20 @@ class Backend(Protocol):
 
     @property
     def retry(self) -> RetryPolicy | None:
-        """None: a failure is final, as where the backend's own queue waits."""
+        """The retry policy; None: a failure is final, as where the backend's own queue waits."""
         ...
 
     @property
     def relay(self) -> Relay | None:
-        """None: its answers are events of leases; else whole answers, and it has no leases."""
+        """A relay of whole answers, without leases; None: answers are events of leases."""
         ...
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:
-        """None: another backend's name. Raises BadRequest, NotFound, Forbidden."""
+        """Resolve a name; None: another backend's. Raises BadRequest, NotFound, Forbidden."""
         ...
 
     def load_progress(self, target: Target) -> LoadProgress | None:
-        """None: the target can answer at once."""
+        """Progress of a load; None: the target can answer at once."""
         ...
 
     def context_length(self, target: Target) -> int | None:

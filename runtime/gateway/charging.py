@@ -39,7 +39,7 @@ def amounts(demand: Demand, price: PriceList) -> Amounts:
 
 @lru_cache(maxsize=1024)
 def batch_price_list(prices: Prices) -> PriceList:
-    """For lines of batches: each figure times the factor, so that it has a version of its own."""
+    """Prices for lines of batches: each figure times the factor, with a version of its own."""
     factor = prices.batch
     written = prices.input if prices.written_input is None else prices.written_input
     cached = prices.input if prices.cached_input is None else prices.cached_input
@@ -59,7 +59,7 @@ def batch_price_list(prices: Prices) -> PriceList:
 
 @lru_cache(maxsize=1024)
 def price_list(prices: Prices) -> PriceList:
-    """In millionths of the currency."""
+    """Prices in millionths of the currency."""
 
     def micro(amount: float) -> int:
         return round(amount * MILLION)

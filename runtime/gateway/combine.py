@@ -33,7 +33,7 @@ MERGED = "merged"
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """What a client requests. `parts`: adapters by name, with their weights."""
+    """A client's request. `parts`: adapters by name, with their weights."""
 
     name: str
     parts: tuple[tuple[str, float], ...]
@@ -157,7 +157,7 @@ def sizes(folder: Path) -> Callable[[str], Mapping[str, int]]:
 
 
 def tidy(folder: Path) -> None:
-    """At the start: what a merge whose server was killed left below `folder`."""
+    """Clean up `folder` at the start, after a server that was killed in a merge."""
     for unfinished in folder.glob(".*"):
         shutil.rmtree(unfinished, ignore_errors=True)
 

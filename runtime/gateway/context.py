@@ -15,7 +15,7 @@ Source = Literal["api", "batch", "shadow", "evaluation", "probe"]
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """How the client wants to be served: RFC 7240's `Prefer`, and our progress header."""
+    """The client's preferences: RFC 7240's `Prefer`, and our progress header."""
 
     respond_async: bool = False
     wait: float | None = None
@@ -28,7 +28,7 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class RequestHints:
-    """What headers and body say of work and urgency, before the body is understood."""
+    """Hints about work and urgency in headers and body, before the body is parsed."""
 
     size: int = 0
     """Bytes of the input."""
@@ -65,7 +65,7 @@ class TranscriptSink(Protocol):
         ...
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """End the texts: nothing more comes."""
         ...
 
 
@@ -92,7 +92,7 @@ class LineSink(Protocol):
         ...
 
     def rider(self, settled: Settlement, *, reached_engine: bool) -> Rider:
-        """What is written with this end. reached_engine: the request had a turn, and did not have to give it up."""
+        """The part that is written with this end. reached_engine: the request had a turn and kept it."""
         ...
 
 
@@ -122,7 +122,7 @@ class ExactTarget(Protocol):
 
     @property
     def route_choice(self) -> RouteChoice | None:
-        """None: no router chose."""
+        """The router's choice; None: no router chose."""
         ...
 
 

@@ -170,7 +170,7 @@ class Gateway:
         return replace(target, requested=hop.requested, routed=hop.route_choice)
 
     async def _resolve_or_provide(self, model_ref: ModelRef, caller: Caller) -> Target:
-        """As `resolve`; an adapter that is named by its source is registered first."""
+        """Like `resolve`, but registers an adapter first that is named by its source."""
         try:
             return self.resolve(model_ref, caller)
         except NotFound:
@@ -218,7 +218,7 @@ class Gateway:
         await self._limits.admit(request, self.context_length)
 
     def levels(self, request: Request) -> Mapping[str, tuple[int, int, float]]:
-        """By kind of limit: the limit, what remains, seconds until all is there again."""
+        """Levels by kind of limit: the limit, what remains, seconds until all is there again."""
         levels = self._limits.levels(request)
         return {kind.value: (level.limit, level.remaining, level.seconds) for kind, level in levels.items()}
 
@@ -259,11 +259,11 @@ class Gateway:
 
     # --- ask the target's backend -----------------------------------------------------------------------------------
     def load_progress(self, target: Target) -> LoadProgress | None:
-        """None: the target can answer at once."""
+        """Progress of a load; None: the target can answer at once."""
         return self._backend(target).load_progress(target)
 
     def retry(self, target: Target) -> RetryPolicy | None:
-        """None: its failures are final."""
+        """The target's retry policy; None: its failures are final."""
         return self._backend(target).retry
 
     def context_length(self, target: Target) -> int | None:
@@ -271,7 +271,7 @@ class Gateway:
         return self._backend(target).context_length(target)
 
     def state_of(self, target: Target) -> TargetState:
-        """What routers compare targets by."""
+        """A target's state, for routers."""
         return self._backend(target).state_of(target)
 
     @asynccontextmanager

@@ -72,7 +72,7 @@ class ModelFiles:
         self._downloads, self._conversions = Downloads(), Conversions(converted, reserve=reserve)
 
     def tidy(self) -> None:
-        """At the start: what a server that was killed had not finished. Blocks."""
+        """Clean up at the start after a server that was killed. Blocks."""
         self._conversions.tidy()
 
     def entry(self, recipe: Recipe, make_queue: QueueMaker) -> ModelEntry:
@@ -153,7 +153,7 @@ class ModelFiles:
             forget(one, files)
 
     def _files(self, recipe: Recipe, path: Path) -> FileEstimates:
-        """What a model's files tell. Raises Unfit for what cannot be loaded here."""
+        """Facts from a model's files. Raises Unfit for files that cannot be loaded here."""
         check_version(recipe)
         needs = estimate(recipe, path, self._device.kind)
         on_cpu = self._device.kind == "cpu"

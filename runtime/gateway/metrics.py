@@ -31,7 +31,7 @@ class _Declared(Generic[Series]):
         return self._make(registry=registry)
 
     def __get__(self, metrics: "Metrics", _owner: type) -> Series:
-        """Only a type: an object's own series goes before this."""
+        """For type checkers only: an object's own series goes before this."""
         raise AttributeError
 
 

@@ -66,7 +66,7 @@ class Models:
         return model_view(entry, self._tier(entry.lead), catalog.aliases, adapters)
 
     def _tier(self, entry: ModelEntry) -> Tier:
-        """Where the model is, pre-warmed slots counted."""
+        """The model's tier, pre-warmed slots counted."""
         warm = (slot.prewarmed for slot in self._pool.prewarmed() if slot.warm)
         if entry.tier is Tier.DISK and entry.recipe.engine.name in warm:
             return Tier.PREWARMED
@@ -79,7 +79,7 @@ class Models:
         return self._residency.get(resolved.recipe.id)
 
     async def signals(self, name: str | None) -> SignalListView:
-        """How much work a model has, and how many replicas it needs; None: all models. Raises NotFound."""
+        """Each model's work and needed replicas; None: all models. Raises NotFound."""
         entries = list(self._residency.entries.values()) if name is None else [self._entry(name)]
         texts = await engine_texts(one for entry in entries for one in entry.replicas)
         return SignalListView(data=[signal_of(entry, kv_use_of(texts, entry)) for entry in entries])
@@ -101,7 +101,7 @@ class Models:
         return self._view(entry)
 
     def plan(self, name: str) -> PlanView:
-        """What a load would do now. Changes nothing."""
+        """Plan a load. Changes nothing."""
         return plan_view(*self._residency.plans(self._entry(name)))
 
     async def pin(self, name: str, pinned: bool) -> ModelView:

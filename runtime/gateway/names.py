@@ -23,7 +23,7 @@ LATEST = ":latest"
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """What a request's body says of the model that is to answer."""
+    """The model, adapter and version that a request's body names."""
 
     task: Task
     name: object = None
@@ -99,7 +99,7 @@ class Names:
         return catalog
 
     def managed_by(self, caller: Caller) -> Catalog:
-        """What it may look after: an administrator sees the adapters of all teams."""
+        """The adapters that a caller may manage; an administrator's are those of all teams."""
         return self.catalog.of(caller.team, all_teams=Scope.ADMIN in caller.scopes)
 
     def label_of(self, model: str, digest: str) -> str:
@@ -116,7 +116,7 @@ class Names:
         return self._labels[model].get(digest, digest[7:15])
 
     def check_adapter(self, key: AdapterKey) -> Recipe:
-        """As the catalog's; Conflict (name_in_use) for routers and provider models."""
+        """The catalog's check; raises Conflict (name_in_use) for routers and provider models."""
         self.check_not_taken(key.name, "adapter", "name")
         return self.catalog.check_adapter(key)
 
@@ -170,7 +170,7 @@ class Names:
         return any(adapter.name == name for recipe in self.recipes for adapter in recipe.adapters)
 
     def find(self, name: str, caller: Caller) -> ResolvedName:
-        """What a name means for a caller, in any task; NotFound, BadRequest, Forbidden."""
+        """Resolve a caller's name in any task. Raises NotFound, BadRequest, Forbidden."""
         return self._resolve_for(caller, caller.team, lambda catalog: (name, catalog.resolve(untagged(name, catalog))))[
             1
         ]

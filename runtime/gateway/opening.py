@@ -109,7 +109,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
 
 
 class _Rooms:
-    """What a gateway is made of, by dependency. Calls from below come to its methods."""
+    """A gateway's parts, by dependency. Lower rooms call its methods."""
 
     def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
         self.settings, self.documents, self.device = settings, documents, device
@@ -298,7 +298,7 @@ class _Rooms:
             await keep_warm(self.pool, self.residency.table, self.device)
 
     async def _fleet_tables(self) -> "FleetTables | None":
-        """What the fleet's servers share; None: there is no fleet."""
+        """The tables that the fleet's servers share; None without a fleet."""
         if self.settings.fleet is None:
             return None
         from runtime.gateway.peers.opening import tables_of

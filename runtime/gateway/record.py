@@ -45,7 +45,7 @@ class RequestStage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """Who requested what, how it ended, what it took."""
+    """A request's caller, outcome, and costs."""
 
     context: RequestContext
     endpoint: str

@@ -48,7 +48,7 @@ class UploadedForm:
 
 @dataclass(frozen=True, slots=True)
 class ClientMessage:
-    """What the client sent, to be passed on to another server as it is."""
+    """The client's own message, to be passed on unchanged to another server."""
 
     query: str
     body: bytes | UploadedForm
@@ -89,7 +89,7 @@ class Attempt:
 
 
 class Request:
-    """Only the first end counts: each sink then takes the one record."""
+    """A request under way. Only the first end counts: each sink then takes the one record."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Request:
 
     # --- the answer's head ------------------------------------------------------------------------------------------
     def headers(self) -> dict[str, str]:
-        """Who answers, and where the time went until now."""
+        """Headers that name the answering model, and show where the time went until now."""
         attempt, target = self.attempt, self.target
         headers = {} if target is None else {**target.headers(), **self._class_headers()}
         if self._failures:
@@ -222,7 +222,7 @@ class Request:
 
     # --- its end ----------------------------------------------------------------------------------------------------
     def done(self) -> None:
-        """It was answered; an answer with an error's status was a refusal."""
+        """Note that it was answered; an answer with an error's status was a refusal."""
         status = self.attempt.status or 200
         self._end(End.DONE if status < 400 else End.REFUSED if status < 500 else End.FAILED, status)
 
@@ -234,7 +234,7 @@ class Request:
             self._end(End.CANCELLED, self.attempt.status)
 
     def failed(self, error: BaseException) -> None:
-        """It ended with this error."""
+        """Note that it ended with this error."""
         status = self.attempt.status
         if isinstance(error, LoadPending):
             self._end(End.REFUSED, 202, "not_yet")

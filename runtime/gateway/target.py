@@ -124,7 +124,7 @@ class Lease(Protocol):
 
     @property
     def replica_reason(self) -> Reason | None:
-        """Why that one; None: the model has one only."""
+        """The reason for the chosen replica; None: the model has only one."""
         ...
 
     @property

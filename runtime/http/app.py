@@ -90,7 +90,7 @@ def _check_scopes(app: FastAPI) -> None:
 
 
 def _without_slash(app: FastAPI, request: Request) -> str | None:
-    """Where a path leads without its last slash, relative to it.
+    """The relative redirect from a path to the same one without its last slash.
 
     A proxy may have another scheme, name and prefix.
     """

@@ -62,7 +62,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def unreadable_error(error: Exception) -> BadRequest:
-    """What is wrong with a body that msgspec could not decode."""
+    """Describe why msgspec could not decode a body."""
     if isinstance(error, RecursionError):
         return BadRequest("the JSON body is nested too deeply", code="json_too_deep")
     return BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json")
@@ -118,7 +118,7 @@ def validation_error(error: msgspec.ValidationError) -> BadRequest:
 
 
 def decode_known(body: bytes, kind: type[T]) -> tuple[T, list[str]]:
-    """As `decode`, with the names of the fields that `kind` does not have."""
+    """Like `decode`, and returns the names of fields that `kind` does not have."""
     return decode(body, kind), unknown_fields(_KEYS.decode(body), kind)
 
 
@@ -147,5 +147,5 @@ def warn_of_fields(names: Sequence[str]) -> str:
 
 
 def no_effect_error(name: str) -> BadRequest:
-    """Why a strict client's request is refused, where others get a warning."""
+    """The refusal that a strict client gets where others get a warning."""
     return BadRequest(f"{quoted(name)} has no effect here: leave it out.", param=name, code="unknown_parameter")

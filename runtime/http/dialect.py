@@ -106,7 +106,7 @@ _LAST_EVENT_WORDS = (
 
 
 def last_event_start(data: bytes) -> int:
-    """Where the last event begins in a part of a stream, else its length.
+    """The start of the last event in a part of a stream, else its length.
 
     Clients close the connection then, and read no further.
     """
@@ -124,7 +124,7 @@ async def whole_answer(data: bytes, content_type: str = JSON, headers: Mapping[s
 
 
 def warning(*texts: str) -> dict[str, str]:
-    """What was done otherwise than it was asked for, as a header; empty texts say nothing."""
+    """A header about fields that were left out or changed; empty texts are skipped."""
     text = "; ".join(filter(None, texts))
     return {WARNING: text} if text else {}
 

@@ -202,7 +202,7 @@ _UNITS = {"audio_seconds_per_minute": 1000}
 
 
 def limit_headers(levels: Levels, dialect: Dialect) -> dict[str, str]:
-    """What is left of a caller's limits, in the dialect's headers.
+    """The rest of a caller's limits, in the dialect's headers.
 
     OpenAI's write times as Go does (`6m0s`), Anthropic's as RFC 3339. Of several limits of one kind, the one with the
     least left.

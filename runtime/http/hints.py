@@ -79,7 +79,7 @@ def with_caller(context: RequestContext, caller: Caller) -> RequestContext:
 
 
 def _with_class(context: RequestContext) -> RequestContext:
-    """With the class that was asked for, if one was; no higher than the ceiling. A line has that of its batch."""
+    """Apply the requested class, no higher than the ceiling. A line has that of its batch."""
     if context.source == "batch":
         return context
     hints = context.hints.service_class

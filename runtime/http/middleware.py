@@ -27,12 +27,12 @@ def context_of(scope: Scope) -> RequestContext:
 
 
 def set_caller(scope: Scope, caller: Caller) -> None:
-    """For the layer that knows who calls, before anybody has looked at the context."""
+    """Set the caller, before anybody has read the context."""
     scope[_CONTEXT] = with_caller(context_of(scope), caller)
 
 
 def set_context(scope: Scope, context: RequestContext) -> None:
-    """For the layer that learns more of the request, before anybody has looked at the context."""
+    """Set the context, before anybody has read it."""
     scope[_CONTEXT] = context
 
 

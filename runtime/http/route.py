@@ -54,7 +54,7 @@ class Route:
 
 
 class RouteOptions(TypedDict, total=False):
-    """What a route may leave to Route's defaults."""
+    """Options that a route may leave to Route's defaults."""
 
     description: str
     body: Content

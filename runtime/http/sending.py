@@ -34,7 +34,7 @@ Serve = Callable[[Gateway, RequestContext, Endpoint, bytes, Mapping[str, str]], 
 
 
 def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None, serve: Serve = serve) -> Handler:
-    """What FastAPI calls for a path of inference whose body is JSON."""
+    """FastAPI's handler for an inference path with a JSON body."""
 
     async def handle(request: Request) -> Response:
         gateway, context = gateway_of(request.scope), context_of(request.scope)

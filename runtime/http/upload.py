@@ -38,7 +38,7 @@ OnField = Callable[[str, str], None]
 
 @dataclass(slots=True)
 class Upload:
-    """What arrived. `path` is there until the context of `receive` ends."""
+    """An upload that arrived. `path` exists until the context of `receive` ends."""
 
     path: Path
     size: int = 0

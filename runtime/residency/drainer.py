@@ -59,7 +59,7 @@ class Drainer:
         return entries
 
     async def leave(self, entry: ModelEntry, reason: str) -> None:
-        """What was dismissed leaves. Running requests finish, or the deadline ends them."""
+        """Let a dismissed model leave. Running requests finish, or the deadline ends them."""
         await self._drain(entry)
         if entry.state is S.DRAINING and entry.falling_asleep and await self._fall_asleep(entry, reason):
             return
@@ -92,7 +92,7 @@ class Drainer:
         self._decide()
 
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
-        """Its process ends, whichever it was."""
+        """Count a failed step of a sleep, and report it. The process ends, whichever step it was."""
         entry.failed_sleeps += 1
         entry.sleepless = step == "wake" or entry.failed_sleeps >= MOST_FAILED_SLEEPS
         log.error(f"{step} failed", extra={"model": entry.id, "cause": error.message, "code": error.code})
@@ -113,7 +113,7 @@ class Drainer:
                 break
 
     async def _fall_asleep(self, entry: ModelEntry, reason: str) -> bool:
-        """From DRAINING to ASLEEP. False: it shall end instead, if it is DRAINING still."""
+        """Bring a model from DRAINING to ASLEEP. False: it shall end instead, if it is DRAINING still."""
         link, expected = entry.link, entry.asleep
         try:
             async with asyncio.timeout(ABORT_SECONDS):

@@ -29,7 +29,7 @@ _OF_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """Why a load failed or an engine died, and when the next try may start."""
+    """The reason why a load failed or an engine died, and the time of the next try."""
 
     cause: RoundhouseError
     at: float

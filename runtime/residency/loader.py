@@ -97,7 +97,7 @@ class Loader:
         return self._fits(entry) and on_host <= table.host_budget
 
     def _fits(self, entry: ModelEntry) -> bool:
-        """On its devices, whatever host memory has."""
+        """Whether it fits on its devices, whatever host memory has."""
         part, group = entry.on_each(entry.needed), self._table.group_of(entry)
         return all(self._table.used_bytes(besides=entry, device=b.device) + part <= b.bytes for b in group)
 
@@ -240,7 +240,7 @@ class Loader:
 
     # --- wake -----------------------------------------------------------------------------------------------------
     async def _wake(self, entry: ModelEntry, victims: list[ModelEntry]) -> None:
-        """In the slot in which it slept."""
+        """Wake a model in the slot in which it slept."""
         started, link = entry.clock(), entry.link
         if link is None:  # it died before this began: the watcher sees to the rest
             return

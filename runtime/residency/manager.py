@@ -74,7 +74,7 @@ class ResidencyManager:
         return self.table.get(model)
 
     def plan(self, entry: ModelEntry) -> policy.Plan:
-        """What a load of this model would do now. Changes nothing."""
+        """Plan a load of this model. Changes nothing."""
         since = entry.clock() if entry.requested_since is None else entry.requested_since
         return policy.plan(self.table.snapshot(), need_of(entry, since, self.patience))
 

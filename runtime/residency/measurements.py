@@ -15,7 +15,7 @@ from runtime.residency.entry import ModelEntry
 
 @dataclass(frozen=True, slots=True)
 class FileEstimates:
-    """What a model's files tell: where they are, and estimates of what it needs."""
+    """Places of a model's files, and estimates of its needs."""
 
     path: Path
     revision: str
@@ -63,7 +63,7 @@ def apply_files(entry: ModelEntry, files: FileEstimates, history: LoadHistory) -
 
 
 def apply_estimate(entry: ModelEntry, needs: Estimate) -> None:
-    """What a model whose files are not here yet is expected to need."""
+    """Apply the expected needs of a model whose files are not here yet."""
     entry.needed, entry.needed_detail = needs.total, needs.explain()
 
 

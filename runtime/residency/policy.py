@@ -112,7 +112,7 @@ class Resident:
         return self.bytes, self.host, 1
 
     def freed(self, action: Action) -> tuple[int, int, int]:
-        """What an action gives back: device bytes, host bytes (negative: takes), slots."""
+        """The amounts that an action frees: device bytes, host bytes (negative: takes), slots."""
         bytes_now, host_now, slots_now = self.settled()
         left = self._asleep() if action == "sleep" else (0, 0, 0)
         return bytes_now - left[0], host_now - left[1], slots_now - left[2]
@@ -123,7 +123,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What is to be freed; zero or less: nothing."""
+    """The amounts to free; zero or less means none."""
 
     bytes: tuple[tuple[str, int], ...]
     """By device."""
@@ -131,7 +131,7 @@ class Shortage:
     slots: int = 0
 
     def words(self, slots: int) -> str:
-        """What is short, with its setting. slots: all there are."""
+        """The shortage in words, with its setting. slots: all there are."""
         short = {
             "device memory (--device-memory)": max((short for _, short in self.bytes), default=0),
             "host memory (--host-memory)": self.host,
@@ -233,7 +233,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRoom:
-    """What one device of a plan has, in bytes."""
+    """One device's room in a plan, in bytes."""
 
     device: str
     free: int
@@ -264,7 +264,7 @@ class Plan:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Where it is to come."""
+        """The devices for the model."""
         return tuple(one.device for one in self.room)
 
 
@@ -389,7 +389,7 @@ def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
 
 
 def to_sleep(snapshot: Snapshot, model: str) -> tuple[Victim, ...] | None:
-    """Which models asleep before `model` was used end so that it can sleep.
+    """The sleeping models, used before `model`, that end so that it can sleep.
 
     None: it cannot sleep, or host memory has no room for it even then; let it end.
     """
@@ -427,7 +427,7 @@ def _model(resident: str) -> str:
 
 
 def _impossible(group: Group, host_budget: int, residents: Sequence[Resident], need: Need) -> str:
-    """Why it can never start, with the sum; empty: it can."""
+    """The reason, with the sum, why it can never start; empty: it can."""
     pinned = [r for r in residents if r.pinned and r.id != need.id]
     held_host = sum(r.host for r in pinned)
     names = ", ".join(r.id for r in pinned)

@@ -124,7 +124,7 @@ class Table:
                 yield e
 
     def snapshot(self) -> Snapshot:
-        """What the policy decides by."""
+        """The policy's input."""
         residents = tuple(r for entry in self.entries.values() if (r := entry.resident()) is not None)
         there = tuple(budget for budget in self.budgets if budget.device not in self.lost)
         return Snapshot(there, residents, self.pool.free - len(self.claims), self.clock(), self.host_budget)
@@ -153,7 +153,7 @@ class Table:
         task.add_done_callback(self._ended)
 
     def running(self, name: str) -> int:
-        """How many tasks of this name there are."""
+        """The number of tasks of this name."""
         return sum(task.get_name() == name for task in self._tasks)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -139,7 +139,7 @@ class RecipeExchanger:
             self._table.spawn(self._wait(entry), f"exchange-{entry.id}")
 
     def forget(self, model: str) -> None:
-        """It leaves for ever, so nothing is to count any more."""
+        """Forget a model that leaves for ever."""
         if self._waiting.pop(model, None) is not None:
             self._table.note_change()
 

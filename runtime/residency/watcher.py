@@ -210,7 +210,7 @@ EVERY_SECONDS = 0.5
 
 
 async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
-    """For ever: one empty slot with the libraries of each engine that has a model.
+    """Keep one empty slot with the libraries of each engine that has a model, for ever.
 
     Those of models that are away come first. Of the others, the slot is where a model whose process ends comes back.
     Never while a model loads, which needs the cores; and only in memory that no model holds, host memory beside a GPU.

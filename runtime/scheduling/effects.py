@@ -35,7 +35,7 @@ Step = Literal["stage", "place", "probe"]
 
 
 class AdapterRegistry(Protocol):
-    """What the gateway knows of adapters, and its ear for how they fare."""
+    """The gateway's facts about adapters, and its receiver for their outcomes."""
 
     async def check(self, digest: str) -> None:
         """Check an adapter's stored files before they are staged; raises what is wrong."""
@@ -59,7 +59,7 @@ class AdapterRegistry(Protocol):
 
 
 class AdapterWaiters(Protocol):
-    """What the effects need of `runtime.scheduling.queue.ModelQueue`."""
+    """The part of `runtime.scheduling.queue.ModelQueue` that the effects need."""
 
     def is_open(self, link: SlotLink) -> bool: ...
     def probes_waiting(self, digest: str) -> list[Probe | None]: ...
@@ -113,7 +113,7 @@ class AdapterEffects:
         self.stats.setdefault(digest, AdapterStats()).last_used = time.time()
 
     def moved_seconds(self, digest: str, since: float) -> float:
-        """What bringing it into its place took of the time since then."""
+        """The part of the time since then that its placement took."""
         stats, now = self.stats.get(digest, AdapterStats()), self._clock()
         staging = stats.stage_seconds if stats.staged_at > since else 0.0
         placing = stats.place_seconds if stats.placed_at > since else 0.0

@@ -16,7 +16,7 @@ from tenants.caller import ServiceClass
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
-    """What orders a request.
+    """The facts that order a request.
 
     `team` and `key` share by weight within their class; `work` is charged at the start.
     """
@@ -42,7 +42,7 @@ class QueueRequest:
 
     @property
     def is_from_people(self) -> bool:
-        """It is above the class batch, and no line."""
+        """Whether it is above the class batch, and no line."""
         return not self.is_line and self.service_class is not ServiceClass.BATCH
 
 
@@ -94,7 +94,7 @@ class AccountOrder:
         return account in self._entries
 
     def __iter__(self) -> Iterator[ShareAccount]:
-        """In no order."""
+        """All waiting requests, in no order."""
         return iter(self._entries)
 
     def add(self, account: ShareAccount) -> None:
@@ -102,7 +102,7 @@ class AccountOrder:
         self.put(account)
 
     def put(self, account: ShareAccount) -> None:
-        """Its counter is lower than before."""
+        """Put an account back once its counter has fallen."""
         entries = self._entries
         entries[account] = account.counter
         heappush(self._heap, (account.counter, account.number, account))
@@ -325,7 +325,7 @@ class Floors:
                 self._earned[one] += self.share * work
 
     def clear_credit(self, service_class: ServiceClass) -> None:
-        """Nothing of it waits any more: what it earned is gone, what it owes is not."""
+        """Clear the credit of a class in which nothing waits any more; its debt stays."""
         self._earned[service_class] = min(0.0, self._earned[service_class])
 
 
@@ -338,7 +338,7 @@ class Pool:
 
 
 class Pools:
-    """Which pools may start a request now.
+    """The pools that may start a request now.
 
     '' is the pool of requests that are in none: nothing is reserved for it.
     """
@@ -362,7 +362,7 @@ class Pools:
         return self._running[pool]
 
     def closed(self, names: Iterable[str], places: int) -> frozenset[str]:
-        """Those of these pools that may start nothing while there are `places` in all."""
+        """The given pools that may start nothing while there are `places` in all."""
         if not self._pools:
             return frozenset() if self._running.total() < places else frozenset(names)
         free = places - self._running.total()
@@ -373,7 +373,7 @@ class Pools:
         )
 
     def full(self, names: Iterable[str], places: int) -> frozenset[str]:
-        """Those of these pools that have as many places as they may ever have."""
+        """The given pools that have as many places as they may ever have."""
         if not self._pools:
             return frozenset()
         reserved = sum(pool.reserved for pool in self._pools.values())
@@ -416,5 +416,5 @@ class Pace:
         return self._seconds * work / self._work if self.is_known and self._work else 0.0
 
     def work(self, seconds: float) -> float:
-        """That an engine with one request does in so long; 0 before anything was measured."""
+        """The work that an engine with one request does in so long; 0 before anything was measured."""
         return self._work * seconds / self._seconds if self.is_known and self._seconds else 0.0

@@ -69,7 +69,7 @@ TIERS: tuple[Tier, ...] = ("device", "host", "staging", "disk")
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """What to do now.
+    """The actions for now.
 
     A staging may begin only when the drops of this and of earlier plans have ended: the host tier has no room for both,
     and one digest may stand in both.
@@ -92,7 +92,7 @@ class PlacementPlan:
 
 @dataclass(frozen=True, slots=True)
 class AdapterStatus:
-    """Where an adapter is and what it did since the engine's base was first loaded."""
+    """An adapter's tier, and its counts since the engine's base was first loaded."""
 
     tier: Tier
     pinned: bool
@@ -237,7 +237,7 @@ class Placement:
             ties.charge(work)
 
     def _first_ties(self, digest: str) -> ShareAccounts | None:
-        """Those of the first request that waits for an adapter."""
+        """The ties of the first request that waits for an adapter."""
         head = self._waiting.head(digest, frozenset())
         return None if head is None else head.request.ties
 
@@ -479,7 +479,7 @@ class Placement:
         return self._waiting.work + self._running.work
 
     def running_by_class(self) -> dict[ServiceClass, int]:
-        """In this replica."""
+        """Running requests of this replica, by class."""
         return self._running.counts()
 
     @property
@@ -511,7 +511,7 @@ class Placement:
         return not self.waiting_for_model and not self._running.pools.closed([claim.pool], self.max_requests)
 
     def waiting_in(self, pool: str) -> int:
-        """For the model."""
+        """Waiting requests of a pool, for all replicas of the model."""
         return self._waiting.accounts.pools[pool]
 
     def work_before(self, claim: QueueRequest, *, exactly: bool = False) -> float:

@@ -90,7 +90,7 @@ class Probes:
         return result if result is not None and (result.passed or (digest, probe) in self._refused) else None
 
     def refusal(self, digest: str, probe: Probe | None) -> Unavailable | None:
-        """Why no request may use the adapter under this probe now.
+        """The reason why no request may use the adapter under this probe now.
 
         None: it passed, or has not run.
         """
@@ -173,7 +173,7 @@ async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe
 
 
 def _text(data: bytes) -> str:
-    """What one event adds to the answer. Raises EngineFailed for an error."""
+    """The text that one event adds to the answer. Raises EngineFailed for an error."""
     event = msgspec.json.decode(data, type=_Event)
     if event.error is not None:
         raise EngineFailed("its probe was not answered", code="probe_broken")

@@ -173,7 +173,7 @@ class ModelQueue:
         self.pump()
 
     def close(self) -> None:
-        """No further request starts; running ones go on (drain)."""
+        """Start no further request; running ones go on (drain)."""
         self._link, self.policy.is_away = None, True
         self._hand_over()
 
@@ -420,7 +420,7 @@ class ModelQueue:
         self.pump()
 
     def adapter_admitted(self, digest: str) -> None:
-        """Its requests may start: the engine lets them wait for its place."""
+        """Let the adapter's requests start: the engine lets them wait for its place."""
         self.policy.admit(digest, self._clock())
         self.pump()
 

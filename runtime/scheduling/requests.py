@@ -34,7 +34,7 @@ class LaneHead(NamedTuple):
 
 
 class ModelAccounts:
-    """What all replicas of a model share: its teams' accounts, the floors of its classes, who waits in which line."""
+    """State shared by a model's replicas: team accounts, floors of classes, waiting lines."""
 
     def __init__(self, floor: float = 0.05) -> None:
         self.teams = {one: ShareGroup() for one in ServiceClass}
@@ -163,7 +163,7 @@ class WaitingRequests:
         return self._counts[digest]
 
     def count_above_batch(self, digests: Iterable[str | None], closed: frozenset[str]) -> int:
-        """How many requests of these digests wait in higher classes than batch, in pools that are not closed."""
+        """Count waiting requests of these digests in classes above batch, in pools that are not closed."""
         return sum(
             len(lane)
             for digest in digests
@@ -379,7 +379,7 @@ class RunningRequests:
         return has_less
 
     def start(self, request: WaitingRequest) -> None:
-        """It waits no more."""
+        """Move a request from waiting to running."""
         claim = request.claim
         run = _Run(request, 0.0, self._waiting.floors.owed(claim.service_class))
         self._revocable += run.is_revocable
@@ -400,19 +400,19 @@ class RunningRequests:
         return [run.request for run in reversed(self._runs.values()) if run.is_revocable]
 
     def revoke(self, request_id: str) -> None:
-        """It is being ended."""
+        """Mark a request whose call is being ended."""
         self._runs[request_id].is_revoked = True
         self._revocable -= 1
         self.revoked += 1
 
     def progress(self, request_id: str, work: float) -> None:
-        """It has had so much work until now. Unknown ids are ignored."""
+        """Note a request's work until now. Ignores unknown ids."""
         run = self._runs.get(request_id)
         if run is not None and work > run.charged:
             self._charge(run, work - run.charged)
 
     def end(self, request_id: str, work: float | None) -> WaitingRequest | None:
-        """It has had so much work; None: as foreseen. Gives nothing for an unknown id."""
+        """End a request with its work; None: as foreseen. Returns nothing for an unknown id."""
         run = self._runs.pop(request_id, None)
         if run is None:
             return None
@@ -431,7 +431,7 @@ class RunningRequests:
         return run.request
 
     def counts(self) -> dict[ServiceClass, int]:
-        """How many run, by class."""
+        """The number of running requests, by class."""
         result = dict.fromkeys(ServiceClass, 0)
         for run in self._runs.values():
             result[run.request.claim.service_class] += 1

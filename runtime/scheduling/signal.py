@@ -45,7 +45,7 @@ class ClassDemand:
 
 @dataclass(frozen=True, slots=True)
 class ModelDemand:
-    """What one model has to do, and what does it."""
+    """One model's work, and its replicas."""
 
     replicas: int
     """That serve it or are on their way."""
@@ -61,7 +61,7 @@ class ModelDemand:
 
 
 def desired_replicas(demand: ModelDemand) -> int:
-    """How many replicas a model needs; see the rules above."""
+    """Compute the replicas that a model needs; see the rules above."""
     there, rate = demand.replicas, demand.rate
     if not there and not any(one.ahead for one in demand.classes):  # 1
         return 0

@@ -56,7 +56,7 @@ class HostTier:
     def begin(
         self, needed: dict[str, Rank], pinned: Collection[str], in_place: Collection[str]
     ) -> tuple[list[str], list[str]]:
-        """What to stage now, and what to drop for it.
+        """The adapters to stage now, and those to drop for them.
 
         Args:
             wanted: digest to the rank of its first blocked request, in order of rank.
@@ -83,7 +83,7 @@ class HostTier:
     def _victim(
         self, needed: dict[str, Rank], pinned: Collection[str], in_place: Collection[str], rank: Rank | None
     ) -> str | None:
-        """For a pinned adapter that no request wants (`rank` None) only idle ones leave."""
+        """The adapter to evict. For a pinned one that no request wants (`rank` None) only idle ones leave."""
         movable = [digest for digest in self._by_use() if digest not in in_place]
         idle = next((d for d in movable if d not in needed and d not in pinned), None)
         if idle is not None or rank is None:
@@ -131,7 +131,7 @@ class DeviceTier:
         self._failed: dict[str, int] = {}  # digest -> leases
 
     def __contains__(self, digest: object) -> bool:
-        """In a place, or so far on its way that requests may start."""
+        """Whether it is in a place, or so far on its way that requests may start."""
         return digest in self._placed
 
     def __iter__(self) -> Iterator[str]:
@@ -139,7 +139,7 @@ class DeviceTier:
         return (digest for digest, place in self._placed.items() if place.settled)
 
     def settled(self, digest: str) -> bool:
-        """In its place for certain."""
+        """Whether it is certainly in its place."""
         place = self._placed.get(digest)
         return place is not None and place.settled
 
@@ -286,7 +286,7 @@ class Pins:
                 self._needed[digest] = True
 
     def needed(self) -> list[str]:
-        """To be brought in when no request needs the place."""
+        """Adapters to bring in where no request needs the place, the most needed first."""
         return [digest for digest, needed in islice(self._needed.items(), self._most) if needed]
 
 

@@ -16,7 +16,7 @@ API_PATH = "/v1/chat/completions"
 
 
 class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]
-    """What LitServe's workers run. They start empty: models come by Load frames."""
+    """The API that LitServe's workers run. They start empty: models come by Load frames."""
 
     def setup(self, device: Any) -> None:
         logs.configure(os.environ.get("ROUNDHOUSE_LOG_LEVEL", "info"))

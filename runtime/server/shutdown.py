@@ -45,7 +45,7 @@ class RemainingWork(NamedTuple):
 
 
 class Shutdown:
-    """For the API process.
+    """The shutdown of the API process.
 
     Args:
         left: what there is now.
@@ -91,7 +91,7 @@ class Shutdown:
         return self._seconds if began is None else max(0.0, self._seconds - (time.monotonic() - began))
 
     def drained(self) -> None:
-        """No response is written any more."""
+        """Whether no response is being written any more."""
         remaining = self._remaining()
         done = max(0, self._first.running + self._first.waiting - remaining.running - remaining.waiting)
         text = "requests were cut off" if remaining.running + remaining.waiting else "no request is left"

@@ -22,14 +22,14 @@ MAX_BUFFERED = 16 * 1024 * 1024
 
 
 class Sender(Protocol):
-    """What a call needs of its link."""
+    """The part of a link that a call needs."""
 
     def cancel(self, uid: int) -> None:
         """Tell the slot to stop the work."""
         ...
 
     def forget(self, uid: int) -> None:
-        """No frame of this call is waited for any more."""
+        """Wait for no more frames of this call."""
         ...
 
 
@@ -80,7 +80,7 @@ class FrameCall:
         self._link.cancel(self.uid)
 
     async def events(self) -> AsyncIterator[Event | Progress]:
-        """What the slot sends, until it is done. Raises the slot's error."""
+        """Events of the slot until it is done. Raises the slot's error."""
         while (event := await self.next()) is not None:
             yield event
 
@@ -124,7 +124,7 @@ class FrameCall:
         return self.loaded
 
     def over(self) -> None:
-        """Nothing more is expected: leaving it does not wait for the slot's word."""
+        """Mark the call as over: leaving it does not wait for the slot's word."""
         self._over = True
 
     async def __aenter__(self) -> Self:
@@ -155,7 +155,7 @@ CONNECT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why an engine is gone."""
+    """The cause of an engine's end."""
 
     code: str
     """For metrics and clients: killed, exited, out_of_memory, engine_hung, engine_failed or ended."""
@@ -171,7 +171,7 @@ class Cause:
 
     @classmethod
     def of(cls, error: RoundhouseError) -> Self:
-        """What a heartbeat found out."""
+        """The cause as an error of an engine reports it."""
         return cls(error.code or "engine_failed", error.message.rstrip("."))
 
 
@@ -200,7 +200,7 @@ class SlotLink(Protocol):
     def connected(self) -> bool: ...
     @property
     def cause(self) -> Cause:
-        """Why its connection ended."""
+        """The cause of the connection's end."""
         ...
 
     # --- an empty slot ----------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class SlotLink(Protocol):
     """Whether that import has ended."""
 
     def cold(self) -> None:
-        """It counts as pre-warmed no more: it is taken, or its end has come."""
+        """Note that the slot is pre-warmed no more: it is taken, or its end has come."""
         ...
 
     # --- its life ---------------------------------------------------------------------------------------------------

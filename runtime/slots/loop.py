@@ -71,7 +71,7 @@ class SlotServer:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def serve(self) -> None:
-        """Until SIGTERM, or until the gateway is gone."""
+        """Serve until SIGTERM, or until the gateway is gone."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.address)

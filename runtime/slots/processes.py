@@ -35,7 +35,7 @@ def hold(pid: int) -> int | None:
 
 
 def cause_of(pid: int, kills: OomKills, handle: int | None = None) -> Cause:
-    """Why process `pid` is ending or has just ended.
+    """The reason why process `pid` is ending or has just ended.
 
     kills: of its memory group, last looked at while it lived. held: what `hold` gave.
     """
@@ -83,7 +83,7 @@ REREAD_SECONDS = 60.0
 
 
 class GroupPeak:
-    """What `group_bytes` returns, cached for heartbeats.
+    """The result of `group_bytes`, cached for heartbeats.
 
     A full read walks all pages of the processes, and meanwhile their calls that map memory wait: a request of 20 ms
     would feel it.

@@ -92,6 +92,6 @@ def as_json(day: Day) -> dict[str, Any]:
 
 
 def as_rows(day: Day) -> list[list[Any]]:
-    """For CSV: a head, then a row by model, adapter and class."""
+    """Rows for CSV: a head, then a row by model, adapter and class."""
     head = ["team", "date", "currency", "model", "adapter", "service_class", *COLUMNS]
     return [head, *([day.team, day.date, day.currency, *one.names, *numbers(one).values()] for one in day.models)]

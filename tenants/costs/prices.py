@@ -24,7 +24,7 @@ class PriceList:
 
     @property
     def version(self) -> str:
-        """By what it says: a price that changes and comes back is the same version again."""
+        """A version by content: a price that changes and comes back is the same version again."""
         return _version(self)
 
     def cost(
@@ -58,7 +58,7 @@ def _version(prices: PriceList) -> str:
 
 
 class DeviceTime:
-    """On one event loop."""
+    """Shares the time of devices among running requests, on one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

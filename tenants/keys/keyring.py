@@ -104,7 +104,7 @@ class Keyring:
 
     @property
     def is_unclaimed(self) -> bool:
-        """Is everybody an administrator, so that usage is no one's bill?"""
+        """Whether everybody is an administrator, so that usage is no one's bill."""
         return self.is_open and not self._is_claimed
 
     def identify(self, keys: Sequence[str]) -> Caller:
@@ -129,7 +129,7 @@ class Keyring:
         return self._checked(entry)
 
     def by_id(self, id_: str, team: str) -> Caller:
-        """As `Callers.by_id`."""
+        """See `Callers.by_id`."""
         if not id_:
             return self.identify(())
         if id_.startswith(PERSON_MARK):
@@ -151,7 +151,7 @@ class Keyring:
         return self._checked(self._keys.get(id_, self._unknown_key))
 
     def member(self, person: Person) -> Caller:
-        """As `Callers.member`."""
+        """See `Callers.member`."""
         team = self._teams.get(person.team)
         if team is None:
             raise Unauthorized(

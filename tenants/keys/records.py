@@ -39,7 +39,7 @@ class Team:
 
 @dataclass(frozen=True, slots=True)
 class KeyRequest:
-    """What a new key is to be. Raises BadRequest."""
+    """Settings of a new key. Raises BadRequest."""
 
     team: str
     name: str = ""

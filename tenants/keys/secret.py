@@ -100,7 +100,7 @@ def id_of(text: str) -> str | None:
 
 
 def digest(pepper: bytes, text: str) -> bytes:
-    """What is kept of a key."""
+    """The stored form of a key."""
     return hmac.digest(pepper, text.encode(), "sha256")
 
 

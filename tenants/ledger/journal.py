@@ -30,7 +30,7 @@ _rows = msgspec.msgpack.Decoder(tuple[list[Entry], list[Settlement]])
 
 
 class Journal:
-    """For one thread. begun, ended: what it holds, in order.
+    """Rows on disk, for one thread. begun, ended: its rows, in order.
 
     most: bytes of the file. Raises OSError where it cannot be made at its size.
     """
@@ -70,7 +70,7 @@ class Journal:
         return True
 
     def first(self, most: int) -> tuple[Sequence[Entry], Sequence[Settlement]]:
-        """So many rows at most: beginnings, and ends only where no beginning is left."""
+        """The first rows, at most so many: beginnings, and ends only where no beginning is left."""
         return (self.begun[:most], ()) if self.begun else ((), self.ended[:most])
 
     def drop(self, begun: int, ended: int) -> None:

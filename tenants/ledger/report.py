@@ -103,7 +103,7 @@ def check_team(database: Database, team: str) -> None:
 
 
 def parse_groupings(words: Sequence[str]) -> tuple[Grouping, ...]:
-    """From what a user wrote: words, with commas or one each. Raises BadRequest."""
+    """Parse a user's groupings: words, with commas or one each. Raises BadRequest."""
     names = [word.strip() for text in words for word in text.split(",") if word.strip()]
     try:
         return tuple(dict.fromkeys(Grouping(word) for word in names))

@@ -59,13 +59,13 @@ class Entry:
 
     @property
     def hour(self) -> int:
-        """When the hour began in which it did."""
+        """The start of the hour in which it began."""
         return int(self.at) // HOUR * HOUR
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How it ended."""
+    """The end of a request."""
 
     entry: Entry
     end: str
@@ -105,7 +105,7 @@ class Rider(Protocol):
         ...
 
     def write(self, connection: "sa.Connection") -> None:
-        """Only if the row was still open. May be called again after a transaction that was rolled back."""
+        """Write, only if the row was still open. May be called again after a transaction that was rolled back."""
         ...
 
     def end(self) -> None:

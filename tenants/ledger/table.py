@@ -89,7 +89,7 @@ class LedgerTable:
         again: bool = False,
         riders: Mapping[str, Rider] = _NO_RIDERS,
     ) -> None:
-        """What began, then what ended, of which everything began before or with it. Raises Unavailable.
+        """Write beginnings, then ends, whose beginnings came before or with them. Raises Unavailable.
 
         riders: by the uid of their rows.
 
@@ -141,7 +141,7 @@ class LedgerTable:
     def _write_late(
         self, connection: sa.Connection, ended: Mapping[str, Settlement], states: Mapping[str, _RowState]
     ) -> None:
-        """What was charged as the most that it could have cost is charged as what it was."""
+        """Correct a charge at the most that a request could cost to its true cost."""
         late = [(one, states[uid]) for uid, one in ended.items() if uid in states and not states[uid].is_open]
         self._end_late.run(connection, [(*_ended(one), "settled") for one, _ in late])
         self._sum(connection, ((one.entry, (0, -1, *_counts(one), -row.reserved_micro, 0, 0)) for one, row in late))
@@ -164,7 +164,7 @@ class LedgerTable:
             return self._interrupt(connection, sa.true() if alone else LEDGER.c.server == self._server)
 
     def interrupt_server(self, server: str) -> int:
-        """As `interrupt`, for another server, which is gone. Its own ends count once they come."""
+        """Like `interrupt`, for another server, which is gone. Its own ends count once they come."""
         with self._database.write() as connection:
             return self._interrupt(connection, LEDGER.c.server == server)
 

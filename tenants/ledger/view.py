@@ -72,7 +72,7 @@ class UsageReport:
         self.threads = Threads("ledger")
 
     def database(self) -> "Database":
-        """Where the sums are. Raises NotFound (no_ledger)."""
+        """The database of the sums. Raises NotFound (no_ledger)."""
         if self._ledger.database is None:
             raise NotFound(
                 "This server counts no usage now: its tables are being made, or could not be made. Its log says why.",
@@ -139,7 +139,7 @@ class UsageReport:
         return await self.threads.run(compared, database, prices, first, last, team)
 
     async def of_request(self, team: str | None, request: str) -> "list[LedgerRow]":
-        """Its rows, newest first; none where no ledger is kept. team: None for all. Raises Unavailable."""
+        """A request's rows, newest first; none where no ledger is kept. team: None for all. Raises Unavailable."""
         if self._ledger.database is None:
             return []
         from tenants.ledger.lookup import rows_of
@@ -148,7 +148,7 @@ class UsageReport:
         return await self.threads.run(rows_of, self._ledger.database, request, team)
 
     async def _prices(self) -> "list[ProviderPrice]":
-        """In a thread: a large table takes seconds."""
+        """Read prices in a thread: a large table takes seconds."""
         if self._table is None:
             return []
         from tenants.costs.compare import read

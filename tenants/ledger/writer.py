@@ -69,7 +69,7 @@ class _Work:
 
 
 class LedgerWriter:
-    """For one event loop; all but `close` is called on it.
+    """Writes the ledger for one event loop; all but `close` is called on it.
 
     Args:
         journal: closed with it; None: requests are refused.
@@ -104,7 +104,7 @@ class LedgerWriter:
 
     @property
     def backlog(self) -> int:
-        """What has come and is not in a transaction yet."""
+        """Items that are not in a transaction yet."""
         return self._queue.qsize()
 
     @property
@@ -120,7 +120,7 @@ class LedgerWriter:
         return done
 
     def note(self, entry: Entry) -> None:
-        """As `begin`, for a request that does not wait: it is committed soon."""
+        """Like `begin`, for a request that does not wait: it is committed soon."""
         self._queue.put((entry, None))
 
     def end(self, settled: Settlement, rider: Rider | None = None, *, soon: bool = False) -> None:
@@ -280,7 +280,7 @@ class LedgerWriter:
             rider.end()
 
     def _next(self, pending: list[Settlement]) -> _Work:
-        """What is left from before, and what has come; waits for something where there is neither."""
+        """Collect leftover and new items; waits for one where there is neither."""
         work = _Work(ended=list(pending))
         timeout = self._pause()
         while len(work.begun) + len(work.ended) < len(pending) + MAX_BATCH:
@@ -314,7 +314,7 @@ class LedgerWriter:
         return work
 
     def _pause(self) -> float | None:
-        """How long to wait for rows before the journal is tried."""
+        """Seconds to wait for rows before the journal is tried."""
         if not self._journal:
             return RETRY_SECONDS if self._deferred else None
         has_parts = len(self._journal) > MAX_BATCH and time.monotonic() >= self._retry_at

@@ -52,14 +52,14 @@ def history_of(
 
 
 def used_of(row: "sa.Row[tuple[object, ...]]") -> Amounts:
-    """What a row of the ledger counts."""
+    """The usage that a row of the ledger counts."""
     if row.state == "interrupted":
         return Amounts(row.reserved_tokens, row.reserved_audio_ms, row.reserved_micro)
     return Amounts(row.prompt_tokens + row.completion_tokens, row.audio_ms, row.cost_micro)
 
 
 def of_model(column: sa.ColumnElement[str], model: str) -> sa.ColumnElement[bool]:
-    """As `Limit.counts`. SQLite's LIKE would take 'M@1' for one of 'm'."""
+    """Select rows as `Limit.counts` does. SQLite's LIKE would take 'M@1' for one of 'm'."""
     return (column == model) | (sa.func.substr(column, 1, len(model) + 1) == f"{model}@")
 
 
@@ -71,7 +71,7 @@ def spent_of(
     now: float,
     until: float | None = None,
 ) -> int:
-    """In the period around `now`, or of it by what began before `until`. line: keys that a key's limit is for.
+    """Money spent in the period around `now`, or in the part before `until`. line: keys that a key's limit is for.
 
     Sums of whole hours, and rows where they begin or end within one: zones are not all whole hours apart.
     """

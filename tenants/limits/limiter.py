@@ -22,7 +22,7 @@ OnLimit = Callable[[Limit, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """What a request uses, or may use at most. money: millionths of the currency."""
+    """The amounts that a request uses, or may use at most. money: millionths of the currency."""
 
     tokens: int = 0
     audio_ms: int = 0
@@ -44,7 +44,7 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class PastRequest:
-    """What the ledger tells of a time that is over: a request that ended `age` seconds ago or before."""
+    """A past request in the ledger, which ended `age` seconds ago or before."""
 
     team: str
     key: str
@@ -103,7 +103,7 @@ class Admission:
         return other
 
     def share(self, other: "Admission") -> None:
-        """What is of the request, with another attempt at it."""
+        """Share the request's own counts with another attempt at it."""
         self.counted, self.warnings, self.reported = other.counted, other.warnings, other.reported
 
     def hold(self, one: _LimitMeter, hold: Hold) -> None:
@@ -239,7 +239,7 @@ class Limiter:
         return levels
 
     def spendable(self, caller: Caller, model: str) -> int | None:
-        """What the budgets of this caller have left, in millionths of the currency; None: it has no budget."""
+        """The rest of this caller's budgets, in millionths of the currency; None: it has none."""
         now = self._clock()
         spends = (o for o in self._of(caller.team, caller.metered, model) if o.limit.kind.is_spend)
         return min((o.meter.level(now).remaining for o in spends if o.limit.mode is Mode.ENFORCE), default=None)
@@ -247,7 +247,7 @@ class Limiter:
     def _meters_of(
         self, caller: Caller, model: str, counted: Sequence[tuple[_LimitMeter, Hold]], spends_only: bool
     ) -> list[_LimitMeter]:
-        """Those of an attempt. counted: what earlier ones hold for the whole request."""
+        """The meters of an attempt. counted: reservations of earlier attempts for the whole request."""
         held_ids = {id(one) for one, _ in counted}
         meters = [one for one in self._of(caller.team, caller.metered, model) if id(one) not in held_ids]
         return [one for one in meters if one.limit.kind.is_spend] if spends_only else meters
@@ -270,13 +270,13 @@ class Limiter:
 
     # --- which limits there are -------------------------------------------------------------------------------------
     def new(self, limits: Iterable[Limit], zones: Mapping[str, ZoneInfo]) -> list[Limit]:
-        """Those whose meters `replace` would begin: that were not there before, or counted something else."""
+        """The limits whose meters `replace` would begin: new ones, or those that counted something else."""
         before = {one.limit.id: one for many in self._metered.values() for one in many}
         return [limit for limit in limits if _goes_on(before.get(limit.id), limit, zones) is None]
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Until `replace`, which is to come within, keep what ends: the ledger may not tell of it yet."""
+        """Collect ends until `replace`, which must come within: the ledger may not have them yet."""
         self._ended = []
         try:
             yield

@@ -19,7 +19,7 @@ _PERIODS = 4
 
 @dataclass(frozen=True, slots=True)
 class LimitLevel:
-    """For headers. seconds: until all of it is there again."""
+    """A limit's level for headers. seconds: until all of it is there again."""
 
     limit: int
     remaining: int
@@ -28,7 +28,7 @@ class LimitLevel:
 
 @dataclass(slots=True)
 class Hold:
-    """What a request has reserved. mark: the meter's own; is_over: settled, where the meter wants to know."""
+    """A request's reservation. mark: the meter's own; is_over: settled, for meters that need it."""
 
     amount: int
     mark: int
@@ -219,7 +219,7 @@ class Budget:
         return Hold(amount, self.begin)
 
     def settle(self, hold: Hold, used: int, now: int) -> None:
-        """What began in the period before is charged there: the ledger counts it where it began."""
+        """Charge a request to the period in which it began, as the ledger does."""
         if hold.mark in self._spent_in:
             self._spent_in[hold.mark] += used - hold.amount
 

@@ -16,7 +16,7 @@ MAX_AMOUNT = 10**15
 
 
 class Kind(StrEnum):
-    """What is limited."""
+    """A limited quantity."""
 
     REQUESTS = "requests_per_minute"
     TOKENS = "tokens_per_minute"
@@ -49,12 +49,12 @@ class Kind(StrEnum):
 
     @property
     def unit(self) -> int:
-        """What one of it, as users write it, is in whole numbers as they are kept."""
+        """One user-facing unit in the stored whole numbers."""
         return MICRO if self.is_spend else 1000 if self is Kind.AUDIO else 1
 
 
 class Mode(StrEnum):
-    """What happens to a request for which there is no room."""
+    """The effect of a limit on requests for which it has no room."""
 
     ENFORCE = "enforce"
     """It is refused."""
@@ -94,7 +94,7 @@ class Limit:
 
     @property
     def display_amount(self) -> float:
-        """As users write it."""
+        """The amount as users write it."""
         return self.amount if self.kind.unit == 1 else self.amount / self.kind.unit
 
     def display(self, value: int) -> str:

@@ -31,7 +31,7 @@ class Outcome:
 
 
 def simulate(database: Database, limit: Limit, zone: ZoneInfo, begin: float, end: float) -> Outcome:
-    """In the order in which they came; each held what it had reserved until it ended. Raises Unavailable, BadRequest.
+    """Replay requests in their order; each held its reservation until it ended. Raises Unavailable, BadRequest.
 
     A request is one, however often it was tried. Of a budget, what its period had spent before `begin` is spent.
     """

@@ -89,7 +89,7 @@ class StorageLimiter:
             )
 
     def _use(self, limit: Limit, key: AdapterKey, stored: Iterable[Adapter], digest: str, size: int) -> tuple[int, int]:
-        """What the team has of a limit's kind, and what this content adds. Equal content counts once."""
+        """The team's usage of a limit's kind, and the part that this content adds. Equal content counts once."""
         own = [one for one in stored if one.key.team == key.team and limit.counts(one.key.base)]
         if limit.kind is Kind.ADAPTERS:
             return len(own), int(all(one.key != key for one in own))

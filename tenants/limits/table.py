@@ -55,7 +55,7 @@ class LimitTable:
             _check(connection, owner, subject)
 
     def set(self, limit: Limit) -> Limit:
-        """In the place of the one of the same owner, kind and model, enforced or shadow; or of the one that warns.
+        """Replace the limit of the same owner, kind and model, enforced or shadow; or the one that warns.
 
         Raises NotFound for a team or key that is not there.
         """

@@ -25,7 +25,7 @@ _COOKIE = re.compile(r"([a-z]{0,32})-(\d{1,12})-([0-9a-f]{32})")
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """Where the browser goes, and the cookie that it takes along."""
+    """The redirect to the provider, with the cookie for the browser."""
 
     url: str
     cookie: str

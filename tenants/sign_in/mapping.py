@@ -52,7 +52,7 @@ def value_of(claims: Mapping[str, object], claim: str) -> object:
 
 
 def id_of(issuer: str, subject: str) -> str:
-    """What stands for the person where a key's id stands for a program: '@' and 7 letters or digits.
+    """A person's id, in place of a key's id: '@' and 7 letters or digits.
 
     A provider's subject is unique within its issuer. Key ids have no '@'.
     """

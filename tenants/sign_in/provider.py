@@ -62,7 +62,7 @@ class OidcProvider:
         self._steps = 0
 
     async def authorization_url(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
-        """Where the browser goes to sign in."""
+        """The provider's sign-in page."""
         async with self._step(redirect_uri) as client:
             endpoints = await self._discover(client)
             url, _ = client.create_authorization_url(
@@ -71,7 +71,7 @@ class OidcProvider:
             return str(url)
 
     async def claims(self, code: str, redirect_uri: str, nonce: str, verifier: str) -> Mapping[str, object]:
-        """What the provider says of the person for whom it gave this code, checked.
+        """The provider's checked claims about the person who got this code.
 
         Groups that are not in the ID token come from the userinfo endpoint.
         """
@@ -89,7 +89,7 @@ class OidcProvider:
             return claims
 
     async def access_claims(self, token: str, audience: str, now: float) -> Mapping[str, object]:
-        """What an access token for this audience says, checked. now: seconds since the epoch."""
+        """The checked claims of an access token for this audience. now: seconds since the epoch."""
         needed = jwt.JWTClaimsRegistry(
             now=int(now),
             leeway=LEEWAY,
@@ -115,7 +115,7 @@ class OidcProvider:
         return decoded.claims
 
     async def sign_out_url(self, back_to: str) -> str | None:
-        """Where the browser ends its session with the provider; None: nowhere."""
+        """The page that ends the browser's session with the provider; None: there is none."""
         if not self._settings.ends_session:
             return None
         async with self._step(back_to) as client:

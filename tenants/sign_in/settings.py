@@ -32,7 +32,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class GroupRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What people of one group may do."""
+    """The rights of one group's people."""
 
     group: str
     team: str
@@ -128,7 +128,7 @@ def _faults(settings: OidcSettings) -> list[str]:
 
 
 def is_safe(url: str) -> bool:
-    """Is this an https URL, or an http one of this machine?"""
+    """Whether this is an https URL, or an http one of this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname

@@ -118,7 +118,7 @@ async def unlimit(visit: Visit, body: Mapping[str, object]) -> Context:
 
 
 async def simulate(visit: Visit, body: Mapping[str, object]) -> Context:
-    """What a limit would have refused of the last days' requests. It is not set."""
+    """Show which of the last days' requests a limit would have refused. Sets nothing."""
     requested, days = _limit(body), _whole(body, "days", 90, 7)
     outcome = await _database(visit, lambda database: _simulated(database, requested, days))
     words = {"words": requested.words, "amount": requested.display_amount, "days": days}

@@ -89,7 +89,7 @@ def added(rows: list[UsedView]) -> UsedView:
 
 
 def _csv(report: UsageReportView, field: str) -> str:
-    """What the link downloads."""
+    """The file behind the download link."""
     out = io.StringIO()
     names = (
         [field, *(name for name in report.data[0].__struct_fields__ if name not in FIELDS.values())]

@@ -616,7 +616,7 @@ def _number(branch: Parts, kind: str) -> Json | None:
 
 
 def _factor(branch: Parts, kind: str) -> tuple[int, Path]:
-    """What whole numbers must be a multiple of, and the keyword that says so; 0: nothing."""
+    """The number that whole numbers must be a multiple of, with its keyword; 0: none."""
     factor = 0
     where: Path = ()
     for part in branch:
@@ -648,7 +648,7 @@ def _names(part: Part, name: str) -> bool:
 
 
 def _of_name(part: Part, name: str) -> Part | None:
-    """What a part says about the value of a property."""
+    """A part's rule for the value of a property."""
     if _names(part, name):
         return part.inside("properties", name)
     return part.inside("additionalProperties") if part.has("additionalProperties") else None

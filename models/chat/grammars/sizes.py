@@ -72,7 +72,7 @@ def _repetitions(text: str) -> int:
 
 
 def _deepest(text: str) -> int:
-    """How deep the brackets of an EBNF nest; those in strings count as well, which no grammar in use comes near."""
+    """The depth of an EBNF's brackets, those in strings included, which no real grammar comes near."""
     depth = deepest = 0
     for letter in text:
         if letter == "(":

@@ -23,7 +23,7 @@ MODES = ("auto", "required")
 
 @dataclass(frozen=True, slots=True)
 class GivenTools:
-    """What the client sent, for an answer that repeats it."""
+    """The client's own tools, for an answer that repeats them."""
 
     tools: msgspec.Raw
     choice: msgspec.Raw

@@ -185,7 +185,7 @@ ANTHROPIC: Mapping[str, tuple[str, Json]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """How the client knows a function that stands for its tool."""
+    """The client's own name for a function that stands for its tool."""
 
     kind: str
     name: str

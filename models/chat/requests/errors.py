@@ -101,7 +101,7 @@ def _too_long(error: Mapping[str, Any], text: str, request: ChatRequest) -> dict
 
 
 def explain_failure(*, reached_engine: bool, constrained: bool) -> BadRequest | None:
-    """What a 5xx of a living engine means; None: a fault of the engine.
+    """Explain a 5xx of a living engine; None: a fault of the engine.
 
     Before anything reached the engine, vLLM's preprocessing stumbled over the body. Afterwards it is a grammar that no
     text satisfies, such as the schema {"$ref": "#"}: vLLM ends that request as an internal error.

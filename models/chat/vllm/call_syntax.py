@@ -27,7 +27,7 @@ _CLOSING = frozenset(_PAIRS.values())
 
 
 class CallSyntax(NamedTuple):
-    """How a block of calls looks.
+    """The marks of a block of calls.
 
     Attributes:
         begin: a regular expression of the block's beginning.
@@ -326,7 +326,7 @@ class CallScanner:
         return tuple(readings)
 
     def _ends(self, syntax: CallSyntax, begin: Match, rest: str) -> Iterator[int]:
-        """Where calls of a cut block end, the last first."""
+        """The ends of calls in a cut block, the last first."""
         if syntax.each:
             at = len(rest)
             while (at := rest.rfind(syntax.each, len(begin.group()), at)) >= 0:

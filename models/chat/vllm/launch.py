@@ -96,7 +96,7 @@ def _know_architecture(path: Path) -> None:
 
 
 def workers(arguments: Namespace) -> int:
-    """How many processes compute for one EngineCore."""
+    """The number of processes that compute for one EngineCore."""
     return int(arguments.tensor_parallel_size) * int(arguments.pipeline_parallel_size)
 
 

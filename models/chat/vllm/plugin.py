@@ -91,7 +91,7 @@ def register() -> None:
 
 
 class _Forks:
-    """What Python keeps to call `enter_worker` by, as long as it is referred to."""
+    """The object through which Python calls `enter_worker`; it must stay referenced."""
 
 
 _FORKS = _Forks()

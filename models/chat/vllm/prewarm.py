@@ -114,7 +114,7 @@ def environment() -> None:
 
 
 def _torch_build() -> dict[str, str | None]:
-    """What torch's own version.py says of its build, without an import of torch."""
+    """The build in torch's version.py, read without importing torch."""
     spec = find_spec("torch")
     assert spec is not None
     return runpy.run_path(str(Path(str(spec.origin)).with_name("version.py")))

@@ -153,7 +153,7 @@ def _answer(message: str, param: str | None) -> Response:
 
 
 def describe(errors: Sequence[Any], body: Any) -> tuple[str, str | None]:
-    """What is wrong, and the first field of it. A field of several types has an error for each; they are one fault."""
+    """Describe the fault and its first field. A field of several types has an error for each; they are one fault."""
     faults: dict[str, list[str]] = {}
     param: str | None = None
     for error in of_their_kind(errors):

@@ -31,7 +31,7 @@ class TokenBytes:
         self._added = frozenset(getattr(tokenizer, "added_tokens_decoder", ()))
 
     def __call__(self, token: int) -> bytes | None:
-        """None: its bytes are those of its text."""
+        """The token's bytes; None: they are those of its text."""
         piece = self._tokenizer.convert_ids_to_tokens(token)
         if not isinstance(piece, str):
             return None

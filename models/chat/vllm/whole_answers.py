@@ -30,7 +30,7 @@ class ToolCall(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a piece of an answer has become."""
+    """The result of parsing a piece of an answer."""
 
     reasoning: str = ""
     content: str = ""
@@ -128,7 +128,7 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 class CallMaker(Protocol):
-    """What makes calls of the text in an answer."""
+    """Makes calls from the text of an answer."""
 
     def read_block(self, text: str, request: Any) -> list[ToolCall | None]: ...
 

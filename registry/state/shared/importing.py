@@ -122,7 +122,7 @@ def _names(db: sa.Connection, tables: VersionTables) -> dict[tuple[str, ...], _N
 
 
 def _rows(db: sa.Connection, query: sa.Select[Any], table: sa.Table) -> Iterator[Row]:
-    """By the columns' keys: `owner` has other names in the database."""
+    """Rows by the columns' keys: `owner` has other names in the database."""
     keys = table.columns.keys()
     return (dict(zip(keys, row, strict=True)) for row in db.execute(query))
 

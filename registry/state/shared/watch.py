@@ -63,7 +63,7 @@ class SharedWatch:
                 self._closing.wait(RETRY_SECONDS)
 
     def _listen(self) -> None:
-        """Until this is closed. Raises what breaks the connection."""
+        """Listen until this is closed. Raises the error that breaks the connection."""
         database = self._tables.database
         with translate_errors(), database.engine.connect() as connection:
             listening = connection.execution_options(isolation_level="AUTOCOMMIT")

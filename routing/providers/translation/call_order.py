@@ -61,7 +61,7 @@ class OrderedCalls:
             self._current = None
 
     def rest(self) -> Iterator[ChatToolCall]:
-        """What is held yet when the answer ends."""
+        """The pieces still held when the answer ends."""
         while self._waiting:
             yield self._begun(next(iter(self._waiting.values())))
 

@@ -33,7 +33,7 @@ class ChatUsage(msgspec.Struct):
 
     @property
     def cached(self) -> int:
-        """As OpenAI tells it, or Kimi, or DeepSeek."""
+        """Cached tokens as OpenAI, Kimi or DeepSeek report them."""
         details = self.prompt_tokens_details or Details()
         return details.cached_tokens or self.cached_tokens or self.prompt_cache_hit_tokens or 0
 

@@ -146,7 +146,7 @@ def _tool_use(call: ChatToolCall) -> Json:
 
 
 def _arguments(call: ChatToolCall, *, is_cut: bool) -> Json | None:
-    """None: the answer's length ended within them."""
+    """A call's arguments; None: the answer's length ended within them."""
     try:
         return msgspec.json.decode(call.function.arguments_text or "{}", type=dict[str, Any])
     except NOT_JSON:

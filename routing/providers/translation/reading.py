@@ -73,7 +73,7 @@ def objects(value: object, param: str) -> list[tuple[str, Json]]:
 
 
 def present(values: Mapping[str, Any], *names: str) -> Json:
-    """Those of these fields that say something."""
+    """The given fields that have a value."""
     return {name: values[name] for name in names if values.get(name) is not None}
 
 

@@ -72,7 +72,7 @@ class _Item:
 
 
 def echoed(request: Mapping[str, Any]) -> Json:
-    """What an answer repeats of its request."""
+    """The request's fields that an answer repeats."""
     found = {name: default if request.get(name) is None else request[name] for name, default in DEFAULTS.items()}
     return {**found, "tools": [{"strict": None, "parameters": None, **tool} for tool in found["tools"]]}
 

@@ -25,7 +25,7 @@ SOCKET_PATH_LIMIT = 107
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is known of a server that uses, or used, the directory."""
+    """A server that uses, or used, the directory."""
 
     id: str
     pid: int
@@ -37,7 +37,7 @@ class Run:
 
 
 def was_served(data_dir: Path) -> bool:
-    """Has a server been started on it?"""
+    """Whether a server has been started on it."""
     return any((data_dir / name).is_file() for name in (STATE, SERVER_ID))
 
 

@@ -65,7 +65,7 @@ def needs(kind: Kind, port: int) -> Iterator[HostNeed]:
 
 
 def kind_of_host() -> Kind:
-    """By what the driver tells."""
+    """The kind of host, by its driver."""
     try:
         nvml.gpu("cuda:0")
     except nvml.NoGpu:

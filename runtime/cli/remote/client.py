@@ -153,7 +153,7 @@ def _host(url: str) -> str | None:
 
 
 def _cause(error: Exception) -> str:
-    """What the operating system said of a connection, such as 'Connection refused'."""
+    """The operating system's words about a connection, such as 'Connection refused'."""
     text = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
     return text or type(error).__name__
 

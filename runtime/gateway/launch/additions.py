@@ -38,7 +38,7 @@ REMOVAL_PENDING = "a model of this name is being removed: its last requests fini
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What adding would do. `text`: the proposed recipe, with its reasons."""
+    """The effects of an addition. `text`: the proposed recipe, with its reasons."""
 
     proposal: Proposal
     text: str
@@ -75,7 +75,7 @@ class Additions:
         self._threads = Threads("hub of models")
 
     async def preview(self, request: ModelRequest) -> Preview:
-        """What would be added, and whether it fits. Changes nothing.
+        """Preview an addition, and whether it fits. Changes nothing.
 
         Raises BadRequest, NotFound, Unavailable (of a hub), Unfit for what cannot be served here.
         """

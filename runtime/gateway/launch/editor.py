@@ -176,7 +176,7 @@ class Editor:
             )
 
     def _forget(self, model: str) -> None:
-        """What was chosen and measured for it."""
+        """Delete the model's choices and measurements."""
         models = self._state.models
         models.set_pin(model, None)
         models.forget(model)

@@ -192,7 +192,7 @@ def _nothing_more() -> None: ...
 
 
 async def wait_for_all(leaving: Collection[asyncio.Task[None]]) -> None:
-    """Who stops waiting for them stops none of them."""
+    """Wait for all of them. A waiter that leaves stops none of them."""
     if leaving:
         await asyncio.wait(leaving)
     for task in leaving:

@@ -43,7 +43,7 @@ _Key = tuple[str, str, str]
 
 
 class OnDemand:
-    """On the gateway's event loop."""
+    """Registers adapters on demand, on the gateway's event loop."""
 
     def __init__(self, names: Names, adapters: Adapters) -> None:
         self._names, self._adapters = names, adapters
@@ -51,7 +51,7 @@ class OnDemand:
         self._refused: TTLCache[_Key, RoundhouseError] = TTLCache(1024, FORGET)
 
     async def provide(self, model_ref: ModelRef, caller: Caller) -> ModelRef | None:
-        """What the reference means once its adapter is registered; None: it names no source that may be taken.
+        """Resolve a reference once its adapter is registered; None: it names no allowed source.
 
         Raises Forbidden without the scopes; QueueFull; Unavailable (source_not_downloaded) while it is downloaded; else
         as a registration does.

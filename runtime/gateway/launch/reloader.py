@@ -35,7 +35,7 @@ class RecipeReloader:
         self._following = asyncio.Lock()
 
     async def begin(self) -> None:
-        """At the start, once models and adapters are there: the routers of the files."""
+        """Load the routers of the files at the start, once models and adapters are there."""
         try:
             async with self._following:
                 await self._route((await self._read()).routers)
@@ -52,7 +52,7 @@ class RecipeReloader:
         return view
 
     async def _follow(self) -> tuple[ReloadedView, list[asyncio.Task[None]]]:
-        """Also the models that leave by it: nothing else waits for their last requests."""
+        """Follow the models that leave by a reload: nothing else waits for their last requests."""
         async with self._following:  # what was read first must not count last
             try:
                 given = await self._read()

@@ -23,7 +23,7 @@ class ChoiceView(msgspec.Struct, frozen=True):
 
 
 class ProposalView(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be added: the recipe with the reason of each value, and whether it fits this machine."""
+    """A proposed recipe with a reason for each value, and whether it fits this machine."""
 
     object: Literal["model.proposal"] = "model.proposal"
     id: str

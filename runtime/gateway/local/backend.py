@@ -62,7 +62,7 @@ def context_length(entry: ModelEntry) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What targets say of a model, computed once for a recipe and its files."""
+    """A model's facts for targets, computed once for a recipe and its files."""
 
     key: tuple[object, ...]
     abilities: frozenset[Ability]

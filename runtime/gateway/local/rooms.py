@@ -68,7 +68,7 @@ class LineRooms:
             self._lost_part(self._residency.entries[target.model])
 
     def room(self, name: str, caller: Caller) -> NamedRoom:
-        """As `Rooms`."""
+        """See `Rooms`."""
         try:
             resolved = self._names.find(name, caller)
             entry = self._residency.get(resolved.recipe.id)
@@ -97,7 +97,7 @@ class LineRooms:
         return NamedRoom(f"{provider.id}/", Traffic(most, most=most))
 
     def pin(self, names: Sequence[str], caller: Caller) -> dict[str, str]:
-        """What names mean now, spelled with their versions; without those that mean no model of this machine."""
+        """Spell out each name with its present version, without names of no model here."""
         pinned: dict[str, str] = {}
         for name in names:
             try:

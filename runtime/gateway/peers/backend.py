@@ -98,7 +98,7 @@ class PeerBackend:
 
     # --- states -----------------------------------------------------------------------------------------------------
     def load_progress(self, target: Target) -> LoadProgress | None:
-        """None: the node itself tells of a load."""
+        """Always None: the node itself tells of a load."""
         return None
 
     def context_length(self, target: Target) -> int | None:
@@ -182,7 +182,7 @@ class PeerBackend:
 
 
 def _prefix(request: Request, digest: str | None) -> int | None:
-    """Where the beginning of a prompt leads to; None: its engine caches none."""
+    """The ring position of a prompt's beginning; None: its engine caches none."""
     first = next(iter(request.calls), None)
     if not isinstance(first, ChatPayload):
         return None

@@ -134,7 +134,7 @@ class PeerClient:
         context: str,
         request_id: str,
     ) -> AsyncIterator[PeerAnswer]:
-        """As `send`, by any method, with a body that may still be on its way. Raises NodeFailed."""
+        """Like `send`, for any method, with a body that may still be on its way. Raises NodeFailed."""
         passed = _passed(headers, REQUEST_DROPPED)
         async with self._exchange(method, node, address, path, body, passed, context, request_id) as answer:
             yield answer
@@ -202,7 +202,7 @@ class PeerClient:
 
 
 def broken(node: str, error: Exception, *, again: bool) -> NodeFailed:
-    """What a failed connection means for the request on it, and the log."""
+    """The error for a request whose connection failed; logs it."""
     inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
     cause = cause_of(inner) if isinstance(inner, ssl.SSLError) else str(inner) or type(inner).__name__
     log.warning("a connection to a node broke", extra={"node": node, "cause": cause})

@@ -35,7 +35,7 @@ class HopRoute(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who sends a request, how urgently, and to exactly which weights."""
+    """A request's caller and urgency, and the exact weights for it."""
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:/-]{1,128}\Z")]
     """The request's id."""
@@ -115,7 +115,7 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode(hop: Hop) -> str:
-    """As a header's value."""
+    """The value of the header."""
     return base64.b64encode(_ENCODER.encode(hop)).decode()
 
 

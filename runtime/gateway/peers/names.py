@@ -37,7 +37,7 @@ class NodeModel(msgspec.Struct, frozen=True):
 
 
 class NodeNames(msgspec.Struct, frozen=True):
-    """What a node has. Sent when it changes."""
+    """A node's names. Sent when they change."""
 
     models: Annotated[tuple[NodeModel, ...], Meta(max_length=MAX_MODELS)]
     digests: Annotated[tuple[Digest, ...], Meta(max_length=MAX_FILES)]
@@ -144,7 +144,7 @@ def _rank(counts: Counter[tuple[str, int, str]], id_: str, one: PeerModel) -> tu
 
 
 def _models(node: str, given: Iterable[NodeModel]) -> Mapping[str, PeerModel]:
-    """Those that this version can read."""
+    """The models that this version can read."""
     models = {}
     for one in given:
         try:

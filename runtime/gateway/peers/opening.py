@@ -49,7 +49,7 @@ class FleetParts:
 
 @dataclass(frozen=True, slots=True)
 class FleetTables:
-    """What the servers of a fleet have in common."""
+    """The tables that the servers of a fleet share."""
 
     members: MemberTable
     names: SharedTables
@@ -57,7 +57,7 @@ class FleetTables:
 
 @dataclass(frozen=True, slots=True)
 class OwnParts:
-    """What a fleet has to know of this server."""
+    """The parts of this server that a fleet needs."""
 
     names: Names
     models: Models
@@ -70,7 +70,7 @@ class OwnParts:
 
 
 def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetParts:
-    """On the event loop."""
+    """Open this server's part in the fleet, on the event loop."""
     tls = FleetTls(settings.fleet_folder)
     client, reports, names = PeerClient(tls), ReportTable(), PeerNames(own.state)
     own_names = None if settings.front else own.names
@@ -129,13 +129,13 @@ def members_of(settings: Settings) -> MemberTable:
 
 
 def member_of(settings: Settings, tls: FleetTls) -> NewMember:
-    """What this server says of itself."""
+    """This server's description of itself."""
     address = None if settings.front else settings.fleet_address
     return new_member(tls.certificate.name, server_id(settings.data_dir), address)
 
 
 def _replicas(residency: ResidencyManager) -> NodeReplicas:
-    """What a node's plan can ask for; each call begins something and does not wait for it."""
+    """Actions that a node's plan can ask for. Each begins something and does not wait for it."""
     unloading = set[asyncio.Task[None]]()  # so that they are kept while they run
 
     def unload(model: str) -> None:

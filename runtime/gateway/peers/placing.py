@@ -35,7 +35,7 @@ Placeable = Mapping[str, Mapping[str, PeerModel]]
 
 
 class NodeReplicas:
-    """What a node can do with its own models; made of the server's use cases."""
+    """A node's actions on its own models, made from the server's use cases."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class NodeReplicas:
 
 
 class Placer:
-    """For one event loop; the database is asked in a thread.
+    """Plans for the fleet, on one event loop; the database is asked in a thread.
 
     Args:
         node: this server's name.
@@ -143,17 +143,17 @@ class Placer:
 
     # --- plan -------------------------------------------------------------------------------------------------------
     def plan(self, now: float) -> FleetPlan:
-        """What a plan would be now. Changes nothing."""
+        """Compute a plan for the present. Changes nothing."""
         before = self._before if self.is_leading else FleetPlan(self.row.replicas)
         table = self.table(now)
         return place(self.needs(), table, self.demand(table, now), now, before)
 
     def demand(self, table: ReportTable, now: float) -> Mapping[str, float]:
-        """By model, in replicas that would be busy all the time; without peaks where this server plans."""
+        """Demand by model, in replicas that would be busy all the time; without peaks where this server plans."""
         return self._mean.by_model if self.is_leading else demand_of(table, now)
 
     def needs(self) -> Sequence[ModelNeed]:
-        """What each model of the fleet needs."""
+        """The need of each model of the fleet."""
         placeable, by_hand = self.models(), {one.model: one for one in self.by_hand}
         needs: dict[str, ModelNeed] = {}
         for models in placeable.values():

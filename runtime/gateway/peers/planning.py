@@ -81,7 +81,7 @@ class FleetPlanning:
         return self.plan()
 
     def explain(self, name: str, caller: Caller) -> FleetChoiceView:
-        """Where a request for this name would go. Raises NotFound, Forbidden."""
+        """Explain which nodes a request for this name would get. Raises NotFound, Forbidden."""
         now = asyncio.get_running_loop().time()
         resolved, revision = self._resolve(name, caller)
         model, version = resolved.recipe.id, resolved.version
@@ -105,7 +105,7 @@ class FleetPlanning:
         )
 
     def signal(self) -> FleetSignalView:
-        """How many nodes the present work needs."""
+        """The number of nodes that the present work needs."""
         now = asyncio.get_running_loop().time()
         table = self._placer.table(now)
         demand, ready = self._placer.demand(table, now), _ready(table, now)
@@ -130,7 +130,7 @@ class FleetPlanning:
             raise NotFound(f"No node has a model {quoted(model)}. There are: {listed}.", code="model_not_found")
 
     def _resolve(self, name: str, caller: Caller) -> tuple[ResolvedName, str]:
-        """What a name means here, else on other nodes; and the model's revision."""
+        """Resolve a name here, else on other nodes; and the model's revision."""
         if self._own is not None and self._own.catalog.of(caller.team).is_here(name):
             resolved = self._own.find(name, caller)
         else:

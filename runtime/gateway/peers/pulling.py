@@ -81,7 +81,7 @@ class Puller(ABC):
         return self._retry_at.get(digest, 0.0) <= asyncio.get_running_loop().time()
 
     async def _pull(self, name: str, digest: str, nodes: Sequence[str], take: Take) -> bool:
-        """From one of the nodes, in any order. False: none of them sent it."""
+        """Pull files from one of the nodes, in any order. False: none of them sent it."""
         now = asyncio.get_running_loop().time()
         self._retry_at = {one: at for one, at in self._retry_at.items() if at > now}
         self._retry_at[digest] = now + RETRY_SECONDS

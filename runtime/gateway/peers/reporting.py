@@ -83,7 +83,7 @@ class Reporter:
             await asyncio.sleep(LOOK_SECONDS)
 
     def names(self) -> bytes:
-        """What it has, as a line of JSON. Figures of use are left to reports."""
+        """This node's names as a line of JSON. Figures of use are left to reports."""
         models = tuple(
             NodeModel(
                 entry.recipe.model_dump(mode="json", exclude_defaults=True),
@@ -96,7 +96,7 @@ class Reporter:
         return msgspec.json.encode(NodeNames(models, tuple(sorted(self._stored())[:MAX_FILES])))
 
     def models(self) -> dict[str, PeerModel]:
-        """Its models, as others see them."""
+        """This node's models, as others see them."""
         found = {}
         for view in self._models.views():
             entry = self._residency.get(view.id)
@@ -143,12 +143,12 @@ class Reporter:
         return list(found.items())
 
     def _named(self) -> tuple[object, ...]:
-        """What a change of makes other names. Cheap: objects that are replaced when they change."""
+        """Objects whose replacement means other names: cheap to compare."""
         entries = self._residency.entries.values()
         return self._stored(), tuple((one.recipe, one.revision, one.path, one.lead.state) for one in entries)
 
     def _state(self) -> tuple[object, ...]:
-        """What a change of is reported at once."""
+        """State whose change is reported at once."""
         entries = self._residency.entries.values()
         return self._is_draining(), tuple(one.state for entry in entries for one in entry.replicas)
 

@@ -195,7 +195,7 @@ class Fleet:
 
     @property
     def certificate_seconds(self) -> float:
-        """Until this server's certificate ends; 0: it has ended."""
+        """Seconds until this server's certificate ends; 0: it has ended."""
         return max(0.0, (self.tls.certificate.ends - datetime.datetime.now(datetime.UTC)).total_seconds())
 
     def count_dropped(self) -> None:
@@ -242,7 +242,7 @@ class Fleet:
         context: str,
         request_id: str,
     ) -> AbstractAsyncContextManager[PeerAnswer]:
-        """As `PeerClient.exchange`, with a node that `node_for` gave."""
+        """`PeerClient.exchange` with a node from `node_for`."""
         stored = self._reports.get(node)
         assert stored is not None, "it reports"
         return self._client.exchange(method, node, stored.report.address, path, body, headers, context, request_id)

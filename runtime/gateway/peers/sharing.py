@@ -55,7 +55,7 @@ class SharedNames:
             await asyncio.wait({self._following})
 
     def _announce(self) -> None:
-        """In the watch's thread."""
+        """Announce changes, in the watch's thread."""
         self._loop.call_soon_threadsafe(self._changed)
 
     def _wake(self) -> None:

@@ -103,7 +103,7 @@ class ProviderIndex:
             )
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:
-        """As `Gateway.resolve`; None: no provider's. BadRequest for task or adapter."""
+        """Like `Gateway.resolve`; None: no provider's. BadRequest for task or adapter."""
         name = model_ref.name
         if isinstance(name, str) and name not in self._names.provider_names:
             name = name.removesuffix(LATEST)
@@ -130,6 +130,6 @@ class ProviderIndex:
         )  # fmt: skip
 
     def entry_of(self, target: Target) -> ProvidedModel | None:
-        """Where a target is; None: its provider has left meanwhile."""
+        """A target's provider entry; None: its provider has left meanwhile."""
         entry = self._entries.get(target.model)
         return entry if entry is not None and entry.upstream.provider.id == target.provider else None

@@ -79,7 +79,7 @@ class _ModelList(msgspec.Struct):
 
 
 class Providers:
-    """For HTTP and the command line."""
+    """Use cases of providers, for HTTP and the command line."""
 
     def __init__(self, index: ProviderIndex, metrics: Metrics) -> None:
         self._index, self._metrics = index, metrics
@@ -88,7 +88,7 @@ class Providers:
         return [card(entry) for entry in self._index.entries(caller)]
 
     def card(self, name: str, caller: Caller) -> ProviderCardView | None:
-        """None: it is no provider's. Raises Forbidden, NotFound."""
+        """A provider model's card; None: it is no provider's. Raises Forbidden, NotFound."""
         entry = self._index.find(name, caller)
         return None if entry is None else card(entry)
 

@@ -39,7 +39,7 @@ PROBE_ENDPOINT = "/v1/embeddings"
 
 
 class TargetSource(Protocol):
-    """What a decision needs of the gateway."""
+    """The gateway's parts that a decision needs."""
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target: ...
     def state_of(self, target: Target) -> TargetState: ...
@@ -114,7 +114,7 @@ class Conversations:
 
 
 class Targets:
-    """What decisions compare a router's targets by, at this moment."""
+    """A router's targets as decisions compare them, at this moment."""
 
     def __init__(self, source: TargetSource, budgets: Budgets) -> None:
         self._source, self._budgets = source, budgets
@@ -145,7 +145,7 @@ class Targets:
         )
 
     def _is_of_another_team(self, model_ref: ModelRef, caller: Caller) -> bool:
-        """It exists, and not for this caller's team."""
+        """Whether it exists, and not for this caller's team."""
         if caller.team == DEFAULT_TEAM:
             return False
         with suppress(RoundhouseError):

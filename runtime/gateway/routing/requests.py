@@ -21,7 +21,7 @@ class RouteInput:
 
 
 def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: RouterSpec) -> RouteInput:
-    """Only headers that the router names are looked at."""
+    """Read the headers that the router names, and no others."""
     named_headers = {name for rule in router.rules for name in rule.when.headers} | {router.conversation.header}
     headers = {
         name: value.decode("latin-1")

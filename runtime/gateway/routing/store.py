@@ -55,7 +55,7 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RouterAddition:
-    """What adding has given."""
+    """The result of adding a router."""
 
     router: RouterView
     is_new: bool
@@ -142,7 +142,7 @@ class RouterStore:
         return self._view(record, record.current)
 
     async def version(self, name: str) -> RouterView:
-        """As `name@v2` or `name@alias` has it; `name`: as it counts. Raises NotFound."""
+        """The version of `name@v2` or `name@alias`; `name`: the current one. Raises NotFound."""
         record, version = self._version(name)
         await self._read(version)
         return self._view(record, version)
@@ -240,7 +240,7 @@ class RouterStore:
             return await self._add(content.with_model(kind, data), f"fitted {kind}")
 
     async def add(self, content: RouterContent, source: str, alias: str | None = None) -> RouterAddition:
-        """As it is, whatever was there before."""
+        """Store a version unchanged, whatever was there before."""
         async with self._changing:
             return await self._add(content, source, alias)
 
@@ -277,7 +277,7 @@ class RouterStore:
             )
 
     async def remove(self, name: str, *, force: bool = False) -> None:
-        """Also one whose files cannot be read."""
+        """Remove a router, also one whose files cannot be read."""
         async with self._changing:
             await asyncio.to_thread(self._state.routers.delete, self._record(name).key, force=force)
             self._refresh()

@@ -148,7 +148,7 @@ class RequestMetrics:
 
 
 def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:
-    """Where to look a request up: its id, and its trace if that was sampled."""
+    """A request's id, and its trace if that was sampled."""
     left, trace = EXEMPLAR, record.trace
     parent = trace.headers.get("traceparent", "") if trace else ""
     labels = {"request_id": record.context.id}
@@ -187,7 +187,7 @@ class TeamMetrics:
         self.attempt(record)
 
     def attempt(self, record: RequestRecord) -> None:
-        """What it used and costs; as a request it is counted at its end."""
+        """Count an attempt's usage and cost; the request itself counts at its end."""
         metrics, context = self._metrics, record.context
         team, class_ = self._teams.of(context.caller.team), context.service_class.label
         for kind, count in record.tokens().items():
@@ -197,7 +197,7 @@ class TeamMetrics:
 
 
 def _status(record: RequestRecord) -> str:
-    """Its outcome without error codes: there are too many for each team."""
+    """The outcome without error codes: there are too many for each team."""
     word = outcome(record)
     return word if word in ("ok", "cancelled") or word.isdecimal() else record.end.value
 

@@ -32,7 +32,7 @@ class ResidencyRecord:
         self._writer = ThreadPoolExecutor(1, "figures")
 
     def close(self) -> None:
-        """What was measured is kept now. Blocks."""
+        """Store the measurements now. Blocks."""
         self._writer.shutdown()
 
     def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None:

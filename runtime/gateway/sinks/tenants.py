@@ -202,7 +202,7 @@ class LimitSink:
         return self._limiter.has_room(caller, target.model, amounts(demand, target.price or FREE))
 
     def levels(self, request: Request) -> dict[Kind, LimitLevel]:
-        """What is left of the caller's limits, for the answer's head."""
+        """The rest of the caller's limits, for the answer's head."""
         if self._limiter.is_empty or request.target is None:
             return {}
         return self._limiter.levels(request.context.caller, request.target.model)

@@ -29,7 +29,7 @@ NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.tra
 
 
 class Tracing(Sink, Protocol):
-    """Where spans go."""
+    """The destination of spans."""
 
     def begin(self, context: RequestContext, endpoint: str) -> Trace:
         """The request's position in the trace of its `traceparent`, or in a new one."""
@@ -49,7 +49,7 @@ def is_enabled(variables: Mapping[str, str]) -> bool:
 
 
 def start(variables: Mapping[str, str] = os.environ) -> Tracing | None:
-    """None: there are no traces, and nothing of OpenTelemetry is imported."""
+    """Start traces; None: there are none, and nothing of OpenTelemetry is imported."""
     if not is_enabled(variables):
         return None
     protocol = next((variables[name] for name in PROTOCOLS if variables.get(name)), HTTP)

@@ -196,7 +196,7 @@ class Spans:
 
 
 def attributes_of(record: RequestRecord) -> Attributes:
-    """What a request was, never what it said."""
+    """A request's attributes, never its texts."""
     context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
     attributes: dict[str, str | int | float | None] = {
         METHOD: "POST",

@@ -86,7 +86,7 @@ class FleetPlacementView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetPlanView(msgspec.Struct, frozen=True, kw_only=True):
-    """Which node is to hold which model."""
+    """The planned nodes of each model."""
 
     object: Literal["fleet.plan"] = "fleet.plan"
     epoch: Annotated[int, Meta(ge=0, description="Of the newest list; 0: nothing has been placed yet.")]
@@ -104,7 +104,7 @@ class FleetCandidateView(msgspec.Struct, frozen=True):
 
 
 class FleetChoiceView(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a request for a name would go now."""
+    """The nodes that a request for a name would get now."""
 
     object: Literal["fleet.choice"] = "fleet.choice"
     model: str
@@ -125,7 +125,7 @@ class FleetModelSignalView(msgspec.Struct, frozen=True):
 
 
 class FleetSignalView(msgspec.Struct, frozen=True, kw_only=True):
-    """How many nodes the present work needs, for what starts and ends nodes."""
+    """The number of nodes that the present work needs, for autoscalers of nodes."""
 
     object: Literal["fleet.signal"] = "fleet.signal"
     nodes: Annotated[int, Meta(ge=0, description="That report and are not drained.")]

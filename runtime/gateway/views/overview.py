@@ -147,7 +147,7 @@ class Overview:
         )  # fmt: skip
 
     def _host(self) -> HostView | None:
-        """On a CPU there is no host memory besides the device's."""
+        """Host memory. On a CPU there is none besides the device's."""
         device = self._device
         if device.kind == "cpu":
             return None

@@ -128,7 +128,7 @@ XINFERENCE: Mapping[Task, tuple[str, tuple[str, ...]]] = {
 
 
 def _foreign_fields(entry: ModelEntry, name: str) -> dict[str, Any]:
-    """What clients of other servers read of a model, or of an adapter on it."""
+    """Fields of a model or adapter that clients of other servers read."""
     kind, can = XINFERENCE[entry.recipe.task]
     more = sorted("reasoning" if one is Ability.THINKING else one for one in abilities_of(entry.recipe, entry.path))
     return {
@@ -289,7 +289,7 @@ class VersionView(msgspec.Struct, frozen=True):
 
 
 class ProbeView(msgspec.Struct, frozen=True):
-    """What the version's probe gave after the last commit to the engine that runs now."""
+    """The result of the version's probe after the last commit to the running engine."""
 
     prompt: str
     expected: str

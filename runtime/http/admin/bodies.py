@@ -35,7 +35,7 @@ SourceText = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 def _source_kind(value: object) -> str | None:
-    """Which kind of source was meant, by its type or by the key that only it has."""
+    """The kind of source, by its type or by the key that only it has."""
     if isinstance(value, str):
         return "text"
     if type(value) in _KEYS:

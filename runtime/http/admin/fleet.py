@@ -38,7 +38,7 @@ def _planning(gateway: Gateway) -> "FleetPlanning":
 
 
 class PlacementBody(BaseModel):
-    """Where a model is to be."""
+    """The placement of a model by hand."""
 
     model_config = ConfigDict(extra="forbid")
     replicas: int | None = Field(default=None, ge=0, le=10_000, strict=True, description="null: one on each of `on`")

@@ -87,7 +87,7 @@ async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include
 
 @route("GET", "/v1/status", scope=Scope.MODELS, answer=StatusView, errors=())
 async def status(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """What is resident where, with bytes and last use.
+    """Show which models are resident where, with bytes and last use.
 
     Names of other teams' adapters are shown to keys with the scope 'admin' only.
     """
@@ -97,7 +97,7 @@ async def status(gateway: CurrentGateway, context: CurrentContext) -> Response:
 
 @route("GET", "/v1/signal", scope=Scope.MODELS, answer=SignalListView, errors=MANAGEMENT)
 async def signal(gateway: CurrentGateway, model: Annotated[str | None, Query()] = None) -> Response:
-    """How many replicas each model needs, for autoscalers.
+    """Show how many replicas each model needs, for autoscalers.
 
     With the work that waits and arrives, predicted waits against their goals, and how long a load takes. `model`: of
     this one alone.

@@ -177,7 +177,7 @@ def _as_list(value: object) -> list[object]:
 
 
 def _text(value: object) -> str:
-    """As a form has it."""
+    """The text of a form field."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

@@ -89,7 +89,7 @@ V = TypeVar("V", bound=str)
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionOptions:
-    """What the client asked for, checked."""
+    """The client's options, checked."""
 
     task: Task
     format: Format

@@ -63,7 +63,7 @@ Metadata = Annotated[
 
 
 class OutputLife(BaseModel):
-    """How long answers are stored, from the end of the batch on."""
+    """The life of stored answers, from the end of the batch on."""
 
     model_config = ConfigDict(extra="forbid")
     anchor: Literal["created_at"] = Field(description="creation of the output file")

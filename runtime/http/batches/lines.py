@@ -77,7 +77,7 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
 
 
 def callback_deliverer(gateway: Gateway, worker: BatchWorker) -> CallbackDeliverer:
-    """What delivers the callbacks of a gateway's batches, not yet started."""
+    """Make the deliverer for the callbacks of a gateway's batches, not yet started."""
     callbacks = gateway.services.batches.callbacks
     deliverer = CallbackDeliverer(
         gateway.services.batches.store, CallbackSender(callbacks.addresses), lambda: worker.epoch

@@ -110,7 +110,7 @@ def batch_view(batch: BatchRecord) -> dict[str, Any]:
 
 
 def details(batch: BatchRecord) -> dict[str, Any]:
-    """What OpenAI's object has no field for."""
+    """Fields that OpenAI's object does not have."""
     found: dict[str, Any] = {"priority": ("low", "normal", "high")[batch.priority]}
     if not batch.state.is_final:
         found |= {"forecast": _forecast(batch), "late": batch.is_late}

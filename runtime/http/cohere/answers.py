@@ -127,7 +127,7 @@ class CohereWriter:
         return {"type": "message-start", "id": self.id, "delta": {"message": {"role": "assistant"}}}
 
     def events(self, data: bytes) -> Iterator[Json]:
-        """What an event of the engine's stream says."""
+        """Translate an event of the engine's stream into Cohere's events."""
         found = read(data)
         choice = found.choices[0] if found.choices else EngineChoice()
         self._note(found, choice)

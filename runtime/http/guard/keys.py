@@ -112,7 +112,7 @@ def current_caller(scope: Scope) -> Caller:
 
 
 def _caller(scope: Scope) -> Caller:
-    """By the request's key or token, or by the browser's session with the console. Raises Unauthorized, Unavailable."""
+    """The caller, by key, token or the browser's session. Raises Unauthorized, Unavailable."""
     services = gateway_of(scope).services
     if keys := presented_keys(scope["headers"]):
         sign_in = services.console.sign_in

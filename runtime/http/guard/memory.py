@@ -43,7 +43,7 @@ Owner = tuple[Group, str]
 
 
 def owners_of(caller: Caller, address: str) -> tuple[Owner, ...]:
-    """Who a body counts for. A server that needs no keys has one team, `default`."""
+    """The owners that a body counts for. A server that needs no keys has one team, `default`."""
     found: list[Owner] = [(Group.ALL, ""), (Group.ADDRESS, address)]
     if caller is ANONYMOUS:
         return (*found, (Group.NO_KEY, ""))
@@ -137,7 +137,7 @@ class BodyMemory:
         return victims
 
     def remove(self, body: Body) -> None:
-        """It holds nothing any longer; nothing happens if it did not."""
+        """Forget a body; nothing happens if it is unknown."""
         if body not in self._bodies:
             return
         self._bodies.remove(body)

@@ -44,7 +44,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class OriginPolicy:
-    """Who is let in.
+    """Rules for hosts, origins and content types.
 
     Attributes:
         hosts: names and addresses that the Host header may have, in lower case; `*`: every one.
@@ -58,14 +58,14 @@ class OriginPolicy:
 
     @classmethod
     def of(cls, listening: str, hosts: Collection[str], origins: Collection[str]) -> Self:
-        """For a server that listens on an address, with what its settings add."""
+        """The policy for a listening address, with the settings' additions."""
         everywhere = listening in ("0.0.0.0", "::")
         own = {"localhost", listening, *([socket.gethostname()] if everywhere else [])}
         names = {_host_name(host) or host for host in (*own, *hosts)}
         return cls(frozenset(names), everywhere, frozenset(o.rstrip("/").lower() for o in origins))
 
     def host(self, value: str) -> bool:
-        """Is it one of ours, with or without a port?"""
+        """Whether it is one of ours, with or without a port."""
         if EVERY in self.hosts:
             return True
         name = _host_name(value)
@@ -78,7 +78,7 @@ class OriginPolicy:
         return self.addresses or address.is_loopback
 
     def origin(self, value: str, host: str) -> bool:
-        """Is it our own page, or one that was allowed? A proxy may speak TLS for us: schemes are not compared."""
+        """Whether it is our own page, or an allowed one. A proxy may speak TLS for us: schemes are not compared."""
         if EVERY in self.origins or value.lower() in self.origins:
             return True
         try:

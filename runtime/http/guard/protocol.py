@@ -317,7 +317,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     # --- times ----------------------------------------------------------------------------------------------------
     def _answered(self) -> bool:
-        """Is no request being answered?"""
+        """Whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def _wait(self) -> None:
@@ -348,7 +348,7 @@ class GuardedConnection(HttpToolsProtocol):
 
 
 def _wrong_coding(headers: list[tuple[bytes, bytes]]) -> RoundhouseError | None:
-    """Why this Transfer-Encoding is refused; the parser sees the last coding only."""
+    """The fault of this Transfer-Encoding; the parser sees the last coding only."""
     codings = [value.decode("latin-1").strip().lower() for name, value in headers if name == b"transfer-encoding"]
     if codings in ([], ["chunked"]):
         return None

@@ -123,7 +123,7 @@ def now() -> str:
 
 @dataclass(slots=True)
 class Timings:
-    """When a request came, had its turn, and gave its first token."""
+    """The times at which a request came, had its turn, and gave its first token."""
 
     clock: Clock = time.monotonic_ns
     arrived: int = 0
@@ -168,7 +168,7 @@ class Writer:
         return self._last(part, choice, self._called())
 
     def line(self, data: bytes) -> Answer | None:
-        """What an event of the stream tells; None: nothing yet."""
+        """Translate an event of the stream; None: nothing yet."""
         found = read(data)
         choice = found.choices[0] if found.choices else EngineChoice()
         self._note(found, choice)
@@ -231,7 +231,7 @@ class Writer:
 
 
 def _called(call: ChatToolCall, reason: str) -> OllamaCall | None:
-    """None: the answer's length ended within it. Raises EngineFailed for arguments that are no object."""
+    """The call; None: the answer's length ended within it. Raises EngineFailed for arguments that are no object."""
     try:
         arguments = msgspec.json.decode(call.function.arguments_text or "{}", type=dict[str, Any])
     except NOT_JSON:

@@ -36,7 +36,7 @@ LOAD_OPTIONS = frozenset(
 
 
 class OllamaOptions(msgspec.Struct, kw_only=True):
-    """What of Ollama's options changes an answer here. Others are named in the header X-Roundhouse-Warning."""
+    """Ollama's options that change an answer here. Others are named in X-Roundhouse-Warning."""
 
     num_predict: Annotated[Whole | None, Meta(description="Most tokens of the answer; 0 and below: no limit.")] = None
     num_ctx: Annotated[Whole | None, Meta(description="The recipe's context length counts; more is not to be had.")] = (
@@ -75,7 +75,7 @@ class OllamaMessage(msgspec.Struct, kw_only=True):
 
 
 class OllamaBody(msgspec.Struct, kw_only=True):
-    """What chats and generations have in common."""
+    """The common fields of chats and generations."""
 
     model: Model
     stream: Annotated[bool | None, Meta(description="Lines of JSON as they come: the default.")] = None

@@ -77,7 +77,7 @@ def details(facts: FileFacts, parent: str = "") -> OllamaDetails:
 
 
 def with_tag(name: str) -> str:
-    """As Ollama lists it. Open WebUI asks only for names that it was told, and writes the tag behind those without."""
+    """The name as Ollama lists it. Open WebUI only accepts listed names, and appends the tag to those without."""
     return name if ":" in name else f"{name}{LATEST}"
 
 
@@ -97,7 +97,7 @@ ROUTER = OllamaDetails(family="router", families=["router"])
 
 
 def router_entry(card: RouterCardView) -> OllamaModel:
-    """It has no files of its own."""
+    """The entry of a router, which has no files of its own."""
     return OllamaModel(
         name=with_tag(card.id),
         model=with_tag(card.id),
@@ -165,7 +165,7 @@ def model_info(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaMod
 
 
 def _template(task: Task, abilities: Collection[str]) -> str:
-    """What a prompt is made of: the model's own template is no Ollama's. LiteLLM looks in it for tools."""
+    """A template for clients such as LiteLLM, which look in it for tools. The model's own is not Ollama's."""
     if task is not Task.CHAT:
         return ""
     return "{{ .System }}{{ .Tools }}{{ .Prompt }}" if "tools" in abilities else "{{ .System }}{{ .Prompt }}"
@@ -176,7 +176,7 @@ def _time(seconds: int) -> str:
 
 
 def _billions(count: int) -> str:
-    """As Ollama writes it: 8.0B, 22.7M."""
+    """A parameter count in Ollama's form: 8.0B, 22.7M."""
     if not count:
         return ""
     text = humanize.metric(count, precision=3)  # '22.7 M', '8.03 G'

@@ -24,7 +24,7 @@ async def home(request: Request) -> Response:
 
 
 async def reference() -> Response:
-    """Its parts are named as seen from it: a proxy may put a path before all of ours."""
+    """The API reference, with relative links: a proxy may put a path before all of ours."""
     return get_swagger_ui_html(
         openapi_url="./openapi.json",
         title="Roundhouse: reference of the API",

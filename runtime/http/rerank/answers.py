@@ -55,7 +55,7 @@ class Ranking:
 
 
 def headers(rankings: Sequence[Ranking]) -> dict[str, str]:
-    """How many chunks were scored, where documents had to be split."""
+    """The number of scored chunks, where documents had to be split."""
     chunks = sum(ranking.chunks for ranking in rankings)
     return {"X-Roundhouse-Chunks": str(chunks)} if chunks > sum(ranking.documents for ranking in rankings) else {}
 

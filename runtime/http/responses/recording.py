@@ -42,7 +42,7 @@ _ENDS = _NAMED[3:]
 def serve_stored(
     gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes, query: Mapping[str, str] | None = None
 ) -> Parts:
-    """As `serve`, for teams that store: continues from stored responses, and stores the answer."""
+    """Like `serve`, for teams that store: continues from stored responses, and stores the answer."""
     if not gateway.services.responses.hours(context.caller.team):
         return serve(gateway, context, endpoint, body, query)
     return _serve(gateway, context, endpoint, body)

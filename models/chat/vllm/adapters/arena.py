@@ -33,7 +33,7 @@ PORTABLE = 1
 
 
 class CopyEvent(Protocol):
-    """As torch.cuda.Event."""
+    """The interface of torch.cuda.Event."""
 
     def record(self) -> None: ...
     def query(self) -> bool: ...
@@ -116,7 +116,7 @@ class Arena:
 
 
 def cuda_arena(count: int, size: int) -> Arena:
-    """For copies to the current CUDA device."""
+    """An arena for copies to the current CUDA device."""
     return Arena(count, size, _register, torch.cuda.Event)
 
 

@@ -59,7 +59,7 @@ class GpuCopier:
         return self._buffer.nbytes
 
     def sources_of(self, lora: Any) -> PinnedAdapter | None:
-        """As `sources`, which adapters of one template share but for their data."""
+        """Like `sources`, for adapters of one template, which share all but their data."""
         template: AdapterTemplate | None = lora.__dict__.get("roundhouse_template")
         if template is not None and template.sources is not None:
             known: PinnedAdapter = template.sources

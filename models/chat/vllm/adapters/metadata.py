@@ -40,14 +40,14 @@ def places_of(adapter_ids: Any, index_to_id: list[int | None]) -> Numbers:
 
 
 def _starts(values: Numbers) -> Numbers:
-    """Where a run of equal values begins."""
+    """The indices where runs of equal values begin."""
     begins = np.ones(len(values), dtype=bool)
     np.not_equal(values[1:], values[:-1], out=begins[1:])
     return begins.nonzero()[0]
 
 
 def group(places: Numbers) -> AdapterGroups | None:
-    """None: no token has an adapter."""
+    """Group tokens by adapter; None: no token has one."""
     if (places < 0).all():
         return None
     order = places.astype(np.int16).argsort(kind="stable")  # 16 bits: a radix sort
@@ -57,7 +57,7 @@ def group(places: Numbers) -> AdapterGroups | None:
 
 
 def _kernel_writes(meta: Any, places: Numbers) -> Writes:
-    """For vLLM's LoRAKernelMeta; sets its numbers that lie on the CPU."""
+    """Writes for vLLM's LoRAKernelMeta; sets its numbers on the CPU."""
     size, groups = len(meta.active_lora_ids), group(places)
     active, counts, starts = np.full(size, -1), np.zeros(size), np.zeros(size + 1)
     writes: Writes = [
@@ -122,7 +122,7 @@ def _update_metadata(
 
 
 def _make_lora_inputs(self: Any, req_ids: list[str], idx_mapping: Any, num_scheduled_tokens: Any) -> Any:
-    """As in vLLM, with numbers of Python in place of numpy's, which compare and hash five times as fast."""
+    """vLLM's function with Python's numbers, which compare and hash five times as fast as numpy's."""
     ids = self.lora_ids[idx_mapping]
     tokens = ids.repeat(num_scheduled_tokens)
     return tuple(ids.tolist()), tuple(tokens.tolist()), self.get_activate_loras(req_ids)

@@ -281,7 +281,7 @@ def _layout(folder: Path) -> _Layout:
 
 
 def _read_data_again(folder: Path, layout: _Layout) -> torch.Tensor:
-    """What follows the header. Raises OSError, and ValueError when the file became shorter."""
+    """Read the file after its header. Raises OSError, and ValueError if the file became shorter."""
     with _open(folder) as fd:
         return _read_data(fd, len(layout.head), layout.size, pinned=_place_dtype.get() is not None)
 

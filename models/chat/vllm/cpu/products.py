@@ -47,7 +47,7 @@ class Rows:
 
 
 class Batch:
-    """Which rows of a step belong to which adapter.
+    """The rows of a step that belong to each adapter.
 
     Args:
         indices: one place per row; negative means no adapter.

@@ -225,7 +225,7 @@ def _print_removed(removed: Json) -> None:
 
 
 def _probe(probe: Json | None) -> list[tuple[str, str]]:
-    """What a probe asks for, and what came: a failed one is to be understood without a second call."""
+    """Show a probe's prompt and answer, so that a failure needs no second call."""
     if probe is None:
         return []
     rows = [("probe", probe["state"]), ("  prompt", repr(probe["prompt"])), ("  expected", repr(probe["expected"]))]

@@ -13,7 +13,7 @@ LISTED_FAULTS = 10
 
 
 def errors_path(output: Path) -> Path:
-    """Where the error file goes, beside the output: out.jsonl, out.errors.jsonl."""
+    """The path of the error file, beside the output: out.jsonl, out.errors.jsonl."""
     return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")
 
 

@@ -51,7 +51,7 @@ def import_state(
 
 
 def _own_url(folder: Path, url: str) -> str | None:
-    """Where the server's own state is: on this PostgreSQL if it has ever used one, else in a file (None)."""
+    """The address of the server's own state: on this PostgreSQL if it has ever used one, else None."""
     from registry.state.database import REMOTE_MARK
 
     return url if (folder / REMOTE_MARK).is_file() else None

@@ -170,7 +170,7 @@ def _propose(result: Json) -> None:
 
 
 def _arrive(client: Client, model: str, progress_bar: Bar) -> Json:
-    """Until its files are here. Raises what kept them away."""
+    """Wait until its files are here. Raises the error that kept them away."""
     import time
 
     while True:

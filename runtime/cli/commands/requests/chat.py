@@ -18,7 +18,7 @@ HELP = "/model NAME changes the model, /reset forgets what was said, /exit or Ct
 
 
 class ChatSession:
-    """What was said so far, and with whom."""
+    """A conversation: its messages so far, and its model."""
 
     def __init__(self, client: Client, model: str, system: str | None, options: Json) -> None:
         self.client, self.model, self.options = client, model, options

@@ -89,7 +89,7 @@ def _texts(texts: list[str] | None) -> list[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """What is not empty. A line ends where editors end it: other marks, such as U+2028, are part of a text."""
+    """Lines that are not empty. Only editors' line ends count; U+2028 is part of a text."""
     return [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
 
 

@@ -50,13 +50,13 @@ def _intent(row: Json) -> object:
 
 
 def label_of(row: Json) -> str:
-    """Its intent; '-' where it belongs to none."""
+    """The example's intent; '-' where it belongs to none."""
     result = _intent(row)
     return result if isinstance(result, str) and result not in ("", "oos", "-") else "-"
 
 
 def vectors(client: Client, model: str, texts: Sequence[str], is_drawn: bool) -> "Array":
-    """By the server's embedding model, each of length 1; of what the server looks at of a text."""
+    """Vectors of length 1 by the server's embedding model, of the part of a text that the server reads."""
     import numpy as np
 
     from routing.intents.head import MAX_CHARACTERS

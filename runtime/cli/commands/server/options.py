@@ -86,7 +86,7 @@ _BOUNDS = (("min", "ge"), ("max", "le"))
 
 
 def _typed(field: "FieldInfo") -> tuple[Any, object]:
-    """What typer reads it as, and the default that it shows."""
+    """The type and default of an option for typer."""
     from pathlib import Path
 
     from pydantic import ByteSize

@@ -104,7 +104,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
 
 
 def _claimed_device(settings: "Settings") -> "tuple[Device, ExitStack]":
-    """What to serve on, kept from other servers; a front needs nothing. Raises Refused."""
+    """Claim the device to serve on; a front needs none. Raises Refused."""
     if settings.front:
         from runtime.config.device import NO_DEVICE
 
@@ -119,7 +119,7 @@ def _claimed_device(settings: "Settings") -> "tuple[Device, ExitStack]":
 
 
 def _slots(settings: "Settings", read: "Documents", data_dir: Path) -> int:
-    """As set; else two more than there are models with their replicas, if each has a GiB of free memory."""
+    """The number of slots: as set, else two more than models and replicas, if each has a GiB of free memory."""
     if "slots" in settings.model_fields_set:
         return settings.slots
     import psutil

@@ -47,7 +47,7 @@ def top(
 
 
 def _watch(client: Client) -> NoReturn:
-    """Until Ctrl-C; a server that is started again is found again."""
+    """Watch until Ctrl-C; a server that is started again is found again."""
     from rich.live import Live
     from rich.text import Text
 
@@ -66,7 +66,7 @@ def _watch(client: Client) -> NoReturn:
 
 
 def read_snapshots(client: Client) -> Iterator[Json]:
-    """What the stream tells, one look after the other. Raises ServerFailed where it is none."""
+    """Read the stream's snapshots one by one. Raises ServerFailed where it is none."""
     with client.stream("GET", "/console/events") as response:
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             raise ServerError("This server has no stream of events at /console/events: is it an older Roundhouse?")

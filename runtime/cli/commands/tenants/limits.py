@@ -123,7 +123,7 @@ def simulate(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a limit would have done to the requests that the ledger recorded, before it is set. The last 7 days.
+    """Replay the ledger's last 7 days against a limit that is not set yet.
 
     Example: roundhouse limits simulate tokens_per_minute 60000 --team search --from 2026-11-16
     """

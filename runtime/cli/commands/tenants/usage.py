@@ -121,7 +121,7 @@ def compare(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the same traffic would have cost elsewhere, at the prices of each day, and the saving in per cent.
+    """The cost of the same traffic elsewhere, at each day's prices, and the saving in per cent.
 
     Example: roundhouse usage compare prices.yaml --from 2026-11-01
     """
