@@ -41,7 +41,7 @@ class CheckedAdapter:
     rank: int
     bytes: int
     notes: tuple[str, ...] = field(default=())
-    """What was changed or left out without changing the meaning, in words."""
+    """Changes and omissions that keep the meaning, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +70,5 @@ class UrlSource(Strict):
 
 
 NamedSource = PathSource | HubSource | UrlSource
-"""What a client may name without having its bytes."""
+"""Sources that a client may name without having the bytes."""
 AdapterSource = NamedSource | PackageSource | UploadedArchive | ComposedAdapter

@@ -59,7 +59,7 @@ class FileRecord:
     """None: never."""
     state: FileState = FileState.UPLOADED
     details: str = ""
-    """What the check refused."""
+    """The details of a check's refusal."""
     lines: int | None = None
     """Lines that the check counted; None: it is no batch input, or not checked yet."""
     deleted: float | None = None
@@ -140,7 +140,7 @@ class BatchRecord:
     """Order among the team's own batches: 0 low, 1 normal, 2 high."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
-    """What each name in the file meant at its creation."""
+    """The meaning of each name in the file at the batch's creation."""
     idempotency: str = ""
     """The client's Idempotency-Key; '': it sent none."""
     body_hash: str = ""
@@ -218,7 +218,7 @@ class Line:
     length: int
     state: LineState = LineState.WAITING
     attempts: int = 0
-    """Those that reached an engine and count."""
+    """Attempts that reached an engine and count."""
     deaths: int = 0
     """Engines that died while it ran."""
     ready: float = 0.0

@@ -38,9 +38,9 @@ NAMES = (
     "routing",
     "console",
 )
-"""What runs when nothing is named, in this order."""
+"""Benchmarks that run when nothing is named, in this order."""
 REAL = ("gateway_tax", "adapters")
-"""What can be measured on the real model, and is when nothing is named."""
+"""Benchmarks that can run on the real model, and do when nothing is named."""
 MORE = ("adapters_wide",)
 """Runs when it is named: not on the starter pack, and long."""
 MODULES = {
@@ -48,7 +48,7 @@ MODULES = {
     "routing": "routing.run", "fairness": "tenants.fairness",
     "devices": "devices.run", "batches": "batches.run",
 }  # fmt: skip
-"""Where the name is not that of the module."""
+"""Modules of benchmarks that have another name."""
 SERVERS = (
     "roundhouse",
     "vllm serve",

@@ -101,7 +101,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     status: int | None
     code: str | None
     causes: dict[str, float]
-    """Where its time went, by `CAUSES`."""
+    """The parts of its time, by `CAUSES`."""
     total: float
     first: float | None
     is_stream: bool = False
@@ -109,11 +109,11 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     audio_seconds: float
     cached_tokens: int = 0
-    """Of the prompt's tokens, those that were in the prefix cache."""
+    """The prompt's tokens that were in the prefix cache."""
     failed_attempts: list[str] = []
     """Model and error code of each attempt before the last."""
     warning: str = ""
-    """What was left out of the request, as its answer's header says it."""
+    """Fields that were left out of the request, as its answer's header gives them."""
     limits: list[str] = []
     """Limits that it went over without being refused."""
     pool: str = ""

@@ -52,7 +52,7 @@ class ModelPart(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     state: str
     devices: list[str]
-    """Where it is; empty: nowhere."""
+    """Its devices; empty: none."""
     bytes: int
     host_bytes: int
     running: int

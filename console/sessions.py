@@ -39,7 +39,7 @@ MAX_SESSIONS, OF_A_KEY = 1_000, 20
 P = ParamSpec("P")
 T = TypeVar("T")
 Credential = str | Person
-"""What a session stands for: a key, by its id, or a person whom a provider knows."""
+"""The credential behind a session: a key, by its id, or a person whom a provider knows."""
 
 
 class SessionStore(Protocol):

@@ -1,7 +1,7 @@
 """How much of a limit a server takes at once, and the block that it has; see the table in `fleet`. Pure."""
 
 IDLE_SECONDS = 2.0
-"""What is left of a block that was not used for so long goes back."""
+"""Seconds without use after which the rest of a block goes back."""
 SHARES = 8
 """At most one part in so many of a limit lies unused on other nodes."""
 
@@ -24,7 +24,7 @@ class LimitBlock:
 
     def __init__(self) -> None:
         self.window = 0
-        """Of the newest block; 0: there was none yet."""
+        """The newest block's window; 0: there was none yet."""
         self.left = 0
         """Below 0: requests used more than they had reserved, and the next block makes up for it."""
         self._ends = self._used = 0.0

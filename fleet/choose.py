@@ -33,9 +33,9 @@ from routing.replicas import Reason as ReplicaReason
 from routing.replicas import ReplicaState, choose_near
 
 STAGE_SECONDS = 0.15
-"""To read an adapter into host memory."""
+"""Seconds to read an adapter into host memory."""
 PLACE_SECONDS = 0.05
-"""To bring an adapter from there into a place."""
+"""Seconds to bring an adapter from there into a place."""
 BUSY, SLACK = 1.1, 0.5
 """A node is busy with more than so many times the mean work, and so many requests more. In the simulation less costs
 hits of adapters, and more makes requests wait."""
@@ -49,9 +49,9 @@ class FleetTarget(NamedTuple):
 
     model: str
     revision: str = ""
-    """Of the model; empty: any."""
+    """The model's revision; empty: any."""
     digest: str | None = None
-    """Of its adapter."""
+    """The adapter's digest."""
     draw: int = 0
     """64 random bits of the request, such as of its id."""
 

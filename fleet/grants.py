@@ -32,9 +32,9 @@ class Grant(NamedTuple):
     window: int
     """When it began, in seconds since the epoch by the database's clock: its name, not a time to compare."""
     seconds: float
-    """Until the window ends."""
+    """Seconds until the window ends."""
     granted: int
-    """To all servers, with this."""
+    """The amount granted to all servers, with this."""
 
 
 class BlockTable:

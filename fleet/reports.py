@@ -39,7 +39,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     model: Name
     revision: Annotated[str, Meta(max_length=200)] = ""
     state: ReplicaPhase
-    """Of the one that is closest to answering."""
+    """The state of the replica that is closest to answering."""
     ready: Annotated[int, Meta(ge=0, le=256)] = 1
     """How many of them are ready."""
     capacity: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
@@ -49,7 +49,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     start_seconds: Seconds = 0.0
     """Predicted until a new request would start; 0: at once."""
     prefill_seconds: Seconds = 0.0
-    """To read the mean prompt that is not cached."""
+    """Seconds to read the mean prompt that is not cached."""
     request_seconds: Seconds = 0.0
     """Mean duration of a request, from its start to its end; 0: none has ended yet."""
     kv_used: Fraction = 0.0
@@ -59,7 +59,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeId
     boot: Annotated[int, Meta(ge=1, le=1 << 62)]
-    """From the node's row in the database; higher at each start."""
+    """The node's number from its row in the database; higher at each start."""
     seq: Count
     """Higher in each report of a boot."""
     uptime: Seconds
@@ -75,7 +75,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """Adapters that are packed in host memory."""
     draining: bool = False
     certificate_seconds: Seconds | None = None
-    """Until its certificate ends; None: a node of an earlier version."""
+    """Seconds until its certificate ends; None: a node of an earlier version."""
 
 
 _DECODER = msgspec.json.Decoder(NodeReport)

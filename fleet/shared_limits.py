@@ -33,9 +33,9 @@ ANSWER_SECONDS = 1.0
 LOOK_SECONDS = 0.5
 """Between two looks at which blocks lie idle, or whether the database is back."""
 REFRESH_LOOKS, PRUNE_LOOKS = 4, 1200
-"""So many looks between two at what other servers have taken; and between removals of old windows."""
+"""Looks between two at what other servers have taken, and between removals of old windows."""
 EMPTY_SECONDS = 0.25
-"""After a grant that was too small, the next request for as much asks again only then."""
+"""Seconds after a grant that was too small until another request for as much asks again."""
 _PERIODS: dict[Kind, Period] = {Kind.DAY: "day", Kind.MONTH: "month"}
 T = TypeVar("T")
 
@@ -174,7 +174,7 @@ class SharedLimits:
         self._meters: weakref.WeakSet[BlockMeter] = weakref.WeakSet()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="limits")
         self._pending: set[asyncio.Future[Any]] = set()
-        """What the database has not answered yet."""
+        """Calls that the database has not answered yet."""
         self._task: asyncio.Task[None] | None = None
 
     def open(self, table: BlockTable, names: Callable[[], Sequence[str]], own: str) -> None:

@@ -32,7 +32,7 @@ DEFAULT_KV_CACHE = 4 * GIB
 ONE = Parallel()
 MOST_TENSOR = 64
 ARENA_PAGE, ARENA_SPARE = 2 * MIB, 2
-"""Of `models.chat.vllm.adapters.arena`: its pages, and its blocks for a file that is being read."""
+"""Pages of `models.chat.vllm.adapters.arena`, and its blocks for a file that is being read."""
 SECOND_FRAMES = 50
 """Whisper's encoder turns a second of a window, padding included, into so many frames."""
 BEAMS = 5

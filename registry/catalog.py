@@ -70,7 +70,7 @@ class Catalog:
         self._written = frozenset(written)
         self._owned = TeamAdapters(adapters, ever, self.recipes)
         self._views: LRUCache[tuple[str, bool], Catalog] = LRUCache(VIEWS)
-        """As teams have seen it lately; a view has the same cache."""
+        """Views of teams, with a shared cache."""
 
     def of(self, team: str, *, all_teams: bool = False) -> "Catalog":
         """The catalog as a team sees it. all_teams: as administrators see it."""

@@ -21,6 +21,6 @@ MODEL_RULE = "write 1 to 128 letters, digits, '.', '_', '-', '/' or ':', and beg
 """The words for ADAPTER and ALIAS, and for MODEL, in messages."""
 
 RecipeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}(@[1-9][0-9]{0,8})?$")]
-"""In files it is a model's id. A former version that is still served is called `id@version`."""
+"""A model's id in files. A former version that is still served is called `id@version`."""
 AdapterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 ModelId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$")]

@@ -207,7 +207,7 @@ class LoadMeasurement:
     """Cost of the loads of one kind so far."""
 
     resident_bytes: int
-    """After the load; see `registry.learning`."""
+    """Bytes after the load; see `registry.learning`."""
     margin_bytes: int
     """Peak memory beyond that while the model served, after decay."""
     seconds: Mapping[str, float]

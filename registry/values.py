@@ -13,7 +13,7 @@ _OTHERS = bytes(set(range(256)) - set(b'"[{eE'))
 _LETTERS = b"eE"
 _EXPONENT = re.compile(rb"[0-9][eE]")
 EXPONENT = 16
-"""What a number with an exponent counts: 14 us where it is near the largest, which msgspec reads digit by digit."""
+"""The count of a number with an exponent: 14 us where it is near the largest, which msgspec reads digit by digit."""
 
 PIECE = 64 * 1024
 """Bytes that are counted at a time: 4 MB at once took 0.3 s, however soon the bound was passed."""

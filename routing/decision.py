@@ -13,7 +13,7 @@ class TargetFacts:
 
     usable: bool = True
     why_not: str = ""
-    """In words, where it is not usable: unknown, not for this task, not for this key."""
+    """The reason in words why it is not usable: unknown, not for this task, not for this key."""
     is_allowed: bool = True
     """False where this key may not use it; its name is then never revealed."""
     is_local: bool = True
@@ -59,7 +59,7 @@ class Features:
     team: str = ""
     service_class: str = "interactive"
     language: str | None = None
-    """As the request names it, in two letters; None: the text tells."""
+    """The request's language in two letters; None: to be guessed from the text."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names in lower case."""
     vector: Vector | None = None
@@ -79,11 +79,11 @@ class Decision:
     reason: str
     """Which stage decided and on what, as one word without blanks: `rule:tools`, `intent:dates`, `abstained`, ..."""
     scores: Mapping[str, float] = field(default_factory=dict)
-    """What the stages measured, such as the probabilities of the likeliest intents. 0 to 1."""
+    """The stages' measurements, such as the probabilities of the likeliest intents. 0 to 1."""
     alternatives: tuple[str, ...] = ()
     """The other targets that were left when the last stage chose, best first."""
     saw: Mapping[str, str] = field(default_factory=dict)
-    """What of the request and of the targets the stages looked at, in words."""
+    """The facts of request and targets that the stages used, in words."""
     fallbacks: tuple[str, ...] = ()
     """Targets that may answer if this one fails before its first byte, in the router's order."""
     previous: str | None = None

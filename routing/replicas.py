@@ -40,7 +40,7 @@ from registry.recipes.definition import MOST_REPLICAS
 
 MOST_LOAD = 1.25
 PREFIX_BYTES = 1024
-"""Of a prompt: what counts for its home."""
+"""Bytes of a prompt that decide its home."""
 PREFIX_FIELDS = ("system", "instructions", "messages", "prompt", "input")
 
 Weights = tuple[int, ...]
@@ -54,7 +54,7 @@ class ReplicaState(NamedTuple):
     """One replica that is ready, as one request finds it."""
 
     number: int
-    """From 1 to MOST_REPLICAS; 0 where its homes are known (`choose_near`)."""
+    """The replica's number, from 1 to MOST_REPLICAS; 0 where its homes are known (`choose_near`)."""
     start: float
     """Predicted seconds until its turn; 0: at once."""
     work: float

@@ -17,14 +17,14 @@ from registry.files.shape import linear_layers, read_shape, text_config
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _TEXT_HALVES = ("model.language_model.", "language_model.model.", "model.")
-"""What the names of layers begin with in a model that also sees: in transformers since 4.52, and so in peft's files;
+"""The beginnings of layers' names in a model that also sees: in transformers since 4.52, and so in peft's files;
 before, and in the files of most models still; in Qwen2-VL's files."""
 _HALVES = (*_TEXT_HALVES, "model.text_model.", "llm.model.", "thinker.model.")
 """Prefixes of a model's text half; Idefics, MiniCPM-V and Qwen's Omni have their own."""
 _TURNED = frozenset({"llama4", "llama4_text", "k2_horizon"})
 """Kinds of which vLLM turns q and k for its positions, and adapters of them not (`permute_qk_weight_for_rotary`)."""
 _RENAMED = (("backbone.", "model."),)
-"""What files call the network, and what transformers and so peft call it now: Nemotron-H."""
+"""Files' names of a network, and those of transformers and so of peft now: Nemotron-H."""
 _SOURCE_DTYPES = frozenset({"F32", "F16", "BF16", "F64", "F8_E4M3"})
 _MAX_HEADER = 256 << 20
 

@@ -48,7 +48,7 @@ class CallbackDeliverer:
         self._store, self._sender, self._epoch = store, sender, epoch
         self._clock, self._chance = clock, chance
         self._running: dict[asyncio.Task[None], tuple[str, int]] = {}
-        """With the team and the epoch of each."""
+        """Running deliveries, with the team and the epoch of each."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

@@ -22,7 +22,7 @@ LISTED = 100
 class ClaimedDelivery:
     delivery: Delivery
     secrets: tuple[str, ...] = field(repr=False)
-    """Those that sign it now; none: its webhook is gone."""
+    """The secrets that sign it now; none: its webhook is gone."""
 
 
 class OutboxTable:

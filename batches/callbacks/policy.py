@@ -14,7 +14,7 @@ PAUSES = (5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
 SPREAD = 0.1
 """Part of a pause by which it may be longer, so that deliveries that failed together do not come back together."""
 LIFE_SECONDS = 86_400.0
-"""From the first attempt; a pause that ends later is not begun."""
+"""Seconds from the first attempt; a pause that ends later is not begun."""
 GONE = 410
 
 

@@ -26,11 +26,11 @@ class DeliveryState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Delivery:
     id: str
-    """Of the event, and the `webhook-id` of each attempt."""
+    """The event's id, and the `webhook-id` of each attempt."""
     team: str
     batch: str
     webhook: str
-    """Whose secret signs it."""
+    """The webhook whose secret signs it."""
     url: str
     event: str
     created: float

@@ -16,7 +16,7 @@ AT_ONCE = 2
 LINE_BYTES = 8 << 20
 """Bytes of one answer of the process: a part has 500 lines, and JSON writes a control letter in six."""
 GRACE_SECONDS = 30.0
-"""Beyond the job's CPU time, on a busy machine twice that: then a silent process is ended."""
+"""Seconds beyond the job's CPU time, on a busy machine twice that, after which a silent process is ended."""
 _ANSWERS = msgspec.json.Decoder(InputPart | InputSummary)
 _SPLIT = msgspec.json.Decoder(SplitSummary)
 

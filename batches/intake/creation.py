@@ -31,11 +31,11 @@ MOST_LINES = {ANTHROPIC: 100_000}
 PREFIXES = {ANTHROPIC: "msgbatch"}
 """Prefixes of ids by surface, where they are not `batch`."""
 BYTES_PER_TOKEN = 4
-"""Of a request's body, by which its input tokens are estimated: no tokenizer reads a file of 50,000 lines."""
+"""Bytes of a body per estimated input token: no tokenizer reads a file of 50,000 lines."""
 AGAIN_SECONDS = 5.0
-"""After a failure of the database."""
+"""Seconds until the next try after a failure of the database."""
 Resolve = Callable[[BatchRecord, Sequence[str]], Awaitable[Mapping[str, str]]]
-"""What each name in a batch means now."""
+"""Resolves each name in a batch as it is now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

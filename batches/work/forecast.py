@@ -35,9 +35,9 @@ MEANS = 4096
 KNOWN = 5
 """Ended lines from which on their mean counts for others of that kind."""
 BYTE_WORK, ANSWER_WORK = 0.2, 128 * ANSWER_TOKEN
-"""Of a byte and of an answer, before any line of that call has ended."""
+"""Work of a byte and of an answer, before any line of that call has ended."""
 LINE_BYTES = 500
-"""Of a line, until then."""
+"""Bytes of a line, until then."""
 READ_ONLY = frozenset(("/v1/embeddings", "/v1/rerank", "/v2/rerank"))
 """Calls whose answers have no tokens."""
 

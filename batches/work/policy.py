@@ -22,7 +22,7 @@ from batches.records import BatchRecord
 LOOK_AHEAD = 2
 """Lines beyond what a model runs, which wait so that it is full between two looks."""
 RESERVED = 8
-"""What a model runs less of lines while people's requests come, if their lines lose too much work."""
+"""Places that a model keeps free of lines while people's requests come, if its lines lose too much work."""
 
 
 class Level(IntEnum):

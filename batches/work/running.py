@@ -53,7 +53,7 @@ class LineAttempt:
         self.is_stopped = False
         """The worker has stopped it."""
         self.used: Usage | None = None
-        """What the attempt was counted with; None: it has no row in the ledger."""
+        """The attempt's counted usage; None: it has no row in the ledger."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once the ledger has done with its row."""
         self._loop, self._clock = asyncio.get_running_loop(), clock

@@ -62,7 +62,7 @@ class Rooms(Protocol):
 @dataclass(frozen=True, slots=True)
 class NamedRoom:
     key: str
-    """Which model's room it is."""
+    """The key of the model's room."""
     traffic: policy.Traffic
     is_placed: bool = True
     """Its adapter is in a place, or it needs none."""
@@ -71,7 +71,7 @@ class NamedRoom:
     rate: float = 0.0
     """Work per second with all places taken (`models.work`); 0: it was never measured."""
     load_seconds: float = 0.0
-    """Until it can begin."""
+    """Seconds until it can begin."""
 
 
 RunLine = Callable[[LineAttempt], Awaitable[None]]
@@ -105,13 +105,13 @@ class BatchWorker:
         self._epoch: int | None = None
         self._beat_at = 0.0
         self._running: dict[asyncio.Task[None], tuple[LineAttempt, str]] = {}
-        """With the key of the room that it takes."""
+        """Running lines, with the key of the room that each takes."""
         self._paused: dict[str, tuple[float, float | None]] = {}
         """By team: until when nothing is claimed for it, and until when its budget is spent."""
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = self._is_closed = False
         self._batches: dict[str, BatchRecord] = {}
-        """Those that may run lines, as they were read last."""
+        """Batches that may run lines, as they were read last."""
         self._callers: dict[str, Caller] = {}
         self._waiting = WaitingLines(store, clock)
         self._forecasts = Forecaster(store, clock, observe)

@@ -15,7 +15,7 @@ from benchmarks.peers.servers import Server
 STREAMS = 4
 """Base streams whose gaps are looked at."""
 TOKENS = 128
-"""Of a stream: each kind ends when those that run have ended, which takes stock vLLM ten seconds in a storm."""
+"""Tokens of a stream: each kind ends when those that run have ended, which takes stock vLLM ten seconds in a storm."""
 KINDS = ("alone", "base", "storm")
 """Nothing else runs; requests to the base come one after another; requests to adapters on disk come so."""
 

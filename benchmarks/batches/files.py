@@ -56,9 +56,9 @@ class BatchRun:
 
     upload: float = 0.0
     creation: float = 0.0
-    """Until all lines were stored."""
+    """Seconds until all lines were stored."""
     working: float = 0.0
-    """From then until the end."""
+    """Seconds from then until the end."""
     tokens: int = 0
     completed: int = 0
     failed: int = 0

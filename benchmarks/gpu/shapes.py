@@ -18,7 +18,7 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "
 POOL = 16_777_213
 """A prime, so that no two rows of a matrix are the same part of the pool."""
 ONE = 0x3F80
-"""In bfloat16."""
+"""1.0 in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from registry.base.processor import cores
 
 KINDS = ("SHRINK", "EXPAND_TRUE")
 CALLS = 20
-"""Of a kernel in one CUDA graph."""
+"""Calls of a kernel in one CUDA graph."""
 TOLERANCE = 0.05
 """Largest difference to the default's values, as a share of the largest: bfloat16, and sums in another order."""
 

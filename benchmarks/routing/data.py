@@ -31,10 +31,10 @@ class Intents:
     spelling: Spelling
     fit_vectors: Array
     held_vectors: Array
-    """Of what the spelling makes of the texts; so are those of the typed ones."""
+    """Vectors of the texts after spelling correction; so are those of the typed ones."""
     typed_vectors: Array
     plain_vectors: Array
-    """Of the held-out ones as they are: for peers."""
+    """Vectors of the held-out texts as they are: for peers."""
 
 
 def read() -> Intents | None:

@@ -29,7 +29,7 @@ from tenants.storage.opening import open_tables
 TOKENS, FLOOD = 32, 200
 SCRIPTED_TOKENS, SCRIPTED_PAUSE_MS = 8, 20
 QUEUED_MS, SLOWER = 5.0, 1.2
-"""What a team may always feel of others: so long in the queue, and its first tokens alone times so much. What is over
+"""The most that a team may feel of others: so long in the queue, and its first tokens alone times so much. What is over
 that is told in steps."""
 _QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 

@@ -57,7 +57,7 @@ NOT_PATHS = {
     "paths": ["a folder of the server's machine as the source of an adapter or model, beside `adapters` or `models`"],
     "none": ["the [console](console.md)'s pages", *map(code, (f"GET {path}" for path in sorted(OPEN_PAGES)))],
 }
-"""What a scope opens besides single paths."""
+"""Rights of a scope besides single paths."""
 
 
 def paths() -> str:

@@ -31,7 +31,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
     created: float
     """Its start, as the kernel has it: process ids are used again."""
     boot: str
-    """Of the machine."""
+    """The machine's boot id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
 """Between two renewals, each of which also looks who is there."""
 DEAD_SECONDS = 60.0
-"""After its lease a server counts as dead: others end its open rows in the ledger."""
+"""Seconds after its lease at which a server counts as dead: others end its open rows in the ledger."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 Role = Literal["node", "front"]
 
@@ -30,11 +30,11 @@ class Member:
     boot: int
     role: Role
     address: str
-    """Of its port for the fleet; empty: a front, to which nothing is passed on."""
+    """The address of its port for the fleet; empty: a front, to which nothing is passed on."""
     version: str
     draining: bool
     lease_seconds: float = field(default=LEASE_SECONDS, compare=False)
-    """What was left of its lease when it was read."""
+    """The rest of its lease when it was read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     """By a limit."""
     failed: int
-    """Without an answer after both tries."""
+    """Requests without an answer after both tries."""
     broken: int
     """Ended by an error event after the first byte."""
     retried: int
@@ -42,7 +42,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     moves_node_hour: float
     over_admitted: int
     limit_used: float
-    """Of the flooder's limit, part that was admitted in the fullest window."""
+    """The part of the flooder's limit that was admitted in the fullest window."""
     stopped_placers: int
     epoch: int
 

@@ -42,7 +42,7 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times of an engine, in seconds."""
 
     step: Annotated[float, Meta(gt=0, le=10)] = 0.012
-    """Of a token with one request."""
+    """Time of a token with one request."""
     step_more: Annotated[float, Meta(ge=0, le=1)] = 0.0004
     """For each further request on the device."""
     prompt_rate: Annotated[float, Meta(ge=1, le=1e6)] = 8000.0
@@ -50,7 +50,7 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stage: Annotated[float, Meta(ge=0, le=10)] = 0.15
     place: Annotated[float, Meta(ge=0, le=10)] = 0.05
     pull: Annotated[float, Meta(ge=0, le=100)] = 0.4
-    """To get an adapter's files from another node: 46 MB over 1 Gbit/s."""
+    """Seconds to get an adapter's files from another node: 46 MB over 1 Gbit/s."""
     load: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     load_gib: Annotated[float, Meta(ge=0, le=100)] = 0.5
     """For each GiB of a model."""
@@ -80,7 +80,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 800
     answer_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 150
     flood: Annotated[float, Meta(ge=0, le=10)] = 0.5
-    """What one team sends beyond its limit, as a part of all other requests."""
+    """The flooder's requests beyond its limit, as a part of all others."""
     flood_limit: Part = 0.05
     """That team's limit, as a part of all other requests."""
     device_gib: Annotated[int, Meta(ge=1, le=10_000)] = 80

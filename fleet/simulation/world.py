@@ -20,7 +20,7 @@ PLACE_EVERY = 5.0
 WATCH_SECONDS = 0.5
 """How long a changed row takes to be seen by a node."""
 WARM_PART = 0.2
-"""Of the time: it begins with empty places, which the figures leave out."""
+"""The part of the time that figures leave out: it begins with empty places."""
 
 
 class SimPlacer:

@@ -19,7 +19,7 @@ from registry.recipes.definition import Recipe
 SECONDS = 300.0
 """Longest check: libraries take 5 to 15 s to import, and a network of hundreds of layers a few to build."""
 FORM = 1
-"""Of the checks; what an earlier one passed is checked anew."""
+"""The version of the checks; files that an earlier one passed are checked again."""
 LINE = 1 << 20
 
 

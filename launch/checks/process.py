@@ -17,7 +17,7 @@ from registry.recipes.definition import Recipe, Task
 class CheckJob(msgspec.Struct, frozen=True):
     folder: str
     recipe: str
-    """As JSON."""
+    """The recipe as JSON."""
 
 
 class CheckResult(msgspec.Struct, frozen=True):

@@ -25,9 +25,9 @@ from registry.errors import DoesNotFit, EngineFailed, Unfit
 from registry.recipes.fields import GgufSource
 
 BYTES = 2
-"""Of a value of bfloat16."""
+"""Bytes of a value of bfloat16."""
 WORKING_BYTES = 7
-"""Of memory for each value while it is converted: as float32, in the network, and where it is saved from."""
+"""Bytes of memory for each value while it is converted: as float32, in the network, and where it is saved from."""
 SECONDS, PROCESSOR_SECONDS = 900.0, 180
 """Longest description: the vocabulary is read value by value."""
 HEADER = 1 << 20
@@ -40,7 +40,7 @@ class GgufDescription(msgspec.Struct, frozen=True):
     template: str = ""
     parameters: int = 0
     fault: str = ""
-    """What is wrong, and what to do; '': nothing."""
+    """The fault, and the remedy; '': none."""
 
 
 def gguf_of(folder: Path) -> Path | None:

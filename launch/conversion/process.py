@@ -16,7 +16,7 @@ from registry.errors import RoundhouseError
 from registry.storage.files import is_full, sync_all
 
 COMPANION_FILES = ("tokenizer.json", "preprocessor_config.json")
-"""What the engine reads beside the weights; a tokenizer.json is made where there is none."""
+"""Files that the engine reads beside the weights; a tokenizer.json is made where there is none."""
 
 
 def main() -> None:

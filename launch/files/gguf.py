@@ -19,7 +19,7 @@ class GgufHeader:
     architecture: str
     name: str
     base: str
-    """Where the model came from that was converted: `org/name` of a hub, if the file tells."""
+    """The model from which it was converted: `org/name` of a hub, if the file tells."""
 
 
 def read_header(data: bytes) -> GgufHeader | None:

@@ -35,7 +35,7 @@ TIED_BY_DEFAULT = frozenset(
 AS_IT_IS = frozenset(
     ("default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "dynamic", "")
 )
-"""Where the positions of the config are those after the stretching, or there is none."""
+"""Kinds of stretching whose config already has the positions after it, or that stretch nothing."""
 KEYS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
     "max_sequence_length", "max_seq_length", "seq_len", "n_ctx",
@@ -166,7 +166,7 @@ class ChatFacts:
     listing: Listing
     weights: Weights
     name: str
-    """As the makers wrote it: families are known by it."""
+    """The makers' name for it, by which families are known."""
 
 
 def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: WorkingSet) -> None:

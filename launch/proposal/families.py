@@ -45,9 +45,9 @@ LLAMA_CALLS, MISTRAL_CALLS = r'"parameters": dictionary', r"\[TOOL_CALLS\]"
 PROMPT = "add_generation_prompt"
 """The variable of a template at whose last place it begins an answer."""
 MAY_THINK = "<think>"
-"""With thoughts, or with the mark that there are none, where they are switched off."""
+"""The mark of templates that write thoughts, or that there are none where they are switched off."""
 THINKS = r"\A(?!.*(?:thinking|</think>)).*<think>"
-"""With thoughts in any case. Where they can be switched off, a parser has to know this mark as a token."""
+"""Templates that always write thoughts. Where they can be switched off, a parser has to know this mark as a token."""
 
 FAMILIES: tuple[Family, ...] = (
     # name (of the source), architecture, chat template, tools, reasoning, what it is called

@@ -22,7 +22,7 @@ from registry.recipes.fields import GgufSource, HubSource, PackageSource, PathSo
 
 log = logging.getLogger("roundhouse.launch")
 SOURCE_KEYS = frozenset({"source", "version"})
-"""What is no override: the source is named apart, the version is counted."""
+"""Keys that are no overrides: the source is named apart, the version is counted."""
 
 
 @dataclass(frozen=True, slots=True)

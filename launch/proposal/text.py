@@ -28,7 +28,7 @@ POOLINGS = {
 TOKENIZER = re.compile(r"tokenizer\.(json|model)\Z|.*(vocab|spiece|spm|sentencepiece|bpe|tiktoken|tekken)")
 """Files that hold the words of a tokenizer, of whichever kind."""
 ASKS = re.compile(r"""['"`](search_query|query|Represent this sentence for searching relevant passages|Instruct): """)
-"""What cards tell to put before a query, as they quote it."""
+"""Instructions before a query, as model cards quote them."""
 
 
 def propose_text(draft: Draft, detected: Detection, listing: Listing, machine: Machine) -> None:

@@ -68,7 +68,7 @@ class _Batch(Generic[P, R]):
     """Longest item first; empty: nothing to do."""
     tokens: int
     step: Callable[[], Sequence[R]] | None = None
-    """What computes it; None: not prepared."""
+    """The prepared step; None: not prepared."""
 
 
 @dataclass(slots=True)

@@ -246,7 +246,7 @@ DEFAULTS: Mapping[str, Any] = {
     "text": {"format": {"type": "text"}, "verbosity": "medium"},
     "top_logprobs": 0,
 }
-"""What OpenAI's answers say of fields that the request leaves out."""
+"""OpenAI's values in answers for fields that the request leaves out."""
 ECHOED = (
     "max_output_tokens", "max_tool_calls", "metadata", "previous_response_id", "prompt_cache_key",
     "prompt_cache_retention", "reasoning", "safety_identifier", "text", "top_logprobs",

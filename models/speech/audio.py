@@ -32,7 +32,7 @@ START_SECONDS = 30.0
 WAIT_PART = 0.1
 """Seconds of waiting allowed for each second of sound that has come. Decoding takes about a thousandth of that."""
 JOBS = 200
-"""After this many recordings a decoder is replaced: what leaks in the libraries stays bounded."""
+"""Recordings after which a decoder is replaced: what leaks in the libraries stays bounded."""
 
 
 class _Process:

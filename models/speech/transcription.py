@@ -21,7 +21,7 @@ from models.speech.model import SpeechModel, WindowRequest, WindowResult
 from models.speech.windows import Block, Piece, Samples, Window, read
 
 SEEK_STEP = RATE // 2
-"""Without voice detection, a window moves on by at least this many samples."""
+"""Samples by which a window at least moves on without voice detection."""
 SHORTEST = RATE // 50
 """Samples of one position of the encoder: in less there is nothing to hear."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for it: another form than was asked for, no UTF-8, or nested deeper than a parser goes."""
+"""msgspec's errors for JSON of another form, for bytes that are no UTF-8, and for too deep nesting."""
 
 
 def read_object(file: Path) -> dict[str, Any]:

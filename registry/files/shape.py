@@ -43,7 +43,7 @@ class Shape:
     state: int = 0
     """Values per request and layer where each layer has a state beside its attention (Falcon-H1); else 0."""
     experts: int = 0
-    """Of each layer of a mixture; 0: it is dense."""
+    """Experts in each layer of a mixture; 0: it is dense."""
 
     @property
     def kv_values_per_token(self) -> int:
@@ -136,7 +136,7 @@ LLAMA_LIKE = {
     "seed_oss",
 }  # fmt: skip
 _OWN_HEADS = frozenset({"qwen3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "seed_oss"})
-"""Where config.json is without it, head_dim is a number of the family's own."""
+"""Families whose head_dim is a fixed number where config.json has none."""
 
 
 def linear_layers(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

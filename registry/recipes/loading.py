@@ -16,7 +16,7 @@ from registry.recipes.validation import validate
 from registry.recipes.yaml_nodes import Document, Fault, Loc, documents_of, read_documents
 
 Misfit = Callable[[Path, Task | None], str | None]
-"""What is wrong with a folder as the source of a model for a task, or with None of an adapter; None: nothing."""
+"""The fault of a folder as the source of a model for a task, or with None of an adapter; None: it has none."""
 
 COMMIT = re.compile(r"^[0-9a-f]{40}\Z")
 

@@ -46,7 +46,7 @@ SPOKEN: dict[Protocol, tuple[Surface, ...]] = {
     ),
     Protocol.ANTHROPIC: (Surface.MESSAGES, Surface.COUNT_TOKENS),
 }
-"""What a provider answers that says nothing of it."""
+"""The dialects of a provider whose document names none."""
 NEEDED: dict[Task, tuple[Surface, ...]] = {
     Task.CHAT: (Surface.CHAT, Surface.MESSAGES),
     Task.EMBED: (Surface.EMBEDDINGS,),

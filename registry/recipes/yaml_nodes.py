@@ -25,7 +25,7 @@ class Fault:
 
     file: Path
     line: int
-    """From 1; 0: the file as a whole."""
+    """The line's number, from 1; 0: the file as a whole."""
     text: str
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # a server without a fleet shares no names
 
 FILE = "state.db"
 REMOTE_MARK = "elsewhere"
-"""In a data directory whose server began with a PostgreSQL: its `state.db`, if there is one, is of before."""
+"""A file in a data directory whose server began with a PostgreSQL: its `state.db`, if there is one, is of before."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 

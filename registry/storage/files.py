@@ -130,7 +130,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 FILE = "server-id"
-"""In the data directory, which one server has at a time."""
+"""A file in the data directory, which one server has at a time."""
 
 
 def server_id(data_dir: Path) -> str:

@@ -31,7 +31,7 @@ class Spelling:
     words: Mapping[str, int]
     pairs: Mapping[tuple[str, str], int]
     _near: dict[str, list[str]] = field(init=False, repr=False)
-    """Without one letter, or with all: the words that it may be."""
+    """The words that a text may mean, by the text itself and by it without one letter."""
 
     def __post_init__(self) -> None:
         near: dict[str, list[str]] = {}

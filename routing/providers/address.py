@@ -17,7 +17,7 @@ LookUp = Callable[[str, int, int], Awaitable[Sequence[Found]]]
 """Addresses of a host: name, port, family. Raises OSError."""
 
 TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
-"""What NAT64 makes IPv4 of: the last 32 bits."""
+"""NAT64's prefix for IPv4 addresses in the last 32 bits."""
 TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b:1::/48")
 """The same in one network, which alone knows which bits of it they are (RFC 8215)."""
 
@@ -31,9 +31,9 @@ class AddressRules:
     """Allowed addresses of connections. Link-local ones never: in clouds they serve the machine's credentials."""
 
     purpose: str
-    """What is connected to, for errors: a provider."""
+    """The other side's name in errors: a provider."""
     remedy: str
-    """What allows a private address, for errors."""
+    """The setting that allows a private address, for errors."""
     private: bool = False
     """Whether all private addresses are allowed."""
     networks: tuple[Network, ...] = ()

@@ -82,7 +82,7 @@ class Permit(Struct, frozen=True):
 
 class CallRefused(Struct, frozen=True):
     seconds: float
-    """Until another try makes sense."""
+    """Seconds until another try makes sense."""
 
 
 def admit(state: Breaker, now: float) -> tuple[Breaker, Permit | CallRefused]:

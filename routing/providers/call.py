@@ -38,7 +38,7 @@ CONTENT_FIELDS = {
     Surface.MESSAGES: "content",
     Surface.COUNT_TOKENS: "input_tokens",
 }
-"""Where whole answers have what they say."""
+"""The field of a whole answer that holds its content."""
 INLINE = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{1024,}")
 """Pictures and sound within a prompt."""
 INLINE_TOKENS = 1000

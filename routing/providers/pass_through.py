@@ -33,7 +33,7 @@ class CallNumbers:
         self._ids: dict[int, str] = {}
         """Call ids by the number given here."""
         self._moved: dict[int, int] = {}
-        """From the number that was given, where that was another call's."""
+        """New numbers of calls whose own number was taken."""
         self._last = 0
 
     def number(self, sent: int | None, call_id: str, *, named: bool) -> int:
@@ -55,7 +55,7 @@ class CallNumbers:
 
 
 NESTED = ("response", "message")
-"""Where Responses and Messages have the model's name and usage in events."""
+"""Fields of events in Responses and Messages that hold the model's name and usage."""
 ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
 FAILS = frozenset({"error", "response.failed"})
 QUIET = frozenset(
@@ -215,7 +215,7 @@ class _Choice(msgspec.Struct):
     text: str | None = None
     finish_reason: str | None = None
     usage: msgspec.Raw = msgspec.Raw()
-    """Where Kimi's streams have it."""
+    """Usage as in Kimi's streams."""
 
     @property
     def says(self) -> bool:

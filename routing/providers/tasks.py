@@ -44,14 +44,14 @@ LONGEST = 1e9
 reserved for the request would be held until the server ends."""
 
 TaskAnswer = tuple[Sequence[Event], Usage, str | None]
-"""What a task's answer holds, its usage, and the model that the provider says answered."""
+"""A task's answer, its usage, and the model that the provider says answered."""
 R = TypeVar("R")
 _FORMATS = re.compile(
     rb"(?P<wav>RIFF)|(?P<flac>fLaC)|(?P<ogg>OggS)|(?P<webm>\x1aE\xdf\xa3)|(?P<mp4>.{4}ftyp)"
     rb"|(?P<mp3>ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb])",
     re.DOTALL,
 )
-"""What recordings begin with. OpenAI goes by the name's ending, and refuses one without."""
+"""The first bytes of recordings. OpenAI goes by the name's ending, and refuses one without."""
 
 
 def _unsupported(param: str, model: str) -> BadRequest:
@@ -213,7 +213,7 @@ class _Segment(msgspec.Struct):
     no_speech_prob: float | None = None
     seek: int | None = None
     words: list[_Word] | None = None
-    """Where whisper.cpp has them."""
+    """Words as whisper.cpp sends them."""
 
 
 class _AudioUsage(msgspec.Struct):

@@ -39,7 +39,7 @@ class Failure(Exception):
         self.code = code
         """The server's own word for the error."""
         self.document = document
-        """What --json prints, where an answer that came tells what is wrong; else the error itself."""
+        """The output of --json, where an answer explains the failure; else the error itself."""
 
 
 class RefusedError(Failure):

@@ -16,9 +16,9 @@ class DeviceBudget:
     total: int = 0
     """Bytes that there are."""
     uuid: str = ""
-    """What an engine may see alone; empty: whatever the server sees."""
+    """The only device that an engine may see; empty: whatever the server sees."""
     cores: tuple[int, ...] = ()
-    """Of a part of a CPU: its own; empty: all."""
+    """The cores of a part of a CPU; empty: all."""
 
     @property
     def number(self) -> int:

@@ -57,7 +57,7 @@ class HostMemory:
 @dataclass
 class _PendingRelease:
     target: float
-    """In use, at most, when its bytes are back."""
+    """The most bytes in use once its memory is back."""
 
 
 class GpuMemory:
@@ -136,7 +136,7 @@ class GroupMemory:
 SHARE = 0.85
 """Share of the detected memory for models. The gateway, the page cache and other programs get the rest."""
 LOCKS = Path("/tmp")
-"""Where servers of this machine say which GPU is theirs."""
+"""The folder in which servers of this machine claim GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Device:
 
 
 NO_DEVICE = Device("cpu", "cpu", "none", 0, 0)
-"""Of a front, which has no models."""
+"""The device of a front, which has no models."""
 
 
 def detect(requested: str, memory: int | Sequence[int] | None, host_budget: int | None = None) -> Device:

@@ -28,7 +28,7 @@ from runtime.gateway.names import Names
 from tenants.caller import Caller
 
 MERGED = "merged"
-"""In the data directory."""
+"""A folder in the data directory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class RequestContext:
     """Decides who is charged, and what is counted."""
     preference: Preference = field(default_factory=Preference)
     headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
-    """As they came, keys among them; routers look at those that they name."""
+    """The request's headers, keys among them; routers read those that they name."""
     line: LineSink | None = field(default=None, repr=False)
     """The line of a batch that this request is; its source is `batch` then."""
     hop: ExactTarget | None = field(default=None, repr=False)

@@ -64,7 +64,7 @@ class Gateway:
         self._ledger, self._limits = ledger, limits
         self._sinks: Sequence[Sink] = (ledger, limits, *sinks, *([] if tracing is None else [tracing]))
         self._sinks_of_relayed: Sequence[Sink] = [] if tracing is None else [tracing]
-        """Of requests that another server answers, and counts."""
+        """Sinks for requests that another server answers, and counts."""
         self._transcripts, self._tracing, self._device = transcripts, tracing, DeviceTime()
         self.dispatcher = RouterDispatcher(services.routers, self, limits)
         self.on_demand = OnDemand(names, services.adapters)

@@ -42,7 +42,7 @@ class FilesInUse:
     sources: frozenset[HubSource]
     """The repositories that they come from."""
     folders: frozenset[Path]
-    """What their engines read."""
+    """The folders that the models' engines read."""
 
 
 class QueueMaker(Protocol):

@@ -27,11 +27,11 @@ class ModelRef:
 
     task: Task
     name: object = None
-    """As it stands in the body; whatever is no name is refused."""
+    """The name in the body; anything else than text is refused."""
     adapter: str | None = None
     """Named beside the model (LoRAX's adapter_id)."""
     optional: bool = False
-    """Where the dialect has no name for a model, the only one of its task is meant."""
+    """Whether a dialect may name no model: then the only one of its task is meant."""
     written_by: str | None = None
     """The team that wrote the name down, as a router's targets are; None: the caller's."""
 

@@ -69,7 +69,7 @@ class RequestRecord:
     entry: Entry | None = None
     """Its beginning in the ledger, if there is one."""
     admission: Admission | None = None
-    """What limits reserved for its last attempt, if there are any."""
+    """The limits' reservation for its last attempt, if there is one."""
     pairs: int = 0
     """Pairs of query and document that were answered."""
     routing_tokens: int = 0
@@ -87,14 +87,14 @@ class RequestRecord:
     is_stream: bool = False
     """Its answer came bit by bit, so the time after the first byte shows how fast it was made."""
     warning: str = ""
-    """What was left out of the request, as the answer's header says it."""
+    """Fields that were left out of the request, as the answer's header gives them."""
     failed_attempts: tuple[str, ...] = ()
     """Model and error code of each attempt before the last."""
     transcript: TranscriptSink | None = field(default=None, repr=False)
     """Its words, if the team has them stored; for the console alone."""
     trace: Trace | None = field(default=None, repr=False)
     causes: dict[str, float] = field(init=False)
-    """Where its time went: queue, load, swap, prefill (until the first byte), decode and, if there was one, provider.
+    """The parts of its time: queue, load, swap, prefill (until the first byte), decode and, if there was one, provider.
     Empty before it had a turn. Computed once for several sinks."""
 
     def __post_init__(self) -> None:

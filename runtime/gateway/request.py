@@ -26,7 +26,7 @@ from tenants.limits.limiter import Admission
 
 log = logging.getLogger("roundhouse.gateway")
 DISCONNECTS = (asyncio.CancelledError, GeneratorExit)
-"""What a client that disconnects looks like from inside."""
+"""Exceptions by which a client's disconnect shows inside."""
 Calls = Callable[[int | None], Sequence[Call]]
 """Engine calls that make up a request, given the tokens that the target takes, if known."""
 
@@ -61,7 +61,7 @@ class Attempt:
     began: float
     target: Target | None = None
     admission: Admission | None = None
-    """What limits reserve for it."""
+    """The limits' reservation for it."""
     entry: Entry | None = None
     """Its beginning in the ledger."""
     lease: Lease | None = None
@@ -74,7 +74,7 @@ class Attempt:
     status: int | None = None
     is_stream: bool = False
     warning: str = ""
-    """What was left out of the request, as the answer's header says it."""
+    """Fields that were left out of the request, as the answer's header gives them."""
 
     @property
     def usage(self) -> Usage:
@@ -115,7 +115,7 @@ class Request:
         self.nodes: list[str] = []
         """Servers of the fleet that it was passed on to."""
         self.routing_tokens = self.routing_cost = 0
-        """Of the embedding that chose its target, until an attempt's record has them."""
+        """Tokens of the embedding that chose its target, until an attempt's record has them."""
         self._sinks, self._sinks_of_relayed, self._clock, self._device = sinks, sinks_of_relayed, clock, device
         self._received = clock()
         self.attempt = Attempt(self._received)

@@ -135,7 +135,7 @@ class Services:
     responses: ResponseStore
     batches: BatchService
     line_rooms: LineRooms
-    """What models have for lines of batches."""
+    """Room of models for lines of batches."""
     batch_forecasts: Histogram
     """Forecasts of batches over the truth, by when they were made."""
     routers: RouterStore

@@ -50,7 +50,7 @@ class Target:
     provider: str = ""
     """Id of the provider that answers; '': an engine of this server."""
     abilities: frozenset[Ability] = frozenset()
-    """What it can do beside its task."""
+    """Abilities beside its task."""
     price: PriceList | None = None
     """The list price of its answers; None: they are free."""
     batch_price: PriceList | None = None

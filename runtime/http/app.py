@@ -31,7 +31,7 @@ REMOVED_PATHS = {
 
 
 UNREADABLE = (ValueError, RecursionError)
-"""What FastAPI meets in a body that it reads itself; its own words for it are of a place and of no cause."""
+"""FastAPI's errors for a body that it reads itself; its own words for it are of a place and of no cause."""
 
 
 def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:

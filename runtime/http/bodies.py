@@ -22,7 +22,7 @@ _NULL = msgspec.Raw(b"null")
 _KEYS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_MODEL = "Object missing required field `model`"
 _WHOLE_FLOAT = re.compile(rb"\d(?:\.0+(?!\d)|[eE])")
-"""What a body has that was refused for a whole float."""
+"""The pattern of a body that was refused for a whole float."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 MOST_NAMED = 8
 _FAULT_PATH = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")

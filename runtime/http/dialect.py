@@ -50,7 +50,7 @@ class ParsedRequest:
 
     model_ref: ModelRef
     calls: Callable[[int | None], Sequence[Call]]
-    """What is asked of the engine; given the tokens that the target takes, if known."""
+    """The engine calls for a request, given the tokens that the target takes, if known."""
     render: Callable[[Target, AsyncIterator[Event]], Parts]
     """The answer, of the events of all calls in their order; once they have been read, the engine is free again."""
     dialect: Dialect
@@ -75,7 +75,7 @@ class Endpoint:
     parse_object: Callable[[dict[str, Any]], ParsedRequest] | None = None
     """The same for a body that is decoded already, so that it is decoded once; such a path has no query parameters."""
     dialect_of: Callable[[bytes], Dialect] | None = None
-    """Where two dialects share a path: the one of a body that is not understood."""
+    """Chooses the dialect of a body that is not understood, where two share a path."""
 
     def error_dialect(self, body: bytes) -> Dialect:
         return self.dialect if self.dialect_of is None else self.dialect_of(body)
@@ -102,7 +102,7 @@ _LAST_EVENT_WORDS = (
     b'"generated_text":"',
     b'"done":true',
 )
-"""Of which a part has one if `_LAST_EVENT` is in it: told apart in a tenth of the time."""
+"""Words of which a part has one if `_LAST_EVENT` is in it: ten times as fast to find."""
 
 
 def last_event_start(data: bytes) -> int:

@@ -66,7 +66,7 @@ class RouteOptions(TypedDict, total=False):
 
 
 ROUTES: list[Route] = []
-"""In the order of registration."""
+"""All routes, in the order of registration."""
 H = TypeVar("H", bound=Callable[..., Awaitable[Response]])
 
 

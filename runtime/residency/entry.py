@@ -60,13 +60,13 @@ class ModelEntry:
     link: SlotLink | None = None
     loaded: LoadResult | None = None
     devices: tuple[str, ...] = ()
-    """Where it is, or was last."""
+    """Its devices, or its last ones."""
     bytes: int = 0
     """Bytes on all of its devices together."""
     claim: int = 0
     """Device bytes that a wake will need while it waits for others to leave."""
     host_bytes: int = 0
-    """In host memory beside it; 0 on a CPU, where the device is host memory."""
+    """Bytes in host memory beside it; 0 on a CPU, where the device is host memory."""
     host_needed: int = 0
     """Bytes of host memory that a load claims."""
     host_adapters: int = 0
@@ -84,7 +84,7 @@ class ModelEntry:
     sleepless: bool = False
     """A wake failed, or so did two sleeps in a row: none is tried again until the server starts anew."""
     failed_sleeps: int = 0
-    """In a row. One may be chance: the next is tried after a load."""
+    """Failed sleeps in a row. One may be chance: the next is tried after a load."""
     asleep_since: float = 0.0
     """Start of its sleep, or of falling asleep."""
     measured_wake: float | None = None

@@ -260,7 +260,7 @@ class Plan:
     room: tuple[DeviceRoom, ...] = ()
     """Each device where it is to come."""
     lacks: str = ""
-    """What it is short of, and the settings that give more."""
+    """The shortage, and the settings that give more."""
 
     @property
     def devices(self) -> tuple[str, ...]:

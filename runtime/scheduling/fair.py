@@ -229,7 +229,7 @@ class WaitingRequest:
     claim: QueueRequest
     ties: ShareAccounts
     due: float
-    """In its key: its deadline, or as if it had one."""
+    """The deadline in its key, or a substitute for one."""
 
 
 class Lane:

@@ -26,7 +26,7 @@ from runtime.slots.link import SlotLink
 PROBE_SECONDS = 120.0
 """A full engine may let the question wait for the longest running request."""
 RETRY_SECONDS = 60.0
-"""After a failed probe requests are refused for this long without another try; a corrected probe runs at once."""
+"""Seconds for which requests are refused after a failed probe; a corrected probe runs at once."""
 MAX_QUOTED = 200
 """Characters of an expected or given answer that stand in an error."""
 

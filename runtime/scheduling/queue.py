@@ -40,7 +40,7 @@ from runtime.slots.link import SlotLink
 from tenants.caller import ServiceClass
 
 SWAP_SECONDS = 0.2
-"""To bring an adapter into a place, before that was measured."""
+"""Seconds to bring an adapter into a place, before that was measured."""
 
 
 class ModelQueue:

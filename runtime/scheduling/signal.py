@@ -50,7 +50,7 @@ class ModelDemand:
     replicas: int
     """That serve it or are on their way."""
     least: int
-    """As the recipe has it."""
+    """The least number of replicas, from the recipe."""
     rate: float
     """Work per second of one replica; 0: nothing was measured yet."""
     lead: float

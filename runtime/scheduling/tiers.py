@@ -106,7 +106,7 @@ class _Place:
     leases: int
     last_use: float
     victim: str | None
-    """Whose place it takes."""
+    """The adapter whose place it takes."""
     settled: bool = False
     """Whether its move has ended. Before, requests may run behind it, and nobody may take the place."""
 
@@ -125,7 +125,7 @@ class DeviceTier:
     def __init__(self, places: int) -> None:
         self.places = places
         self.closing: dict[str, ServiceClass] = {}
-        """In a place that takes no new request, with the class of the one that it closes for."""
+        """Places that take no new request, with the class of the one that they close for."""
         self._placed: dict[str, _Place] = {}
         self._placing: dict[str, str | None] = {}  # digest -> the one whose place it takes
         self._failed: dict[str, int] = {}  # digest -> leases

@@ -45,7 +45,7 @@ class Load(Frame, frozen=True):
     visible: str = ""
     """UUIDs of the GPUs that the engine may see, by commas; empty: whatever the server sees."""
     cores: tuple[int, ...] = ()
-    """Of parts of a CPU: the engine's; empty: all."""
+    """The engine's cores on a part of a CPU; empty: all."""
 
 
 class Call(Frame, frozen=True):
@@ -124,7 +124,7 @@ class Report(Frame, frozen=True):
 class Emit(Frame, frozen=True):
     event: Event
     tokens: tuple[int, int, int] | None = None
-    """With each chunk of an answer: prompt, completion and cached tokens so far. What was made stays known, whatever
+    """Prompt, completion and cached tokens so far, with each chunk of an answer. What was made stays known, whatever
     happens to the engine."""
 
 

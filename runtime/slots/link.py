@@ -39,7 +39,7 @@ class FrameCall:
     def __init__(self, link: Sender, uid: int) -> None:
         self._link, self.uid = link, uid
         self.loaded: LoadResult | None = None
-        """What a load has brought, once it is done."""
+        """The result of a load, once it is done."""
         self.held: MemoryFootprint | None = None
         self.counted = b""
         self.usage: Usage | None = None
@@ -162,7 +162,7 @@ class Cause:
     text: str
     """For people: 'its process was ended by SIGKILL'."""
     signal: int | None = None
-    """Which ended its process, if one did."""
+    """The signal that ended its process, if one did."""
 
     @property
     def may_be_memory(self) -> bool:

@@ -79,7 +79,7 @@ def _exit_code(pid: int) -> int | None:
 
 
 REREAD_SECONDS = 60.0
-"""After this long a `GroupPeak` reads anew: what a process shares counts for more once another has ended."""
+"""Seconds after which a `GroupPeak` reads again: what a process shares counts for more once another has ended."""
 
 
 class GroupPeak:

@@ -18,7 +18,7 @@ MOST_SECONDS = 86_400.0
 MOST_HOURS = 8_760
 """Longest life of a stored response: a year."""
 LIMITABLE = frozenset((Scope.INFER, Scope.USAGE))
-"""What a key with patterns may do: the other scopes reach every model and adapter."""
+"""Scopes that a key with patterns may have: the others reach every model and adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class KeyRequest:
     models: tuple[str, ...] = EVERY
     adapters: tuple[str, ...] = EVERY
     seconds: float | None = None
-    """Until it expires; None: never."""
+    """Seconds until it expires; None: never."""
     service_class: ServiceClass | None = None
     ceiling: ServiceClass | None = None
     timeout: float | None = None

@@ -77,7 +77,7 @@ class UsageBucket:
     begin: int
     end: int
     results: list[dict[str, Any]]
-    """What was grouped by, and sums by the ledger's names."""
+    """The groups, and sums by the ledger's names."""
 
 
 @dataclass(frozen=True, slots=True)

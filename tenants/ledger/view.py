@@ -191,4 +191,4 @@ FIELDS = {
     "team": "team_id", "key": "api_key_id", "model": "model", "adapter": "adapter", "class": "service_class",
     "endpoint": "endpoint", "hour": "hour", "day": "day",
 }  # fmt: skip
-"""What sums are by, and the field that tells it."""
+"""Groupings of sums, and the field for each."""

@@ -36,7 +36,7 @@ MAX_BATCH = 1000
 """Rows of one transaction."""
 RETRY_SECONDS = 0.5
 ANSWER_SECONDS = 1.0
-"""In a fleet, after which rows are journalled."""
+"""Seconds without an answer after which a fleet's rows are journalled."""
 FAILING_SECONDS = 10.0
 """How long a failure counts, without a new request that fails or succeeds."""
 
@@ -54,7 +54,7 @@ class _Job:
     run: Callable[[], None]
     """Runs in the thread, resolves its future and raises nothing."""
     refuse: Callable[[], None]
-    """In its place, where the database does not answer anyway."""
+    """Runs in its place where the database does not answer anyway."""
 
 
 @dataclass(slots=True)

@@ -59,7 +59,7 @@ class _LimitMeter:
     limit: Limit
     meter: Meter
     zone: ZoneInfo
-    """In which a budget's days begin."""
+    """The time zone in which a budget's days begin."""
     shared: SharedMeter | None = None
     """The meter, where other servers use the limit, too."""
     warned: int = -1

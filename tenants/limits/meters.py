@@ -88,7 +88,7 @@ class Rate:
     def __init__(self, limit: int, now: int) -> None:
         self.limit, self._level, self._at = limit, 0, now
         self._line: deque[Hold] = deque()
-        """What drains next is the first; together they are the level."""
+        """Amounts in the order in which they drain; together they are the level."""
         self._longest = _JOINED
 
     def change(self, limit: int, now: int) -> None:
@@ -191,7 +191,7 @@ class Budget:
         self.limit, self._period, self._wall = limit, period, wall
         self.begin, self._end = period(wall())
         self._spent_in = {self.begin: spent}
-        """With what is reserved, by when a period began: a clock may be set back into one that was over."""
+        """Spent and reserved money, by when a period began: a clock may be set back into one that was over."""
 
     def change(self, limit: int, now: int) -> None:
         self.limit = limit

@@ -19,7 +19,7 @@ class BindingLimit:
     limit: Limit
     level: LimitLevel
     amount: int
-    """What the request may use of it."""
+    """The most that the request may use of it."""
     wait: float | None
     """Seconds until there is room; None: there never will be."""
     is_shared: bool

@@ -18,7 +18,7 @@ from tenants.sign_in.tokens import AccessTokens
 
 log = logging.getLogger("roundhouse.sign_in")
 SECONDS = 600
-"""From the button to the way back."""
+"""Seconds from the button to the way back."""
 LONGEST_CODE = 4096
 _COOKIE = re.compile(r"([a-z]{0,32})-(\d{1,12})-([0-9a-f]{32})")
 

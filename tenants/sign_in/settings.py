@@ -27,7 +27,7 @@ LARGEST = 1 << 20
 LONGEST_SECRET = 4096
 ALL = "all"
 ANYONE = "*"
-"""As a group: everybody whom the provider lets sign in."""
+"""The group of everybody whom the provider lets sign in."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 

@@ -23,7 +23,7 @@ class FaultyRequest:
     json: Any = None
     method: str = "POST"
     more: dict[str, Any] = field(default_factory=dict)
-    """Of httpx's request."""
+    """More arguments of httpx's request."""
 
 
 def registered(name: str, base: str, path: Path = PACK) -> FaultyRequest:

@@ -33,7 +33,7 @@ OTHERS = {
     "--stock",
     "--no-deps",
 }
-"""Of Docker, and of this repository's own benchmarks and load tests."""
+"""Options of Docker, and of this repository's own benchmarks and load tests."""
 ROUTES = [(re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)), path, methods) for path, _, methods in routes()]
 BASES = ("/v1", "/v1/")
 """What clients are given as their address."""

@@ -61,7 +61,7 @@ class FakeEngine:
     places: set[str] = field(default_factory=set)
     dropped: list[str] = field(default_factory=list)
     arrivals: dict[str, asyncio.Future[None]] = field(default_factory=dict)
-    """Of adapters on their way into a place: calls wait for it."""
+    """Arrivals of adapters that are on their way into a place: calls wait for them."""
     place_gate: asyncio.Event = field(default_factory=asyncio.Event)
     place_error: RoundhouseError | None = None
     in_use: Counter[str | None] = field(default_factory=Counter)

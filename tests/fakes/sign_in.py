@@ -34,7 +34,7 @@ PEOPLE = {
     "zoe": {"preferred_username": "zoe", "groups": ["lab"]},
 }
 AUDIENCE = "https://models.example"
-"""Of access tokens."""
+"""The audience of access tokens."""
 GROUPS = [
     {"group": "ml-platform", "team": "ops", "scopes": ["all"]},
     {"group": "search-team", "team": "search", "scopes": ["infer"]},

@@ -138,7 +138,7 @@ class VirtualWorld:
     asleep: dict[str, MemoryFootprint] = field(default_factory=dict)
     """What models that can sleep hold then."""
     wake_seconds: float = 0.5
-    """Of a wake, and of a sleep."""
+    """Seconds of a wake, and of a sleep."""
     first_sleep_seconds: float = 0.5
     host_budget: int = NO_LIMIT
     replicas: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -30,7 +30,7 @@ ADAPTERS, CONTENTS, PLACES, HOST, AT_ONCE = 64, 80, 4, 24, 16
 CHANGED = 8
 """So many of the adapters, the most asked for, get new versions and go back meanwhile."""
 TIMEOUT_SECONDS = 900.0
-"""Of one HTTP request; only the bound, worked out from what the run took, decides about waiting."""
+"""The time-out of one HTTP request; only the bound, worked out from what the run took, decides about waiting."""
 
 
 @pytest.fixture

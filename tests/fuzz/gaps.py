@@ -26,7 +26,7 @@ class Sample(NamedTuple):
     way: Times
     """The threads on the stream's way."""
     busy: float
-    """Of all CPUs together."""
+    """Seconds of all CPUs together."""
     served: Mapping[int, float]
     """What each of the server's processes has taken of that."""
     stolen: tuple[float, ...] = ()
@@ -51,7 +51,7 @@ class Gap(NamedTuple):
     at: float
     seconds: float
     waited: float
-    """Of that, for a CPU."""
+    """The part of that in which it waited for a CPU."""
     others: float
     """Share of the CPU time that was not the stream's own, and not the server's either."""
     others_of_ours: float = 0.0

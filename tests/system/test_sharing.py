@@ -21,7 +21,7 @@ SAME_SPEECH = 1e-3
 """The same for the mean log probability of a segment; texts and times are equal."""
 CROWD = 12
 TRIES = 20
-"""Of what a client must be quick enough to see; each is right by itself."""
+"""Tries of a race that a client must be quick enough to see; each is right by itself."""
 QUERY = "which brake stops the engine?"
 SAMPLES = sorted((PACK / "samples").glob("*.wav"))
 

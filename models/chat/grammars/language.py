@@ -89,7 +89,7 @@ RULES: Mapping[str, str] = {
     "propertyNames": "`pattern`, `enum` or lengths; not beside `properties`",
     "minProperties, maxProperties": "more names than `required` and one more only where all names are in `properties`",
 }
-"""What is enforced, by keyword, for the reference page."""
+"""Enforced rules by keyword, for the reference page."""
 DATE = (
     r"(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|"
     r"02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|[2468][048]00|[13579][26]00)-02-29)"
@@ -190,7 +190,7 @@ class _Rewriter:
         self._names: dict[tuple[Path, ...], str] = {}
         """Names of definitions, by where the schemas are that apply together."""
         self._open: set[tuple[Path, ...]] = set()
-        """Those that are being written."""
+        """Definitions that are being written."""
         self._definitions: Json = {}
 
     def rewrite(self) -> Any:

@@ -88,7 +88,7 @@ BLANKS = _of(" \t\n\r\f\v")
 ALL_BLANKS = _sorted(
     [(9, 13), (0x1C, 0x20), (0x2000, 0x200A), (0x2028, 0x2029), *_of("\x85\xa0\u1680\u202f\u205f\u3000\ufeff")]
 )
-"""What any dialect takes for white space."""
+"""White space of any dialect."""
 ASCII = 0x7F
 CLASSES = {
     "d": DIGITS,
@@ -210,7 +210,7 @@ class _Parser:
         inverted = self.taken("^")
         ranges: list[tuple[int, int]] = []
         outside: list[Ranges] = []
-        """What an inverted class may still have, for each of its classes."""
+        """The characters left to an inverted class, for each of its classes."""
         while not self.taken("]"):
             if not self.next():
                 raise PatternError("a class is not closed")

@@ -6,7 +6,7 @@ from models.chat.requests.request import CHAT, MESSAGES, RESPONSES, ChatRequest
 
 Path = tuple[str | int, ...]
 CALLS = ("items", "anyOf")
-"""Where vLLM puts the parameters of all functions when one must be called: a list of calls, of any of them."""
+"""The path to the functions in vLLM's schema when one must be called: a list of calls, of any of them."""
 PARAMETERS = ("properties", "parameters")
 FIELDS = {CHAT: "function.parameters", RESPONSES: "parameters", MESSAGES: "input_schema"}
 """A function's parameters in an entry of `tools`, by dialect."""

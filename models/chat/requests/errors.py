@@ -31,7 +31,7 @@ ADVICE = {
 }
 """vLLM's advice to those who start it from a shell, and what to do here."""
 OVERLONG = frozenset({"input_text", "input_tokens"})
-"""What vLLM calls the prompt when it is longer than the context."""
+"""vLLM's words for a prompt that is longer than the context."""
 TEXT_ONLY = "is not a multimodal model"
 """vLLM's end of a message that names the model as the engine knows it, by a digest or as its base."""
 SEND_TEXT = "This model reads text only: leave out images, sounds and videos."

@@ -88,7 +88,7 @@ INSTEAD: Mapping[str, str] = {
         for kind in ("json", "regex", "choice", "grammar")
     },
 }
-"""What to send instead of fields that earlier vLLMs, OpenAI's older clients and other servers know."""
+"""Replacements for fields of earlier vLLMs, OpenAI's older clients and other servers."""
 EFFORT = ("reasoning_effort", "enable_thinking")
 """Variables of a chat template by which vLLM passes on a requested effort."""
 UNSTORED: Mapping[str, str] = {

@@ -95,7 +95,7 @@ HANDLERS = {
     "openai_serving_chat": "parser_cls", "anthropic_serving_messages": "parser_cls",
     "openai_serving_responses": "parser", "online_renderer": "parser",
 }  # fmt: skip
-"""What of vLLM's application has a parser class, and in which attribute."""
+"""Parts of vLLM's application with a parser class, and the attribute that holds it."""
 
 
 def patch_parsers(state: Any, tool_parser: str) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAME = "roundhouse_unpadded"
-"""Of this function among transformers'. It has no masks there, so the library makes none."""
+"""This function's name among transformers'. It has no masks there, so the library makes none."""
 UNKNOWN = ("position_bias", "softcap", "s_aux", "cache")
 """Arguments of some networks that this attention does not compute."""
 

@@ -22,7 +22,7 @@ from registry.storage.database import translate_errors
 log = logging.getLogger("roundhouse.fleet")
 LOOK_SECONDS = 0.5
 STEP_SECONDS = 0.25
-"""Of one wait for a notification: so soon the thread ends."""
+"""Seconds of one wait for a notification, and so the longest delay of the thread's end."""
 RETRY_SECONDS = 0.5
 
 

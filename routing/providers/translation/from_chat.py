@@ -67,7 +67,7 @@ FIELDS: Mapping[str, Fields] = {
     "response_format.json_schema": fields("schema description", "name strict"),
     "stream_options": fields("include_usage", "include_obfuscation continuous_usage_stats"),
 }
-"""What answers brought along may come back in the next request: annotations, thoughts, what an SDK has parsed."""
+"""Fields of earlier answers that may come back in the next request: annotations, thoughts, what an SDK has parsed."""
 REFUSED: Mapping[str, str] = {
     "messages[]": "function",
     "content[]": "input_audio",

@@ -36,7 +36,7 @@ DEFAULTS: Mapping[str, Any] = {
     "top_p": None,
     "truncation": "disabled",
 }
-"""What an answer tells of its request: as the client sent it, else this."""
+"""Fields of the request that an answer repeats: as the client sent them, else these."""
 
 
 class _Item:

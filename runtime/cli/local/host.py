@@ -43,7 +43,7 @@ class HostNeed:
     help: str = ""
     """How to get it; empty when it is met."""
     optional: bool = False
-    """Without it the server runs, with less."""
+    """Whether the server runs without it, with less."""
 
 
 def needs(kind: Kind, port: int) -> Iterator[HostNeed]:

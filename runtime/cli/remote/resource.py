@@ -13,7 +13,7 @@ class Resource:
     """Each method does one call and prints the answer, as JSON or by `display`."""
 
     path: str
-    """Of the collection, such as /v1/adapters."""
+    """The collection's path, such as /v1/adapters."""
     display: Callable[[Json], object]
     """Prints one of them for people."""
 

@@ -18,7 +18,7 @@ from tenants.caller import Caller, ServiceClass
 from tenants.ledger.rows import BATCH
 
 QUIET_SECONDS = 10.0
-"""Without a request of a higher class, until lines may fill all places of a model."""
+"""Seconds without a request of a higher class after which lines may fill all places of a model."""
 IDLE_SECONDS = 60.0
 """The same, until a model may leave memory for another one that lines need."""
 WORKING_LOADS = 10

@@ -45,7 +45,7 @@ REQUEST_DROPPED = frozenset((
 """Headers of the connection; keys, since the node knows the key by its id; what pages send."""
 Body = bytes | AsyncIterator[bytes] | None
 FORM_DROPPED = frozenset((b"content-type",))
-"""Of a form, which is written anew."""
+"""Headers of a form, which is written anew."""
 
 
 class PeerAnswer:

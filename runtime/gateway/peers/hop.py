@@ -46,19 +46,19 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
     service_class: ServiceClass
     source: Source = "api"
     team: Text = ""
-    """Of the key, as the server knows it that the client reached."""
+    """The key's team, as the server knows it that the client reached."""
     key: Annotated[str, Meta(max_length=64)] = ""
     """The key's id, never the key; '': the client showed none."""
     is_visitor: bool = False
-    """Without a key, it may only ask models."""
+    """Whether the caller has no key, and may only ask models."""
     adapter: Text = ""
     digest: Annotated[str, Meta(pattern=r"^(sha256:[0-9a-f]{64})?\Z")] = ""
     """Digest of the adapter's version."""
     attempt: Annotated[int, Meta(ge=1, le=100)] = 1
     left: Milliseconds | None = None
-    """Until the whole answer has to be there."""
+    """Time until the whole answer has to be there."""
     first_left: Milliseconds | None = None
-    """Until it has to begin."""
+    """Time until it has to begin."""
     route: HopRoute | None = None
 
     @classmethod

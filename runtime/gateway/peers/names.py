@@ -41,7 +41,7 @@ class NodeNames(msgspec.Struct, frozen=True):
 
     models: Annotated[tuple[NodeModel, ...], Meta(max_length=MAX_MODELS)]
     digests: Annotated[tuple[Digest, ...], Meta(max_length=MAX_FILES)]
-    """Of adapters whose files it has."""
+    """Digests of adapters whose files it has."""
 
 
 _DECODER = msgspec.json.Decoder(NodeNames)

@@ -34,7 +34,7 @@ LOOK_SECONDS = 1.0
 """Between two looks what is missing, while nothing changes."""
 RETRY_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
-"""Without a byte of a copy."""
+"""Seconds without a byte after which a copy is given up."""
 COPY_SECONDS = 30.0
 """The longest wait of a registration for a second copy."""
 POLL_SECONDS = 0.05

@@ -45,7 +45,7 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
     versions: list[RouterVersionView]
     aliases: dict[str, str]
     models: list[str]
-    """Which of 'intents' and 'complexity' are fitted."""
+    """The fitted models: of 'intents' and 'complexity'."""
     threshold: float | None
     """Below which its intents abstain, or that the expected acceptance must reach; None: nothing is fitted."""
     definition: dict[str, Any]

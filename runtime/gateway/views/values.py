@@ -303,7 +303,7 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["adapter"] = "adapter"
     name: str
-    """As the caller writes it: `name`, or `team/name`."""
+    """The name that the caller writes: `name`, or `team/name`."""
     base: str
     team: str
     shared: bool
@@ -314,7 +314,7 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Count
     source: str
     notes: list[str]
-    """What the check of the current version noted."""
+    """Notes of the check of the current version."""
     created: Count
     versions: list[VersionView]
     aliases: dict[str, Tag]

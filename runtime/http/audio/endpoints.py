@@ -182,7 +182,7 @@ def _text(value: object) -> str:
 
 
 FORM_ENDPOINTS = tuple(json_endpoint(path, lambda _: os.devnull, 0.0) for path in TASKS)
-"""Without a recording, to explain a router's choice."""
+"""Endpoints whose router choice can be explained without a recording."""
 
 
 def _model_ref(name: str | None) -> ModelRef:

@@ -100,7 +100,7 @@ class CohereWriter:
     _calls: int = 0
     """Blocks of text and thoughts, and calls, that have ended: Cohere counts them apart."""
     _open: str | None = None
-    """What is under way: text, thinking, or call."""
+    """The open part: text, thinking, or call."""
     _call: Any = None
     """The engine's number of the call under way."""
 

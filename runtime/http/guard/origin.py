@@ -33,7 +33,7 @@ FORMS = frozenset(("/v1/adapters", "/v1/files", "/v1/audio/transcriptions", "/v1
 STREAMED = frozenset(("/v1/messages/batches", "/v1/batch"))
 """Paths whose JSON is written to the disk as it comes, and has bounds of its own."""
 FORMS_ONLY = FORMS - {"/v1/adapters"}
-"""Those of them that take nothing else."""
+"""The form paths that take nothing else."""
 OLLAMA = "/api/"
 EVERY = "*"
 _OWN = ("same-origin", "none")

@@ -113,7 +113,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._unread = 0
         """Bytes since the last headers, piece of a body or end of a message that came of them."""
         self._data = self._again = b""
-        """What the parser is at, and what it is to read after that."""
+        """The bytes that the parser is at, and those to read after them."""
         self._begun = self._refused = False
         self._refusal: RoundhouseError | None = None
         self._deadline: asyncio.TimerHandle | None = None

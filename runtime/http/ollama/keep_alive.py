@@ -27,7 +27,7 @@ _ZERO = re.compile(r"[^1-9]*")
 
 
 _unloads: set[asyncio.Future[ModelView]] = set()
-"""What is under way is held here."""
+"""References to unloads under way."""
 
 
 class _KeepAliveFields(msgspec.Struct):

@@ -46,7 +46,7 @@ API = "0.14.0"
 Codex wants 0.13.4, the first with Responses; 0.14.0 is the first with Anthropic's messages.
 """
 HUBS = ("hf.co/", "huggingface.co/", "https://huggingface.co/")
-"""What Ollama's clients may write before a hub's repository."""
+"""Prefixes that Ollama's clients may write before a hub's repository."""
 PHASES: Mapping[Phase, str] = {
     "looking": "pulling manifest",
     "waiting": "waiting for the model of this name to leave",

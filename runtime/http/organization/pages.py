@@ -16,7 +16,7 @@ from tenants.caller import Scope
 
 admin_route = partial(RouteGroup("Organization"), scope=Scope.ADMIN, errors=(*CONFLICT, 503))
 OBJECT = component("OrganizationObject", record({"object": STRING}))
-"""As OpenAI has it: its SDK's types describe it."""
+"""An object of OpenAI's, described by its SDK's types."""
 LIST = component(
     "OrganizationList",
     record(

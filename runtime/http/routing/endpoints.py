@@ -92,7 +92,7 @@ class ReportView(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     outcomes: list[ReplayOutcome]
     replay: list[ReplayPoint]
-    """What other thresholds of its intents would have given."""
+    """Results with other thresholds of its intents."""
 
 
 @route("GET", "/v1/routers", scope=Scope.MODELS, answer=RouterListView, errors=())

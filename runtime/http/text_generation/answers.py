@@ -14,7 +14,7 @@ from registry.errors import BadRequest, EngineFailed, RoundhouseError, by_status
 from runtime.http.text_generation.bodies import Generation
 
 BROKEN = "\ufffd"
-"""In the text of a token that ends within a character."""
+"""The text of a token that ends within a character."""
 SLACK = 8
 """Characters that tokens which end within a character can have brought."""
 

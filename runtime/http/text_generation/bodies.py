@@ -104,7 +104,7 @@ class Generation(msgspec.Struct, kw_only=True):
     stream: bool
     full_text: bool
     seed: int | None
-    """Of a sampled answer whose details tell it, or that was asked for with one."""
+    """The seed of a sampled answer that was requested with one, or whose details give it."""
 
     @property
     def prefill(self) -> bool:

@@ -26,7 +26,7 @@ BOMBS: dict[str, tuple[str, dict[str, Any]]] = {
     "blocks that are none": (MESSAGES, {"max_tokens": 4, "messages": [{"role": "user", "content": [{}] * 100_000}]}),
 }
 CPU_SECONDS = 2.0
-"""Of the slot's process for one of them: each took 1 to 32 before, and takes less than 0.1 now."""
+"""CPU seconds of the slot's process for one of them: each took 1 to 32 before, and takes less than 0.1 now."""
 
 
 @pytest.mark.parametrize("name", BOMBS)

@@ -12,7 +12,7 @@ RATE = 16_000
 SPECIAL = ("<|endoftext|>", "<|startoftranscript|>")
 MARKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
 FIRST_SPECIAL = 50257
-"""Of the multilingual Whispers. The token before it is the empty one, by which CTranslate2 knows them."""
+"""The first special token of the multilingual Whispers. The one before it is empty, by which CTranslate2 knows them."""
 Samples = npt.NDArray[np.float32]
 
 

@@ -28,7 +28,7 @@ PACKAGES = {
     "rerank": "models.starter/pack/starter-rerank",
     "transcribe": "models.starter/pack/starter-speech",
 }
-"""Of each task, a model in a package. Its folder is added as well, and the hub has the same."""
+"""A model in a package for each task. Its folder is added as well, and the hub has the same."""
 SOUND = PACK / "samples" / "kitchen-light.wav"
 TALE = {"model": "my-chat", "messages": [{"role": "user", "content": "tell me"}], "stream": True,
         "max_tokens": 100, "min_tokens": 100, "temperature": 0}  # fmt: skip

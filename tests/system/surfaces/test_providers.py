@@ -65,7 +65,7 @@ class World(NamedTuple):
     here: Server
     """With providers alone."""
     fake: ProviderFake
-    """Of both protocols."""
+    """A fake provider that speaks both protocols."""
 
 
 def script(seen: Seen) -> Play:

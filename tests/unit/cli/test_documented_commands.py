@@ -13,7 +13,7 @@ ROOMS = ("adapters", "console", "fleet", "launch", "registry", "routing", "runti
 """`models` speaks of vLLM's options, too."""
 OPTIONS = {option for command in ALL.values() for p in parameters(command) for option in (*p.opts, *p.secondary_opts)}
 OTHERS = {"--help", "--version", "--gpus", "--include", "--local-dir"}
-"""Of every command, of `roundhouse` itself, of Docker, and of `hf download`."""
+"""Options of every command, of `roundhouse` itself, of Docker, and of `hf download`."""
 RAYS = {"head.py"}
 """The file of `fleet/launchers` that calls Ray's command."""
 GROUPS = {path[0] for path in ALL if len(path) > 1}

@@ -14,7 +14,7 @@ HERE = "http://127.0.0.1"
 MICROPHONE = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 """One that hears a tone, and may be used."""
 Answer = Callable[[Any], Awaitable[None]]
-"""Of Playwright's `Route`."""
+"""Playwright's `Route`."""
 
 
 @asynccontextmanager

@@ -50,7 +50,7 @@ class GpuCopier:
             self._buffer = torch.empty(count, dtype=torch.uint8, device=manager.device)
         self._rank: int = manager.lora_config.max_lora_rank
         self.arena: Arena | None = None
-        """Where adapters lie that torch knows nothing of."""
+        """The arena of staged adapters, in memory that torch does not know."""
         self._layouts: dict[tuple[int, tuple[tuple[Half, int], ...]], list[torch.Tensor]] = {}
 
     @property

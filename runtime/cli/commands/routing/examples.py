@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 AT_ONCE = 128
 MAX_LINES = 1_000_000
 OTHER_LABELS = {"accepted", "target"}
-"""Where one of them stands, what else the row says of itself is its own."""
+"""Fields that mean another format, in which the rest of the row is not ours."""
 
 
 def rows(file: Path) -> list[Json]:

@@ -15,7 +15,7 @@ from models.speech.transcription import TranscriptionRun
 from models.speech.windows import RATE, Samples
 
 SECONDS = 10
-"""Of a window."""
+"""Seconds of a window."""
 
 
 class Recording:

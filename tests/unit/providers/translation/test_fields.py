@@ -30,7 +30,7 @@ class Dialect:
     root: Any
     """The SDK's type of a request."""
     types: Mapping[str, str]
-    """Of the SDK's nested types, by module and name: the table's row."""
+    """The SDK's nested types, by module and name: the table's row."""
     opaque: frozenset[str]
     """Types that are passed on as they are."""
     fields: Mapping[str, Fields]
