@@ -1,5 +1,6 @@
 """Ray's own processes on a machine: `ray start --block` in a session of its own, with fixed ports and a token."""
 
+import ipaddress
 import os
 import secrets
 import socket
@@ -13,7 +14,7 @@ import msgspec
 from fleet.launchers.cluster import PORTS, WORKERS, Cluster
 from fleet.launchers.processes import LaunchSpec, ProcessLauncher, RecordFile, without_ray
 from registry.base.packages import with_our_packages
-from registry.errors import NotFound, Unavailable
+from registry.errors import BadRequest, NotFound, Unavailable
 from registry.storage.files import make_private, write_text
 
 START_SECONDS, END_SECONDS = 60.0, 20.0
@@ -36,15 +37,22 @@ def ray_environment(cluster: Cluster) -> dict[str, str]:
     }
 
 
+def ray_program() -> Path:
+    """Ray's command line. Raises BadRequest where Ray is not installed."""
+    program = Path(sys.executable).with_name("ray")
+    if not program.exists():
+        raise BadRequest("Ray is not installed. Install the extra `ray`: pip install 'roundhouse[ray]'.")
+    return program
+
+
 def start_ray(cluster: Cluster, host: str) -> bool:
     """Start Ray on this machine, called `host`; whether it had to be started.
 
-    Raises BadRequest for a machine that the file does not have, NotFound without Ray or its token, Unavailable.
+    Raises BadRequest without Ray, and for a machine that the file does not have; NotFound without the token;
+    Unavailable.
     """
     servers, is_head = cluster.on(host), host == cluster.head
-    program = Path(sys.executable).with_name("ray")
-    if not program.exists():
-        raise NotFound("Ray is not installed: pip install 'roundhouse[ray]'.")
+    program = ray_program()
     make_private(cluster.folder)
     if not cluster.token.exists():
         if not is_head:
@@ -59,7 +67,8 @@ def start_ray(cluster: Cluster, host: str) -> bool:
     )  # fmt: skip
     process = launcher.start(
         LaunchSpec(
-            [str(program), "start", "--block", *where, *_ports(cluster.port), "--disable-usage-stats",
+            [str(program), "start", "--block", *where, *_own_address(host), *_ports(cluster.port),
+             "--disable-usage-stats",
              "--num-cpus", "1", "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
              "--resources", msgspec.json.encode({resource_of(one.name): 1 for one in servers}).decode()],
             ray_environment(cluster),
@@ -87,6 +96,18 @@ def end_ray(cluster: Cluster) -> bool:
 
 def _record(cluster: Cluster) -> RecordFile:
     return RecordFile(cluster.folder / "ray.json")
+
+
+def _own_address(host: str) -> list[str]:
+    """By which the others reach this machine. Without it Ray takes the one of the default route, which may be another.
+
+    Of a name nothing: many machines resolve their own to loopback.
+    """
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return []
+    return [] if is_loopback else ["--node-ip-address", host]
 
 
 def _ports(first: int) -> list[str]:

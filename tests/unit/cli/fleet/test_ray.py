@@ -1,7 +1,10 @@
 """`roundhouse fleet ray` where it must refuse before anything is started."""
 
 import json
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.unit.cli.conftest import Run
 
@@ -23,3 +26,16 @@ def test_where_ray_does_not_run_nothing_is_ended(run: Run, tmp_path: Path) -> No
     ended = run("fleet", "ray", "down", str(file), "--host", "b", "--json")
     assert json.loads(ended.stdout) == {"object": "list", "data": []}
     assert "was not running on b" in ended.stderr
+
+
+@pytest.mark.parametrize("verb", ["up", "down"])
+def test_without_ray_one_line_names_the_extra(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"{{head: a, folder: {tmp_path}, servers: [{{name: node-1, host: a, serve: []}}]}}")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    refused = run("fleet", "ray", verb, str(file))
+    assert refused.exit_code == 2
+    assert "pip install 'roundhouse[ray]'" in refused.stderr
+    assert "Traceback" not in refused.stderr

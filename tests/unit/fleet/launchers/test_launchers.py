@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet.launchers.cluster import Cluster, read_cluster
-from fleet.launchers.head import _ports, ray_environment, start_ray
+from fleet.launchers.head import _own_address, _ports, ray_environment, start_ray
 from fleet.launchers.processes import LaunchSpec, ProcessLauncher, ProcessRecord, RecordFile, boot, without_ray
 from fleet.launchers.supervisor import LONGEST_PAUSE, STEADY_SECONDS, Supervisor, pause
 from registry.errors import BadRequest, NotFound
@@ -149,6 +149,8 @@ def test_the_file_names_servers_and_machines(tmp_path: Path) -> None:
     ports = [int(word) for word in _ports(6379) if word.isdigit()]
     assert len(set(ports)) == len(ports)
     assert cluster.port not in ports
+    assert _own_address("10.0.0.2") == ["--node-ip-address", "10.0.0.2"]
+    assert _own_address("gpu.lan") == _own_address("127.0.0.1") == []
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_a_machine_that_is_not_in_the_file_and_one_without_the_token_are_refused
         start_ray(cluster, "10.0.0.9")
     (tmp_path / "bin").mkdir()
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-    with pytest.raises(NotFound, match="Ray is not installed"):
+    with pytest.raises(BadRequest, match="Ray is not installed"):
         start_ray(cluster, "10.0.0.2")
     (tmp_path / "bin" / "ray").touch()
     with pytest.raises(NotFound, match="Copy it from"):
