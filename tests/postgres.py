@@ -46,7 +46,7 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """Of a database that has nothing of ours."""
+        """The address of a database without any tables of ours."""
         return f"postgresql+psycopg://tests@/postgres?host={self._folder}"
 
     def start(self) -> None:

@@ -27,7 +27,7 @@ class Prometheus:
         self._http, self._at = http, at
 
     def values(self, query: str) -> list[float]:
-        """Of each series that the query gives at the last moment. An error of Prometheus is one of the test."""
+        """The last value of each series that the query gives. An error of Prometheus is one of the test."""
         answer = self._http.get("/api/v1/query", params={"query": query, "time": str(self._at)}).json()
         assert answer["status"] == "success", f"{query}: {answer.get('error')}"
         found: list[dict[str, Any]] = answer["data"]["result"]

@@ -25,7 +25,7 @@ def prose(page: str) -> str:
 
 
 def unexplained(word: str, page: str) -> str:
-    """Where it first uses the word, if that does not say what it is: '**slot**', '| slot |', 'slots (' or 'slot:'."""
+    """Pages that first use the word without saying what it is: '**slot**', '| slot |', 'slots (' or 'slot:'."""
     used = re.search(rf"\b{word}s?\b", page)
     if used is None:
         return ""

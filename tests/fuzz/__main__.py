@@ -134,7 +134,7 @@ class Run:
         raise RuntimeError("nobody makes cases any more")
 
     def _role(self, pid: int) -> str:
-        """Of one of the server's processes."""
+        """The role of one of the server's processes."""
         for model in self.server.http.get("/v1/status").json()["models"]:
             slot = model.get("pid")
             if pid == slot:

@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """Of a thread that does nothing but wake up: when it was to, when it did, and how long it waited for a CPU."""
+    """A beat of a thread that only wakes up: when it was to, when it did, and how long it waited for a CPU."""
 
     due: float
     woke: float

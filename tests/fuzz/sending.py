@@ -26,7 +26,7 @@ class Reply(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Of an error, in whichever dialect it is told."""
+        """The code of an error, in whichever dialect it is."""
         try:
             found = msgspec.json.decode(self.body)
         except (msgspec.DecodeError, RecursionError):

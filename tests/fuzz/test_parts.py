@@ -61,7 +61,7 @@ def test_a_request_that_is_none_may_be_left_without_an_answer(header: tuple[str,
 
 
 def test_a_gap_is_shared_by_who_had_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 1 s of waiting others had three quarters, and our 0.2 s cannot have taken more than it takes all CPUs."""
+    """Others had three quarters of 1 s of waiting, and our 0.2 s cannot have taken more than it takes all CPUs."""
     monkeypatch.setattr(gaps, "CPUS", 2)
     before = Sample(0.0, {1: {1: (0.0, 0.0)}, 2: {2: (0.0, 0.0)}}, 0.0, {1: 0.0, 9: 0.0})
     after = Sample(1.2, {1: {1: (0.2, 0.9)}, 2: {2: (0.0, 0.1), 3: (5.0, 5.0)}}, 1.0, {1: 0.2, 9: 0.2})

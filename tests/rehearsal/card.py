@@ -58,7 +58,7 @@ def bert(folder: Path, layers: int, vocabulary: int, positions: int) -> None:
 
 
 def variables(driver: Path, work: Path, card: int = H100, cards: int = 1) -> dict[str, str]:
-    """Of a process that is to find the made-up cards; its calls are in `work` / calls."""
+    """The environment of a process that is to find the made-up cards; its calls are in `work` / calls."""
     given = {**os.environ, "LD_LIBRARY_PATH": str(driver), "REHEARSAL_LOG": str(work / "calls")}
     given |= {"REHEARSAL_CARDS": str(cards)}
     given |= {"REHEARSAL_BYTES": str(card), "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(work / "cache")}

@@ -34,5 +34,5 @@ def cuda_build() -> Path:
 
 @pytest.fixture(params=["cpu", "cuda"])
 def python(request: pytest.FixtureRequest) -> Path:
-    """Of each build that is there."""
+    """The Python of each build that is there."""
     return Path(sys.executable) if request.param == "cpu" else Path(request.getfixturevalue("cuda_build"))

@@ -127,7 +127,7 @@ assert list(inspect.signature(torch.cuda.Event.query).parameters) == ["self"]
 
 
 def test_what_pins_memory_has_the_names_that_are_used(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
-    """Of the CUDA runtime, for the arena of adapters."""
+    """The CUDA runtime's names, for the arena of adapters."""
     subprocess.run([str(cuda_build), "-c", PINNED], cwd=ROOT, env=variables(driver, tmp_path), check=True)
 
 
@@ -144,7 +144,7 @@ assert kernel == (torch.version.cuda is not None), "torch.nn.attention.varlen ca
 
 
 def test_encoders_without_padding_find_the_names_that_they_use(python: Path, driver: Path, tmp_path: Path) -> None:
-    """Of FlashAttention for several lengths."""
+    """FlashAttention's names for several lengths."""
     subprocess.run([str(python), "-c", ENCODERS], cwd=ROOT, env=variables(driver, tmp_path), check=True)
 
 

@@ -152,7 +152,7 @@ def test_a_model_that_would_say_something_else_stays_as_it_is(
 
 
 async def vectors(dtype: str, flags: dict[str, Any]) -> tuple[Any, Any, int]:
-    """Of some texts, the bytes of weights that the engine tells, and what kind of products it has."""
+    """Vectors of some texts, the engine's bytes of weights, and the kind of its products."""
     engine = EmbeddingEngine()
     loaded = await engine.load(recipe("embed", flags).model_copy(update={"dtype": dtype}), minilm(), "cpu", Reports())
     try:

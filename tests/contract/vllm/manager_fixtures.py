@@ -24,7 +24,7 @@ def names() -> list[str]:
 
 
 def shapes(name: str, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Of A and B."""
+    """The shapes of A and B."""
     short = name.rpartition(".")[2]
     return (rank, INPUTS.get(short, INPUT)), (WIDTHS[short], rank)
 

@@ -257,7 +257,7 @@ def test_a_file_is_read_while_a_step_runs() -> None:
 
 # --- shorter steps -------------------------------------------------------------------------------------------------
 class _Time:
-    """Of `step_budget`: goes on when told."""
+    """A clock for `step_budget` that goes on when told."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -55,7 +55,7 @@ def server(running: tuple[FakeHub, Server, Path], hub: FakeHub) -> Server:
 
 @pytest.fixture
 def cache(running: tuple[FakeHub, Server, Path]) -> Path:
-    """Where the server keeps what comes."""
+    """The folder in which the server keeps what comes."""
     return running[2] / "hf"
 
 

@@ -46,7 +46,7 @@ OWN = (
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the agents work."""
+    """The agents' working folder."""
     return tmp_path_factory.mktemp("work")
 
 
@@ -57,7 +57,7 @@ def scripted(tmp_path_factory: pytest.TempPathFactory, work: Path) -> Iterator[S
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """That of a user who has just installed the agent."""
+    """The environment of a user who has just installed the agent."""
     return {"PATH": os.environ["PATH"], "HOME": str(home), **more}
 
 

@@ -286,7 +286,7 @@ def test_the_page_now_comes_back_after_a_restart(browser: Any, console: Server) 
 
 
 def test_each_part_is_reloaded_after_each_change(page: Any) -> None:
-    """Of two changes in a row, only one part was: a key that was made right after its team did not appear."""
+    """After two changes in a row only one part was: a key that was made right after its team did not appear."""
     page.goto("teams")
     request_detail = Counter[str]()
     page.on("request", lambda request: request_detail.update(re.findall(r"\?part=(\w+)", request.url)))

@@ -18,7 +18,7 @@ NULL = {"type": "null"}
 
 
 def faults(kind: Any, value: object) -> list[str]:
-    """Where `value`, read from JSON, is not of this kind, and why."""
+    """The places where `value`, read from JSON, is not of this kind, and why."""
     return sorted(_describe(error) for found in _validator(kind).iter_errors(value) for error in _deepest(found))
 
 
@@ -46,7 +46,7 @@ def _tighten(schema: dict[str, Any]) -> None:
 
 
 def _deepest(error: ValidationError) -> Iterator[ValidationError]:
-    """Of a union's branches, the faults of the one that the value is most like."""
+    """The faults of the branch of a union that the value is most like."""
     branches: dict[int, list[ValidationError]] = {}
     for inner in error.context or ():
         branches.setdefault(int(inner.schema_path[0]), []).append(inner)

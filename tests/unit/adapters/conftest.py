@@ -18,7 +18,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a test writes its adapter."""
+    """A folder for a test's adapter."""
     return tmp_path / "adapter"
 
 

@@ -58,7 +58,7 @@ class FakeHub:
             setattr(self, name, getattr(fresh, name))
 
     def environment(self, home: Path) -> dict[str, str]:
-        """Of a process that asks this hub, and keeps at `home` what comes."""
+        """The environment of a process that uses this hub, and keeps its files at `home`."""
         return {
             **os.environ,
             "HF_ENDPOINT": self.url,

@@ -107,7 +107,7 @@ def test_fit_with_another_embedding_model_says_where_it_is_written(
 
 
 def embed(received: ReceivedRequest) -> Answer:
-    """Of rain and of rent: two directions."""
+    """Vectors of rain and of rent: two directions."""
     rows = [np.eye(4, dtype="<f4")[sum(w in text for w in WHERE["money"])] for text in received.json["input"]]
     return Answer({"data": [{"embedding": base64.b64encode(row.tobytes()).decode()} for row in rows]})
 

@@ -107,7 +107,7 @@ async def test_streams_end_when_the_server_stops_and_are_bounded(console: Consol
 
 
 async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(console: Console) -> None:
-    """Of 2,000 that came at once 100 were let in, and 36 of those broke off after their 200."""
+    """When 2,000 came at once 100 were let in, and 36 of those broke off after their 200."""
     async with console() as displayed:
         gateway = displayed.gateway.gateway
         live = Live(gateway.services.console.view_for, most=2, every=3600.0)

@@ -36,7 +36,7 @@ def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.fixture
 def report(tmp_path: Path, now: int) -> UsageReport:
-    """Of 40 days: in each third hour two teams asked two models, and one of two answers was accepted."""
+    """A report over 40 days: in each third hour two teams asked two models, and one of two answers was accepted."""
     database = open_tables(tmp_path, None)
     alike = {"adapter": "", "endpoint": "/v1/x", "service_class": "interactive", "source": "api"}
     rows = [

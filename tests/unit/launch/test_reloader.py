@@ -98,7 +98,7 @@ async def test_a_change_counts_while_a_model_still_leaves(follower: Follower, fi
 
 
 async def test_what_was_read_first_does_not_count_last(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two readings at once, such as a SIGHUP's beside the watcher's, the slower one had the older files count."""
+    """When two read at once, such as a SIGHUP beside the watcher, the slower one had the older files count."""
     follower: Any = Follower()
 
     async def route(_: object) -> None: ...

@@ -23,13 +23,13 @@ class Nvml:
         """As pynvml has it."""
 
     class NVMLError_LibraryNotFound(NVMLError):
-        """Of pynvml, too."""
+        """pynvml has it, too."""
 
     class NVMLError_GpuIsLost(NVMLError):
-        """Of pynvml, too."""
+        """pynvml has it, too."""
 
     class NVMLError_NotFound(NVMLError):
-        """Of pynvml, too."""
+        """pynvml has it, too."""
 
     def __init__(self) -> None:
         self.open, self.broken, self.installed = 0, False, True

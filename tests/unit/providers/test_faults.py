@@ -293,7 +293,7 @@ async def test_another_models_name_of_the_other_tasks(tmp_path: Path, path: str,
 
 
 async def test_a_recording_that_is_longer_than_any_is_reported_none(tmp_path: Path) -> None:
-    """Of such a number no sink could count milliseconds: what the request had reserved was held for ever."""
+    """No sink could count milliseconds of such a number: what the request had reserved was held for ever."""
     play = Play([b'{"text": "two words", "duration": 1e308}'])
     async with rigged(tmp_path, lambda seen: play) as rig:
         sent: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.wav", b"RIFFdata")}}
@@ -358,7 +358,7 @@ async def test_a_picture_is_not_charged_as_text(tmp_path: Path) -> None:
 
 
 def test_estimating_is_linear() -> None:
-    """Of bytes that are nearly a picture, over and over; a search that starts anew at each of them takes minutes."""
+    """Bytes that are nearly a picture, over and over; a search that starts anew at each of them takes minutes."""
     almost = b"A" * 1023 + b" "
     assert estimated(almost * 4096, None) == 2**20
 

@@ -141,7 +141,7 @@ async def test_the_second_attempt_answers(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_a_tenth_of_what_arrives_at_a_provider(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fallback: bool
 ) -> None:
-    """Of one that fails all the time, in a way that its breaker does not count; fall-backs have traffic, too."""
+    """The provider fails all the time, in a way that its breaker does not count; fall-backs have traffic, too."""
     monkeypatch.setattr(upstream, "FIRST_SECONDS", 0.0)
     if is_fallback:
         fall_back_to(monkeypatch, "there/big")

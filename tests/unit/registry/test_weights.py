@@ -110,7 +110,7 @@ def test_a_model_that_lost_one_of_several_weights_that_are_packed_is_refused(los
 
 @pytest.mark.parametrize("changed", ["num_key_value_heads", "intermediate_size", "head_dim", "num_attention_heads"])
 def test_a_chat_model_whose_config_is_anothers_is_refused(changed: str, tmp_path: Path) -> None:
-    """Of layers that are larger than it says vLLM took the first rows or columns."""
+    """Where layers are larger than the config says, vLLM took the first rows or columns."""
     write_base(tmp_path)
     reported = {**json.loads((tmp_path / "config.json").read_text()), "head_dim": 32}
     (tmp_path / "config.json").write_text(json.dumps(reported))

@@ -29,7 +29,7 @@ async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None
 
 @pytest.mark.parametrize(("used", "awaited"), [([1000, 1090], 90), ([1000, 1600], 100), ([1000, 900], 0)])
 async def test_what_a_failed_load_had_taken_is_seen_to_be_back(world: World, used: list[int], awaited: int) -> None:
-    """Of 100 bytes; what others take at the same time is not its own."""
+    """The device has 100 bytes; what others take at the same time is not its own."""
     requested, seen = asyncio.Event(), asyncio.Event()
     display_name = iter(used)
 

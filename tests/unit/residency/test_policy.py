@@ -107,7 +107,7 @@ def test_a_slot_is_needed_as_well_as_bytes() -> None:
 
 
 def sleeper(name: str, **more: object) -> Resident:
-    """Of 100 bytes: asleep it holds 5 on the device and 90 on the host."""
+    """A model of 100 bytes: asleep it holds 5 on the device and 90 on the host."""
     values: dict[str, object] = {"asleep_bytes": 5, "asleep_host": 90, "wake_seconds": 0.5, "host": 10}
     return resident(name, **{**values, **more})
 

@@ -98,7 +98,7 @@ def test_rules_see_what_a_request_has() -> None:
 
 
 def test_a_text_is_listened_to_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 200 rules each guessed the language anew: 80 ms of the loop."""
+    """Each of 200 rules guessed the language anew: 80 ms of the loop."""
     received = list[str]()
     monkeypatch.setattr(content, "language", lambda text: received.append(text) or "en")
     made = router(rules=[{"name": f"r{n}", "when": {"language": ["de"]}, "to": ["big"]} for n in range(200)])

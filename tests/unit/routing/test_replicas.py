@@ -22,7 +22,7 @@ def idle(count: int) -> list[ReplicaState]:
 
 
 def home(replicas: list[ReplicaState], keys: HomeKeys) -> int:
-    """Where a request goes while nothing runs anywhere."""
+    """The replica that gets a request while nothing runs anywhere."""
     states = [one._replace(start=0.0, work=0.0, adapter=1.0 if keys.adapter else 0.0) for one in replicas]
     return choose(states, keys, 0.0)[0]
 

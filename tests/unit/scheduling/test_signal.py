@@ -18,7 +18,7 @@ def needed(
     kv_use: float = 0.0,
     rate: float = 100.0,
 ) -> int:
-    """Of a model with one class, whose goal is 2 s; a load takes 10 s."""
+    """The replicas of a model with one class, whose goal is 2 s; a load takes 10 s."""
     return desired_replicas(ModelDemand(replicas, least, rate, 10.0, [ClassDemand(2.0, ahead, arriving)], kv_use))
 
 

@@ -36,7 +36,7 @@ def record(number: int, code: str | None = None, status: int = 200) -> RequestRe
 
 
 def names_of(metrics: Metrics, label: str) -> dict[str, int]:
-    """Of each series that has the label: how many values of it there are."""
+    """The number of values that the label has in each series."""
     found: dict[str, set[str]] = {}
     for family in metrics.registry.collect():
         for sample in family.samples:

@@ -28,7 +28,7 @@ async def test_any_other_request_id_is_replaced(client: httpx.AsyncClient, odd: 
 
 
 async def test_a_path_tells_all_its_methods(client: httpx.AsyncClient) -> None:
-    """Of `/v1/models` it told POST alone, though GET answers."""
+    """For `/v1/models` it told POST alone, though GET answers."""
     for method, status in (("OPTIONS", 204), ("PUT", 405)):
         answer = await client.request(method, "/v1/models")
         assert answer.status_code == status

@@ -54,7 +54,7 @@ class Service:
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
-    """Of 'small', which has three places: the same content as 'one' and 'same', and two others."""
+    """A gateway with 'small', which has three places: the same content as 'one' and 'same', and two others."""
     with State(tmp_path / "data") as state:
         for name, content in (("one", 1), ("same", 1), ("two", 2), ("three", 3)):
             state.adapters.register(AdapterKey("small", name), NewVersion(digest(content), 8, 100, "test"))

@@ -157,7 +157,7 @@ async def test_whatever_its_end_what_was_not_used_is_given_back(tmp_path: Path, 
 
 
 async def test_a_hundred_at_once_on_one_cap(tmp_path: Path) -> None:
-    """Of 100 that come together no more are let in than the budget can pay at the worst."""
+    """When 100 come together no more are let in than the budget can pay at the worst."""
     size = len(json.dumps(BODY, separators=(",", ":")))
     held = Limited(tmp_path, (Kind.DAY, 7 * (size + 20) * 10**6, Mode.ENFORCE))
     held.link.gate.clear()

@@ -350,7 +350,7 @@ async def test_a_routers_report_is_of_the_callers_own_team(kept: LedgerRig, monk
 
 
 async def test_a_report_is_counted_beside_the_loop(kept: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the most rows that it reads it took two seconds, in which no stream got a token."""
+    """The largest report took two seconds, in which no stream got a token."""
     threads: list[threading.Thread] = []
     monkeypatch.setattr(kept.gateway.gateway.services.routers, "show", lambda name: SimpleNamespace(name=name))
     monkeypatch.setattr(endpoints, "replay", lambda rows: threads.append(threading.current_thread()) or [])

@@ -14,7 +14,7 @@ ROOM = 448 // 2 - 1
 
 
 def before(prompt: int, hotwords: int) -> tuple[int, int]:
-    """Of so many tokens of each: how many stand before a window. The prompt's are 1, the hotwords' 2."""
+    """The tokens that stand before a window. The prompt's are 1, the hotwords' 2."""
     model: Any = SimpleNamespace(
         whisper=SimpleNamespace(max_length=448),
         _tokenizer=SimpleNamespace(sot_prev=PREVIOUS),

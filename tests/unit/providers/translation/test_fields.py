@@ -182,7 +182,7 @@ def _kinds(kind: Any) -> set[str]:
 
 
 def _words(hint: Any) -> Iterator[str]:
-    """Of a literal, wherever it is nested."""
+    """The words of a literal, wherever it is nested."""
     for inner in typing.get_args(_stripped(hint)):
         yield from [inner] if isinstance(inner, str) else _words(inner)
 

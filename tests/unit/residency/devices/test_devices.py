@@ -51,7 +51,7 @@ def test_the_device_with_room_is_taken_before_anybody_leaves() -> None:
 
 
 def test_who_leaves_is_on_the_same_device() -> None:
-    """Of two models that would fit both: each half of the room would be on another device."""
+    """Two models would fit instead, but each half of the room would be on another device."""
     them = (resident("a", devices=("cpu:0",), bytes=60, last_used=0.0), resident("b", devices=("cpu:1",), bytes=90))
     result = plan(Snapshot(HALVES, them, 1, NOW), Need("new", 70, 1.0, NOW))
     assert (result.devices, [v.id for v in result.victims]) == (("cpu:0",), ["a"])

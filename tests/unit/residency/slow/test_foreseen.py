@@ -99,7 +99,7 @@ def test_what_others_load_meanwhile_does_not_make_a_sleep_longer() -> None:
 
 
 def test_unmeasured_sleeps_and_wakes_are_foreseen_within_a_factor_of_two() -> None:
-    """Of what they took on an H200 (benchmarks/results/gpu/2026-11-27-h200.json)."""
+    """Compared with an H200 (benchmarks/results/gpu/2026-11-27-h200.json)."""
 
     async def guess() -> None:
         world = world_of_two()
