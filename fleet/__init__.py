@@ -41,6 +41,9 @@ demand.py     how much work each model has
 epochs.py     who may write the desired replicas
 blocks.py     how much of a limit a server takes at once, and what it has
 grants.py     the blocks in the database
+certificates.py   makes certificates
+tls.py        connections with them
+signatures.py     signed requests on a closed network instead
 shared_limits.py  the limits of a server in a fleet, which uses its blocks
 simulation/   a fleet on a virtual clock, with these policies
 launchers/    starts servers on machines that Ray joins, and starts them again

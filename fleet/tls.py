@@ -10,6 +10,7 @@
 A renewed certificate counts for the next connection: `refresh` looks whether the files have changed.
 """
 
+import datetime
 import logging
 import ssl
 import time
@@ -21,7 +22,7 @@ from registry.errors import Conflict, NotFound
 
 log = logging.getLogger("roundhouse.fleet")
 QUIET_SECONDS = 1.0
-"""Between two log lines about refused connections: anybody who can reach the port may cause them."""
+"""Between two log lines about what is refused: anybody who can reach the port may cause them."""
 
 
 class FleetTls:
@@ -36,11 +37,24 @@ class FleetTls:
         self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.server.verify_mode = ssl.CERT_REQUIRED
-        self.server.sslobject_class = _logged(_Complaints(clock))
+        self.server.sslobject_class = _logged(Complaints("a connection to the fleet's port was refused", clock))
+        self.refusals: dict[str, str] = {}
+        """Why this server refused certificates of others, by the name that it called."""
+        self.client.sslobject_class = _remembered(self.refusals)
         self._seen = self._stamp()
         for context in (self.server, self.client):
             context.minimum_version = ssl.TLSVersion.TLSv1_3
             self._load(context)
+
+    @property
+    def name(self) -> str:
+        """This server's, in the fleet."""
+        return self.certificate.name
+
+    @property
+    def ends(self) -> datetime.datetime:
+        """When the certificate ends."""
+        return self.certificate.ends
 
     def refresh(self) -> bool:
         """Load the files again if they have changed; whether they had. Raises as the class."""
@@ -76,20 +90,17 @@ class FleetTls:
         return tuple((one.st_ino, one.st_mtime_ns) for one in found)
 
 
-class _Complaints:
-    """Log lines about refused connections, at most one in QUIET_SECONDS."""
+class Complaints:
+    """The same log line with different causes, at most once in QUIET_SECONDS."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._next, self._left_out = clock, 0.0, 0
+    def __init__(self, message: str, clock: Callable[[], float]) -> None:
+        self._message, self._clock, self._next, self._left_out = message, clock, 0.0, 0
 
-    def add(self, error: ssl.SSLError) -> None:
+    def add(self, cause: str) -> None:
         if (now := self._clock()) < self._next:
             self._left_out += 1
             return
-        log.warning(
-            "a connection to the fleet's port was refused",
-            extra={"cause": cause_of(error), "more_since_the_last": self._left_out},
-        )
+        log.warning(self._message, extra={"cause": cause, "more_since_the_last": self._left_out})
         self._next, self._left_out = now + QUIET_SECONDS, 0
 
 
@@ -100,17 +111,49 @@ def cause_of(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).lower().replace("_", " ")
 
 
-def _logged(complaints: _Complaints) -> type[ssl.SSLObject]:
-    """asyncio drops a failed handshake without a word: these log it."""
+def _logged(complaints: Complaints) -> type[ssl.SSLObject]:
+    """asyncio drops a failed handshake without a word: this logs it."""
 
-    class LoggedHandshake(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            try:
-                super().do_handshake()
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                raise
-            except ssl.SSLError as error:
-                complaints.add(error)
-                raise
+    class LoggedHandshake(_AlertingHandshake):
+        def note(self, error: ssl.SSLError) -> None:
+            complaints.add(cause_of(error))
 
     return LoggedHandshake
+
+
+def _remembered(refusals: dict[str, str]) -> type[ssl.SSLObject]:
+    """asyncio would report only that the other side, which got our alert, has closed the connection."""
+
+    class RememberedHandshake(_AlertingHandshake):
+        def note(self, error: ssl.SSLError) -> None:
+            refusals[self.server_hostname or ""] = cause_of(error)
+
+    return RememberedHandshake
+
+
+class _AlertingHandshake(ssl.SSLObject):
+    """Tells the other side why its certificate is refused.
+
+    asyncio sends what OpenSSL has written, here its alert, when a handshake goes on, and not when it fails. So it fails
+    with the next bytes from the other side, or when that closes the connection.
+    """
+
+    _refusal: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLCertVerificationError as error:
+            self.note(error)
+            self._refusal = error
+            raise ssl.SSLWantReadError from None
+        except ssl.SSLError as error:
+            self.note(error)
+            raise
+
+    def note(self, error: ssl.SSLError) -> None:
+        """Called once with what is wrong."""

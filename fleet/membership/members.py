@@ -1,6 +1,7 @@
 """Join a fleet, stay in it, and see who else is there. Every call waits for the database: use a thread."""
 
 import datetime
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,11 +85,27 @@ class MemberTable:
         self._database, self.desired = database, desired
         self._seen = 0
         """The highest count of renewals."""
+        self._clock_ahead = time.time() - time.monotonic()
+        """The database's clock less this process's monotonic one; until it has answered, this machine's."""
 
     @property
     def database(self) -> Database:
         """The fleet's, for its other tables."""
         return self._database
+
+    def now(self) -> float:
+        """The database's clock in seconds since the epoch, as of its last answer. Does not wait for it."""
+        return self._clock_ahead + time.monotonic()
+
+    def read_clock(self) -> None:
+        """Look at the database's clock. Raises Unavailable."""
+        with self._database.read() as connection:
+            self._read_clock(connection)
+
+    def _read_clock(self, connection: sa.Connection) -> None:
+        before = time.monotonic()
+        seconds = connection.execute(sa.select(sa.extract("epoch", sa.func.clock_timestamp()))).scalar_one()
+        self._clock_ahead = float(seconds) - (before + time.monotonic()) / 2
 
     def check(self, new: NewMember) -> None:
         """Raises Conflict if `join` would."""
@@ -117,8 +134,8 @@ class MemberTable:
         if row.is_living and row.server != new.server:
             where = f" at {row.address}" if row.address else ""
             raise Conflict(
-                f"The fleet has a server '{new.name}' already{where}. Give this one a certificate of another name "
-                f"(roundhouse fleet ca issue), or wait {LEASE_SECONDS:g} s if that one has ended.",
+                f"The fleet has a server '{new.name}' already{where}. Give this one another name (roundhouse fleet ca "
+                f"issue, or --fleet-name), or wait {LEASE_SECONDS:g} s if that one has ended.",
                 code="name_in_use",
             )
         return int(row.boot)
@@ -134,6 +151,7 @@ class MemberTable:
             if connection.execute(sa.update(MEMBERS).where(mine).values(lease_until=_lease())).rowcount == 0:
                 return None
             living = _living(connection)
+            self._read_clock(connection)
         self._seen = count
         return living
 

@@ -214,11 +214,19 @@ class Settings(BaseSettings):
     )
     fleet_address: Annotated[str | None, OptionHelp(FLEET.panel, "none")] = Field(
         default=None,
-        pattern=r"^https://[^\s/?#]+$",
-        description="Address at which the others reach that port: https://10.0.0.5:8443.",
+        pattern=r"^https?://[^\s/?#]+$",
+        description="Address at which the others reach that port: https://10.0.0.5:8443; http without certificates.",
     )
     fleet_certificates: Annotated[Path | None, OptionHelp(FLEET.panel, "the folder `fleet` in the data directory")] = (
         Field(default=None, description="Folder that `roundhouse fleet ca issue` filled for this server.")
+    )
+    fleet_key: Annotated[Path | None, OptionHelp(FLEET.panel, "none")] = Field(
+        default=None,
+        description="File with a key that all servers of the fleet share: signed requests on a closed network, instead "
+        "of certificates.",
+    )
+    fleet_name: Annotated[str | None, OptionHelp(FLEET.panel, "the machine's name")] = Field(
+        default=None, description="Name in the fleet of a server without a certificate."
     )
     max_waiting: Annotated[int, BOUNDS] = Field(
         default=2048, ge=1, description="Requests that may wait in the whole server; then 429."
@@ -303,6 +311,16 @@ class Settings(BaseSettings):
     def fleet_folder(self) -> Path:
         """The folder of this server's fleet certificate."""
         return self.fleet_certificates or self.data_dir / "fleet"
+
+    @property
+    def fleet_identity(self) -> Literal["certificate", "key", "pepper"]:
+        """By what the other servers of the fleet know this one; pepper: all of them are on this machine."""
+        if self.fleet_key is not None:
+            return "key"
+        if self.fleet_certificates is not None or self.fleet_folder.exists():
+            return "certificate"
+        is_plain = self.front or (self.fleet_address or "").startswith("http://")
+        return "pepper" if is_plain else "certificate"
 
     @field_validator("allowed_hosts", "callback_networks", "cors_origins", "device_memory", mode="before")
     @classmethod

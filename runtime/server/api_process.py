@@ -96,8 +96,8 @@ class ApiProcess:
         assert fleet is not None, "it belongs to one"
         assert self.app is not None, "it has been made"
         if not self._settings.front:
-            app = fleet_application(self.app, self._settings, self.gateway, fleet.own.name)
-            self._listener = FleetListener(app, self._settings, fleet.tls.server)
+            app = fleet_application(self.app, self._settings, self.gateway, fleet.own.name, fleet.identity)
+            self._listener = FleetListener(app, self._settings, fleet.identity.server)
             await self._listener.start()
         await fleet.start()
 

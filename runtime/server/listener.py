@@ -30,9 +30,12 @@ class _Server(uvicorn.Server):
 
 
 class FleetListener:
-    """Listens with TLS; both sides show a certificate (`fleet.tls`)."""
+    """Listens with TLS, where both sides show a certificate (`fleet.tls`).
 
-    def __init__(self, app: ASGIApp, settings: Settings, context: ssl.SSLContext) -> None:
+    context: None: the fleet has a key, and the application checks signatures (`fleet.signatures`).
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, context: ssl.SSLContext | None) -> None:
         self._settings = settings
         bounds = connection_bounds(settings, settings.max_idle)
         options: dict[str, Any] = {"http": partial(GuardedConnection, bounds), "ws": "none"}

@@ -1,4 +1,4 @@
-"""Connections to other servers of the fleet: kept alive, TLS on both sides, and no silence without an end.
+"""Connections to other servers of the fleet: kept alive, with certificates or signed, and no silence without an end.
 
 | what happens                                      | error                                             |
 |---------------------------------------------------|---------------------------------------------------|
@@ -10,6 +10,7 @@
 """
 
 import asyncio
+import ipaddress
 import logging
 import socket
 import ssl
@@ -19,6 +20,8 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 from yarl import URL
 
+from fleet.signatures import HEADER as SIGNATURE
+from fleet.signatures import FleetKey, SignedRequest
 from fleet.tls import FleetTls, cause_of
 from registry.errors import NodeFailed
 from runtime.gateway.peers.hop import HEADER
@@ -32,6 +35,8 @@ BUFFER = 64 * 1024
 IDLE_SECONDS = 30.0
 """Less than a node keeps an idle connection, so that none is closed while a request is on its way."""
 MISDIRECTED = 421
+LONGEST_CAUSE = 1000
+"""Bytes of a refusal's text for the log."""
 ANSWER_DROPPED = frozenset((
     "connection", "keep-alive", "transfer-encoding", "date", "server", "x-request-id", "request-id", "upgrade",
     "trailer",
@@ -40,7 +45,7 @@ ANSWER_DROPPED = frozenset((
 REQUEST_DROPPED = frozenset((
     b"host", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"expect",
     b"content-length", b"content-encoding", b"accept-encoding", b"cookie", b"origin", b"referer", b"authorization",
-    b"x-api-key", b"api-key", b"proxy-authorization", b"x-request-id", HEADER.encode(),
+    b"x-api-key", b"api-key", b"proxy-authorization", b"x-request-id", HEADER.encode(), SIGNATURE.encode(),
 ))  # fmt: skip
 """Headers of the connection; keys, since the node knows the key by its id; what pages send."""
 Body = bytes | AsyncIterator[bytes] | None
@@ -72,12 +77,13 @@ class PeerAnswer:
 class PeerClient:
     """All connections of one server to the others. Made and closed on the event loop."""
 
-    def __init__(self, tls: FleetTls) -> None:
-        self._tls = tls
+    def __init__(self, identity: FleetTls | FleetKey) -> None:
+        self._key = identity if isinstance(identity, FleetKey) else None
+        self._refusals = {} if isinstance(identity, FleetKey) else identity.refusals
         connector = aiohttp.TCPConnector(
             limit=0,  # each request of a client has one at most, and those are bounded where they come in
             keepalive_timeout=IDLE_SECONDS,
-            ssl=tls.client,
+            ssl=True if isinstance(identity, FleetKey) else identity.client,
             socket_factory=_socket,
         )
         self._session = aiohttp.ClientSession(
@@ -151,8 +157,8 @@ class PeerClient:
         context: str,
         request_id: str,
     ) -> AsyncIterator[PeerAnswer]:
-        url = URL(f"{address}{path}", encoded=True)
-        passed = [*headers, (HEADER, context), ("x-request-id", request_id)]
+        url = self._url(node, address, path)
+        passed = [*headers, (HEADER, context), ("x-request-id", request_id), *self._signed(node, method, url, context)]
         beginning = self._beginning.setdefault(node, set())
         limit = asyncio.timeout(None)
         try:
@@ -164,7 +170,7 @@ class PeerClient:
         except TimeoutError as error:
             raise broken(node, error, again=True) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise broken(node, error, again=True) from None
+            raise broken(node, error, again=True, cause=self._refusals.pop(node, None)) from None
         finally:
             beginning.discard(limit)
         running = self._running.setdefault(node, set())
@@ -182,14 +188,33 @@ class PeerClient:
         """Read a stream. silence: seconds until it counts as broken. Raises NodeFailed."""
         timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=silence)
         try:
+            url = self._url(node, address, path)
             async with self._session.get(
-                URL(f"{address}{path}", encoded=True), timeout=timeout, server_hostname=node, allow_redirects=False
+                url,
+                headers=self._signed(node, "GET", url),
+                timeout=timeout,
+                server_hostname=node,
+                allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    raise NodeFailed(f"Node '{node}' answers with status {response.status}.")
+                    text = (await response.content.read(LONGEST_CAUSE)).decode("utf-8", "replace")
+                    raise NodeFailed(f"Node '{node}' answers with status {response.status}: {text}")
                 yield response.content.iter_any()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise broken(node, error, again=True) from None
+            raise broken(node, error, again=True, cause=self._refusals.pop(node, None)) from None
+
+    def _url(self, node: str, address: str, path: str) -> URL:
+        """Raises NodeFailed for a node that is not reached as this server is: by TLS, or with the fleet's key."""
+        url, key = URL(f"{address}{path}", encoded=True), self._key
+        if (url.scheme == "http") != (key is not None) or (key is not None and key.is_local and not _is_here(url)):
+            own = "certificates" if key is None else "neither certificates nor --fleet-key" if key.is_local else "a key"
+            raise NodeFailed(f"Node '{node}' at {address} cannot be reached by a server with {own}.", again=True)
+        return url
+
+    def _signed(self, node: str, method: str, url: URL, context: str = "") -> list[tuple[str, str]]:
+        if self._key is None:
+            return []
+        return [(SIGNATURE, self._key.sign(SignedRequest(node, method, url.raw_path_qs, context)))]
 
     def lost(self, node: str) -> None:
         """End all requests at a node that is silent: those whose answer has not begun may be tried elsewhere."""
@@ -201,10 +226,11 @@ class PeerClient:
             response.close()
 
 
-def broken(node: str, error: Exception, *, again: bool) -> NodeFailed:
-    """The error for a request whose connection failed; logs it."""
+def broken(node: str, error: Exception, *, again: bool, cause: str | None = None) -> NodeFailed:
+    """The error for a request whose connection failed; logs it. cause: None: the error says it."""
     inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
-    cause = cause_of(inner) if isinstance(inner, ssl.SSLError) else str(inner) or type(inner).__name__
+    if cause is None:
+        cause = cause_of(inner) if isinstance(inner, ssl.SSLError) else str(inner) or type(inner).__name__
     log.warning("a connection to a node broke", extra={"node": node, "cause": cause})
     if again:
         return NodeFailed(f"Node '{node}' cannot be reached. Try again.", again=True, retry_after=1)
@@ -217,6 +243,13 @@ def _passed(headers: Sequence[tuple[bytes, bytes]], dropped: frozenset[bytes]) -
         for name, value in headers
         if name not in dropped and not name.startswith(b"sec-")
     ]
+
+
+def _is_here(url: URL) -> bool:
+    """Whether an address is of this machine."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(url.host or "").is_loopback
+    return url.host == "localhost"
 
 
 def _form(form: UploadedForm) -> aiohttp.FormData:

@@ -2,17 +2,24 @@
 
 import asyncio
 import logging
+import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from adapters.service import AdapterService
 from console.sessions import SECONDS
 from console.state import Console
+from fleet.certificates import NAME, NAME_RULE
 from fleet.grants import BlockTable
 from fleet.membership.members import MemberTable, NewMember, open_members, schema_of
 from fleet.membership.sessions import SessionTable
 from fleet.shared_limits import SharedLimits
+from fleet.signatures import FleetKey, key_of_pepper, read_key
 from fleet.table import ReportTable
 from fleet.tls import FleetTls
+from registry.base.wording import quoted
+from registry.errors import BadRequest
 from registry.state.database import State
 from registry.state.shared.opening import SharedTables, open_shared
 from registry.storage.database import Database
@@ -34,6 +41,7 @@ from runtime.gateway.peers.service import Fleet, new_member
 from runtime.gateway.peers.sharing import SharedNames
 from runtime.gateway.routing.store import RouterStore
 from runtime.residency.manager import NOT_RESIDENT, ResidencyManager
+from tenants.keys.secret import load_pepper
 from tenants.ledger.ledger import Ledger
 from tenants.watch import KeyWatch
 
@@ -71,12 +79,12 @@ class OwnParts:
 
 def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetParts:
     """Open this server's part in the fleet, on the event loop."""
-    tls = FleetTls(settings.fleet_folder)
-    client, reports, names = PeerClient(tls), ReportTable(), PeerNames(own.state)
+    identity = identity_of(settings, tables.members.now)
+    client, reports, names = PeerClient(identity), ReportTable(), PeerNames(own.state)
     own_names = None if settings.front else own.names
-    member, cards = member_of(settings, tls), PeerCards(own_names, names)
+    member, cards = member_of(settings, identity), PeerCards(own_names, names)
     members, is_front = tables.members, settings.front
-    fleet = Fleet(settings.fleet or "", member, tls, members, client, reports, names, cards)
+    fleet = Fleet(settings.fleet or "", member, identity, members, client, reports, names, cards)
     if is_front:
         fleet.placer = Placer(member.name, members.desired, reports, lambda: names.by_node, None, None)
     else:
@@ -100,6 +108,7 @@ def tables_of(settings: Settings) -> FleetTables:
     """Blocks. Raises as `open_members`."""
     members = members_of(settings)
     try:
+        members.read_clock()
         return FleetTables(members, open_shared(settings.database or "", schema_of(settings.fleet or "")))
     except BaseException:
         members.close()
@@ -128,10 +137,26 @@ def members_of(settings: Settings) -> MemberTable:
     return open_members(settings.database or "sqlite://", settings.fleet or "")
 
 
-def member_of(settings: Settings, tls: FleetTls) -> NewMember:
+def identity_of(settings: Settings, clock: Callable[[], float] = time.time) -> FleetTls | FleetKey:
+    """This server's certificate, or the fleet's key. clock: the database's.
+
+    Raises NotFound, Conflict, BadRequest, Unavailable.
+    """
+    if settings.fleet_identity == "certificate":
+        return FleetTls(settings.fleet_folder)
+    name = settings.fleet_name or socket.gethostname().lower()
+    if not NAME.match(name):
+        raise BadRequest(f"{quoted(name)} is no name of a server: add --fleet-name. {NAME_RULE}.")
+    if settings.fleet_key is not None:
+        return FleetKey(name, read_key(settings.fleet_key), clock)
+    place = settings.keys
+    return FleetKey(name, key_of_pepper(load_pepper(place.data_dir, place.pepper)), clock, is_local=True)
+
+
+def member_of(settings: Settings, identity: FleetTls | FleetKey) -> NewMember:
     """This server's description of itself."""
     address = None if settings.front else settings.fleet_address
-    return new_member(tls.certificate.name, server_id(settings.data_dir), address)
+    return new_member(identity.name, server_id(settings.data_dir), address)
 
 
 def _replicas(residency: ResidencyManager) -> NodeReplicas:

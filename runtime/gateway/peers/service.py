@@ -28,6 +28,7 @@ from fleet.membership.members import (
     Role,
 )
 from fleet.reports import NodeReport
+from fleet.signatures import FleetKey
 from fleet.table import REPORT_SECONDS, ReportTable
 from fleet.tls import FleetTls
 from registry.errors import Conflict, NotFound, RoundhouseError, Unavailable
@@ -60,14 +61,14 @@ class Fleet:
         self,
         fleet: str,
         new: NewMember,
-        tls: FleetTls,
+        identity: FleetTls | FleetKey,
         members: MemberTable,
         client: PeerClient,
         reports: ReportTable,
         names: PeerNames,
         cards: PeerCards,
     ) -> None:
-        self.fleet, self.own, self.tls, self.cards = fleet, new, tls, cards
+        self.fleet, self.own, self.identity, self.cards = fleet, new, identity, cards
         self._members, self._client, self._reports, self._names = members, client, reports, names
         self.reporter: Reporter | None = None
         """None: a front, which has nothing to report."""
@@ -185,18 +186,22 @@ class Fleet:
 
     def _refresh_certificate(self) -> None:
         try:
-            if self.tls.refresh():
-                log.info("a renewed certificate is in use", extra={"ends": str(self.tls.certificate.ends)})
+            if self.identity.refresh():
+                log.info("a renewed certificate is in use", extra={"ends": str(self.identity.ends)})
         except RoundhouseError as error:
             log.error("a renewed certificate is not used", extra={"cause": error.message})
-        left = datetime.timedelta(seconds=self.certificate_seconds)
+        if (seconds := self.certificate_seconds) is None:
+            return
+        left = datetime.timedelta(seconds=seconds)
         if left < datetime.timedelta(days=WARN_DAYS):
             log.warning("this server's certificate ends soon: roundhouse fleet ca renew", extra={"left": str(left)})
 
     @property
-    def certificate_seconds(self) -> float:
-        """Seconds until this server's certificate ends; 0: it has ended."""
-        return max(0.0, (self.tls.certificate.ends - datetime.datetime.now(datetime.UTC)).total_seconds())
+    def certificate_seconds(self) -> float | None:
+        """Seconds until this server's certificate ends; 0: it has ended; None: the fleet has a key instead."""
+        if (ends := self.identity.ends) is None:
+            return None
+        return max(0.0, (ends - datetime.datetime.now(datetime.UTC)).total_seconds())
 
     def count_dropped(self) -> None:
         """The fleet's header came to the public port, and was dropped."""
@@ -256,7 +261,7 @@ class Fleet:
             server=self.own.name,
             role=self.own.role,
             boot=self._boot,
-            certificate_ends=f"{self.tls.certificate.ends:%Y-%m-%d %H:%M}",
+            certificate_ends="" if (ends := self.identity.ends) is None else f"{ends:%Y-%m-%d %H:%M}",
             is_joined=loop.time() - self._renewed_at < LEASE_SECONDS,
             nodes=sum(one.role == "node" for one in members),
             fronts=sum(one.role == "front" for one in members),

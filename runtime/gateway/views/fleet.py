@@ -54,7 +54,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     server: Annotated[str, Meta(description="The one that is asked.")]
     role: Literal["node", "front"]
     boot: Count
-    certificate_ends: Annotated[str, Meta(description="UTC.")]
+    certificate_ends: Annotated[str, Meta(description="UTC; empty: the fleet has a key, no certificates.")]
     is_joined: Annotated[bool, Meta(description="false: its lease could not be renewed lately.")]
     nodes: Count
     fronts: Count

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from fastapi import FastAPI
 from starlette.routing import Route
 
+from fleet.signatures import FleetKey
+from fleet.tls import FleetTls
 from runtime.config.settings import Settings
 from runtime.gateway.core import Gateway
 from runtime.gateway.peers.following import PATH
 from runtime.http.fleet.copies import send_copy, send_router
-from runtime.http.fleet.hops import HopMiddleware
+from runtime.http.fleet.hops import HopMiddleware, SignatureMiddleware
 from runtime.http.fleet.passing import CHANGES, PASSED
 from runtime.http.fleet.reports import stream_reports
 from runtime.http.guard.access import dialect_of
@@ -18,7 +20,9 @@ from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import INFERENCE_PATHS
 
 
-def fleet_application(public: FastAPI, settings: Settings, gateway: Callable[[], Gateway], node: str) -> FastAPI:
+def fleet_application(
+    public: FastAPI, settings: Settings, gateway: Callable[[], Gateway], node: str, identity: FleetTls | FleetKey
+) -> FastAPI:
     """Beside the public application, whose handlers of inference it has. node: this server's name in the fleet."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
@@ -32,6 +36,8 @@ def fleet_application(public: FastAPI, settings: Settings, gateway: Callable[[],
     layer, options = body_layer(settings)
     app.add_middleware(layer, **options)
     app.add_middleware(HopMiddleware)
+    if isinstance(identity, FleetKey):
+        app.add_middleware(SignatureMiddleware, key=identity)
     app.add_middleware(
         ContextMiddleware, gateway=gateway, dialect_of=dialect_of, start=_nothing, stop=_nothing, node=lambda: node
     )

@@ -2,6 +2,7 @@
 
 | on the fleet's port                            | what happens                                         |
 |------------------------------------------------|------------------------------------------------------|
+| no certificate or signature of the fleet       | closed (`fleet.tls`) or 421 (`fleet.signatures`)     |
 | no context, or one that cannot be read         | 400 `invalid_context`                                |
 | a key that is revoked, expired or unknown here | 401, as for a client                                 |
 | this server stops, or has lost its name        | 421: it is tried elsewhere                           |
@@ -17,6 +18,8 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fleet.signatures import HEADER as SIGNATURE
+from fleet.signatures import FleetKey, SignedRequest
 from registry.errors import BadRequest, Misdirected, RoundhouseError, Unauthorized
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
@@ -29,7 +32,31 @@ from tenants.caller import Caller
 
 _HEADER = HEADER.encode()
 OWN_PATHS = "/fleet/"
-"""For the servers themselves: their certificates are enough."""
+"""For the servers themselves: their certificates or signatures are enough."""
+
+
+class SignatureMiddleware:
+    """Takes only what a server with the fleet's key has signed. Around `HopMiddleware`, so before a body is read."""
+
+    def __init__(self, app: ASGIApp, key: FleetKey) -> None:
+        self._app, self._key = app, key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+            context, signature = (_header(scope, name) for name in (_HEADER, SIGNATURE.encode()))
+            request = SignedRequest(self._key.name, scope["method"], path.decode("latin-1"), context)
+            try:
+                self._key.check(request, signature)
+            except Misdirected as refusal:
+                await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    """Several are one with line feeds, which is never signed; '': there is none."""
+    return b"\n".join(value for other, value in scope["headers"] if other == name).decode("latin-1")
 
 
 class HopMiddleware:

@@ -61,6 +61,18 @@ def test_a_server_joins_stays_and_leaves(members: MemberTable) -> None:
     assert members.list() == []
 
 
+def test_the_databases_clock_is_known_whatever_this_machines_says(
+    members: MemberTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    with members.database.read() as connection:
+        now = float(connection.execute(sa.select(sa.extract("epoch", sa.func.clock_timestamp()))).scalar_one())
+    for look in (members.read_clock, lambda: members.renew("node-1", members.join(server()))):
+        members._clock_ahead = 0.0
+        look()
+        assert now <= members.now() < now + 600
+
+
 def test_a_lease_that_is_over_counts_no_more(members: MemberTable) -> None:
     boot = members.join(server())
     age(members, "node-1", LEASE_SECONDS + 1)
@@ -112,8 +124,10 @@ def test_a_dead_servers_rows_are_ended_and_those_of_a_silent_one_are_not(members
     for name, silence in (("node-1", 0.0), ("node-2", 30.0), ("node-3", DEAD_SECONDS + 1.0)):
         members.join(server(name, f"data-{name}"))
         age(members, name, LEASE_SECONDS + silence if silence else 0.0)
+    age(members, "node-1", LEASE_SECONDS)
     members.join(server("before", "data-node-1"))
-    age(members, "before", 1000.0)  # this data directory's server has another name now, and lives
+    age(members, "before", 1000.0)
+    members.join(server("node-1", "data-node-1"))  # this data directory's server has another name now, and lives
     swept: list[str] = []
 
     def end_rows(data: str) -> int:

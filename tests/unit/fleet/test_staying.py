@@ -11,7 +11,7 @@ import pytest
 from fleet.membership.members import DEAD_SECONDS, LEASE_SECONDS, Member, NewMember, OlderState
 from fleet.reports import NodeReport
 from fleet.table import ReportTable
-from registry.errors import Unavailable
+from registry.errors import Conflict, Unavailable
 from runtime.gateway.peers import service
 from runtime.gateway.peers.service import SWEEP_SECONDS, Fleet
 from tests.eventually import PATIENCE
@@ -24,13 +24,17 @@ class Members:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.renewals, self.swept = 0, list[str]()
+        self.present = [OWN]
+        self.renewals, self.swept, self.drained = 0, list[str](), list[str]()
 
     def renew(self, name: str, boot: int) -> Sequence[Member]:
         self.renewals += 1
         if self.error is not None:
             raise self.error
-        return [OWN]
+        return self.present
+
+    def drain(self, name: str, draining: bool) -> None:
+        self.drained.append(name)
 
     def sweep(self, end_rows: Callable[[str], int]) -> Mapping[str, int]:
         self.swept.append("swept")
@@ -45,10 +49,10 @@ def members() -> Members:
 @pytest.fixture
 def fleet(members: Members) -> Fleet:
     ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=90)
-    tls: Any = SimpleNamespace(refresh=lambda: False, certificate=SimpleNamespace(ends=ends))
+    identity: Any = SimpleNamespace(refresh=lambda: False, ends=ends)
     own = NewMember("front-1", "data", "front", "", "1.0")
     nothing: Any = SimpleNamespace(lost=lambda _: None)
-    made = Fleet("tests", own, tls, cast(Any, members), nothing, ReportTable(), nothing, nothing)
+    made = Fleet("tests", own, identity, cast(Any, members), nothing, ReportTable(), nothing, nothing)
     made.end_rows = lambda _: 3
     return made
 
@@ -114,3 +118,16 @@ async def test_each_servers_lease_and_the_end_of_its_certificate_are_in_view(fle
     assert front.certificate_seconds == pytest.approx(90 * 86_400, abs=600)
     assert (with_end.certificate_seconds, earlier.certificate_seconds) == (86_400, None)
     assert with_end.lease_seconds <= 5.0
+
+
+async def test_the_last_node_is_drained_by_force_only(fleet: Fleet, members: Members) -> None:
+    fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
+    nodes = [Member(f"node-{number}", 1, "node", "https://10.0.0.1:8443", "1.0", number == 2) for number in (1, 2)]
+    members.present = [OWN, *nodes]
+    await fleet._renew()
+    with pytest.raises(Conflict, match="--force") as refused:
+        await fleet.drain("node-1", True)
+    assert (refused.value.code, members.drained) == ("last_node", [])
+    await fleet.drain("node-2", True)
+    await fleet.drain("node-1", True, force=True)
+    assert members.drained == ["node-2", "node-1"]

@@ -37,7 +37,7 @@ def _show_status(fleet: Json) -> None:
             ("this server", f"{fleet['server']}, a {fleet['role']}"),
             ("joined", "yes" if fleet["is_joined"] else "no: its database does not answer"),
             ("servers", f"{fleet['nodes']} nodes, {fleet['fronts']} fronts"),
-            ("certificate ends", f"{fleet['certificate_ends']} UTC"),
+            ("certificate ends", f"{ends} UTC" if (ends := fleet["certificate_ends"]) else "none: the fleet has a key"),
             ("ignored reports", ignored or "none"),
             ("dropped headers", str(fleet["dropped_headers"])),
         ]

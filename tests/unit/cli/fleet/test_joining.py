@@ -15,6 +15,8 @@ from tests.postgres import postgres, programs
 
 NODE = {"fleet_listen": "127.0.0.1:8443", "fleet_address": "https://127.0.0.1:8443"}
 DATABASE = "postgresql+psycopg://user@host/name"
+FLEET = {"fleet": "tests", "database": DATABASE}
+PLAIN = {"fleet_listen": "127.0.0.1:8443", "fleet_address": "http://127.0.0.1:8443"}
 PEPPER = "a pepper of 32 characters or more"
 
 
@@ -31,6 +33,14 @@ def settings(folder: Path, **given: object) -> Settings:
         ({"fleet": "tests", **NODE, "database": "sqlite:///x.db"}, "add --database postgresql"),
         ({"fleet": "tests", "database": DATABASE}, "needs --fleet-listen HOST:PORT"),
         ({"fleet": "tests", "database": DATABASE, "front": True, **NODE}, "leave --fleet-listen out"),
+        ({"fleet_key": "fleet.key"}, "--fleet-key means nothing without a fleet"),
+        ({**FLEET, **PLAIN, "fleet_key": "k", "fleet_certificates": "c"}, "--fleet-certificates or --fleet-key out"),
+        ({**FLEET, **NODE, "fleet_key": "k"}, "--fleet-key a node's address begins with http:"),
+        ({**FLEET, **PLAIN, "fleet_certificates": "c"}, "a certificate a node's address begins with https:"),
+        ({**FLEET, **NODE, "fleet_name": "node-1"}, "leave --fleet-name out, or add --fleet-key"),
+        ({**FLEET, **PLAIN, "fleet_address": "http://10.0.0.5:8443"}, "need certificates .*, or --fleet-key"),
+        ({**FLEET, **PLAIN, "fleet_listen": "0.0.0.0:8443"}, "need certificates .*, or --fleet-key"),
+        ({**FLEET, "front": True, "host": "0.0.0.0"}, "need certificates .*, or --fleet-key"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(tmp_path: Path, given: dict[str, object], words: str) -> None:
@@ -42,6 +52,10 @@ def test_a_front_and_a_node_have_what_they_need(tmp_path: Path) -> None:
     check_settings(settings(tmp_path))
     check_settings(settings(tmp_path, fleet="tests", database=DATABASE, **NODE))
     check_settings(settings(tmp_path, fleet="tests", database=DATABASE, front=True))
+    check_settings(settings(tmp_path, **FLEET, **PLAIN))  # on loopback without certificates and key
+    for name in ("fleet_listen", "fleet_address"):
+        check_settings(settings(tmp_path, **FLEET, **{**PLAIN, name: PLAIN[name].replace("127", "10")}, fleet_key="k"))
+    check_settings(settings(tmp_path, **FLEET, front=True, host="0.0.0.0", fleet_key="k", fleet_name="front-1"))
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +100,27 @@ def test_a_name_that_a_living_server_has_is_refused(tmp_path: Path, url: str, au
         members.join(NewMember("node-1", "another data directory", "node", "https://10.0.0.9:8443", "1.0"))
     with pytest.raises(UsageError, match=r"has a server 'node-1' already at https://10.0.0.9:8443"):
         check_joining(joining(tmp_path, url, "names"))
+
+
+def test_a_key_is_read_and_a_name_is_needed(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "fleet.key"
+    given = joining(tmp_path, url, "keys").model_copy(update={**PLAIN, "fleet_key": key})
+    with pytest.raises(UsageError, match=r"fleet\.key cannot be read"):
+        check_joining(given)
+    key.write_text("short")
+    with pytest.raises(UsageError, match="needs 32 to 4,096"):
+        check_joining(given)
+    key.write_text("a key of a fleet, 32 or longer...")
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu_1")
+    with pytest.raises(UsageError, match="'gpu_1' is no name of a server: add --fleet-name"):
+        check_joining(given)
+    check_joining(given.model_copy(update={"fleet_name": "node-1"}))
+    with closing(open_members(url, "keys")) as members:
+        members.join(NewMember("gpu-1", "another data directory", "node", "http://10.0.0.9:8443", "1.0"))
+    monkeypatch.setattr("socket.gethostname", lambda: "GPU-1")
+    with pytest.raises(UsageError, match=r"has a server 'gpu-1' already.*or --fleet-name"):
+        check_joining(given)
+
+
+def test_a_fleet_on_loopback_needs_only_the_pepper(tmp_path: Path, url: str) -> None:
+    check_joining(joining(tmp_path, url, "loopback").model_copy(update={**PLAIN, "fleet_name": "node-1"}))

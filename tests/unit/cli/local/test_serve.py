@@ -43,7 +43,7 @@ OTHER = {
     "database": "sqlite:///other.db", "open": "true", "store_responses": "24", "oidc": "oidc.yaml",
     "bounds": "tools=7",
     "fleet": "here", "front": "true", "fleet_listen": "10.0.0.5:8443", "fleet_address": "https://10.0.0.5:8443",
-    "fleet_certificates": "certificates",
+    "fleet_certificates": "certificates", "fleet_key": "fleet.key", "fleet_name": "node-1",
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
@@ -65,6 +65,8 @@ UNWRITTEN = (
     "fleet_listen",
     "fleet_address",
     "fleet_certificates",
+    "fleet_key",
+    "fleet_name",
 )
 HIDDEN = {"run_dir", "pepper", "slot_spin", *REMOVED}
 """The command line makes the first; the second is a secret, and others on the machine can read options; the third is a

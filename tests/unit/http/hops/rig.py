@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from fleet.certificates import issue, make_authority
 from fleet.membership.members import Member
+from fleet.signatures import FleetKey
 from fleet.table import ReportTable
 from fleet.tls import FleetTls
 from runtime.config.device import Device
@@ -36,14 +37,20 @@ def with_fleet(gateway: Gateway, fleet: Any) -> None:
     gateway.services = replace(gateway.services, fleet=fleet)
 
 
-class Node:
-    """One node: its gateway, its port for the fleet, its reports."""
+def identity(name: str, folder: Path, authority: Path, key: bytes | None) -> FleetTls | FleetKey:
+    if key is not None:
+        return FleetKey(name, key)
+    issue(authority, name, folder / "certificates")
+    return FleetTls(folder / "certificates")
 
-    def __init__(self, name: str, folder: Path, authority: Path, **settings: Any) -> None:
+
+class Node:
+    """One node: its gateway, its port for the fleet, its reports. key: the fleet's, instead of certificates."""
+
+    def __init__(self, name: str, folder: Path, authority: Path, key: bytes | None = None, **settings: Any) -> None:
         port = free_port()
-        self.name, self.address = name, f"https://127.0.0.1:{port}"
-        issue(authority, name, folder / "certificates")
-        self.tls = FleetTls(folder / "certificates")
+        self.name, self.address = name, f"http{'' if key else 's'}://127.0.0.1:{port}"
+        self.identity = identity(name, folder, authority, key)
         self.fake = FakeGateway(folder, fleet="tests", fleet_listen=f"127.0.0.1:{port}", **settings)
         self.fake.gateway.phase = "ready"
         services, self.is_draining = self.fake.gateway.services, False
@@ -55,8 +62,8 @@ class Node:
         self.fleet = SimpleNamespace(takes_requests=True, events=self.reporter.events)
         with_fleet(self.fake.gateway, self.fleet)
         public = application(self.fake)
-        self.app = fleet_application(public, self.fake.settings, lambda: self.fake.gateway, name)
-        self.listener = FleetListener(self.app, self.fake.settings, self.tls.server)
+        self.app = fleet_application(public, self.fake.settings, lambda: self.fake.gateway, name, self.identity)
+        self.listener = FleetListener(self.app, self.fake.settings, self.identity.server)
 
     @property
     def member(self) -> Member:
@@ -74,12 +81,11 @@ class Node:
 class Fleet:
     """`client` talks to the front."""
 
-    def __init__(self, folder: Path, state: Any) -> None:
-        self.folder, self.authority = folder, folder / "authority"
+    def __init__(self, folder: Path, state: Any, key: bytes | None = None) -> None:
+        self.folder, self.authority, self.key = folder, folder / "authority", key
         make_authority(self.authority)
-        issue(self.authority, "front-1", folder / "front-1")
-        tls = FleetTls(folder / "front-1")
-        self.peer_client = PeerClient(tls)
+        own = identity("front-1", folder / "front-1", self.authority, key)
+        self.peer_client = PeerClient(own)
         self.front = FakeGateway(folder / "front", [], fleet="tests", front=True, state=state)
         self.reports, self.names = ReportTable(), PeerNames(self.front.state)
         self.follower = Follower("front-1", self.peer_client, self.reports, self.names, self.peer_client.lost)
@@ -88,7 +94,7 @@ class Fleet:
         gateway = self.front.gateway
         gateway._backends = {"peers": self.backend, **gateway._backends}
         cards, member, no_members = PeerCards(None, self.names), new_member("front-1", "", None), cast(Any, None)
-        service = FleetService("tests", member, tls, no_members, self.peer_client, self.reports, self.names, cards)
+        service = FleetService("tests", member, own, no_members, self.peer_client, self.reports, self.names, cards)
         with_fleet(gateway, service)
         self.app: FastAPI = application(self.front, [(FrontMiddleware, {})])
         self.nodes: list[Node] = []
@@ -104,13 +110,13 @@ class Fleet:
                 await asyncio.sleep(0.01)
 
     def node(self, name: str, **settings: Any) -> Node:
-        return Node(name, self.folder / name, self.authority, **settings)
+        return Node(name, self.folder / name, self.authority, self.key, **settings)
 
 
 @asynccontextmanager
-async def opened(folder: Path, state: Any = None) -> AsyncIterator[Fleet]:
-    """state: the names that the servers share; None: there are no adapters."""
-    fleet = Fleet(folder, state)
+async def opened(folder: Path, state: Any = None, key: bytes | None = None) -> AsyncIterator[Fleet]:
+    """state: the names that the servers share; None: there are no adapters. key: instead of certificates."""
+    fleet = Fleet(folder, state, key)
     async with AsyncExitStack() as stack:
         transport = httpx.ASGITransport(app=fleet.app)
         fleet.client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://test"))

@@ -40,8 +40,8 @@ def state(tmp_path: Path) -> Iterator[State]:
 
 
 @pytest.fixture
-async def fleet(tmp_path: Path, state: State) -> AsyncIterator[Fleet]:
-    async with opened(tmp_path, state) as fleet:
+async def fleet(tmp_path: Path, state: State, request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
+    async with opened(tmp_path, state, getattr(request, "param", None)) as fleet:
         yield fleet
 
 
@@ -61,7 +61,7 @@ class AdapterNode:
         self.node: Node = fleet.node(name, recipes=[recipe("chat")], state=state, service=self.service)
         link: Any = self.node.fake.links["chat"]
         link.script, link.command = tokens, brought
-        self.client = PeerClient(self.node.tls)
+        self.client = PeerClient(self.node.identity)
         self.reports, self.names = ReportTable(), PeerNames(state)
         self.follower = Follower(name, self.client, self.reports, self.names, self.client.lost)
         adapters = self.node.fake.gateway.services.adapters
@@ -112,6 +112,7 @@ async def nodes(fleet: Fleet, state: State) -> AsyncIterator[list[AdapterNode]]:
             await one.close()
 
 
+@pytest.mark.parametrize("fleet", [None, b"k" * 32], ids=["certificates", "key"], indirect=True)
 async def test_a_node_copies_the_files_of_a_name(nodes: list[AdapterNode]) -> None:
     copier = nodes[1]
     copier.puller.start()

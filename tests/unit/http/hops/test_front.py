@@ -1,14 +1,19 @@
 """What a front does with requests, while its nodes come, break and go."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet.certificates import AUTHORITY, issue, make_authority
+from fleet.tls import FleetTls
 from models.messages import Chunk, EmbedResult, Event, ResponseEnd, ResponseStart, Usage
-from registry.errors import ContextLengthExceeded
+from registry.errors import ContextLengthExceeded, NodeFailed
+from runtime.gateway.peers.connection import PeerClient
+from runtime.gateway.peers.following import PATH
 from tests.unit.http.hops.rig import Fleet, Node, opened
 
 EMBED = {"model": "embed", "input": "a"}
@@ -223,3 +228,29 @@ async def test_a_recording_is_passed_on_with_its_fields(fleet: Fleet) -> None:
         files={"file": ("a.wav", b"RIFF" * 100_000)},
     )
     assert seen == [(b"RIFF" * 100_000, "de")]
+
+
+@pytest.mark.parametrize("wrong", ["foreign", "expired", "mismatched"])
+async def test_a_certificate_that_is_wrong_is_named_in_the_logs_of_both(
+    fleet: Fleet, wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fleet.start(node := scripted(fleet.node("node-1")))
+    authority, folder = fleet.authority, fleet.folder / "front-2"
+    if wrong == "foreign":
+        authority = fleet.folder / "others"
+        make_authority(authority)
+    issue(authority, "front-2", folder, days=0 if wrong == "expired" else 90)
+    tls = FleetTls(folder)
+    tls.client.load_verify_locations(fleet.authority / AUTHORITY)  # a foreign server that lets this fleet's in
+    client = PeerClient(tls)
+    try:
+        name = "node-2" if wrong == "mismatched" else "node-1"
+        with caplog.at_level(logging.WARNING, "roundhouse.fleet"), pytest.raises(NodeFailed):
+            async with client.follow(name, node.address, PATH, 5.0):
+                pass
+        await until(lambda: len(caplog.records) > 1)
+    finally:
+        await client.close()
+    causes = {record.message: vars(record)["cause"] for record in caplog.records}
+    assert set(causes) == {"a connection to the fleet's port was refused", "a connection to a node broke"}
+    assert all("certificate" in cause or "alert" in cause for cause in causes.values()), causes

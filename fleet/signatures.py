@@ -1,0 +1,159 @@
+"""Signatures of requests between servers of a fleet on a closed network (`--fleet-key`), instead of certificates.
+
+A signature holds the time by the database's clock, a number that is used once, and an HMAC over both and the request.
+
+| a request                                                     | then                                            |
+|---------------------------------------------------------------|-------------------------------------------------|
+| signed with the fleet's key within the last WINDOW_SECONDS    | taken                                           |
+| not signed, signed with another key, or for another           | refused with 421; the logs of both name the     |
+| server, method, path or context                               | cause                                           |
+| signed more than WINDOW_SECONDS earlier or later than now     | the same                                        |
+| the same signature once more                                  | the same, also if the first one failed          |
+| signed before this server started                             | the same: it has forgotten what it took then    |
+
+Nothing is encrypted, and neither bodies nor answers are signed: nobody else may be able to change what the network
+carries.
+"""
+
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from fleet.tls import Complaints
+from registry.errors import BadRequest, Misdirected, NotFound
+
+HEADER = "x-roundhouse-signature"
+WINDOW_SECONDS = 30.0
+MAX_TAKEN = 1 << 18
+"""Signatures to remember, about 40 MB: 4,000 requests a second."""
+KEY_BYTES = range(32, 4097)
+"""Of the key's file, without white space at its ends."""
+_FORM = re.compile(r"(\d{1,15})\.([0-9a-f]{16})\.([0-9a-f]{64})\Z")
+
+
+class SignedRequest(NamedTuple):
+    """What a signature covers."""
+
+    node: str
+    """The server that is called."""
+    method: str
+    path: str
+    """With its query, as it is sent."""
+    context: str
+    """The value of the fleet's own header; '': there is none."""
+
+
+class Signature(NamedTuple):
+    milliseconds: str
+    """Since the epoch, by the database's clock."""
+    nonce: str
+    digest: str
+
+    @property
+    def seconds(self) -> float:
+        return int(self.milliseconds) / 1e3
+
+
+def sign(key: bytes, request: SignedRequest, now: float, nonce: str) -> str:
+    """The header's value. nonce: 16 hex digits that no other request has."""
+    milliseconds = str(int(now * 1e3))
+    return f"{milliseconds}.{nonce}.{_digest(key, request, milliseconds, nonce)}"
+
+
+def read_signature(value: str) -> Signature | None:
+    """None: it is none."""
+    found = _FORM.match(value)
+    return None if found is None else Signature(*found.groups())
+
+
+def fault_of(key: bytes, request: SignedRequest, signature: Signature | None, now: float) -> str | None:
+    """Why a request is not believed, in words; None: it is."""
+    if signature is None:
+        return "the request is not signed with a key of the fleet"
+    digest = _digest(key, request, signature.milliseconds, signature.nonce)
+    if not hmac.compare_digest(digest, signature.digest):
+        return "the signature is of another key, or for another request"
+    if abs(now - signature.seconds) > WINDOW_SECONDS:
+        return f"the signature is {now - signature.seconds:.0f} s old"
+    return None
+
+
+def _digest(key: bytes, request: SignedRequest, milliseconds: str, nonce: str) -> str:
+    text = "\n".join(("1", milliseconds, nonce, *request))  # none of them can hold a line feed
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def read_key(path: Path) -> bytes:
+    """The key in a file. Raises NotFound, BadRequest for a file that is too short or too long."""
+    try:
+        key = path.read_bytes().strip()
+    except OSError as error:
+        raise NotFound(f"--fleet-key {path} cannot be read: {error.strerror}.") from None
+    if len(key) not in KEY_BYTES:
+        raise BadRequest(
+            f"The fleet's key in {path} has {len(key)} characters, and needs 32 to 4,096. Make one: "
+            f"openssl rand -hex 32 > {path}."
+        )
+    return key
+
+
+def key_of_pepper(pepper: bytes) -> bytes:
+    """The key of a fleet on one machine, whose servers have the pepper in common."""
+    return hmac.digest(pepper, b"fleet", "sha256")
+
+
+class FleetKey:
+    """The fleet's key in the hands of one server, in place of `fleet.tls.FleetTls`. For one event loop.
+
+    Args:
+        name: of this server.
+        clock: the database's, in seconds since the epoch.
+        is_local: all servers are on this machine.
+    """
+
+    ends = server = client = None
+    """No certificate, and no TLS."""
+
+    def __init__(
+        self, name: str, key: bytes, clock: Callable[[], float] = time.time, *, is_local: bool = False
+    ) -> None:
+        self.name, self.is_local, self._key, self._clock = name, is_local, key, clock
+        self._complaints = Complaints("a request to the fleet's port was refused", time.monotonic)
+        self._since = clock()
+        self._taken: dict[str, float] = {}
+        """When they may be forgotten, by their numbers, oldest first."""
+
+    def refresh(self) -> bool:
+        """As of `FleetTls`: a key is read at the start only."""
+        return False
+
+    def sign(self, request: SignedRequest) -> str:
+        """The value of HEADER for a request that is sent now."""
+        return sign(self._key, request, self._clock(), secrets.token_hex(8))
+
+    def check(self, request: SignedRequest, value: str) -> None:
+        """Take a request that has come. Raises Misdirected, so that its sender tries another node."""
+        now, signature = self._clock(), read_signature(value)
+        fault = fault_of(self._key, request, signature, now)
+        if fault is None and signature is not None:
+            fault = self._take(signature, now)
+        if fault is not None:
+            self._complaints.add(fault)
+            raise Misdirected(f"This server does not believe the request: {fault}.")
+
+    def _take(self, signature: Signature, now: float) -> str | None:
+        """Why it may not be taken; None: it is, and not again."""
+        while self._taken and next(iter(self._taken.values())) < now:
+            del self._taken[next(iter(self._taken))]
+        if signature.seconds < self._since:
+            return "the signature is older than this server's start"
+        if signature.nonce in self._taken:
+            return "the signature was used before"
+        if len(self._taken) >= MAX_TAKEN:
+            return f"there were {MAX_TAKEN:,} requests within a minute"
+        self._taken[signature.nonce] = now + 2 * WINDOW_SECONDS
+        return None
