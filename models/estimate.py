@@ -21,6 +21,7 @@ from pathlib import Path
 
 from models.engines import ENGINES, GIB, MIB, DeviceKind
 from models.flags import flag_fault
+from models.text.unpadded.buckets import MOST_BYTES
 from registry.errors import Unfit
 from registry.files.dtypes import settle
 from registry.files.shape import DTYPE_BYTES, Shape, read_shape
@@ -139,7 +140,7 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         host_place *= parts
         notes["host_adapters"] = f"up to {host_places} staged adapters of {host_place:,} bytes"
     overhead, host_overhead = ENGINES[recipe.engine.name].overhead[kind]
-    activations = _activations(recipe, weights, shape, cast or 4)
+    activations = _activations(recipe, weights, shape, cast or 4, kind)
     at_once = recipe.batching.sequences if recipe.task is Task.CHAT else recipe.batching.max_requests
     notes["activations"] = f"one step of {at_once} requests and {recipe.batching.max_tokens} " + (
         "seconds of audio" if shape is None else "tokens"
@@ -237,7 +238,7 @@ def adapter_place_bytes(weights: Weights, shape: Shape, rank: int, each: int, pa
     return rank * each * -(-values // parallel.pipeline)
 
 
-def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: float) -> int:
+def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: float, kind: DeviceKind) -> int:
     """A step's largest live tensors: four of the hidden size and two of the feed-forward size for each token.
 
     Chat adds the logits of each request, in float32 and three times (raw, processed, sorted). Speech adds keys and
@@ -252,7 +253,8 @@ def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: fl
         return int(windows * recipe.window.padded * SECOND_FRAMES * values * each)
     step = recipe.batching.max_tokens * (4 * shape.hidden + 2 * shape.feed_forward) * each
     logits = 3 * 4 * recipe.batching.sequences * shape.vocabulary if recipe.task is Task.CHAT else 0
-    return int(step) + logits
+    captured = recipe.task is not Task.CHAT and kind == "cuda" and bool(recipe.engine.flags.get("cuda_graphs"))
+    return int(step) + logits + (MOST_BYTES if captured else 0)
 
 
 def _float_bytes(recipe: Recipe, kind: DeviceKind) -> float | None:

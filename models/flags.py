@@ -15,12 +15,13 @@ SENTENCE: Mapping[str, type] = {
     "packed": bool,
     "compute_type": str,
     "unpadded": bool,
+    "cuda_graphs": bool,
 }
 """What `engine.flags` may hold. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the model's
 vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last.
 packed: False computes with the library's own network also where ours fits (`models.text.bert`). compute_type: of
 products on a CPU (`models.text.cpu.linear`). unpadded: on a GPU, run other networks without padding, too, if their
-answers stay the same (`models.text.unpadded`)."""
+answers stay the same (`models.text.unpadded`). cuda_graphs: with that, steps of a few sizes are captured as graphs."""
 SPEECH: Mapping[str, type] = {
     "threads": int,
     "beam_size": int,
@@ -58,4 +59,6 @@ def flag_fault(recipe: Recipe) -> str | None:
         kinds = (int, float) if known[name] is float else (known[name],)
         if not isinstance(value, kinds) or (isinstance(value, bool) and known[name] is not bool):
             return f"engine flag '{name}' must be of type {known[name].__name__}"
+    if recipe.engine.flags.get("cuda_graphs") and not recipe.engine.flags.get("unpadded"):
+        return "engine flag 'cuda_graphs' needs a network without padding: write 'unpadded: true' beside it"
     return None

@@ -1,4 +1,4 @@
-"""Allowed `engine.flags` of a recipe, and vLLM flags that a recipe has its own words for."""
+"""What `engine.flags` of a recipe may hold, and which flags of vLLM a recipe has words for."""
 
 from collections.abc import Mapping
 
@@ -17,6 +17,8 @@ MEANINGS = {
     "compute_type": "Of products on a CPU: `float32`, [`int16`](../embeddings.md#products-in-16-bit-integers), or "
     "`auto`: `int16` where `dtype` is `auto` and that says the same.",
     "unpadded": "On a GPU, without padding, in 16 bits, if the answers stay the same. Not yet tried on a GPU.",
+    "cuda_graphs": "With `unpadded`: steps of up to 4,096 tokens are captured as CUDA graphs, in up to 512 MiB. Not "
+    "yet tried on a GPU.",
     "beam_size": "Beams of the search.",
     "best_of": "Candidates when the temperature is above 0.",
     "vad": "Leave out what is not speech; `false`: only if a request asks for it.",

@@ -25,7 +25,6 @@ from models.text.loading import (
     limits_of,
     packs,
     release,
-    resident_bytes,
     run_apart,
     set_step_threads,
     vocabulary_of,
@@ -33,6 +32,7 @@ from models.text.loading import (
 )
 from models.text.sleep import ModuleSleeper
 from models.text.tokens import Going, Ids, Tokens, always, check_template, while_awaited
+from models.text.unpadded.network import use_graphs
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
 
@@ -76,6 +76,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
                 assert self._embedder is not None
                 limits = limits_of(recipe, path, device, self._embedder.packed, model)
                 prepare = set_step_threads if limits.workers > 1 else None
+                use_graphs(self._embedder.unpadded, recipe, limits, self._embedder.tokens.context)
                 ahead = self._embedder.prepare if self._embedder.unpadded is not None else None
                 self._batcher = Batcher("embed", self._embedder.run, limits, prepare, examination(device), ahead)
                 self._batcher.start()
@@ -84,9 +85,9 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
             self._sizes = frozenset(_whole(size) for size in _listed(flags.get("matryoshka_dimensions", [])))
             if wrong := [size for size in self._sizes if not 0 < size <= self._dimensions]:
                 raise EngineFailed(f"matryoshka_dimensions has {wrong[0]}, the model {self._dimensions} dimensions")
-        self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
+        self._sleeper = sleeper = ModuleSleeper(model, device, self._known, self._embedder.unpadded)
         return LoadResult(
-            resident_bytes=resident_bytes(device),
+            resident_bytes=sleeper.device_bytes(),
             weights_bytes=weights_bytes(model) + rounded,
             host_bytes=sleeper.host_bytes(),
             asleep=sleeper.expected(),

@@ -27,7 +27,6 @@ from models.text.loading import (
     packs,
     padding_of,
     release,
-    resident_bytes,
     run_apart,
     runs_alone,
     set_step_threads,
@@ -38,7 +37,7 @@ from models.text.pairs import Pairs
 from models.text.sleep import ModuleSleeper
 from models.text.tokens import Ids, Tokens, check_template, while_awaited
 from models.text.unpadded.heads import Head, head_of
-from models.text.unpadded.network import UnpaddedNetwork, without_padding
+from models.text.unpadded.network import UnpaddedNetwork, use_graphs, without_padding
 from models.text.unpadded.packing import Packing
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
@@ -161,14 +160,15 @@ class RerankingEngine(BatchedEngine[Ids, float]):
                 if runs_alone(model):
                     limits = replace(limits, items=1)
                 prepare = set_step_threads if limits.workers > 1 else None
+                use_graphs(scorer.unpadded, recipe, limits, scorer.tokens.context)
                 ahead = scorer.prepare if scorer.unpadded is not None else None
                 self._batcher = Batcher("rerank", scorer.run, limits, prepare, examination(device), ahead)
                 self._batcher.start()
                 await self._check(expected, is_exact(model))
                 rounded = await embed_int16.choose(recipe, scorer.bert)
-        self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
+        self._sleeper = sleeper = ModuleSleeper(model, device, self._known, scorer.unpadded)
         return LoadResult(
-            resident_bytes=resident_bytes(device),
+            resident_bytes=sleeper.device_bytes(),
             weights_bytes=weights_bytes(model) + rounded,
             host_bytes=sleeper.host_bytes(),
             asleep=sleeper.expected(),

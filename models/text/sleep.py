@@ -1,4 +1,4 @@
-"""Sleep of a text model on a GPU: tensors move to pinned host memory and back.
+"""How a model sleeps on a GPU: its tensors go to pinned host memory and back.
 
 The tensor objects stay, only what they hold moves, so that nothing that refers to the model has to know.
 """
@@ -6,7 +6,7 @@ The tensor objects stay, only what they hold moves, so that nothing that refers 
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,15 +59,28 @@ class ParkedWeights:
             torch.cuda.empty_cache()
 
 
+class Captured(Protocol):
+    """What reads the weights where they lie, and grows while the model serves."""
+
+    @property
+    def bytes_left(self) -> int:
+        """Bytes that it may still take on the device."""
+
+    def clear(self) -> None:
+        """Let go of everything."""
+
+
 class ModuleSleeper:
     """Args:
     module: the loaded model.
     device: where it lives awake.
     known: what the engine gives for a known input.
+    captured: cleared before the weights move.
     """
 
-    def __init__(self, module: Any, device: str, known: KnownAnswer) -> None:
+    def __init__(self, module: Any, device: str, known: KnownAnswer, captured: Captured | None = None) -> None:
         self._parked, self._device, self._known = ParkedWeights(module, device), device, known
+        self._captured = captured
         self._weights = weights_bytes(module)
         self._base = psutil.Process().memory_info().rss
         self._before: npt.NDArray[np.float32] | None = None
@@ -87,18 +100,21 @@ class ModuleSleeper:
         pinned = int(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
         return max(psutil.Process().memory_info().rss, self._base + pinned)
 
+    def device_bytes(self) -> int:
+        """Device memory of this process awake, with what it may still take."""
+        return resident_bytes(self._device) + (self._captured.bytes_left if self._captured is not None else 0)
+
     async def down(self) -> MemoryFootprint:
         if self._before is None:
             self._before = await self._known()
+        if self._captured is not None:
+            self._captured.clear()
         await asyncio.to_thread(self._parked.park)
-        return self._held()
+        return MemoryFootprint(device_bytes=resident_bytes(self._device), host_bytes=self.host_bytes())
 
     async def up(self) -> MemoryFootprint:
         await asyncio.to_thread(self._parked.unpark)
         assert self._before is not None
         if not np.allclose(await self._known(), self._before, atol=TOLERANCE, rtol=TOLERANCE):
             raise EngineFailed("the model woke with other weights: it does not give what it gave before")
-        return self._held()
-
-    def _held(self) -> MemoryFootprint:
-        return MemoryFootprint(device_bytes=resident_bytes(self._device), host_bytes=self.host_bytes())
+        return MemoryFootprint(device_bytes=self.device_bytes(), host_bytes=self.host_bytes())

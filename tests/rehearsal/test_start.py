@@ -134,17 +134,23 @@ def test_what_pins_memory_has_the_names_that_are_used(cuda_build: Path, driver: 
 ENCODERS = """
 import inspect, torch
 from torch.nn.attention.varlen import varlen_attn
-from models.text.unpadded import attention
+from models.text.unpadded import attention, graphs
 known = list(inspect.signature(varlen_attn).parameters)
 assert known[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
 assert {"scale", "window_size", "enable_gqa"} <= set(known)
+assert {"pool", "stream", "capture_error_mode"} <= set(inspect.signature(torch.cuda.graph.__init__).parameters)
+assert list(inspect.signature(torch.cuda.CUDAGraph.replay).parameters) == ["self"]
+names = "graph_pool_handle Stream current_stream stream synchronize empty_cache memory_reserved"
+for name in names.split():
+    assert callable(getattr(torch.cuda, name)), name
+graphs.CudaCapture("cuda:0")
 kernel = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_flash_attention_forward", "CUDA")
 assert kernel == (torch.version.cuda is not None), "torch.nn.attention.varlen calls it"
 """
 
 
 def test_encoders_without_padding_find_the_names_that_they_use(python: Path, driver: Path, tmp_path: Path) -> None:
-    """FlashAttention's names for several lengths."""
+    """FlashAttention for several lengths, and CUDA graphs, have the names that we call."""
     subprocess.run([str(python), "-c", ENCODERS], cwd=ROOT, env=variables(driver, tmp_path), check=True)
 
 

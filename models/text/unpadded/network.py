@@ -7,11 +7,16 @@ the model is loaded: its answers to known inputs, all in one step, are compared 
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from models.batching.worker import BatchLimits
 from models.text.loading import first_position
 from models.text.unpadded import attention
+from models.text.unpadded.buckets import Bucket, CapturePolicy, buckets_of
+from models.text.unpadded.graphs import Capture, CapturedSteps, CudaCapture, expected_bytes
 from models.text.unpadded.packing import IDS, POSITIONS, TYPES, Packing, pack
+from registry.recipes.definition import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,15 +39,37 @@ class UnpaddedNetwork:
         self.device = device
         self._network, self._wants_types = network, wants_types
         self._first_position = first_position(network)
+        self.captured: CapturedSteps | None = None
+        """Steps as graphs; None: each step launches its kernels."""
+
+    def capture(self, buckets: Sequence[Bucket], new_capture: Callable[[], Capture]) -> None:
+        """Run steps of these shapes as graphs from now on, each once it came up a few times."""
+        policy = CapturePolicy(buckets, expected_bytes(self._network))
+        self.captured = CapturedSteps(self._compute, policy, new_capture, self.device)
+
+    @property
+    def bytes_left(self) -> int:
+        """Bytes that graphs may still take."""
+        return self.captured.policy.bytes_left if self.captured is not None else 0
+
+    def clear(self) -> None:
+        """Drop the graphs: the weights that they read are about to move."""
+        if self.captured is not None:
+            self.captured.clear()
 
     def pack(self, inputs: "Sequence[Ids]") -> Packing:
         """A step's inputs in host memory. Any thread may call."""
-        packing = pack(inputs, self._first_position)
+        bucket = None
+        if self.captured is not None:
+            bucket = self.captured.policy.bucket([len(given.ids) for given in inputs])
+        packing = pack(inputs, self._first_position, bucket)
         return packing.pin() if self.device.startswith("cuda") else packing
 
     def states(self, packing: Packing) -> "tuple[Tensor, Packing]":
-        """Last states, tokens x width, and the packing on the device."""
-        moved = packing.to(self.device)
+        """Last states, tokens x width, and the packing on the device, both without padding."""
+        if self.captured is not None and (replayed := self.captured.run(packing)) is not None:
+            return replayed
+        moved = packing.to(self.device).without_padding()
         return self._compute(moved, max(packing.lengths)), moved
 
     def _compute(self, packing: Packing, longest: int) -> "Tensor":
@@ -53,6 +80,13 @@ class UnpaddedNetwork:
         result = self._network(**features, **ends, max_length_q=longest, max_length_k=longest, use_cache=False)
         states: Tensor = result.last_hidden_state[0]
         return states
+
+
+def use_graphs(unpadded: UnpaddedNetwork | None, recipe: Recipe, limits: BatchLimits, context: int) -> None:
+    """Capture steps, if the recipe says so and the network runs without padding. context: tokens of an input."""
+    if unpadded is not None and recipe.engine.flags.get("cuda_graphs"):
+        buckets = buckets_of(limits.tokens, limits.items, context)
+        unpadded.capture(buckets, partial(CudaCapture, unpadded.device))
 
 
 def without_padding(

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from models.text.unpadded.buckets import Bucket, padded
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -16,14 +18,21 @@ IDS, POSITIONS, TYPES, OWNERS = range(4)
 
 
 class Packing(NamedTuple):
-    """T tokens of N inputs."""
+    """T tokens of N inputs; with a bucket, the padding's behind them."""
 
     rows: "Tensor"
     """4 x T, int64."""
     boundaries: "Tensor"
     """N + 1 numbers of tokens, int32: where each input starts, and the end."""
     lengths: tuple[int, ...]
-    """Tokens of each input."""
+    """Tokens of each input, padding left out."""
+    bucket: Bucket | None = None
+    """Whose shape `rows` and `boundaries` have; None: that of the inputs."""
+
+    def without_padding(self) -> "Packing":
+        """The same tensors, cut to the inputs."""
+        rows, boundaries = self.rows[:, : sum(self.lengths)], self.boundaries[: len(self.lengths) + 1]
+        return Packing(rows, boundaries, self.lengths)
 
     def pin(self) -> "Packing":
         """In memory from which a GPU copies while this process goes on."""
@@ -34,20 +43,21 @@ class Packing(NamedTuple):
         return self._replace(rows=rows, boundaries=self.boundaries.to(device, non_blocking=True))
 
 
-def pack(inputs: "Sequence[Ids]", first_position: int) -> Packing:
+def pack(inputs: "Sequence[Ids]", first_position: int, bucket: Bucket | None = None) -> Packing:
     """Inputs one behind another. first_position: of an input's first token (`models.text.loading.first_position`)."""
     import torch
 
     lengths = tuple(len(given.ids) for given in inputs)
-    boundaries = np.cumsum([0, *lengths])
+    boundaries = np.cumsum([0, *(lengths if bucket is None else padded(lengths, bucket))])
     rows = np.zeros((4, int(boundaries[-1])), np.int64)
+    rows[POSITIONS] = first_position
     for number, given in enumerate(inputs):
         columns = slice(boundaries[number], boundaries[number + 1])
         rows[IDS, columns] = given.ids
         rows[POSITIONS, columns] = positions(rows[IDS, columns], first_position)
         rows[TYPES, columns] = given.types if given.types is not None else 0
         rows[OWNERS, columns] = number
-    return Packing(torch.from_numpy(rows), torch.from_numpy(boundaries.astype(np.int32)), lengths)
+    return Packing(torch.from_numpy(rows), torch.from_numpy(boundaries.astype(np.int32)), lengths, bucket)
 
 
 def positions(ids: npt.NDArray[np.int64], first_position: int) -> npt.NDArray[np.int64]:

@@ -161,6 +161,14 @@ def test_a_real_embedding_model() -> None:
     assert found.total == pytest.approx(653 * MIB, rel=0.15)
 
 
+def test_graphs_of_an_encoder_count_in_full(llama_8b: Path) -> None:
+    plain = recipe("e", "embed", engine={"name": "sentence-transformers", "flags": {"unpadded": True}})
+    flags = {"unpadded": True, "cuda_graphs": True}
+    graphs = recipe("e", "embed", engine={"name": "sentence-transformers", "flags": flags})
+    assert estimate(graphs, llama_8b, "cuda").total - estimate(plain, llama_8b, "cuda").total == 512 * MIB
+    assert estimate(graphs, llama_8b, "cpu") == estimate(plain, llama_8b, "cpu")
+
+
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A CTranslate2 Whisper, written by CTranslate2 itself: 2 + 3 layers, every matrix 8 x 16, every vector 8."""
@@ -217,6 +225,7 @@ def test_a_number_of_beams_that_is_none_is_the_models_fault_alone(speech: Path, 
         ("transcribe", "faster-whisper", {"beams": 2}),
         ("rerank", "sentence-transformers", {"matryoshka_dimensions": ["64"]}),
         ("embed", "sentence-transformers", {"threads": "two"}),
+        ("rerank", "sentence-transformers", {"cuda_graphs": True}),
     ],
 )
 def test_a_flag_that_the_engine_does_not_take_is_reported_before_a_load(

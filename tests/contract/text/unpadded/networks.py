@@ -1,7 +1,12 @@
 """Small networks with random weights, of the architectures that recipes name and of some that people bring."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.text.unpadded.graphs import Replay
 
 SIZES: dict[str, Any] = {
     "vocab_size": 100, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80,
@@ -65,3 +70,19 @@ def made(kind: str, config: Any, seed: int = 0) -> Any:
 
     torch.manual_seed(seed)
     return getattr(transformers, kind).from_config(config).eval().requires_grad_(False)
+
+
+class SameFunction:
+    """Captures by keeping the function; it counts captures and replays."""
+
+    def __init__(self) -> None:
+        self.captures = self.replays = 0
+
+    def __call__(self, function: "Callable[[], Tensor]") -> "tuple[Replay, int]":
+        self.captures += 1
+
+        def replay() -> "Tensor":
+            self.replays += 1
+            return function()
+
+        return replay, 1 << 20

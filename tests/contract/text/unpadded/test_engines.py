@@ -12,9 +12,11 @@ from models.text.embeddings import EmbeddingEngine
 from models.text.encoder import Embedder
 from models.text.rerank import RerankingEngine
 from models.text.tokens import Ids, Tokens
+from models.text.unpadded import network
+from models.text.unpadded.buckets import MOST_BYTES, USES
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 from tests.contract.text.test_rerank import QUERY, build
-from tests.contract.text.unpadded.networks import CONFIGS, PADDING, made
+from tests.contract.text.unpadded.networks import CONFIGS, PADDING, SameFunction, made
 
 pytestmark = pytest.mark.real
 TEXTS = ["steam", text(20), "Zug, 列車: naïve café!", text(50, 3), "a b", text(7)]
@@ -129,4 +131,29 @@ async def test_on_a_cpu_the_flag_changes_nothing() -> None:
     await engine.load(recipe("embed", {"unpadded": True, "packed": False}), minilm(), "cpu", Reports())
     assert engine._embedder is not None
     assert not engine._embedder.packed
+    await engine.close()
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+async def test_graphs_are_dropped_before_weights_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "CudaCapture", lambda _: SameFunction())
+    engine = EmbeddingEngine()
+    flags = {"unpadded": True, "cuda_graphs": True}
+    loaded = await engine.load(recipe("embed", flags), minilm(), "cpu", Reports())
+    assert engine._embedder is not None
+    unpadded = engine._embedder.unpadded
+    assert unpadded is not None
+    assert unpadded.captured is not None
+    assert loaded.resident_bytes > MOST_BYTES, "what graphs may take counts from the start"
+    vectors = set()
+    for _ in range(2):
+        for _ in range(USES + 1):
+            vectors.add((await engine.embed(EmbedRequest(inputs=["steam"])))[0].vectors)
+        assert len(unpadded.captured) > 0
+        await engine.sleep()
+        assert len(unpadded.captured) == 0
+        await engine.wake()
+    first, *others = (np.frombuffer(one, "<f4") for one in vectors)
+    for other in others:
+        np.testing.assert_allclose(other, first, atol=1e-5)
     await engine.close()
