@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import AsgiApp, whole_answer
-from models.chat.vllm import step_budget
+from models.chat.vllm.steps import budget
 from models.messages import AdapterRef
 from registry.errors import Conflict
 
@@ -108,7 +108,7 @@ async def warm_up_adapters(
                     await adapters.stage(blank)
                     await adapters.place(blank, None)
                     if swap_tokens is not None and swap_tokens < max(lengths):
-                        await asyncio.sleep(step_budget.LINGER + 0.1)
+                        await asyncio.sleep(budget.LINGER + 0.1)
                     for length in lengths:
                         body = {"model": blank.digest, "prompt": [1] * length, "max_tokens": 2, "temperature": 0}
                         body["cache_salt"] = f"{length} tokens"  # else the prefix cache has most of a longer prompt

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from models import nvml
-from models.chat.vllm import step_budget, variables
+from models.chat.vllm import variables
 from models.chat.vllm.cuda.sleep_memory import kept_blocks, prepare_sleep
+from models.chat.vllm.steps import budget
 
 FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Texts of errors that have no type of their own for lack of memory."""
@@ -100,7 +101,7 @@ def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Out
     which a running step would have to end each time; `place_adapter` lets it take effect. Else the answer is 'running',
     and `poll_adapter` tells when it is there.
     """
-    step_budget.on_adapter_call(self)
+    budget.on_adapter_call(self)
     outcome = _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path, len(_leaving(self)))))
     if outcome[0] != "running" or not _answers_later(self):
         return outcome
@@ -126,7 +127,7 @@ def _read(reading: Future[Any]) -> Outcome:
 
 def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:
     """Start copying a staged adapter into a free place, after taking adapter `evict` (0: none) out of its place."""
-    step_budget.on_adapter_call(self)
+    budget.on_adapter_call(self)
     if evict and _in_use(self, evict):
         return ["busy"]
     if evict:
@@ -287,7 +288,7 @@ def patch(core: Any, begin: Callable[[], None]) -> None:
         if lora is not None and lora.lora_int_id not in _placed(self):
             raise UnknownAdapter(f"adapter {lora.lora_name} is in no place")
         taken = stock_preprocess(self, request)
-        step_budget.on_request(self, taken[0])
+        budget.on_request(self, taken[0])
         return taken
 
     core.__init__ = init

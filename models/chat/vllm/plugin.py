@@ -106,16 +106,19 @@ def _patch_all() -> None:
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
     from vllm.platforms import current_platform
     from vllm.sampling_params import SamplingParams
+    from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.structured_output import StructuredOutputManager
 
     from models.chat.vllm import core, grammars
     from models.chat.vllm.adapters import manager, read
     from models.chat.vllm.cpu import punica
+    from models.chat.vllm.steps import batch_prompts
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
     read.patch_loader(lora_model)
     core.patch(EngineCore, enter)
+    batch_prompts.patch(Scheduler)
     util.register_after_fork(_FORKS, enter_worker)
     grammars.patch(StructuredOutputManager, SamplingParams)
     patch_weights(DefaultModelLoader)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from models.chat.vllm import core as vllm_core
-from models.chat.vllm import launch, step_budget, variables
+from models.chat.vllm import launch, variables
 from models.chat.vllm.adapters import manager as vllm_manager
+from models.chat.vllm.steps import budget
 from tenants.caller import ServiceClass
 from tests.contract.vllm.stock import stock
 
@@ -257,7 +258,7 @@ def test_a_file_is_read_while_a_step_runs() -> None:
 
 # --- shorter steps -------------------------------------------------------------------------------------------------
 class _Time:
-    """A clock for `step_budget` that goes on when told."""
+    """A clock for `budget` that goes on when told."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -285,8 +286,8 @@ class _Time:
 @pytest.fixture
 def budget_clock(monkeypatch: pytest.MonkeyPatch) -> _Time:
     found = _Time()
-    monkeypatch.setattr("models.chat.vllm.step_budget.threading.Timer", found.timer)
-    monkeypatch.setattr("models.chat.vllm.step_budget.time", found)
+    monkeypatch.setattr("models.chat.vllm.steps.budget.threading.Timer", found.timer)
+    monkeypatch.setattr("models.chat.vllm.steps.budget.time", found)
     for variable in (variables.SWAP_TOKENS, variables.CRITICAL_TOKENS, variables.LOGPROBS_TOKENS):
         monkeypatch.delenv(variable, raising=False)
     return found
@@ -301,11 +302,11 @@ def test_steps_are_shorter_while_adapters_come_and_as_ever_after(
     assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
     monkeypatch.setenv(variables.SWAP_TOKENS, "2048")
     vllm_core.stage_adapter(core, 5, "/x")
-    budget_clock.pass_(step_budget.LINGER * 0.9)
+    budget_clock.pass_(budget.LINGER * 0.9)
     vllm_core.place_adapter(core, 5, 0)
-    budget_clock.pass_(step_budget.LINGER * 0.9)
+    budget_clock.pass_(budget.LINGER * 0.9)
     assert core.scheduler.max_num_scheduled_tokens == 2048, "the last one counts"
-    budget_clock.pass_(step_budget.LINGER)
+    budget_clock.pass_(budget.LINGER)
     assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
     monkeypatch.setenv(variables.SWAP_TOKENS, "20480")
     vllm_core.place_adapter(core, 5, 0)
@@ -326,7 +327,7 @@ def test_steps_are_shorter_while_critical_requests_come(monkeypatch: pytest.Monk
     monkeypatch.setenv(variables.SWAP_TOKENS, "2048")
     vllm_core.place_adapter(core, 5, 0)
     assert core.scheduler.max_num_scheduled_tokens == 1024, "the shorter of both"
-    budget_clock.pass_(step_budget.LINGER)
+    budget_clock.pass_(budget.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 8192
 
 
@@ -359,14 +360,14 @@ def test_steps_are_shorter_while_logprobs_of_a_prompt_are_worked_out(
     core.preprocess_add_request(prompt)
     for computed in (0, 0, 170, 2999):
         prompt.num_computed_tokens = computed
-        budget_clock.pass_(step_budget.LINGER)
+        budget_clock.pass_(budget.LINGER)
         assert core.scheduler.max_num_scheduled_tokens == 170
     if end == "read":
         prompt.num_computed_tokens = 3000
     prompt.aborted = end == "aborted"
     if end == "gone":
         del prompt
-    budget_clock.pass_(step_budget.LINGER)
+    budget_clock.pass_(budget.LINGER)
     assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
 
 
@@ -384,10 +385,10 @@ def test_vllms_own_request_tells_how_much_of_its_prompt_is_read(
     params = SamplingParams(max_tokens=1, prompt_logprobs=0)
     requested = EngineCoreRequest("r", [1, 2], None, params, None, 0.0, None, None, None, priority=1)
     taken, _ = core.preprocess_add_request(requested)
-    budget_clock.pass_(step_budget.LINGER)
+    budget_clock.pass_(budget.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 170
     taken.num_computed_tokens = 2
-    budget_clock.pass_(step_budget.LINGER)
+    budget_clock.pass_(budget.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 8192
 
 

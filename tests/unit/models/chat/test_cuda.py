@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.chat import asgi, processes, settings, warmup
-from models.chat.vllm import core, launch, prewarm, step_budget, variables
+from models.chat.vllm import core, launch, prewarm, variables
+from models.chat.vllm.steps import budget
 from registry.errors import Unfit
 from registry.recipes.definition import Recipe
 from tests.system.serving import ROOT
@@ -234,4 +235,4 @@ async def test_a_request_of_our_own_is_not_critical() -> None:
         await send({"type": "http.response.start", "status": 200})
 
     assert await asgi.whole_answer(app, "/v1/completions", {}) == (200, b"")
-    assert int(headers[asgi.PRIORITY.encode()]) > step_budget.CRITICAL
+    assert int(headers[asgi.PRIORITY.encode()]) > budget.CRITICAL
