@@ -127,6 +127,12 @@ class MemberTable:
     def _check(self, connection: sa.Connection, new: NewMember) -> int:
         """The boot number before; 0: there was none."""
         is_living = (MEMBERS.c.lease_until > sa.func.clock_timestamp()).label("is_living")
+        twin = sa.select(MEMBERS.c.name).where(MEMBERS.c.server == new.server, MEMBERS.c.name != new.name, is_living)
+        if (other := connection.execute(twin.limit(1)).scalar()) is not None:
+            raise Conflict(
+                f"The fleet has a server '{other}' with this data directory, or with a copy of it. Give this one a "
+                f"data directory of its own with --data-dir, or wait {LEASE_SECONDS:g} s if that one has ended."
+            )
         columns = (MEMBERS.c.boot, MEMBERS.c.server, MEMBERS.c.address, is_living)
         row = connection.execute(sa.select(*columns).where(MEMBERS.c.name == new.name)).one_or_none()
         if row is None:

@@ -58,6 +58,10 @@ def make_run_dir() -> Path:
     )
 
 
+class DataDirInUseError(RefusedError):
+    pass
+
+
 class DataDir:
     """Holds the directory as a context manager. Raises Refused if another server does.
 
@@ -82,7 +86,7 @@ class DataDir:
             self._lock.acquire(timeout=0)
         except Timeout:
             last = self._last()
-            raise RefusedError(self._in_use(last if last is not None and last.alive() else None)) from None
+            raise DataDirInUseError(self._in_use(last if last is not None and last.alive() else None)) from None
         except OSError as error:
             raise self._unusable(error) from None
         if (self.path / HALF_RESTORED).is_file():

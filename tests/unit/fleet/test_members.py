@@ -92,6 +92,15 @@ def test_a_name_belongs_to_one_server_while_its_lease_lasts(members: MemberTable
     assert members.renew("node-1", boot) is None, "another server has the name"
 
 
+def test_a_copy_of_a_data_directory_is_refused_under_another_name(members: MemberTable) -> None:
+    boot = members.join(server())
+    for work in (members.check, members.join):
+        with pytest.raises(Conflict, match=r"'node-1' with this data directory, or with a copy of it.*--data-dir"):
+            work(server("node-2"))
+    members.leave("node-1", boot)
+    members.join(server("node-2"))
+
+
 def test_a_restart_on_the_same_data_takes_its_name_back_at_once(members: MemberTable) -> None:
     boot = members.join(server())
     assert members.join(server()) == boot + 1

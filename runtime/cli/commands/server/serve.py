@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from runtime.cli.commands.server.options import given
-from runtime.cli.failures import RefusedError, ServerError
+from runtime.cli.failures import RefusedError, ServerError, UsageError
 from runtime.cli.local.fleet import check_joining, check_settings
 from runtime.cli.local.options import settings_of
 from runtime.cli.local.processes import own_id, restart_with_id
@@ -38,7 +38,14 @@ def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
     settings = settings_of(**given(ctx))  # wrong options are told before anything is started
     if own_id() is None:
         restart_with_id()
-    code = _run(settings, as_json)
+    from runtime.cli.local.data_dir import DataDirInUseError
+
+    try:
+        code = _run(settings, as_json)
+    except DataDirInUseError as error:
+        if settings.fleet is None:
+            raise
+        raise UsageError(error.message) from None  # as for all that keeps a server out of its fleet
     if code:
         raise ServerError("The server's own process ended unexpectedly. Its log tells why.")
 

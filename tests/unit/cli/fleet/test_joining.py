@@ -5,13 +5,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from fleet.certificates import issue, make_authority
 from fleet.membership.members import NewMember, open_members
+from fleet.membership.tables import VERSION_TABLE
 from runtime.cli.failures import UsageError
+from runtime.cli.local.data_dir import DataDir
 from runtime.cli.local.fleet import check_joining, check_settings
 from runtime.config.settings import Settings
 from tests.postgres import postgres, programs
+from tests.unit.cli.conftest import Run
 
 NODE = {"fleet_listen": "127.0.0.1:8443", "fleet_address": "https://127.0.0.1:8443"}
 DATABASE = "postgresql+psycopg://user@host/name"
@@ -124,3 +128,22 @@ def test_a_key_is_read_and_a_name_is_needed(tmp_path: Path, url: str, monkeypatc
 
 def test_a_fleet_on_loopback_needs_only_the_pepper(tmp_path: Path, url: str) -> None:
     check_joining(joining(tmp_path, url, "loopback").model_copy(update={**PLAIN, "fleet_name": "node-1"}))
+
+
+def test_a_fleet_of_a_newer_version_is_refused(tmp_path: Path, url: str, authority: Path) -> None:
+    issue(authority, "node-1", tmp_path / "data" / "fleet")
+    with closing(open_members(url, "newer")) as members, members.database.write() as connection:
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(UsageError, match="written by a newer Roundhouse"):
+        check_joining(joining(tmp_path, url, "newer"))
+
+
+def test_the_same_data_directory_twice_is_wrong_usage(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.cli.commands.server.serve.own_id", lambda: "1-test")
+    words = ["serve", "--front", "--fleet=tests", f"--database={DATABASE}", f"--data-dir={tmp_path}", "--fleet-name=a"]
+    with DataDir(tmp_path, "http://x"):
+        refused = run(*words)
+    assert refused.exit_code == 2
+    assert "give this one its own --data-dir" in " ".join(refused.stderr.split())
