@@ -207,6 +207,9 @@ class Settings(BaseSettings):
     front: Annotated[bool, FLEET] = Field(
         default=False, description="Hold no models: pass every request on to a node of the fleet."
     )
+    shared_port: Annotated[bool, FLEET] = Field(
+        default=False, description="Let other fronts on this machine listen on the same port."
+    )
     fleet_listen: Annotated[str | None, OptionHelp(FLEET.panel, "none")] = Field(
         default=None,
         pattern=r"^(\[[0-9A-Fa-f:]+\]|[^:\s]+):\d{4,5}$",

@@ -1,7 +1,10 @@
 """A front: one process with the same application, without LitServe, devices and slots."""
 
+import contextlib
+import signal
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import uvicorn
@@ -17,6 +20,16 @@ from runtime.http.guard.layers import raise_file_limit, uvicorn_options
 from runtime.http.routes import routes
 from runtime.server.api_process import ApiProcess
 from runtime.server.shutdown import log
+
+
+class _Server(uvicorn.Server):
+    """uvicorn raises a signal once more at its end, and the process would end before it has cleaned up."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.handle_exit)
+        yield
 
 
 def build_front(settings: Settings, documents: Documents) -> FastAPI:
@@ -53,10 +66,20 @@ def run_front(settings: Settings, documents: Documents, background: Callable[[],
         timeout_graceful_shutdown=int(settings.drain_seconds) + 5,
         **uvicorn_options(settings),
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     try:
-        server.run()
+        server.run([_shared_socket(settings.host, settings.port)] if settings.shared_port else None)
     except SystemExit:
         log.error("the front could not start")
         return 1
     return 0 if server.started else 1
+
+
+def _shared_socket(host: str, port: int) -> socket.socket:
+    """A socket beside those of other fronts of the same user: the kernel spreads connections over them."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    made = socket.socket(family, kind)
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        made.setsockopt(socket.SOL_SOCKET, option, 1)
+    made.bind(address)
+    return made

@@ -8,7 +8,7 @@ from runtime.cli.failures import RefusedError, UsageError
 if TYPE_CHECKING:
     from runtime.config.settings import Settings
 
-ALONE = ("front", "fleet_listen", "fleet_address", "fleet_certificates", "fleet_key", "fleet_name")
+ALONE = ("front", "shared_port", "fleet_listen", "fleet_address", "fleet_certificates", "fleet_key", "fleet_name")
 """Settings that say nothing without a fleet."""
 
 
@@ -25,6 +25,8 @@ def check_settings(settings: "Settings") -> None:
         )
     if settings.front and settings.fleet_listen:
         raise UsageError("Nothing is passed on to a front: leave --fleet-listen out, or --front.")
+    if settings.shared_port and not settings.front:
+        raise UsageError("Only fronts can share a port: leave --shared-port out, or add --front.")
     if not settings.front and not (settings.fleet_listen and settings.fleet_address):
         raise UsageError("A node needs --fleet-listen HOST:PORT and --fleet-address https://HOST:PORT; or add --front.")
     _check_identity(settings)

@@ -19,7 +19,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetOfServers
 @pytest.fixture(scope="session")
 def pair(servers: FleetOfServers) -> tuple[Server, Server]:
     """A front and a node."""
-    node, front = servers.node("node-1"), servers.front("front-1")
+    node, front = servers.node("node-1"), servers.front("front-1", "--shared-port")
     front.wait_ready()
     node.wait_ready()
     wait_for_models(front, "starter-chat", "starter-embed", "starter-rerank", "starter-speech", "uppercase")

@@ -4,10 +4,12 @@ import socket
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 
 from tests.eventually import PATIENCE, eventually
+from tests.system.fleet.serving import FleetOfServers
 from tests.system.serving import PACK, Server
 
 pytestmark = pytest.mark.real
@@ -140,3 +142,18 @@ def test_the_fleets_header_is_dropped_and_counted_on_public_ports(pair: Pair) ->
         answer = server.http.get("/v1/models", headers={"x-roundhouse-context": "e30="})
         assert answer.status_code == 200
         assert server.http.get("/v1/fleet").json()["dropped_headers"] == before + 1
+
+
+def test_another_front_shares_the_port(servers: FleetOfServers, pair: Pair) -> None:
+    front, _ = pair
+
+    def fronts() -> set[str]:
+        """Those that answer eight new connections."""
+        answers = [httpx.get(f"{front.url}/v1/models", trust_env=False, timeout=PATIENCE) for _ in range(8)]
+        assert {answer.status_code for answer in answers} == {200}
+        return {answer.headers["x-roundhouse-node"] for answer in answers}
+
+    with servers.front("front-2", "--shared-port", f"--port={front.port}") as other:
+        eventually(lambda: fronts() == {"front-1", "front-2"}, other.tail)
+        assert other.stop() == 0, other.tail()
+    assert fronts() == {"front-1"}

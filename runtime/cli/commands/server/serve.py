@@ -63,7 +63,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
         claimed,
         DataDir(settings.data_dir, url) as data_dir,
     ):  # first: it also ends what a killed server left, which may hold the port
-        taken = _take_port(settings.host, settings.port)
+        taken = _take_port(settings.host, settings.port, is_shared=settings.shared_port)
         os.register_at_fork(after_in_child=taken.close)
         update = {"data_dir": data_dir.path, "run_dir": data_dir.run_dir}
         slots = 0 if settings.front else _slots(settings, read, data_dir.path)
@@ -193,20 +193,23 @@ def _reachable(host: str) -> str:
     return f"[{result}]" if ":" in result else result
 
 
-def _take_port(host: str, port: int) -> "socket.socket":
+def _take_port(host: str, port: int, *, is_shared: bool = False) -> "socket.socket":
     """Raises Refused before anything is started; LitServe would fail later and less clearly.
 
     It binds the port seconds later: until then, and as long as what this returns is there, a name in the kernel keeps
-    other servers of this machine away.
+    other servers of this machine away. Fronts that share a port take no such name.
     """
     import socket
 
     reservation = socket.socket(socket.AF_UNIX)
     try:
-        reservation.bind(f"\0roundhouse-port-{port}")
+        if not is_shared:
+            reservation.bind(f"\0roundhouse-port-{port}")
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if is_shared:
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             tried.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:

@@ -37,6 +37,7 @@ def settings(folder: Path, **given: object) -> Settings:
         ({"fleet": "tests", **NODE, "database": "sqlite:///x.db"}, "add --database postgresql"),
         ({"fleet": "tests", "database": DATABASE}, "needs --fleet-listen HOST:PORT"),
         ({"fleet": "tests", "database": DATABASE, "front": True, **NODE}, "leave --fleet-listen out"),
+        ({"fleet": "tests", "database": DATABASE, "shared_port": True, **NODE}, "Only fronts can share a port"),
         ({"fleet_key": "fleet.key"}, "--fleet-key means nothing without a fleet"),
         ({**FLEET, **PLAIN, "fleet_key": "k", "fleet_certificates": "c"}, "--fleet-certificates or --fleet-key out"),
         ({**FLEET, **NODE, "fleet_key": "k"}, "--fleet-key a node's address begins with http:"),

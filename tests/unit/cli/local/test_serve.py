@@ -23,6 +23,7 @@ from runtime.cli.local.data_dir import DataDir
 from runtime.cli.options import root
 from runtime.config import device
 from runtime.config.settings import REMOVED, Settings, starter_recipes
+from runtime.server.front import _shared_socket
 from tests.eventually import eventually
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
@@ -42,7 +43,7 @@ OTHER = {
     "drain_seconds": "6", "hung_after": "9", "bounds_factor": "2",
     "database": "sqlite:///other.db", "open": "true", "store_responses": "24", "oidc": "oidc.yaml",
     "bounds": "tools=7",
-    "fleet": "here", "front": "true", "fleet_listen": "10.0.0.5:8443", "fleet_address": "https://10.0.0.5:8443",
+    "fleet": "here", "front": "true", "shared_port": "true", "fleet_listen": "10.0.0.5:8443", "fleet_address": "https://10.0.0.5:8443",
     "fleet_certificates": "certificates", "fleet_key": "fleet.key", "fleet_name": "node-1",
 }  # fmt: skip
 """A value of each setting that is not its default."""
@@ -466,6 +467,19 @@ def test_of_two_that_start_at_once_on_one_port_the_second_is_refused() -> None:
     with _take_port("127.0.0.1", port), pytest.raises(RefusedError, match=f"Port {port} on 127.0.0.1 is in use"):
         _take_port("127.0.0.1", port)
     _take_port("127.0.0.1", port).close()
+
+
+def test_fronts_share_a_port_with_one_another_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RefusedError, match="is in use"):
+            _take_port("127.0.0.1", port, is_shared=True)
+    with _shared_socket("127.0.0.1", port) as front, _shared_socket("127.0.0.1", port) as other:
+        front.listen()
+        other.listen()
+        _take_port("127.0.0.1", port, is_shared=True).close()
+        with pytest.raises(RefusedError, match="is in use"):
+            _take_port("127.0.0.1", port)
 
 
 def test_standard_streams_that_are_closed_are_opened_for_what_comes() -> None:
