@@ -5,6 +5,8 @@
 | `authority.key`  | the authority's private key, which makes certificates | the authority alone         |
 | `authority.pem`  | its certificate, by which servers know one another    | the authority, every server |
 | `server.pem`     | a server's private key and certificate, in one file   | that server                 |
+| `server.key`     | the private key, where others make certificates:      | that server                 |
+|                  | then `server.pem` holds only the certificate          |                             |
 
 A server's file is replaced as a whole, so a running server never reads a key without its certificate. A certificate
 holds the server's name twice: as its subject, for people, and as its only DNS name, which TLS compares.
@@ -24,7 +26,7 @@ from registry.base.wording import quoted
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.storage.files import make_private, write_text
 
-AUTHORITY_KEY, AUTHORITY, SERVER = "authority.key", "authority.pem", "server.pem"
+AUTHORITY_KEY, AUTHORITY, SERVER, SERVER_KEY = "authority.key", "authority.pem", "server.pem", "server.key"
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 90
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z")
 NAME_RULE = "lower-case letters, digits, dots and hyphens, at most 63, such as node-1"

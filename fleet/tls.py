@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet.certificates import AUTHORITY, SERVER, ServerCertificate, read
+from fleet.certificates import AUTHORITY, SERVER, SERVER_KEY, ServerCertificate, read
 from registry.errors import Conflict, NotFound
 
 log = logging.getLogger("roundhouse.fleet")
@@ -75,7 +75,8 @@ class FleetTls:
     def _load(self, context: ssl.SSLContext) -> None:
         try:
             context.load_verify_locations(self._folder / AUTHORITY)
-            context.load_cert_chain(self._folder / SERVER)
+            key = self._folder / SERVER_KEY
+            context.load_cert_chain(self._folder / SERVER, key if key.exists() else None)
         except FileNotFoundError:
             raise NotFound(f"{self._folder} lacks {AUTHORITY} or {SERVER}: roundhouse fleet ca issue.") from None
         except ssl.SSLError as error:
@@ -83,8 +84,9 @@ class FleetTls:
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
         """Changes whenever a file is replaced."""
+        files = [self._folder / name for name in (AUTHORITY, SERVER, SERVER_KEY)]
         try:
-            found = [(self._folder / name).stat() for name in (AUTHORITY, SERVER)]
+            found = [file.stat() for file in files if file.name != SERVER_KEY or file.exists()]
         except OSError:
             return ()
         return tuple((one.st_ino, one.st_mtime_ns) for one in found)

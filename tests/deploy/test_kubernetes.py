@@ -13,7 +13,7 @@ import typer.main
 import yaml
 
 from docs.tables.cli import walk
-from fleet.certificates import AUTHORITY, SERVER, issue, make_authority, renew
+from fleet.certificates import AUTHORITY, SERVER, SERVER_KEY, issue, make_authority, renew
 from fleet.tls import FleetTls
 from runtime.cli.commands.server.options import given
 from runtime.cli.local.fleet import check_settings
@@ -27,8 +27,9 @@ KUBERNETES = DEPLOY / "kubernetes"
 VERSIONS = ("1.33", "1.35", "1.37")
 FILES = ("nodes.yaml", "fronts.yaml", "network.yaml")
 PODS = {"POD_NAMESPACE": "ml"}
-CUSTOM = {"ScaledObject"}
-"""Kinds of KEDA, which Kubernetes has no schema for."""
+CUSTOM = {"ScaledObject", "Issuer", "InferencePool"}
+"""Kinds of KEDA, cert-manager and the Inference Extension, which Kubernetes has no schema for."""
+COMPONENTS = ("gpu", "keda", "cert-manager", "inferencepool")
 
 
 def objects(text: str) -> dict[tuple[str, str], Any]:
@@ -79,13 +80,14 @@ def test_kustomize_takes_the_folders_together(tmp_path: Path) -> None:
     own = {
         "namespace": "ml",
         "resources": ["../kubernetes/base"],
-        "components": ["../kubernetes/gpu", "../kubernetes/keda"],
+        "components": [f"../kubernetes/{component}" for component in COMPONENTS],
     }
     (tmp_path / "own" / "kustomization.yaml").write_text(yaml.safe_dump(own))
     done = subprocess.run(["kubectl", "kustomize", str(tmp_path / "own")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     made = objects(done.stdout)
-    assert set(made) == {*BASE, ("ScaledObject", "roundhouse-node")}
+    added = {("ScaledObject", "roundhouse-node"), ("Issuer", "roundhouse"), ("InferencePool", "roundhouse-node")}
+    assert set(made) == {*BASE, *added}
     for (kind, _), one in made.items():
         assert one["metadata"]["namespace"] == "ml"
         if kind not in CUSTOM:
@@ -94,15 +96,36 @@ def test_kustomize_takes_the_folders_together(tmp_path: Path) -> None:
     assert "replicas" not in node, "KEDA says how many"
     (one,) = node["template"]["spec"]["containers"]
     assert (one["image"], one["resources"]["limits"]["nvidia.com/gpu"]) == ("roundhouse:cuda", 1)
+    for name in SETS:
+        spec = made["StatefulSet", name]["spec"]["template"]["spec"]
+        assert "--fleet-certificates=/certificates" in spec["containers"][0]["args"]
+        (volume,) = [one for one in spec["volumes"] if one["name"] == "certificates"]
+        attributes = {key.partition("/")[2]: value for key, value in volume["csi"]["volumeAttributes"].items()}
+        assert (attributes["dns-names"], attributes["issuer-name"]) == ("${POD_NAME}", "roundhouse")
+        files = [attributes[f"{file}-file"] for file in ("ca", "certificate", "privatekey")]
+        assert files == [AUTHORITY, SERVER, SERVER_KEY]
+        assert int(attributes["fs-group"]) == spec["securityContext"]["fsGroup"]
+        assert not any("secret" in one for one in spec["volumes"]), "no pod has another one's certificate"
+    open_port = made["NetworkPolicy", "roundhouse-node"]["spec"]["ingress"][1]
+    assert open_port == {"ports": [{"port": "http"}]}
 
 
 def test_the_folders_name_all_files_and_objects_that_are_there() -> None:
-    for folder in ("base", "keda", "gpu"):
+    for folder in ("base", *COMPONENTS):
         kustomization = yaml.safe_load((KUBERNETES / folder / "kustomization.yaml").read_text())
         named = {"kustomization.yaml", *kustomization.get("resources", ())}
         assert named == {path.name for path in (KUBERNETES / folder).iterdir()}
         for patch in kustomization.get("patches", ()):
             assert (patch["target"]["kind"], patch["target"]["name"]) in BASE
+
+
+def test_the_pool_is_the_nodes_public_port() -> None:
+    pool = yaml.safe_load((KUBERNETES / "inferencepool" / "inferencepool.yaml").read_text())["spec"]
+    node = SETS["roundhouse-node"]["template"]
+    assert pool["selector"]["matchLabels"] == node["metadata"]["labels"]
+    ports = {one["name"]: one["containerPort"] for one in container("roundhouse-node")["ports"]}
+    assert pool["targetPorts"] == [{"number": ports["http"]}]
+    assert {"name", "port", "failureMode"} == set(pool["endpointPickerRef"])
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -57,6 +57,7 @@ NOT_RUN = {
     ("fleet.md", "openssl rand"): "starts a server of a fleet; tests/unit/http/hops/test_key.py does",
     ("fleet.md", "roundhouse fleet import"): "needs a PostgreSQL; tests/unit/cli/fleet does",
     ("kubernetes.md", "roundhouse fleet ca init"): "needs a cluster; tests/deploy makes certificates",
+    ("kubernetes.md", "kubectl -n models create secret tls"): "needs a cluster",
     ("kubernetes.md", "export ROUNDHOUSE_DATABASE"): "needs a cluster and a database of the reader's own",
     ("performance.md", "make bench"): "takes more than an hour",
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fleet import certificates
-from fleet.certificates import AUTHORITY, SERVER, issue, make_authority, read, renew
+from fleet.certificates import AUTHORITY, SERVER, SERVER_KEY, issue, make_authority, read, renew
 from fleet.tls import FleetTls
 from registry.errors import BadRequest, Conflict, NotFound, RoundhouseError
 
@@ -96,6 +96,22 @@ async def test_a_renewed_certificate_counts_for_the_next_connection(authority: P
     assert (folder / SERVER).read_bytes() != before
     assert listening.refresh()
     assert await talk(listening, calling, "node-1") == "front-1"
+
+
+async def test_a_key_in_a_file_of_its_own_is_used(authority: Path) -> None:
+    """As cert-manager writes them."""
+    folder = server(authority, "node-1")
+    text = (folder / SERVER).read_text()
+    begin = text.index("-----BEGIN CERTIFICATE")
+    (folder / SERVER).write_text(text[begin:])
+    (folder / SERVER_KEY).write_text(text[:begin])
+    listening, calling = FleetTls(folder), FleetTls(server(authority, "front-1"))
+    assert await talk(listening, calling, "node-1") == "front-1"
+    assert not listening.refresh()
+    other = (server(authority, "other") / SERVER).read_text()
+    (folder / SERVER_KEY).write_text(other[: other.index("-----BEGIN CERTIFICATE")])
+    with pytest.raises(Conflict, match="cannot be used"):
+        listening.refresh()
 
 
 def test_a_certificate_says_when_it_may_be_used(authority: Path) -> None:
