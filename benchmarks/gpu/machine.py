@@ -13,6 +13,7 @@ from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 from benchmarks.load.stats import percentile
+from benchmarks.report.environment import text_of
 from models.chat.vllm import prewarm
 
 PINNED = 1 << 30
@@ -21,8 +22,20 @@ PINNED = 1 << 30
 
 def record(device: str, seconds: float = 2.0) -> dict[str, object]:
     """All of it. `device`: 'cpu', or 'cuda:0'."""
-    found: dict[str, object] = {"pipe_round_trip_us": ping_pong(seconds), "byte_code": byte_code("vllm")}
+    found: dict[str, object] = {
+        "hypervisor": hypervisor(),
+        "pipe_round_trip_us": ping_pong(seconds),
+        "byte_code": byte_code("vllm"),
+    }
     return found if device == "cpu" else {**found, "pinned_memory": pin()}
+
+
+def hypervisor(root: Path = Path("/")) -> str:
+    """What the firmware and the kernel call the virtual machine; 'unnamed' for one without a name, '' on metal."""
+    files = ("sys/class/dmi/id/sys_vendor", "sys/class/dmi/id/product_name", "sys/hypervisor/type")
+    names = [name for file in files if (name := text_of(root / file))]
+    is_virtual = " hypervisor" in text_of(root / "proc" / "cpuinfo")
+    return " ".join(names) if is_virtual and names else "unnamed" if is_virtual else ""
 
 
 def ping_pong(seconds: float) -> dict[str, float]:

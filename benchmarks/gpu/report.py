@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,12 @@ class Report:
             "servers": {},
             "steps": {},
         }
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Hardware, versions, commit and time."""
+        result: Mapping[str, Any] = self._held["environment"]
+        return result
 
     def server(self, name: str, command: Sequence[str]) -> None:
         """The start of a server."""

@@ -7,6 +7,7 @@
 | storm    | gaps of eight streams beside swaps, beside long prompts, beside both                       | 40      |
 | mixed    | twenty adapters in a batch of 64, over the base                                            | 15      |
 | sweep    | first token of base and resident adapter by length of the prompt                           | 30      |
+| shipped  | the storm in the recipe that ships for this card, and its `expected:`                      | 40      |
 | sleep    | a sleep and a wake, the first and later ones                                               | 120     |
 | encoders | embeddings and rerank beside the bare library on the same card                             | 120     |
 | speech   | transcription beside faster-whisper on the same card                                       | 120     |
@@ -30,7 +31,7 @@ import yaml
 
 from benchmarks import embed_rerank, speech
 from benchmarks.adapters.pair import register
-from benchmarks.gpu import correctness, large, tune_lora
+from benchmarks.gpu import correctness, large, shipped, tune_lora
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import Shape, write_base
 from benchmarks.harness import Bench, RunSettings
@@ -40,16 +41,19 @@ from benchmarks.load.stats import percentile
 from benchmarks.models import Chat, written
 from benchmarks.peers.servers import NotStarted, Roundhouse, Server, VllmServe, start_all
 from benchmarks.report.generated import write_adapters
+from models import nvml
 from models.chat.vllm import tuned
 
 SECONDS = {
-    "oracle": 90, "tiers": 60, "storm": 40, "mixed": 15, "sweep": 30, "sleep": 120, "encoders": 120, "speech": 120,
-    "tune": 110,
+    "oracle": 90, "tiers": 60, "storm": 40, "mixed": 15, "sweep": 30, "shipped": 40, "sleep": 120, "encoders": 120,
+    "speech": 120, "tune": 110,
 }  # fmt: skip
 PARTS = tuple(SECONDS)
 START = 130
 """Seconds of the servers' start."""
 SHARED = ("tiers", "storm", "mixed", "sweep")
+OWN = ("shipped",)
+"""Parts whose seconds do not hold their server's start."""
 PLACES, HOST, ADAPTERS, RANK = 24, 30, 40, 16
 LENGTHS = (64, 300, 600, 1200, 2400)
 """Tokens of a prompt: the tokenizer has one for each letter."""
@@ -107,12 +111,14 @@ class TimedRun:
         """A part that fails is written down with its error, and the next one begins."""
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "oracle": self._oracle, "tiers": self._tiers, "storm": self._storm, "mixed": self._mixed,
-            "sweep": self._sweep, "sleep": self._sleep, "encoders": lambda: self._bench("encoders", embed_rerank.run),
+            "sweep": self._sweep, "shipped": self._shipped, "sleep": self._sleep,
+            "encoders": lambda: self._bench("encoders", embed_rerank.run),
             "speech": lambda: self._bench("speech", speech.run), "tune": self._tune,
         }  # fmt: skip
         with self._stack:
             for name in names:
-                needs = SECONDS[name] + (START if name in SHARED and not self._servers else 0)
+                starts = name in OWN or (name in SHARED and not self._servers)
+                needs = SECONDS[name] + (START if starts else 0)
                 if not self._tiny and self._budget.left < needs:
                     self._report.leave_out(name, f"{self._budget.left:.0f} s are left, and it takes {needs}")
                     continue
@@ -259,6 +265,25 @@ class TimedRun:
                         break
                 figures = {"requests": len(base), **compared(base, adapter)}
                 self._report.add(f"sweep: {length} tokens, {server.name}", True, **figures)
+
+    async def _shipped(self) -> None:
+        folder = self._work / "shipped"
+        card = 0 if self._device == "cpu" else nvml.gpu(self._device).total
+        model = shipped.model(shipped.recipe_file(card), self._shape, folder)
+        files = write_adapters(folder / "adapters", model.path, 6 if self._tiny else ADAPTERS, RANK)
+        with Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1") as server:
+            self._report.server("shipped", server.command())
+            for file in files:
+                await asyncio.to_thread(register, server, file.name, file)
+            await self._ask(server, server.model)
+            arrivals = (await self._ask(server, server.model, 64, 200)).arrivals
+            rate = 199 / (arrivals[-1] - arrivals[0])
+            view = server.http.get(f"/v1/models/{server.model}").raise_for_status().json()
+            costs = shipped.expected(view, rate, self._report.environment, self._shape)
+            self._report.add("shipped: expected", True, **costs)
+            names, seconds = [file.name for file in files], 1.0 if self._tiny else 6.0
+            gaps = await self._gaps(server, names, self._shape.prompt, seconds)
+            self._report.add("shipped: swaps and long prompts", True, **gaps)
 
     async def _sleep(self) -> None:
         """Seconds until it is asleep, two idle ones among them, and from a request that wakes it to its first token."""

@@ -46,8 +46,8 @@ def record() -> dict[str, Any]:
 def pages_out(root: Path = Path("/sys/kernel/mm/damon/admin/kdamonds")) -> bool:
     """Whether the kernel takes memory back that nobody has touched for a while, as that of some virtual machines does:
     after a turn of the other server, code and files come from the disk again."""
-    states = (file for file in root.glob("*/state") if _text(file) == "on")
-    actions = (_text(action) for state in states for action in state.parent.glob("contexts/*/schemes/*/action"))
+    states = (file for file in root.glob("*/state") if text_of(file) == "on")
+    actions = (text_of(action) for state in states for action in state.parent.glob("contexts/*/schemes/*/action"))
     return "pageout" in actions
 
 
@@ -60,7 +60,8 @@ def read_through(*folders: Path) -> None:
                     pass
 
 
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """A file's text; '' if it cannot be read."""
     try:
         return file.read_text().strip()
     except OSError:

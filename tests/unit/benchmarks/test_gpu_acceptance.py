@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from benchmarks.gpu import acceptance, correctness, large, machine, timed
+from benchmarks.gpu import acceptance, correctness, large, machine, shipped, timed
 from benchmarks.gpu.correctness import ANSWERS, write_recipes
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import SHAPES, write_base
 from benchmarks.gpu.timed import TimedRun
 from models import nvml
+from registry.recipes.definition import Expected
 from registry.recipes.loading import load_recipes
 from runtime.cli.options import root
 
@@ -254,12 +255,54 @@ def test_an_adapter_is_compared_with_the_bases_own_p99() -> None:
 
 def test_what_the_machine_costs_stands_in_the_results() -> None:
     found = machine.record("cpu", 0.02)
-    assert found.keys() == {"pipe_round_trip_us", "byte_code"}
+    assert found.keys() == {"hypervisor", "pipe_round_trip_us", "byte_code"}
     assert 0 < machine.ping_pong(0.02)["p50"] < 1e6
     code = machine.byte_code("benchmarks")
     assert 0 <= code["compiled"] <= code["modules"]
     assert code["modules"] > 50
     assert machine.byte_code("no_such_package_is_there") == {"modules": 0, "compiled": 0}
+
+
+def test_the_machine_is_named_as_its_firmware_names_it(tmp_path: Path) -> None:
+    for folder in ("proc", "sys/class/dmi/id"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert machine.hypervisor(tmp_path) == ""
+    (tmp_path / "sys/class/dmi/id/sys_vendor").write_text("QEMU\n")
+    assert machine.hypervisor(tmp_path) == "", "the vendor of a machine without a hypervisor"
+    (tmp_path / "proc/cpuinfo").write_text("flags : fpu hypervisor lahf_lm")
+    assert machine.hypervisor(tmp_path) == "QEMU"
+    (tmp_path / "sys/class/dmi/id/sys_vendor").unlink()
+    assert machine.hypervisor(tmp_path) == "unnamed"
+
+
+@pytest.mark.parametrize(("card", "folder"), [(85_520_809_984, "single-gpu-80gb"), (150_754_820_096, "h200")])
+def test_a_shipped_recipe_is_measured_as_it_is_but_for_its_weights(tmp_path: Path, card: int, folder: str) -> None:
+    file = shipped.recipe_file(card)
+    assert file.parent.name == folder
+    (recipe,) = load_recipes([file])
+    made = shipped.model(file, SHAPES["8b"], tmp_path).recipe
+    assert made.engine.flags == {**recipe.engine.flags, "load_format": "dummy"}
+    same = ("memory", "batching", "queue", "residency", "context_length", "dtype")
+    assert [getattr(made, name) for name in same] == [getattr(recipe, name) for name in same]
+
+
+def test_what_a_card_costs_is_written_as_a_recipe_has_it() -> None:
+    view = {"bytes": 64_000_000_001, "last_load_seconds": {"weights": 30.25, "warming": 10.0}}
+    where = {"gpu": "NVIDIA H100 80GB HBM3", "cpu": "x", "time": "2026-11-28T12:00:00Z", "commit": 5 * "0123abcd"}
+    found = Expected.model_validate(shipped.expected(view, 160.24, where, SHAPES["8b"]))
+    assert (found.load_seconds, found.tokens_per_second) == (40.2, 160.2)
+    assert found.resident is not None
+    assert 0 <= found.resident - 64_000_000_001 < 1 << 20
+    assert found.note.startswith("NVIDIA H100 80GB HBM3, 2026-11-28, commit 0123abcd; 8b shape")
+    assert shipped.NOTE.fullmatch(found.note)
+
+
+@pytest.mark.parametrize("folder", ["h200", "single-gpu-80gb", "node-8x80gb"])
+def test_figures_of_a_gpu_recipe_name_card_day_and_commit(folder: str) -> None:
+    """A recipe that was not measured has none, only the sums in its comment."""
+    for recipe in load_recipes([shipped.RECIPES / folder]):
+        figures = recipe.expected.model_dump(exclude_defaults=True)
+        assert not figures or shipped.NOTE.fullmatch(recipe.expected.note), recipe.id
 
 
 def test_a_base_without_values_takes_no_room(tmp_path: Path) -> None:
