@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from models.estimate import kv_on_each
 from registry.base.json import read_object
@@ -158,11 +158,16 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
     recipe = settle(recipe, path, "cpu" if device == "cpu" else "cuda")
     words = [*_settings(recipe, path, device), *_flags(recipe.engine.flags, parser)]
 
-    def refuse(message: str) -> None:
+    def refuse(message: str) -> NoReturn:
         raise Unfit(f"vLLM does not take the flags of recipe {recipe.id}: {message}", [message], param="engine.flags")
 
     parser.error = refuse
-    parsed: Namespace = parser.parse_args(words)
+    try:
+        parsed: Namespace = parser.parse_args(words)
+    except KeyError as fault:  # vLLM looks a name up that a flag's JSON holds, such as a mode of graphs
+        name = str(fault.args[0])
+        holds = [flag for flag, value in recipe.engine.flags.items() if name.lower() in str(value).lower()]
+        refuse(f"it does not know '{name}', in {' or '.join(holds) or 'one of them'}; write a name that it knows.")
     return parsed
 
 
