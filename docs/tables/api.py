@@ -55,7 +55,7 @@ PAGES = {
 NOT_PATHS = {
     "infer": ["all calls that run a model"],
     "paths": ["a folder of the server's machine as the source of an adapter or model, beside `adapters` or `models`"],
-    "none": ["the [console](console.md)'s pages", *map(code, (f"GET {path}" for path in sorted(OPEN_PAGES)))],
+    "none": ["the [console](../console.md)'s pages", *map(code, (f"GET {path}" for path in sorted(OPEN_PAGES)))],
 }
 """Rights of a scope besides single paths."""
 

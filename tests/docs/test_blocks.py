@@ -33,7 +33,6 @@ NOT_RUN = {
     ("monitor.md", "OTEL_EXPORTER"): "needs a receiver of traces; tests/system has one",
     ("install.md", "make serve PORT=9000"): "starts another server on a port that may be taken",
     ("teams.md", "roundhouse teams create"): "closes the server that all other blocks ask",
-    ("teams.md", "from openai import OpenAI"): "shows a key, as the next",
     ("teams.md", "roundhouse usage report"): "writes a file, and shows a key of the reader's own",
     ("teams.md", "curl -s"): "shows a key, and there is none on the server that all other blocks ask",
     ("secure.md", "roundhouse teams create"): "tests/system/console/test_sign_in.py runs it",

@@ -73,7 +73,7 @@ def test_a_figure_stands_in_one_row_and_what_the_readme_shows_is_among_them() ->
 
 
 def test_every_benchmark_is_reported_of() -> None:
-    text = (ROOT / "docs" / "performance.md").read_text()
+    text = (ROOT / "benchmarks" / "README.md").read_text()
     assert [name for name in (*NAMES, *MORE) if f"\n| `{name}`" not in text] == []
 
 
