@@ -1,6 +1,7 @@
 """Every way in which a provider may fail, before the first byte and after it: each has one outcome, and none hangs.
 
-The table in docs/reference/provider.md says the same. No test waits for longer than the recipe's own bounds, which are small.
+The table in docs/reference/provider.md says the same. No test waits longer than the recipe's own bounds, which are
+small.
 """
 
 import asyncio
