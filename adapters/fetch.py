@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from adapters import remote
 from adapters.check_process import FULL
-from adapters.hub import download
+from adapters.remote import download_repository
 from adapters.types import AdapterSource, ComposedAdapter, UploadedArchive, UrlSource
 from registry.base.threads import Threads
 from registry.bounds import Bounds
@@ -56,7 +56,7 @@ class Fetcher:
                 if isinstance(source, UploadedArchive):
                     yield FetchedAdapter(source.path.absolute(), folder, "upload")
                 elif isinstance(source, HubSource):
-                    commit = await self._download(source.hub, download, source, folder)
+                    commit = await self._download(source.hub, download_repository, source, folder)
                     yield FetchedAdapter(folder, None, f"{source.hub}@{commit}")
                 else:
                     await self._download(source.url, remote.download, source, folder)

@@ -13,8 +13,7 @@ from adapters.checker import Checker
 from adapters.content.copies import PART, CopyReader, CopyWriter
 from adapters.content.forms import CONFIG, TENSORS, inner_folder
 from adapters.fetch import FetchedAdapter, Fetcher, disk_errors
-from adapters.notes import AdapterNotes
-from adapters.store import Store
+from adapters.store import AdapterNotes, Store
 from adapters.types import AdapterSource, Base, CheckedAdapter, StoredAdapter
 from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict, NotFound, Unavailable

@@ -30,9 +30,8 @@ import msgspec
 
 from batches.intake.split import SplitJob, split
 from batches.records import BatchFault
-from registry.base.json import NOT_JSON
+from registry.base.json import NOT_JSON, Values
 from registry.errors import TooLarge
-from registry.values import Values
 
 MEMORY = 384 << 20
 """Bytes of address space. The process itself takes 40 MiB of memory, 200 MiB of addresses."""

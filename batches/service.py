@@ -21,7 +21,7 @@ from batches.records import URLS, BatchRecord, BatchState
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
 from registry.errors import FinalConflict, NotFound, RoundhouseError
-from tenants.limits.queued import QueueLimiter
+from tenants.limits.stored import QueueLimiter
 
 log = logging.getLogger("roundhouse.batches")
 SWEEP_SECONDS = 60.0

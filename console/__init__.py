@@ -7,10 +7,9 @@ sessions.py    browsers that are signed in, at this server or at one of its flee
 state.py       these together, as the server holds them
 host.py        the interface to the server around it
 pages/         one package per page: what it needs, its template, and its script if it has one
-rendering.py   templates, static files with their digests, and the headers that every page has
-answers.py     answers of JSON, HTML and redirects
+rendering.py   templates, static files, headers; answers of JSON, HTML and redirects
 signing_in.py  where sessions begin and end: with a key, or at the company's provider
 web.py         the paths
 
-It imports nothing of the server: `runtime.http.pages.console` provides its data.
+It imports nothing of the server: `runtime.http.pages` provides its data.
 """

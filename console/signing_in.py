@@ -21,9 +21,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Scope as Asgi
 
-from console.answers import address, html_answer, is_secure, json_object, read_json, redirect_to
 from console.host import Host, Visit
-from console.rendering import templates
+from console.rendering import address, html_answer, is_secure, json_object, read_json, redirect_to, templates
 from console.sessions import SECONDS, Credential
 from registry.errors import BadRequest, NotFound, QueueFull, Unauthorized, Unavailable
 from tenants.caller import EVERYBODY

@@ -28,9 +28,8 @@ from starlette.routing import Route
 from starlette.types import Scope as Asgi
 
 from console import pages as rooms
-from console.answers import address, html_answer, json_object, read_json, redirect_to
 from console.host import Host, Page, Visit
-from console.rendering import HEADERS, static, templates
+from console.rendering import HEADERS, address, html_answer, json_object, read_json, redirect_to, static, templates
 from console.signing_in import SigningIn
 from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized
 from tenants.caller import SCOPES, Scope

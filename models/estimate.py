@@ -23,7 +23,7 @@ from models.engines import ENGINES, GIB, MIB, DeviceKind
 from models.flags import flag_fault
 from models.text.unpadded.buckets import MOST_BYTES
 from registry.errors import Unfit
-from registry.files.dtypes import settle
+from registry.files.context import settle
 from registry.files.shape import DTYPE_BYTES, Shape, read_shape
 from registry.files.weights import Weights, read_weights
 from registry.recipes.definition import Parallel, Recipe, Task

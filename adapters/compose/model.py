@@ -9,8 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from adapters.compose.jobs import ComposeProgress, Merge
-from adapters.compose.run import compose
+from adapters.compose.jobs import ComposeProgress, Merge, compose
 from registry.base import control_groups
 from registry.base.wording import size_words
 from registry.errors import Unavailable

@@ -43,11 +43,11 @@ def _work(job: Job, answers: int) -> Answer:
 
     try:
         if isinstance(job, Combine):
-            from adapters.compose.combine import combine
+            from adapters.compose.peft_jobs import combine
 
             combine(job, tell)
         else:
-            from adapters.compose.merge import merge
+            from adapters.compose.peft_jobs import merge
 
             merge(job, tell)
         return ComposeDone()

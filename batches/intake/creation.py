@@ -20,7 +20,7 @@ from batches.records import CHUNK, BatchFault, BatchRecord, BatchState, NewLine
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
 from registry.errors import BadRequest, EngineFailed, QueueFull, RoundhouseError
-from tenants.limits.queued import QueueLimiter
+from tenants.limits.stored import QueueLimiter
 
 log = logging.getLogger("roundhouse.batches")
 UNFINISHED = 100

@@ -14,9 +14,8 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from registry.base.json import NOT_JSON
+from registry.base.json import NOT_JSON, Values
 from registry.errors import TooLarge
-from registry.values import Values
 
 LIST = "requests"
 READ_BYTES = 1 << 20

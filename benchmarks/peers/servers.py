@@ -19,7 +19,7 @@ from benchmarks.report.environment import ROOT
 from models.chat import settings
 from models.chat.vllm import variables
 from models.process_control import die_with_parent
-from registry.files.dtypes import settle
+from registry.files.context import settle
 from registry.recipes.definition import Recipe
 from runtime.cli.local.host import Kind, kind_of_host
 

@@ -6,7 +6,7 @@ from docs.tables.markdown import code, table
 from models.chat.requests import fields
 from models.chat.requests.request import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from runtime.http.audio import fields as audio
-from runtime.http.chat.routes import VLLM
+from runtime.http.chat.endpoints import VLLM
 from runtime.http.cohere.endpoints import WITHOUT_EFFECT
 from runtime.http.embeddings import bodies as embeddings
 from runtime.http.rerank import bodies as rerank

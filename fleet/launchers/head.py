@@ -13,7 +13,7 @@ import msgspec
 
 from fleet.launchers.cluster import PORTS, WORKERS, Cluster
 from fleet.launchers.processes import LaunchSpec, ProcessLauncher, RecordFile, without_ray
-from registry.base.packages import with_our_packages
+from registry.base.child import with_our_packages
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.storage.files import make_private, write_text
 

@@ -1,17 +1,39 @@
 """The process that checks a model's files: one job, one answer."""
 
+import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import msgspec
 
-from launch.checks.files import broken_files
 from models.process_control import die_with_parent
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe, Task
+
+JSONS = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "vocabulary.json", "preprocessor_config.json", "processor_config.json",
+    "chat_template.json", "modules.json", "*sentence*.json", "sentence_*.json", "*.index.json", "*/config.json",
+)  # fmt: skip
+"""Files that an engine or its library parses."""
+TEXTS = ("chat_template.jinja", "merges.txt", "vocab.txt")
+
+
+def broken_files(folder: Path) -> Iterator[str]:
+    """A sentence for each file of a model that cannot be read as what its name says."""
+    for file in sorted((*folder.glob("*"), *folder.glob("*/config.json"))):
+        name = str(file.relative_to(folder))
+        if any(fnmatch(name, pattern) for pattern in JSONS):
+            try:
+                json.loads(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError, RecursionError) as error:
+                yield f"{name} is no JSON ({error}): copy it again from where the model came from."
+        elif name in TEXTS and not file.stat().st_size:
+            yield f"{name} is empty: copy it again from where the model came from, or remove it."
 
 
 class CheckJob(msgspec.Struct, frozen=True):
@@ -62,13 +84,13 @@ def _by_task(task: Task) -> Callable[[Recipe, Path], Iterable[str]]:
 
             return chat.faults_of
         case Task.TRANSCRIBE:
-            from launch.checks import speech
+            from launch.checks.loading import whisper_faults
 
-            return speech.faults_of
+            return whisper_faults
         case _:
-            from launch.checks import text
+            from launch.checks.loading import encoder_faults
 
-            return text.faults_of
+            return encoder_faults
 
 
 if __name__ == "__main__":

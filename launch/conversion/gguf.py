@@ -19,7 +19,7 @@ from launch.files.gguf import read_header
 from launch.files.listing import Listing, RepositoryListing, read_beginning
 from models.process_control import die_with_parent
 from models.sources.repository import files_of, missing_bytes
-from registry.base.packages import PACKAGES, with_our_packages
+from registry.base.child import PACKAGES, with_our_packages
 from registry.base.wording import size_words
 from registry.errors import DoesNotFit, EngineFailed, Unfit
 from registry.recipes.fields import GgufSource

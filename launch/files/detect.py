@@ -12,15 +12,19 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
+from launch.conversion.gguf import gguf_of
 from launch.files.gguf import read_header
-from launch.files.listing import INDEX, Listing, weight_files
+from launch.files.listing import INDEX, Listing, list_folder, weight_files
 from models.chat.vllm import source as vllm_source
+from models.estimate import ODD
 from models.sources.repository import is_included
 from registry.base.wording import nearest
 from registry.errors import Unfit
 from registry.files.shape import nested_configs
+from registry.files.sources import something_else
 from registry.recipes.definition import Task
 
 WEIGHTS = (".safetensors",)
@@ -401,3 +405,29 @@ def _refuse_architecture(listing: Listing, name: str) -> NoReturn:
         code="unknown_architecture",
         param="source",
     )
+
+
+TAKES = {Task.EMBED: (Task.CHAT,), Task.RERANK: (Task.CHAT, Task.EMBED)}
+"""Settings of sentence-transformers that override its files."""
+
+
+def misfit(folder: Path, task: Task | None) -> str | None:
+    """The reason why `folder` is no model for `task`, or (None) no adapter; None: it is."""
+    if task is None:
+        names = [child.name for child in folder.iterdir()]
+        if "adapter_config.json" in names:
+            return None
+        return f"{folder}: {something_else(names) or 'it holds no adapter: adapter_config.json is missing.'}"
+    try:
+        if gguf_of(folder) is not None:
+            return None if task is Task.CHAT else f"{folder} holds a GGUF, and only chat models are read from one"
+        detection = detect(list_folder(folder))
+    except Unfit as unfit:
+        return unfit.message
+    except ODD as error:
+        return f"{folder}: its files say what no model's say ({type(error).__name__}): look at its config.json"
+    if detection.task is not task and detection.task not in TAKES.get(task, ()):
+        return (
+            f"{folder} holds a model for {detection.task.value} ({detection.why}), and this recipe is for {task.value}"
+        )
+    return None

@@ -18,7 +18,7 @@ from models.estimate import adapter_place_bytes, estimate_of, kv_bytes_per_token
 from registry.base.processor import features
 from registry.base.wording import size_words
 from registry.errors import Unfit
-from registry.files.dtypes import settle_by_size
+from registry.files.context import settle_by_size
 from registry.files.shape import Shape, nested_configs, shape_of, text_config
 from registry.files.weights import Weights
 from registry.recipes.fields import Flag

@@ -13,7 +13,7 @@ from models.engines import DeviceKind
 from models.estimate import ODD, Estimate, estimate_of
 from registry.base.wording import quoted
 from registry.errors import BadRequest, Unfit
-from registry.files.dtypes import settle_by_size
+from registry.files.context import settle_by_size
 from registry.files.shape import shape_of
 from registry.files.weights import Weights
 from registry.names import MODEL, MODEL_RULE

@@ -14,7 +14,7 @@ from models.chat.asgi import PRIORITY, Exchange
 from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
-from models.chat.requests import allowed_tools, client_tools, constraints, errors, fields, limits, template
+from models.chat.requests import allowed_tools, client_tools, errors, fields, limits, template
 from models.chat.requests.request import PATHS, ChatRequest
 from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
@@ -37,7 +37,7 @@ from models.messages import (
 from models.protocol import Report
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
-from registry.files.dtypes import bytes_of_files
+from registry.files.context import bytes_of_files
 from registry.recipes.definition import Recipe
 
 
@@ -289,7 +289,7 @@ class VllmEngine:
         own = adapters.template(call.served)
         unread = template.describe_unread(self._variables, request, own, strict=strict)
         arrival = adapters.arrival(call.served)
-        admission = GrammarAdmission(self._checker, partial(constraints.locate, request), arrival)
+        admission = GrammarAdmission(self._checker, partial(errors.locate, request), arrival)
         await admission.check_tags(request)
         context = contextvars.copy_context()
         context.run(METER.set, meter)

@@ -10,8 +10,7 @@ from models.estimate import kv_on_each
 from registry.base.json import read_object
 from registry.base.processor import cores
 from registry.errors import Unfit
-from registry.files.context import context_of
-from registry.files.dtypes import SMALL_WEIGHTS, bytes_of_files, settle
+from registry.files.context import SMALL_WEIGHTS, bytes_of_files, context_of, settle
 from registry.files.shape import Shape, read_shape, text_config
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag

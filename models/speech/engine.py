@@ -18,8 +18,7 @@ from models.flags import flags_of
 from models.messages import LoadResult, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
 from models.speech.audio import RATE, Decoders, Recording
-from models.speech.libraries import one_thread_for_numpy, widest_vectors
-from models.speech.memory import keep
+from models.speech.libraries import keep, one_thread_for_numpy, widest_vectors
 from models.speech.model import SpeechModel, WindowRequest, WindowResult
 from models.speech.sleep import SpeechSleeper
 from models.speech.transcription import TranscriptionRun

@@ -16,7 +16,7 @@ from models.batching.plan import Item
 from models.batching.worker import Batcher
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage, Word
 from models.speech.audio import RATE, Recording
-from models.speech.memory import lean, trim
+from models.speech.libraries import lean, trim
 from models.speech.model import SpeechModel, WindowRequest, WindowResult
 from models.speech.windows import Block, Piece, Samples, Window, read
 

@@ -19,8 +19,7 @@ from models.text import missing_config
 from models.text.cpu import kernels
 from registry.base.processor import cores
 from registry.errors import EngineFailed
-from registry.files.context import NO_LIMIT
-from registry.files.dtypes import bytes_of_files
+from registry.files.context import NO_LIMIT, bytes_of_files
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
 

@@ -13,7 +13,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from registry.base.packages import PACKAGES, with_our_packages
+PACKAGES = Path(__file__).resolve().parents[2]
+
+
+def with_our_packages(env: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which Python finds our packages first, and no user's folder.
+
+    The names of our packages are common words: a `models/` where the server was started must never be imported.
+    """
+    others = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(PACKAGES)]
+    return {**env, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *others])}
+
 
 LINE = 1 << 16
 """Default bound on a line that `stdout.readline` reads, in bytes, as in asyncio."""

@@ -9,12 +9,12 @@ import typer
 from typer.core import TyperGroup
 
 from runtime.cli import output
+from runtime.cli.commands import requests
 from runtime.cli.commands.adapters import manage as adapters
 from runtime.cli.commands.batches import files, webhooks
 from runtime.cli.commands.batches import manage as batches
 from runtime.cli.commands.fleet import manage as fleet
 from runtime.cli.commands.models import manage as models
-from runtime.cli.commands.requests import chat, transcribe, vectors
 from runtime.cli.commands.routing import providers, routers
 from runtime.cli.commands.server import backup, inspect, serve
 from runtime.cli.commands.server.logs import logs
@@ -128,10 +128,10 @@ app.add_typer(keys.app, name="keys", rich_help_panel="Server")
 app.add_typer(limits.app, name="limits", rich_help_panel="Server")
 app.add_typer(usage.app, name="usage", rich_help_panel="Server")
 app.add_typer(fleet.app, name="fleet", rich_help_panel="Server")
-app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(chat.chat)
-app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(vectors.embed)
-app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(vectors.rerank)
-app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(transcribe.transcribe)
+app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.chat)
+app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.embed)
+app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.rerank)
+app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.transcribe)
 app.add_typer(batches.app, name="batch", rich_help_panel="Requests")
 app.add_typer(files.app, name="files", rich_help_panel="Requests")
 app.add_typer(webhooks.app, name="webhooks", rich_help_panel="Requests")

@@ -12,9 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from adapters.compose.jobs import Combine, Method, WeightedAdapter, plan
+from adapters.compose.jobs import Combine, Method, WeightedAdapter, compose, plan
 from adapters.compose.model import check_room, merge_model, needs, size_of
-from adapters.compose.run import compose
 from adapters.fetch import disk_errors
 from adapters.service import AdapterService
 from adapters.types import ComposedAdapter

@@ -14,7 +14,7 @@ from registry.state.database import State
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.names import Names, untagged
 from runtime.gateway.views.engine_series import engine_texts
-from runtime.gateway.views.model_facts import FileFacts, file_facts
+from runtime.gateway.views.facts import FileFacts, file_facts
 from runtime.gateway.views.signal import SignalListView, kv_use_of, signal_of
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
 from runtime.residency.entry import ModelEntry

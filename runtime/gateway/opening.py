@@ -50,7 +50,7 @@ from runtime.gateway.sinks.metrics import LimitMetrics, RequestLog, RequestMetri
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.gateway.sinks.tenants import LedgerSink, LimitSink
 from runtime.gateway.tracing.setup import start as start_tracing
-from runtime.gateway.views.adapter_facts import AdapterFacts
+from runtime.gateway.views.facts import AdapterFacts
 from runtime.gateway.views.overview import LiveSampler, Overview
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
@@ -67,8 +67,7 @@ from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
 from tenants.limits.loader import LimitLoader
-from tenants.limits.queued import QueueLimiter
-from tenants.limits.stored import StorageLimiter
+from tenants.limits.stored import QueueLimiter, StorageLimiter
 from tenants.responses.store import ResponseStore
 from tenants.watch import Administration, KeyWatch
 

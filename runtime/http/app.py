@@ -15,12 +15,11 @@ from starlette.types import Scope
 from registry.base.wording import quoted
 from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, RoundhouseError
 from registry.recipes.definition import Recipe
+from runtime.http import pages
 from runtime.http.bodies import unreadable_error
 from runtime.http.errors import error_response
 from runtime.http.guard.access import FOLDERS, PAGES, dialect_of, unknown_path_error
 from runtime.http.openapi import document
-from runtime.http.pages import console
-from runtime.http.pages import routes as pages
 from runtime.http.routes import INFERENCE_PATHS, ROUTES
 from runtime.http.sending import as_asgi
 
@@ -70,7 +69,6 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     for kind in (RoundhouseError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, answer)  # of the last one uvicorn logs the traceback
     pages.add(app)
-    console.add(app)
     document(app, recipes)
     _check_scopes(app)
 

@@ -12,7 +12,7 @@ from typing import TypedDict, TypeVar, Unpack
 
 from fastapi.responses import Response
 
-from runtime.http.admin.answers import LoadStartedView
+from runtime.http.admin.bodies import LoadStartedView
 from runtime.http.dialect import Endpoint
 from runtime.http.errors import Dialect
 from runtime.http.schema import INFERENCE, MANAGEMENT, Content, Json

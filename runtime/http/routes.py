@@ -15,9 +15,9 @@ from runtime.http.text_generation.endpoints import ENDPOINTS as TEXT_GENERATION
 
 __all__ = ["ENDPOINTS", "INFERENCE_PATHS", "OLLAMA_ENDPOINTS", "ROUTES", "routes"]
 _MODULES = (
-    "chat.routes", "responses.endpoints", "audio.endpoints", "ollama.models", "admin.models", "admin.launch",
+    "responses.endpoints", "audio.endpoints", "ollama.models", "admin.models", "admin.launch",
     "admin.adapters", "admin.operations", "admin.providers", "admin.usage", "admin.fleet", "routing.endpoints",
-    "organization.usage", "organization.projects", "organization.keys", "organization.spending", "batches.files",
+    "organization.usage", "organization.projects", "organization.keys", "batches.files",
     "batches.endpoints", "batches.messages", "batches.requests", "batches.deliveries", "batches.webhooks",
 )  # fmt: skip
 for _module in _MODULES:

@@ -72,7 +72,7 @@ class ModelEntry:
     host_adapters: int = 0
     """The part of `host_needed` for staged adapters. A sleeping model has none."""
     after_load: int = 0
-    """Measured bytes after a load; 0: no load was measured. See `registry.learning`."""
+    """Measured bytes after a load; 0: no load was measured. See `registry.records`."""
     margin: int = 0
     """Measured bytes beyond `after_load` while it serves. On a GPU: the estimate of one engine step."""
     slept: MemoryFootprint | None = None

@@ -31,11 +31,11 @@ from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
 from routing.replicas import ReplicaState
 from runtime.scheduling.admission import REVOKED, QueueAdmission, QueueEntry, SlotLease, WaitingBound
-from runtime.scheduling.arrivals import ArrivalRates
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry, AdapterStats
 from runtime.scheduling.fair import DEFAULT_REQUEST, Pace, Pool, QueueRequest
 from runtime.scheduling.placement import TIERS, AdapterStatus, Placement, PlacementPlan
 from runtime.scheduling.probes import ProbeResult
+from runtime.scheduling.signal import ArrivalRates
 from runtime.slots.link import SlotLink
 from tenants.caller import ServiceClass
 

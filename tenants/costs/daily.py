@@ -1,17 +1,20 @@
 """A team's day, in its zone, in whole hours: totals, by hour, by model."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from html import escape
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from registry.base.wording import quoted
+from registry.base.wording import plain, quoted
 from registry.errors import NotFound
 from registry.storage.database import Database
 from tenants.costs.compare import PriceComparison, ProviderPrice, compared
 from tenants.ledger.dates import day_of
 from tenants.ledger.report import Grouping, UsageFilter, UsageSum, used
+from tenants.ledger.rows import HOUR
 from tenants.limits.records import MICRO, Kind, period_of
 from tenants.limits.table import LimitTable
 
@@ -95,3 +98,97 @@ def as_rows(day: Day) -> list[list[Any]]:
     """Rows for CSV: a head, then a row by model, adapter and class."""
     head = ["team", "date", "currency", "model", "adapter", "service_class", *COLUMNS]
     return [head, *([day.team, day.date, day.currency, *one.names, *numbers(one).values()] for one in day.models)]
+
+
+WIDTH, HEIGHT, GAP = 720, 140, 2
+_STYLE = (
+    "body{font:15px system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem;color:#222}"
+    "table{border-collapse:collapse;width:100%;font-size:.8rem;font-variant-numeric:tabular-nums}"
+    "td,th{padding:.25rem .3rem;text-align:right;border-bottom:1px solid #ddd;overflow-wrap:anywhere}"
+    "td:first-child,th:first-child{text-align:left}h2{font-size:1.05rem;margin-top:2rem}"
+    "svg{width:100%;max-width:60rem;height:auto}"
+    "@media screen and (prefers-color-scheme:dark){body{background:#161616;color:#ddd}td,th{border-color:#444}}"
+    # a phone and paper are too narrow for 17 columns: each row becomes a list
+    "@media print,(max-width:72rem){table,tbody,tr,td{display:block}th{display:none}tr{margin-bottom:1.5rem;"
+    "break-inside:avoid}td,td:first-child{display:flex;justify-content:space-between;gap:1rem;text-align:right}"
+    "td::before{content:attr(data-label);color:#767676}svg{break-inside:avoid}}"
+    "@media print{body{color:#000;margin:0}}"
+)
+VALUE = 'font-size="9" text-anchor="middle" fill="#767676"'
+_PLOTS = (("requests", "Requests"), ("output_tokens", "Tokens made"), ("input_tokens", "Tokens read"), ("cost", "Cost"))
+
+
+def page_of(day: Day) -> str:
+    """Every text in it is escaped: names of adapters are clients' own."""
+    title = f"{escape(day.team)}, {day.date}"
+    total = numbers(day.total)
+    head = f"{total['requests']:,} requests, {total['cost']:,.4f} {day.currency}"
+    parts = [
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
+        f"<title>{title}</title><style>{_STYLE}</style>",
+        f"<main><h1>{title}</h1><p>{head}. Hours are those of {escape(day.timezone)}.</p>",
+        *(f"<h2>{label} by hour</h2>{_bars(day, name)}" for name, label in _PLOTS),
+        "<h2>By model, adapter and class</h2>",
+        _table(("model", "adapter", "class", *COLUMNS), ([*one.names, *numbers(one).values()] for one in day.models)),
+    ]
+    if day.compared:
+        rows = [
+            [f"{one.provider} {one.model}", one.theirs / 1e6, one.ours / 1e6, one.saving, one.own / 1e6, one.own_saving]
+            for one in day.compared
+        ]
+        columns = ("at", "theirs", "list price here", "saving %", "machine cost here", "saving %")
+        parts += ["<h2>The same at other providers</h2>", _table(columns, rows)]
+    return "".join(parts) + "</main></html>\n"
+
+
+def _bars(day: Day, name: str) -> str:
+    """A bar for each hour; clock changes repeat or skip one."""
+    zone = ZoneInfo(day.timezone)
+    values = {int(one.names[0]): _value(one, name) for one in day.hours}
+    most = max(values.values(), default=0.0) or 1.0
+    hours = range(-(-day.begin // HOUR) * HOUR, day.end, HOUR)
+    step = WIDTH / len(hours)
+    bars = []
+    for index, hour in enumerate(hours):
+        value, label, x = values.get(hour, 0.0), f"{datetime.fromtimestamp(hour, zone):%H:%M}", f"{index * step:.1f}"
+        height = HEIGHT * value / most
+        where = f'x="{x}" y="{HEIGHT - height:.1f}" width="{step - GAP:.1f}" height="{height:.1f}"'
+        bars.append(f'<rect {where} fill="#3a7bd5"><title>{label}: {plain(value, ",.6f")}</title></rect>')
+        if value:
+            middle, top = f"{index * step + (step - GAP) / 2:.1f}", f"{HEIGHT - height - 3:.1f}"
+            bars.append(f'<text x="{middle}" y="{top}" {VALUE}>{_short(value)}</text>')
+        if index % 6 == 0:
+            bars.append(f'<text x="{x}" y="{HEIGHT + 14}" font-size="11" fill="#888">{label}</text>')
+    return f'<svg viewBox="0 -12 {WIDTH} {HEIGHT + 30}" role="img" aria-label="{name} by hour">{"".join(bars)}</svg>'
+
+
+def _short(value: float) -> str:
+    """Three digits, such as 12.3k: a bar is as wide as four letters."""
+    for unit in ("", "k", "M", "G"):
+        if value < 999.5:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g}T"
+
+
+def _value(one: UsageSum, name: str) -> float:
+    return float(numbers(one)[name] or 0)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    labels = [escape(column.replace("_", " ")) for column in columns]
+    head = "".join(f"<th>{label}</th>" for label in labels)
+
+    def line(row: Sequence[object]) -> str:
+        cells = zip(labels, row, strict=True)
+        return "".join(f'<td data-label="{label}">{_cell(cell)}</td>' for label, cell in cells)
+
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line(row)}</tr>' for row in rows)}</table>"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.4g}" if isinstance(value, float) else escape(str(value)) or "-"

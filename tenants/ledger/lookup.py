@@ -1,11 +1,28 @@
-"""One request as the ledger has it: a row for each attempt."""
+"""Requests as the ledger has them: a row for each attempt, the row that answered, and what a router chose.
 
-from typing import TYPE_CHECKING
+`runtime.http.attempts` makes the attempts:
+
+| its attempts                              | the row that answered                          |
+|-------------------------------------------|------------------------------------------------|
+| one after the other                       | the last                                       |
+| two beside each other, in ledgers of      | not the one that was given up (code `hedged`)  |
+| servers that still made such attempts     |                                                |
+| two, of which the second failed by itself | the first: it alone has begun its answer       |
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import msgspec
+import sqlalchemy as sa
 
-if TYPE_CHECKING:
-    from registry.storage.database import Database
+from registry.base.wording import quoted
+from registry.errors import Conflict, NotFound
+from registry.storage.database import Database
+from tenants.ledger.rows import NAMES
+from tenants.storage.tables import HOURS, LEDGER
 
 MAX_ROWS = 100
 """Rows of one id: clients may send the same one often."""
@@ -52,12 +69,8 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None
 
 
-def rows_of(database: "Database", request: str, team: str | None) -> list[LedgerRow]:
+def rows_of(database: Database, request: str, team: str | None) -> list[LedgerRow]:
     """Newest first; of one team, or of all. Raises Unavailable."""
-    import sqlalchemy as sa
-
-    from tenants.storage.tables import LEDGER
-
     columns = [LEDGER.c[name] for name in LedgerRow.__struct_fields__]
     query = sa.select(*columns).where(LEDGER.c.request == request)
     if team is not None:
@@ -65,3 +78,116 @@ def rows_of(database: "Database", request: str, team: str | None) -> list[Ledger
     with database.read() as connection:
         rows = connection.execute(query.order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc()).limit(MAX_ROWS))
         return [LedgerRow(**row) for row in rows.mappings()]
+
+
+HEDGED = "hedged"
+"""The code of an attempt that was given up for the one beside it; no new row has it."""
+
+
+class AttemptRow(Protocol):
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def status(self) -> int | None: ...
+    @property
+    def code(self) -> str | None: ...
+
+
+Row = TypeVar("Row", bound=AttemptRow)
+
+
+def last_request(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of the last request, newest first: clients may send an id again."""
+    attempts: list[Row] = []
+    for row in rows:
+        attempts.append(row)
+        if row.attempt == 1:
+            break
+    return attempts
+
+
+def answering_row(rows: Sequence[Row]) -> Row:
+    """Return the row that answered, from one request's rows, newest first."""
+    stayed = [row for row in rows if row.code != HEDGED] or rows
+    return next((row for row in stayed if row.status is not None and row.status < 400), stayed[0])
+
+
+MAX_ROUTED_ROWS = 200_000
+"""Rows that a report reads, newest first."""
+_COLUMNS = (
+    "team", "request", "attempt", "status", "code", "model", "adapter", "reason", "score", "accepted", "cost_micro",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRequest:
+    target: str
+    """The target that answered, maybe another than was chosen: `model`, or `model:adapter`."""
+    reason: str
+    score: float | None
+    accepted: bool | None
+    """None: no feedback."""
+    cost_micro: int
+
+
+def routed_requests(database: Database, router: str, since: float, team: str | None = None) -> list[RoutedRequest]:
+    """Requests that any version of the router has sent somewhere, newest first. team: None for all."""
+    query = (
+        sa.select(*(LEDGER.c[name] for name in _COLUMNS))
+        .where(LEDGER.c.router.startswith(f"{router}@", autoescape=True), LEDGER.c.at >= since)
+        .where(LEDGER.c.router != "", LEDGER.c.source == "api")
+        .order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc())
+        .limit(MAX_ROUTED_ROWS)
+    )
+    if team is not None:
+        query = query.where(LEDGER.c.team == team)
+    with database.read() as connection:
+        return [_chosen(answering_row(rows)) for rows in _requests(connection.execute(query))]
+
+
+def _requests(rows: sa.CursorResult[Any]) -> Iterator[list[Any]]:
+    """The rows of each, newest first. A request begins with its first attempt: clients may send an id again."""
+    under_way: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for row in rows:
+        under_way[row.team, row.request].append(row)
+        if row.attempt == 1:
+            yield under_way.pop((row.team, row.request))
+    yield from under_way.values()
+
+
+def _chosen(row: Any) -> RoutedRequest:
+    adapter = row.adapter.rpartition("@")[0]
+    used = f"{row.model}:{adapter}" if adapter else row.model
+    return RoutedRequest(used, row.reason, row.score, row.accepted, row.cost_micro)
+
+
+def judge(database: Database, team: str, request: str, accepted: bool) -> str | None:
+    """Judge the answer to a team's last request of this id; the last verdict counts.
+
+    Returns its model; None: the verdict was the same already.
+
+    Raises NotFound, Conflict for one that is under way, Unavailable.
+    """
+    query = sa.select(LEDGER).where(LEDGER.c.request == request, LEDGER.c.team == team)
+    query = query.order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc()).limit(MAX_ROWS).with_for_update()
+    with database.write() as connection:
+        rows = last_request(connection.execute(query).all())
+        if not rows:
+            raise NotFound(
+                f"No request {quoted(request)} of your team is in the ledger. Send the X-Request-Id of its answer.",
+                code="request_not_found",
+                param="request_id",
+            )
+        row = answering_row(rows)
+        if row.state == "open":
+            raise Conflict("This request is under way yet. Say it after its end.", code="request_running")
+        if row.accepted == accepted:
+            return None
+        connection.execute(sa.update(LEDGER).where(LEDGER.c.uid == row.uid).values(accepted=accepted))
+        raised, other = (HOURS.c.accepted, HOURS.c.rejected) if accepted else (HOURS.c.rejected, HOURS.c.accepted)
+        alike = [HOURS.c[name] == getattr(row, name) for name in ("hour", *NAMES)]
+        changed: dict[sa.Column[int], sa.ColumnElement[int]] = {raised: raised + 1}
+        if row.accepted is not None:
+            changed[other] = other - 1
+        connection.execute(sa.update(HOURS).where(*alike).values(changed))
+        return str(row.model)

@@ -158,7 +158,7 @@ class UsageReport:
     async def judge(self, caller: Caller, request: str, accepted: bool) -> str | None:
         """Returns the model that answered, unless it was judged so already. Raises NotFound, Conflict, Unavailable."""
         database = self.database()
-        from tenants.costs.feedback import judge
+        from tenants.ledger.lookup import judge
 
         await self._ledger.flush()
         return await self.threads.run(judge, database, caller.team, request, accepted)

@@ -5,8 +5,7 @@
 
 records.py    a limit as it is stored, and when a budget's day or month begins in the team's time zone
 meters.py     how much of one is left: a rate by GCRA, a count, a budget; pure, whole numbers, the clock is given
-queued.py     tokens of a team's unfinished batches
-stored.py     what a team's adapters take of its limits of storage
+stored.py     what a team's adapters take of its limits of storage, and its unfinished batches of their tokens
 limiter.py    one request against all of its limits
 refusals.py   what a request is answered that they do not let in
 table.py      limits in the database

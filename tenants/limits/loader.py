@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from tenants.ledger.ledger import Ledger
 from tenants.limits.limiter import Limiter
-from tenants.limits.queued import QueueLimiter
-from tenants.limits.stored import StorageLimiter
+from tenants.limits.stored import QueueLimiter, StorageLimiter
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database

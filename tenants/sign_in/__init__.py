@@ -1,7 +1,6 @@
 """People who sign in at their company's OpenID Connect provider, and its access tokens, instead of keys.
 
-settings.py    the file of `--oidc`: the provider, and which groups open which team and scopes
-mapping.py     from a token's claims to a person; pure
+settings.py    the file of `--oidc`: the provider, which groups open which team and scopes, and whom claims name; pure
 provider.py    the one place with I/O: discovery, keys, codes and tokens
 flow.py        one sign-in, from the button to the person
 tokens.py      access tokens, which programs send in place of a key

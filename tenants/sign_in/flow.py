@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from registry.errors import Unauthorized
 from tenants.caller import Person
-from tenants.sign_in.mapping import person_of
 from tenants.sign_in.provider import OidcProvider
-from tenants.sign_in.settings import OidcSettings
+from tenants.sign_in.settings import OidcSettings, person_of
 from tenants.sign_in.tokens import AccessTokens
 
 log = logging.getLogger("roundhouse.sign_in")

@@ -19,8 +19,7 @@ from joserfc.jwk import KeySet
 
 from registry.base.json import NOT_JSON
 from registry.errors import QueueFull, Unauthorized, Unavailable
-from tenants.sign_in.mapping import value_of
-from tenants.sign_in.settings import OidcSettings, is_safe
+from tenants.sign_in.settings import OidcSettings, is_safe, value_of
 
 log = logging.getLogger("roundhouse.sign_in")
 DISCOVERY = "/.well-known/openid-configuration"

@@ -9,7 +9,10 @@ groups:
   - {group: search, team: search, scopes: [infer, usage, adapters]}
 """
 
+import base64
+import hashlib
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,8 +21,8 @@ import msgspec
 
 from registry.base.json import NOT_JSON
 from registry.base.wording import quoted
-from registry.errors import Unfit
-from tenants.caller import SCOPES, Scope
+from registry.errors import Forbidden, Unfit
+from tenants.caller import PERSON_MARK, SCOPES, Person, Scope
 from tenants.keys.records import TEAM
 
 LARGEST = 1 << 20
@@ -141,3 +144,63 @@ def is_safe(url: str) -> bool:
 
 def _unfit(path: Path, faults: list[str]) -> Unfit:
     return Unfit(f"{path} cannot be used to sign people in.", faults, code="bad_oidc_file")
+
+
+NAMES = ("preferred_username", "email", "name", "sub")
+"""Claims that name a person, the best first."""
+LONGEST_NAME = 128
+MOST_GROUPS = 10_000
+"""Groups of one person that are looked at."""
+
+
+def person_of(settings: OidcSettings, claims: Mapping[str, object]) -> Person:
+    """The person with these claims. Raises Forbidden where no group of theirs is in the file."""
+    groups = set(groups_of(claims, settings.groups_claim))
+    rules = [rule for rule in settings.groups if rule.group == ANYONE or rule.group in groups]
+    if not rules:
+        raise Forbidden(
+            "You are signed in, but none of your groups may use this server. Ask its operator to add one to the file "
+            "of --oidc.",
+            code="no_group",
+        )
+    team = rules[0].team
+    granted = (rule.granted for rule in rules if rule.team == team)
+    return Person(id_of(settings.issuer, str(claims["sub"])), _name(claims), team, frozenset().union(*granted))
+
+
+def groups_of(claims: Mapping[str, object], claim: str) -> Iterator[str]:
+    """The groups in a claim: a list of texts, or one text. A name with dots leads into objects."""
+    found = value_of(claims, claim)
+    values = found[:MOST_GROUPS] if isinstance(found, list) else [found]
+    for value in values:
+        if isinstance(value, str):
+            yield value
+
+
+def value_of(claims: Mapping[str, object], claim: str) -> object:
+    """The value of a claim, by its whole name first: some providers name claims by URLs."""
+    if claim in claims:
+        return claims[claim]
+    value: object = claims
+    for part in claim.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value
+
+
+def id_of(issuer: str, subject: str) -> str:
+    """A person's id, in place of a key's id: '@' and 7 letters or digits.
+
+    A provider's subject is unique within its issuer. Key ids have no '@'.
+    """
+    digest = hashlib.sha256(f"{issuer}\0{subject}".encode()).digest()
+    return PERSON_MARK + base64.b32encode(digest)[:7].decode().lower()
+
+
+def _name(claims: Mapping[str, object]) -> str:
+    for claim in NAMES:
+        value = claims.get(claim)
+        if isinstance(value, str) and value and value.isprintable():
+            return value[:LONGEST_NAME]
+    return "someone"

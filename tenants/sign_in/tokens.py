@@ -24,9 +24,8 @@ from cachetools import TLRUCache
 from registry.base.json import NOT_JSON
 from registry.errors import Unauthorized
 from tenants.caller import Person
-from tenants.sign_in.mapping import person_of
 from tenants.sign_in.provider import LEEWAY, OidcProvider, expired_error
-from tenants.sign_in.settings import OidcSettings
+from tenants.sign_in.settings import OidcSettings, person_of
 
 LONGEST = 16 * 1024
 """Characters of a token."""

@@ -23,11 +23,11 @@ from adapters.compose.jobs import (
     Method,
     Unmergeable,
     WeightedAdapter,
+    compose,
     decode_answer,
     encode,
     plan,
 )
-from adapters.compose.run import compose
 from adapters.content.tokenizer import read_template
 from adapters.types import Base, ComposedAdapter
 from registry.bounds import Bounds
@@ -85,7 +85,7 @@ def product(folder: Path, module: str) -> torch.Tensor:
 
 def combine_here(job: Combine) -> None:
     """Without a process of its own, which imports peft for 6 s."""
-    from adapters.compose.combine import combine
+    from adapters.compose.peft_jobs import combine
 
     combine(job, lambda text, fraction: None)
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from registry.base.json import Values
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
-from registry.values import Values
 
 Json = Mapping[str, "Json"] | list["Json"] | str | int | float | bool | None
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from registry.base.json import NOT_JSON
+from registry.base.json import NOT_JSON, Values
 from registry.bounds import USUAL
-from registry.values import Values
 from routing.providers.translation.chat_answers import ChatAnswers
 from routing.providers.translation.reading import (
     Fields,

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from registry.base.packages import with_our_packages
+from registry.base.child import with_our_packages
 
 if TYPE_CHECKING:
     import psutil

@@ -22,8 +22,8 @@ from runtime.config.device import Device, machine_total, used_of
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
-from runtime.gateway.views.adapter_facts import AdapterRow, fill, row
 from runtime.gateway.views.engine_series import add_families, engine_series, engine_texts
+from runtime.gateway.views.facts import AdapterRow, fill, row
 from runtime.gateway.views.signal import export, kv_use_of, signal_of
 from runtime.gateway.views.values import Count, ModelView
 from runtime.residency.entry import ModelEntry

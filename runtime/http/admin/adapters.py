@@ -19,8 +19,17 @@ from runtime.gateway.adapters import AdapterDeletedView
 from runtime.gateway.combine import MERGED, AdapterMergedView, Combination
 from runtime.gateway.core import Gateway
 from runtime.gateway.views.values import AdapterView
-from runtime.http.admin.answers import AdapterCheckView, AdapterListView, json_answer, registration_answer
-from runtime.http.admin.bodies import AliasBody, RegisterRequest, RollbackBody, VllmLoadBody, VllmUnloadBody
+from runtime.http.admin.bodies import (
+    AdapterCheckView,
+    AdapterListView,
+    AliasBody,
+    RegisterRequest,
+    RollbackBody,
+    VllmLoadBody,
+    VllmUnloadBody,
+    json_answer,
+    registration_answer,
+)
 from runtime.http.admin.folders import check_folder, check_scope
 from runtime.http.bodies import WHOLE, parse_object, read_body
 from runtime.http.middleware import CurrentContext, CurrentGateway

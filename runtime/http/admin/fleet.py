@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from registry.errors import NotFound
 from runtime.gateway.core import Gateway
 from runtime.gateway.views.fleet import FleetChoiceView, FleetPlanView, FleetSignalView, FleetView
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.admin.models import Name
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup

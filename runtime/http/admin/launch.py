@@ -24,8 +24,7 @@ from runtime.gateway.launch.views import (
 )
 from runtime.gateway.views.values import ModelView
 from runtime.http import errors as http_errors
-from runtime.http.admin.answers import json_answer
-from runtime.http.admin.bodies import AddModelBody, EditModelBody, source_text
+from runtime.http.admin.bodies import AddModelBody, EditModelBody, json_answer, source_text
 from runtime.http.admin.folders import check_folder, check_scope
 from runtime.http.admin.models import Name
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from runtime.gateway.providers.views import ProviderCardView
 from runtime.gateway.routing.dispatcher import RouterCardView
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup
 from runtime.http.schema import CONFLICT, MANAGEMENT, array, component, record, schema_of

@@ -14,7 +14,7 @@ from registry.base.wording import quoted
 from registry.errors import NotFound, Unauthorized
 from runtime.gateway.views.overview import StatusView
 from runtime.gateway.views.signal import SignalListView
-from runtime.http.admin.answers import HealthView, json_answer
+from runtime.http.admin.bodies import HealthView, json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import PUBLIC, RouteGroup
 from runtime.http.schema import MANAGEMENT, STRING, TEXT, record

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 
 from runtime.gateway.providers.store import ProviderDefinitionView
 from runtime.gateway.providers.views import ProviderCheckView, ProviderListView
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.bodies import parse_object, read_body
 from runtime.http.middleware import CurrentGateway
 from runtime.http.route import RouteGroup

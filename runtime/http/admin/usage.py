@@ -9,7 +9,7 @@ from fastapi import Query
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup
 from runtime.http.schema import CONFLICT, MANAGEMENT, STRING
@@ -78,8 +78,7 @@ async def get_usage_of_day(
     Totals, by hour, and by model, adapter and class.
     """
     day = await gateway.services.usage.day(context.caller, team_id, date)
-    from tenants.costs.daily import as_json, as_rows
-    from tenants.costs.page import page_of
+    from tenants.costs.daily import as_json, as_rows, page_of
 
     if format == "html":
         return HTMLResponse(page_of(day), headers={"Content-Security-Policy": POLICY})

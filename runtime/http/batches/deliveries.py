@@ -6,7 +6,7 @@ from typing import Any
 from fastapi.responses import Response
 
 from batches.callbacks.records import Delivery, DeliveryState
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.batches.endpoints import PATH, SURFACE, Id
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup

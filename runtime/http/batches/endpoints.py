@@ -11,7 +11,7 @@ from batches.intake.creation import NewBatch
 from batches.records import URLS
 from batches.service import OUTPUT_SECONDS
 from registry.errors import BadRequest
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.batches.files import LEAST_LIFE, list_answer
 from runtime.http.batches.idempotency import body_hash, idempotency_key
 from runtime.http.batches.views import HOUR, batch_view

@@ -18,7 +18,7 @@ from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound, StorageFull, Unavailable
 from registry.storage.files import make_private
 from runtime.gateway.context import RequestContext
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.batches.idempotency import idempotency_key
 from runtime.http.batches.reading import file_answer, of_kind, rendered_answer, rendered_size
 from runtime.http.batches.views import batch_of_output, file_view, has_output, output_view

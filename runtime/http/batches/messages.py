@@ -15,7 +15,7 @@ from batches.records import BatchRecord, BatchState
 from batches.service import OUTPUT_SECONDS
 from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.batches.idempotency import idempotency_key
 from runtime.http.batches.incoming import receive_body
 from runtime.http.batches.reading import rendered_answer

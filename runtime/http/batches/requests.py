@@ -11,7 +11,7 @@ from batches.callbacks.records import MOST_URL
 from batches.intake.creation import NewBatch
 from batches.records import URLS
 from registry.errors import BadRequest
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.batches.endpoints import PATH as BATCHES
 from runtime.http.batches.endpoints import PRIORITIES, SURFACE, Metadata, window_seconds
 from runtime.http.batches.idempotency import idempotency_key

@@ -14,7 +14,7 @@ from batches.callbacks.records import EVENTS, MOST_URL, Webhook
 from registry.errors import BadRequest
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.batches.files import list_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.organization.pages import LIST

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from registry.errors import EngineFailed
 from routing.providers.translation.completions import CUT, GAVE_UP, ChatDelta, ChatUsage
-from runtime.http.embeddings.answers import Matrix, base64, numbers, write_rows
+from runtime.http.embeddings.bodies import Matrix, base64, numbers, write_rows
 from runtime.http.ollama.answers import EngineAnswer, EngineChoice, read
 
 Json = dict[str, Any]

@@ -17,8 +17,17 @@ from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
 from runtime.http.bodies import decode_known, refuse_fields
 from runtime.http.dialect import Endpoint, ParsedRequest, Parts, whole_answer
-from runtime.http.embeddings.answers import EMBEDDINGS, VECTORS, Matrix, matrix, openai_json, tei_json
-from runtime.http.embeddings.bodies import CHANGING, EmbedBody, EmbeddingsBody
+from runtime.http.embeddings.bodies import (
+    CHANGING,
+    EMBEDDINGS,
+    VECTORS,
+    EmbedBody,
+    EmbeddingsBody,
+    Matrix,
+    matrix,
+    openai_json,
+    tei_json,
+)
 from runtime.http.errors import Dialect
 from runtime.http.route import RouteGroup
 

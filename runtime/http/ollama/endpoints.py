@@ -42,8 +42,7 @@ from runtime.http.dialect import (
     warning,
     whole_answer,
 )
-from runtime.http.embeddings.answers import matrix, tei_json
-from runtime.http.embeddings.bodies import input_list
+from runtime.http.embeddings.bodies import input_list, matrix, tei_json
 from runtime.http.errors import Dialect
 from runtime.http.ollama import translation
 from runtime.http.ollama.answers import Answer, OllamaChat, OllamaGeneration, Timings, Writer, read

@@ -15,7 +15,7 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.names import LATEST
 from runtime.gateway.views.values import AdapterCardView, ModelView
 from runtime.http import errors as http_errors
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.bodies import T, decode, read_body
 from runtime.http.dialect import JSON, NDJSON, NO_BUFFERING
 from runtime.http.errors import Dialect

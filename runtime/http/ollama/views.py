@@ -9,7 +9,7 @@ import msgspec
 from registry.recipes.definition import Task, Tier
 from runtime.gateway.names import LATEST
 from runtime.gateway.routing.dispatcher import RouterCardView
-from runtime.gateway.views.model_facts import FileFacts
+from runtime.gateway.views.facts import FileFacts
 from runtime.gateway.views.values import AdapterCardView, ModelView
 
 TASKS: Mapping[Task, str] = {Task.CHAT: "completion", Task.EMBED: "embedding"}

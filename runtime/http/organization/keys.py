@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound
 from registry.names import DEFAULT_TEAM
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.bodies import WHOLE
 from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import LIST, OBJECT, After, Count, Order, admin_route, page

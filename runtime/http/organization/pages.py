@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from registry.base.wording import quoted
 from registry.errors import BadRequest
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.route import RouteGroup
 from runtime.http.schema import ANY_OBJECT, BOOLEAN, CONFLICT, STRING, array, component, nullable, record
 from tenants.caller import Scope

@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from registry.errors import BadRequest
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.audio.endpoints import TASKS
 from runtime.http.middleware import CurrentGateway
 from runtime.http.route import RouteGroup

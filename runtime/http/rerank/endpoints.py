@@ -29,8 +29,19 @@ from runtime.http.dialect import JSON, Endpoint, ParsedRequest, Parts, whole_ans
 from runtime.http.errors import Dialect
 from runtime.http.rerank import answers as results
 from runtime.http.rerank.answers import COHERE_RANKING, JINA_RANKING, SCORES, TEI_RANKING, Ranking
-from runtime.http.rerank.bodies import CHANGING, CohereBody, JinaBody, ScoreBody, TeiBody
-from runtime.http.rerank.texts import SIDES, context_only, document_texts, pairs, query_text, tightest
+from runtime.http.rerank.bodies import (
+    CHANGING,
+    SIDES,
+    CohereBody,
+    JinaBody,
+    ScoreBody,
+    TeiBody,
+    context_only,
+    document_texts,
+    pairs,
+    query_text,
+    tightest,
+)
 from runtime.http.route import RouteGroup
 from runtime.http.schema import INFERENCE, component, structs
 

@@ -7,7 +7,7 @@ from fastapi import Path, Query
 from fastapi.responses import Response
 
 from registry.errors import BadRequest
-from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.organization.pages import LIST, After, Count, Order, page
 from runtime.http.responses.conversation import listed

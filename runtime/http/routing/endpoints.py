@@ -21,8 +21,7 @@ from routing.intents.model import Kind
 from routing.routers.replay import ReplayOutcome, ReplayPoint, outcomes, replay
 from runtime.gateway.routing.store import RouterAddition, RouterView
 from runtime.http import hints
-from runtime.http.admin.answers import json_answer
-from runtime.http.admin.bodies import AliasBody, RollbackBody
+from runtime.http.admin.bodies import AliasBody, RollbackBody, json_answer
 from runtime.http.audio.endpoints import FORM_ENDPOINTS
 from runtime.http.bodies import decode, parse_object, read_body
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
@@ -34,7 +33,7 @@ from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
 from runtime.http.route import RouteGroup
 from runtime.http.schema import CONFLICT, MANAGEMENT
 from tenants.caller import Scope
-from tenants.ledger.routed_requests import routed_requests
+from tenants.ledger.lookup import routed_requests
 
 route = RouteGroup("Routers")
 

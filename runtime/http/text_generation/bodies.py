@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from registry.base.json import NOT_JSON
+from registry.base.json import NOT_JSON, Values
 from registry.bounds import USUAL
 from registry.errors import BadRequest, TooLarge
-from registry.values import Values
 
 MOST_BY_DEFAULT = 1024
 """Tokens of an answer whose request names no number, as in TGI 3; fewer where the context ends before."""

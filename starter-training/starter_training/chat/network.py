@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from registry.files.dtypes import native_bfloat16
+from registry.files.context import native_bfloat16
 from starter_training.chat.tokens import CONTEXT, END, PAD, VOCABULARY
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from registry.files.dtypes import native_bfloat16
+from registry.files.context import native_bfloat16
 
 
 class Muon:

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification
 
-from registry.files.dtypes import native_bfloat16
+from registry.files.context import native_bfloat16
 
 from . import batches
 from .held_out import HeldOut, summary

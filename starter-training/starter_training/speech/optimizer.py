@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from registry.files.dtypes import native_bfloat16
+from registry.files.context import native_bfloat16
 
 _COEFFICIENTS = (3.4445, -4.775, 2.0315)
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import transformers
 
-from registry.files.dtypes import native_bfloat16
+from registry.files.context import native_bfloat16
 from starter_training.speech import storage, testing, tokens
 from starter_training.speech.factory import LONG, Factory
 from starter_training.speech.mixing import Mixer

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tenants.costs.daily import COLUMNS, Day
-from tenants.costs.page import page_of
+from tenants.costs.daily import COLUMNS, Day, page_of
 from tenants.ledger.report import UsageSum
 from tests.system.console.browsing import PHONE, faults
 

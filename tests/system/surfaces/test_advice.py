@@ -16,7 +16,7 @@ from tests.system.serving import PACK, ROOT, Server
 from tests.system.tools import HELLO, LIGHT, MODEL, TOOLS
 
 READERS = (
-    "runtime/http/audio", "runtime/http/bodies.py", "runtime/http/embeddings", "runtime/http/guard/codings.py",
+    "runtime/http/audio", "runtime/http/bodies.py", "runtime/http/embeddings", "runtime/http/guard/bodies.py",
     "runtime/http/guard/origin.py", "runtime/http/hints.py", "runtime/http/ollama", "runtime/http/rerank",
     "runtime/http/text_generation", "runtime/http/upload.py", "models/chat/requests", "models/text",
 )  # fmt: skip

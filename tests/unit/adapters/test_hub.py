@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.hub import download
+from adapters.remote import download_repository
 from adapters.types import PublicHubSource
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, TooLarge, Unavailable, Unfit
@@ -39,7 +39,7 @@ def test_a_branch_is_resolved_and_only_two_files_are_fetched(hub: FakeHub, folde
     (folder / "model-00001-of-00002.safetensors").write_bytes(b"large")
     (folder / "adapter_model.bin").write_bytes(b"code")
     commit = hub.push(REPO, folder)
-    assert download(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE) == commit
+    assert download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE) == commit
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         assert (out / name).read_bytes() == (folder / name).read_bytes()
         assert not (out / name).is_symlink()
@@ -52,7 +52,7 @@ def test_a_commit_stays_what_it_was_when_the_branch_moves(hub: FakeHub, folder: 
     first = hub.push(REPO, write_adapter(folder))
     before = (folder / "adapter_model.safetensors").read_bytes()
     assert hub.push(REPO, write_adapter(folder, seed=9)) != first
-    assert download(HubSource(hub=REPO, revision=first), out, Bounds(), RESERVE) == first
+    assert download_repository(HubSource(hub=REPO, revision=first), out, Bounds(), RESERVE) == first
     assert (out / "adapter_model.safetensors").read_bytes() == before
 
 
@@ -61,11 +61,11 @@ def test_what_is_not_there_is_not_found(hub: FakeHub, folder: Path, out: Path) -
     hub.push("team/secret", folder)
     hub.private.add("team/secret")
     with pytest.raises(NotFound, match="no repository 'team/none'"):
-        download(HubSource(hub="team/none", revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub="team/none", revision="main"), out, Bounds(), RESERVE)
     with pytest.raises(NotFound, match="private"):
-        download(HubSource(hub="team/secret", revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub="team/secret", revision="main"), out, Bounds(), RESERVE)
     with pytest.raises(NotFound, match="no revision 'v9'"):
-        download(HubSource(hub=REPO, revision="v9"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub=REPO, revision="v9"), out, Bounds(), RESERVE)
 
 
 def test_no_message_holds_what_a_mirror_is_signed_in_to_with(
@@ -73,7 +73,7 @@ def test_no_message_holds_what_a_mirror_is_signed_in_to_with(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.url.replace("//", "//me:secret@"))
     with pytest.raises(NotFound, match=f"no repository 'team/none' on {hub.url}"):
-        download(HubSource(hub="team/none", revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub="team/none", revision="main"), out, Bounds(), RESERVE)
 
 
 @pytest.mark.parametrize("wrong", ["http://me:secret@[hub", "me:secret@hub"])
@@ -91,7 +91,7 @@ def test_a_gated_repository_says_what_to_do(hub: FakeHub, folder: Path, out: Pat
     hub.push(REPO, write_adapter(folder))
     hub.gated.add(REPO)
     with pytest.raises(NotFound, match="HF_TOKEN"):
-        download(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
 
 
 def test_the_servers_token_is_sent_only_for_those_who_may_use_it(
@@ -99,22 +99,22 @@ def test_the_servers_token_is_sent_only_for_those_who_may_use_it(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     hub.push(REPO, write_adapter(folder))
-    download(PublicHubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+    download_repository(PublicHubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
     assert hub.tokens == {None}
     hub.private.add(REPO)
     with pytest.raises(NotFound, match="reads public repositories only"):
-        download(PublicHubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+        download_repository(PublicHubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
     hub.private.clear()
     hub.tokens.clear()
     (out.parent / "again").mkdir()
-    download(HubSource(hub=REPO, revision="main"), out.parent / "again", Bounds(), RESERVE)
+    download_repository(HubSource(hub=REPO, revision="main"), out.parent / "again", Bounds(), RESERVE)
     assert hub.tokens == {f"Bearer {TOKEN}"}
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b/c", "bad name/x", "-x/y"])
 def test_a_bad_id_is_the_clients_fault(name: str, hub: FakeHub, out: Path) -> None:
     with pytest.raises(BadRequest, match="not a hub id"):
-        download(HubSource(hub=name, revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub=name, revision="main"), out, Bounds(), RESERVE)
     assert not hub.requested
 
 
@@ -123,7 +123,7 @@ def test_a_repository_without_safetensors_is_reported_why(hub: FakeHub, folder: 
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     hub.push(REPO, folder)
     with pytest.raises(Unfit) as refused:
-        download(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
     assert "may hold code" in refused.value.faults[0]
     assert not any("/resolve/" in line for line in hub.requested)
 
@@ -131,7 +131,7 @@ def test_a_repository_without_safetensors_is_reported_why(hub: FakeHub, folder: 
 def test_size_is_judged_before_anything_is_fetched(hub: FakeHub, folder: Path, out: Path) -> None:
     hub.push(REPO, write_adapter(folder))
     with pytest.raises(TooLarge, match="over the limit of 1000"):
-        download(HubSource(hub=REPO, revision="main"), out, Bounds(adapter_bytes=1000), RESERVE)
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(adapter_bytes=1000), RESERVE)
     assert not any("/resolve/" in line for line in hub.requested)
 
 
@@ -141,19 +141,19 @@ def test_a_hub_that_is_down_is_unavailable(
     hub.push(REPO, write_adapter(folder))
     hub.fail_with = 500
     with pytest.raises(Unavailable, match=r"did not deliver.*it answered with status 500") as refused:
-        download(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
     assert refused.value.retry_after == 30
     hub.fail_with = None
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(Unavailable, match=r"did not deliver.*no connection to it"):
-        download(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
 
 
 @pytest.mark.parametrize("page", [b"<html>Sign in</html>", b"[]", b"{}", b"\xff"])
 def test_what_is_no_hub_is_unavailable(hub: FakeHub, out: Path, page: bytes) -> None:
     hub.page = page
     with pytest.raises(Unavailable, match=r"is no hub.*proxy") as refused:
-        download(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
     assert refused.value.code == "hub_unavailable"
 
 
@@ -164,7 +164,7 @@ def test_a_transfer_that_keeps_breaking_off_is_given_up(
     hub.push(REPO, write_adapter(folder))
     hub.break_after = 30_000
     with pytest.raises(Unavailable, match=r"did not deliver.*broke off"):
-        download(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
     assert not (out / "adapter_model.safetensors").exists()
 
 
@@ -179,7 +179,7 @@ def test_a_fault_of_the_part_in_rust_is_the_hubs_or_the_disks(
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", broken)
     with pytest.raises(Unavailable, match=r"did not deliver.*broke off"):
-        download(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
-    monkeypatch.setattr("adapters.hub.is_full", lambda *_: True)
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+    monkeypatch.setattr("adapters.remote.is_full", lambda *_: True)
     with pytest.raises(OSError, match="No space left"):
-        download(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)

@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from registry.errors import BadRequest
-from tenants.limits.queued import QueueLimiter
 from tenants.limits.records import Kind, Limit, Mode
+from tenants.limits.stored import QueueLimiter
 
 TEAM = "search"
 

@@ -145,7 +145,7 @@ def test_a_conversation_remembers(server: FakeServer, run: Run, monkeypatch: pyt
         except StopIteration:
             raise EOFError from None
 
-    from runtime.cli.commands.requests.chat import ChatSession
+    from runtime.cli.commands.requests import ChatSession
     from runtime.cli.remote.client import Client
 
     monkeypatch.setattr("builtins.input", typed)

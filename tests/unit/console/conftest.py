@@ -1,6 +1,6 @@
 """The console over the scripted gateway of tests.unit.http, with keys where a test wants them, behind the guard."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,15 +8,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from fastapi import FastAPI
 
 from fleet.membership.members import NewMember
 from runtime.gateway.views.fleet import FleetView
 from runtime.http.guard.layers import layers
-from tenants.caller import Caller, Scope
+from tenants.caller import SCOPES, Caller, Scope
 from tenants.keys import secret
-from tenants.keys.keyring import KeyEntry, Keyring
+from tenants.keys.keyring import KeyEntry, Keyring, TeamEntry
+from tenants.sign_in.flow import SignIn
+from tenants.sign_in.settings import OidcSettings
+from tests.fakes.sign_in import SECRET, RunningProvider, running_provider
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.http.hops.rig import with_fleet
 
@@ -45,6 +49,8 @@ def key(team: str, *scopes: Scope) -> tuple[str, KeyEntry]:
     return made.text, KeyEntry(secret.digest(PEPPER, made.text), caller, None, False)
 
 
+ADMIN = key("ops", *SCOPES)
+TEAMS = {"ops": TeamEntry("salt-of-ops", 2.0), "search": TeamEntry()}
 Console = Callable[..., AbstractAsyncContextManager[ConsoleRig]]
 
 
@@ -81,3 +87,25 @@ def console(tmp_path: Path) -> Console:
 async def sign_in(displayed: ConsoleRig, text: str) -> httpx.Response:
     """The cookie stays with the client."""
     return await displayed.client.post("/console/sign-in", json={"key": text}, headers=ORIGIN)
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[RunningProvider]:
+    with running_provider() as provider:
+        yield provider
+
+
+@pytest.fixture
+def signing(console: Console, provider: RunningProvider, monkeypatch: pytest.MonkeyPatch) -> Console:
+    """A console with an administrator's key where people sign in at a provider. changes: to its document."""
+    monkeypatch.setenv("TEST_OIDC_SECRET", SECRET)
+
+    @asynccontextmanager
+    async def opened(changes: dict[str, Any] | None = None, **given: Any) -> AsyncIterator[ConsoleRig]:
+        async with console(ADMIN, **given) as rig:
+            services: Any = rig.gateway.gateway.services
+            services.callers._teams = TEAMS
+            services.console.sign_in = SignIn(msgspec.convert(provider.document(**(changes or {})), OidcSettings))
+            yield rig
+
+    return opened

@@ -1,42 +1,19 @@
 """A provider's access token in place of a key, through the guard."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import msgspec
 import pytest
 
-from tenants.caller import SCOPES
-from tenants.keys.keyring import TeamEntry
-from tenants.sign_in.flow import SignIn
-from tenants.sign_in.settings import OidcSettings
-from tests.fakes.sign_in import AUDIENCE, SECRET, RunningProvider, running_provider
+from tests.fakes.sign_in import AUDIENCE, RunningProvider
 from tests.system.serving import free_port
-from tests.unit.console.conftest import HTML, Console, ConsoleRig, key
-
-ADMIN = key("ops", *SCOPES)
-TEAMS = {"ops": TeamEntry("salt-of-ops", 2.0), "search": TeamEntry()}
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[RunningProvider]:
-    with running_provider() as provider:
-        yield provider
+from tests.unit.console.conftest import ADMIN, HTML, Console, ConsoleRig
 
 
 @pytest.fixture
-def closed(console: Console, provider: RunningProvider, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("TEST_OIDC_SECRET", SECRET)
-
-    @asynccontextmanager
-    async def opened(given: dict[str, Any] | None = None, **changes: Any) -> AsyncIterator[ConsoleRig]:
-        async with console(ADMIN, **(given or {})) as rig:
-            services: Any = rig.gateway.gateway.services
-            services.callers._teams = TEAMS
-            document = provider.document(**{"audience": AUDIENCE, **changes})
-            services.console.sign_in = SignIn(msgspec.convert(document, OidcSettings))
-            yield rig
+def closed(signing: Console) -> Any:
+    def opened(given: dict[str, Any] | None = None, **changes: Any) -> AbstractAsyncContextManager[ConsoleRig]:
+        return signing({"audience": AUDIENCE, **changes}, **(given or {}))
 
     return opened
 

@@ -1,48 +1,19 @@
 """Signing in to the console at a real OpenID Connect provider: cookies, sessions, refusals, signing out."""
 
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
-import msgspec
 import pytest
 
 from console.sessions import SECONDS, Sessions
-from tenants.caller import SCOPES, Person, Scope
-from tenants.keys.keyring import TeamEntry
-from tenants.sign_in.flow import SignIn
-from tenants.sign_in.settings import OidcSettings
-from tests.fakes.sign_in import SECRET, RunningProvider, running_provider
-from tests.unit.console.conftest import HTML, ORIGIN, Console, ConsoleRig, key, sign_in
+from tenants.caller import Person, Scope
+from tests.fakes.sign_in import SECRET, RunningProvider
+from tests.unit.console.conftest import ADMIN, HTML, ORIGIN, Console, ConsoleRig, sign_in
 
-ADMIN = key("ops", *SCOPES)
 PORT = 8000
 SESSION, DEPARTURE = Sessions(PORT).cookie, Sessions(PORT).departure_cookie
-TEAMS = {"ops": TeamEntry("salt-of-ops", 2.0), "search": TeamEntry()}
-
-
-@pytest.fixture(scope="module")
-def provider() -> Iterator[RunningProvider]:
-    with running_provider() as provider:
-        yield provider
-
-
-@pytest.fixture
-def signing(console: Console, provider: RunningProvider, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("TEST_OIDC_SECRET", SECRET)
-
-    @asynccontextmanager
-    async def opened(**given: Any) -> AsyncIterator[ConsoleRig]:
-        async with console(ADMIN, **given) as displayed:
-            services: Any = displayed.gateway.gateway.services
-            services.callers._teams = TEAMS
-            services.console.sign_in = SignIn(msgspec.convert(provider.document(), OidcSettings))
-            yield displayed
-
-    return opened
 
 
 async def depart(displayed: ConsoleRig, page: str = "models", **headers: str) -> httpx.Response:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import BadRequest, UnsupportedMedia
-from runtime.http.guard import codings
+from runtime.http.guard import bodies
 from tests.unit.guard.serving import HOST, JSON, Answer, Served, served
 
 
@@ -35,7 +35,7 @@ PACKERS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 
 def decoded(coding: str, parts: list[bytes]) -> bytes:
-    decodes = codings.decoder(coding)
+    decodes = bodies.decoder(coding)
     assert decodes is not None
     pieces = [piece for part in parts for piece in decodes.feed(part)]
     decodes.finish()
@@ -59,7 +59,7 @@ def test_what_was_packed_comes_back_however_it_was_cut(name: str, members: list[
 @pytest.mark.parametrize("name", PACKERS)
 def test_no_piece_is_large(name: str) -> None:
     coding, pack = PACKERS[name]
-    decodes = codings.decoder(coding)
+    decodes = bodies.decoder(coding)
     assert decodes is not None
     size = 64 * 2**20
     bomb = pack(bytes(size))
@@ -78,10 +78,10 @@ def test_what_is_packed_otherwise_is_refused(coding: str) -> None:
 def test_unknown_codings_are_refused_with_those_that_are_known() -> None:
     for coding in ("br", "gzip, gzip", "gzip\r\nx", "compress"):
         with pytest.raises(UnsupportedMedia, match="gzip, deflate or zstd") as refused:
-            codings.decoder(coding)
+            bodies.decoder(coding)
         assert (refused.value.status, refused.value.code) == (415, "unsupported_coding")
-    assert codings.decoder(" Identity ") is None
-    assert codings.decoder("") is None
+    assert bodies.decoder(" Identity ") is None
+    assert bodies.decoder("") is None
 
 
 async def post(server: Served, path: bytes, coding: bytes, body: bytes, more: bytes = JSON) -> Answer:

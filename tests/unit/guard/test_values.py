@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from registry.base.json import EXPONENT, Values
 from registry.errors import TooLarge
-from registry.values import EXPONENT, Values
 from tests.unit.guard.serving import HOST, JSON, PATIENCE, served
 
 TEXT = st.text(st.sampled_from('a"\\[{]}, :€\n1e'), max_size=6)

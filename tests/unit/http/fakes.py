@@ -67,8 +67,7 @@ from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
-from tenants.limits.queued import QueueLimiter
-from tenants.limits.stored import StorageLimiter
+from tenants.limits.stored import QueueLimiter, StorageLimiter
 from tenants.responses.store import ResponseStore
 from tenants.watch import Administration, KeyWatch
 

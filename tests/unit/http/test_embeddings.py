@@ -71,7 +71,7 @@ async def test_base64_holds_the_same_bytes_as_float(client: httpx.AsyncClient, g
 async def test_large_answers_are_written_in_slices_and_in_order(
     client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.http.embeddings.answers.SLICE", DIMENSIONS * 2)
+    monkeypatch.setattr("runtime.http.embeddings.bodies.SLICE", DIMENSIONS * 2)
     body = (await client.post("/v1/embeddings", json={"model": "embed", "input": ["x"] * 7})).json()
     assert [item["index"] for item in body["data"]] == list(range(7))
     got = np.array([item["embedding"] for item in body["data"]], dtype="<f4")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.files.detect import detect
-from launch.files.fitting import misfit
+from launch.files.detect import detect, misfit
 from launch.files.gguf import read_header
 from registry.errors import Unfit
 from registry.recipes.definition import Task

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from launch.conversion.gguf import describe, gguf_of, listing_of, look
 from launch.conversion.whisper import Conversions
-from launch.files.fitting import misfit
+from launch.files.detect import misfit
 from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
 from launch.request import ModelRequest, parse_source

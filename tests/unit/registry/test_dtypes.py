@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.files import dtypes
-from registry.files.dtypes import settle
+from registry.files import context
+from registry.files.context import settle
 from registry.recipes.definition import Recipe
 from tests.unit.registry.makers import recipe
 
@@ -20,7 +20,7 @@ def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
     """What a model's dtype becomes."""
 
     def settled(size: int = 1000, kind: str = "cpu", *, native: bool = False, **fields: object) -> str:
-        monkeypatch.setattr(dtypes, "native_bfloat16", lambda: native)
+        monkeypatch.setattr(context, "native_bfloat16", lambda: native)
         return settle(recipe("m", **fields), folder(tmp_path, size), kind).dtype
 
     return settled
@@ -28,14 +28,14 @@ def reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., s
 
 def test_small_chat_models_compute_in_32_bits_where_16_are_emulated(reported: Callable[..., str]) -> None:
     assert reported() == "float32"
-    assert reported(dtypes.SMALL_WEIGHTS) == "float32"
+    assert reported(context.SMALL_WEIGHTS) == "float32"
 
 
 @pytest.mark.parametrize(
     "other",
     [
         {"native": True},
-        {"size": dtypes.SMALL_WEIGHTS + 1},
+        {"size": context.SMALL_WEIGHTS + 1},
         {"kind": "cuda"},
         {"task": "embed", "engine": {"name": "sentence-transformers"}},
     ],
@@ -59,12 +59,12 @@ def test_what_a_recipe_says_stands(reported: Callable[..., str]) -> None:
     ],
 )
 def test_the_processor_is_queried(monkeypatch: pytest.MonkeyPatch, features: str, native: bool) -> None:
-    monkeypatch.setattr(dtypes, "features", lambda: frozenset(features.split()))
-    assert dtypes.native_bfloat16() is native
+    monkeypatch.setattr(context, "features", lambda: frozenset(features.split()))
+    assert context.native_bfloat16() is native
 
 
 def test_recipe_is_not_changed_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine: Recipe = recipe("m")
-    monkeypatch.setattr(dtypes, "native_bfloat16", lambda: False)
+    monkeypatch.setattr(context, "native_bfloat16", lambda: False)
     assert settle(mine, folder(tmp_path, 1), "cpu").dtype == "float32"
     assert mine.dtype == "auto"

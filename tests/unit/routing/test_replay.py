@@ -7,8 +7,7 @@ import pytest
 
 from registry.storage.database import Database
 from routing.routers.replay import outcomes, replay
-from tenants.ledger.attempts import HEDGED
-from tenants.ledger.routed_requests import RoutedRequest, routed_requests
+from tenants.ledger.lookup import HEDGED, RoutedRequest, routed_requests
 from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables

@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.scheduling.arrivals import SPAN, ArrivalRates
-from runtime.scheduling.signal import DOWN_LEADS, MOST_KV, ClassDemand, ModelDemand, desired_replicas
+from runtime.scheduling.signal import (
+    DOWN_LEADS,
+    MOST_KV,
+    SPAN,
+    ArrivalRates,
+    ClassDemand,
+    ModelDemand,
+    desired_replicas,
+)
 from tenants.caller import ServiceClass
 
 

@@ -1,5 +1,5 @@
 """Every private thing of LitServe that we touch, as it is in the pinned version. A failure here means: look again at
-runtime/server/run.py, runtime/server/hooks.py and runtime/slots/worker.py before the pin is raised."""
+runtime/server/run.py, runtime/server/run.py and runtime/slots/worker.py before the pin is raised."""
 
 import inspect
 from importlib.metadata import version

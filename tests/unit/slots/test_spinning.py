@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from runtime.config.settings import default_spin
-from runtime.slots.spinning import SpinningSelector, event_loop
+from runtime.slots.worker import SpinningSelector, event_loop
 
 
 class Polls:

@@ -1,7 +1,7 @@
 """An empty database of each kind, and the tables of teams and keys in it."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,8 @@ import sqlalchemy as sa
 
 from registry.storage.database import Database, url_of
 from tenants.keys.table import KeyTable
+from tenants.ledger.rows import Entry, Rider, Settlement
+from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables
 
 PEPPER = b"p" * 64
@@ -54,3 +56,21 @@ def clock() -> Clock:
 @pytest.fixture
 def table(database: Database, clock: Clock) -> KeyTable:
     return KeyTable(database, PEPPER, clock)
+
+
+class SickTable(LedgerTable):
+    """Cannot be written while `error` is set."""
+
+    error: Exception | None = None
+
+    def write(
+        self,
+        begun: Sequence[Entry],
+        ended: Sequence[Settlement],
+        *,
+        again: bool = False,
+        riders: Mapping[str, Rider] | None = None,
+    ) -> None:
+        if self.error is not None:
+            raise self.error
+        super().write(begun, ended, again=again, riders=riders or {})

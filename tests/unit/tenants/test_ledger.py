@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from registry.errors import BadRequest, NotFound
 from registry.storage.database import Database
-from tenants.costs.feedback import judge
 from tenants.ledger import pruning, report
 from tenants.ledger.dates import span
+from tenants.ledger.lookup import judge
 from tenants.ledger.organization import UsageQuery, page_of
 from tenants.ledger.report import Grouping, UsageFilter, UsageSum, parse_groupings, used
 from tenants.ledger.rows import BATCH, Entry, Settlement

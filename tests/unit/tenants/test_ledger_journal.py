@@ -24,28 +24,15 @@ from tenants.ledger.writer import LedgerWriter
 from tenants.storage.opening import open_tables
 from tests.eventually import PATIENCE
 from tests.unit.disks import fill, mount_small
+from tests.unit.tenants.conftest import SickTable
 from tests.unit.tenants.test_ledger import HOUR, done, entry
 
 SIZE = 1 << 16
 LARGE = 1 << 22  # more than any test writes, on however slow a machine
 
 
-class FullTable(LedgerTable):
-    """Its disk is full while `full`; so is that of SQLite, which has written nothing then."""
-
-    full = False
-
-    def write(
-        self,
-        begun: Sequence[Entry],
-        ended: Sequence[Settlement],
-        *,
-        again: bool = False,
-        riders: Mapping[str, Rider] | None = None,
-    ) -> None:
-        if self.full:
-            raise Unavailable("full", code="disk_full")
-        super().write(begun, ended, again=again, riders=riders or {})
+FULL = Unavailable("full", code="disk_full")
+"""So is SQLite's disk, which has written nothing then."""
 
 
 @pytest.fixture
@@ -56,9 +43,9 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def table(database: Database, monkeypatch: pytest.MonkeyPatch) -> FullTable:
+def table(database: Database, monkeypatch: pytest.MonkeyPatch) -> SickTable:
     monkeypatch.setattr(writer_module, "RETRY_SECONDS", 0.001)
-    return FullTable(database, "server-1")
+    return SickTable(database, "server-1")
 
 
 def requests(database: Database) -> tuple[int, int]:
@@ -118,11 +105,11 @@ def test_it_takes_no_more_than_its_size(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_requests_go_on_and_are_in_the_ledger_once(table: FullTable, database: Database, tmp_path: Path) -> None:
+async def test_requests_go_on_and_are_in_the_ledger_once(table: SickTable, database: Database, tmp_path: Path) -> None:
     writer = LedgerWriter(table, Journal(tmp_path / "journal", SIZE))
     running = entry()
     await writer.begin(running)
-    table.full = True
+    table.error = FULL
     entries = [entry() for _ in range(20)]
     for one in entries:
         await writer.begin(one)
@@ -132,7 +119,7 @@ async def test_requests_go_on_and_are_in_the_ledger_once(table: FullTable, datab
     assert writer.journalled == 41
     assert not writer.is_failing
     assert requests(database) == (0, 0)
-    table.full = False
+    table.error = None
     while writer.journalled:  # without any request that comes
         await asyncio.sleep(0.001)
     assert requests(database) == (21, 0)
@@ -140,9 +127,9 @@ async def test_requests_go_on_and_are_in_the_ledger_once(table: FullTable, datab
     await writer.close()
 
 
-async def test_a_full_journal_refuses_and_loses_nothing(table: FullTable, database: Database, tmp_path: Path) -> None:
+async def test_a_full_journal_refuses_and_loses_nothing(table: SickTable, database: Database, tmp_path: Path) -> None:
     writer = LedgerWriter(table, Journal(tmp_path / "journal", SIZE))
-    table.full = True
+    table.error = FULL
     begun = 0
     while not writer.is_failing:
         one = entry()
@@ -151,7 +138,7 @@ async def test_a_full_journal_refuses_and_loses_nothing(table: FullTable, databa
             begun += 1
             writer.end(done(one))
     assert begun > 50
-    table.full = False
+    table.error = None
     await writer.begin(entry())
     await writer.flush()
     assert not writer.journalled
@@ -161,7 +148,7 @@ async def test_a_full_journal_refuses_and_loses_nothing(table: FullTable, databa
     await writer.close()
 
 
-async def test_a_database_that_does_not_answer_is_not_journalled(table: FullTable, tmp_path: Path) -> None:
+async def test_a_database_that_does_not_answer_is_not_journalled(table: SickTable, tmp_path: Path) -> None:
     def broken(*_: object, **__: object) -> None:
         raise Unavailable("locked", code="database_unavailable")
 
@@ -174,7 +161,7 @@ async def test_a_database_that_does_not_answer_is_not_journalled(table: FullTabl
 
 
 @pytest.mark.parametrize("committed", [False, True])
-async def test_a_kill_loses_nothing(committed: bool, table: FullTable, database: Database, tmp_path: Path) -> None:
+async def test_a_kill_loses_nothing(committed: bool, table: SickTable, database: Database, tmp_path: Path) -> None:
     """Also one between the commit and the clearing of the journal."""
     ended, running = entry(), entry()
     journal = Journal(tmp_path / "ledger.journal")

@@ -20,9 +20,9 @@ from tenants.limits import history
 from tenants.limits.history import history_of
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.loader import LimitLoader
-from tenants.limits.queued import QueueLimiter
 from tenants.limits.records import Kind, Limit, Mode
 from tenants.limits.simulate import simulate
+from tenants.limits.stored import QueueLimiter
 from tenants.limits.table import LimitTable
 from tenants.storage.tables import LIMITS
 from tests.unit.tenants.conftest import Clock

@@ -1,7 +1,6 @@
 """What is written with the end of a ledger's row: in its transaction, and only if the row was open."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +13,13 @@ from tenants.caller import Caller
 from tenants.ledger import writer as writer_module
 from tenants.ledger.journal import Journal
 from tenants.ledger.report import UsageFilter, used
-from tenants.ledger.rows import BATCH, Entry, Rider, Settlement
+from tenants.ledger.rows import BATCH
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.writer import LedgerWriter
 from tenants.limits.history import history_of
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.records import MICRO, Kind, Limit
+from tests.unit.tenants.conftest import SickTable
 from tests.unit.tenants.test_ledger import HOUR, done, entry
 
 NOTES = sa.Table("notes", sa.MetaData(), sa.Column("text", sa.String(64)))
@@ -43,24 +43,6 @@ class NoteRider:
 
     def end(self) -> None:
         self.ends += 1
-
-
-class SickTable(LedgerTable):
-    """Cannot be written while `error` is set."""
-
-    error: Exception | None = None
-
-    def write(
-        self,
-        begun: Sequence[Entry],
-        ended: Sequence[Settlement],
-        *,
-        again: bool = False,
-        riders: Mapping[str, Rider] | None = None,
-    ) -> None:
-        if self.error is not None:
-            raise self.error
-        super().write(begun, ended, again=again, riders=riders or {})
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from registry.files.dtypes import native_bfloat16
+from registry.files.context import native_bfloat16
 
 Tensors = tuple[torch.Tensor, ...]
 

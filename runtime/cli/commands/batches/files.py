@@ -1,14 +1,61 @@
 """`roundhouse files`: uploaded files."""
 
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from tempfile import NamedTemporaryFile
+from typing import IO, Annotated
 
 import typer
 
-from runtime.cli.commands.batches.transfer import FILES, download, upload
+from runtime.cli.failures import RefusedError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
-from runtime.cli.output import ago, emit, pairs, show, size, table
+from runtime.cli.output import ago, emit, note, pairs, show, size, table
 from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.progress import bar
+
+FILES = "/v1/files"
+
+
+def upload(client: Client, path: Path, purpose: str, *, key: str | None = None, drawn: bool = True) -> Json:
+    """Send a file. key: makes the call safe to repeat. Raises RefusedError, ServerError."""
+    if not path.is_file():
+        raise RefusedError(f"There is no file {path}.")
+    headers = {} if key is None else {"Idempotency-Key": key}
+    with bar(drawn) as progress_bar, progress_bar.open(path) as content:
+        return client.call(
+            "POST", FILES, data={"purpose": purpose}, files={"file": (path.name, content)}, headers=headers
+        )
+
+
+def download(client: Client, file_id: str, to: Path | None) -> None:
+    """Write a file's content to a path, whole or not at all; None: to standard output."""
+    with client.stream("GET", f"{FILES}/{part(file_id)}/content") as response, _output(to) as output:
+        for data in response.iter_bytes():
+            output.write(data)
+
+
+@contextmanager
+def _output(to: Path | None) -> Iterator[IO[bytes]]:
+    if to is None:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with NamedTemporaryFile(dir=to.parent, prefix=f".{to.name}-", delete=False) as half:
+        try:
+            yield half
+            half.flush()
+            os.fsync(half.fileno())
+            os.replace(half.name, to)
+        except BaseException:
+            Path(half.name).unlink(missing_ok=True)
+            raise
+
 
 Id = Annotated[str, typer.Argument(metavar="FILE", help="Id of a file.", show_default=False)]
 app = typer.Typer(help="Files on the server: inputs and outputs of batches.", no_args_is_help=True)
@@ -98,3 +145,68 @@ def delete(file: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     with Client(url) as client:
         result = client.delete(f"{FILES}/{part(file)}")
     show(result, as_json, lambda view: print(f"{view['id']}: deleted"))
+
+
+LISTED_FAULTS = 10
+
+
+def errors_path(output: Path) -> Path:
+    """The path of the error file, beside the output: out.jsonl, out.errors.jsonl."""
+    return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")
+
+
+def fetch(client: Client, batch: Json, output: Path, errors: Path) -> Counter[str]:
+    """Write both files, where the batch has them. Returns how many lines failed, by code."""
+    if batch["output_file_id"] is not None:
+        download(client, batch["output_file_id"], output)
+    else:
+        output.write_bytes(b"")
+    if batch["error_file_id"] is None:
+        errors.unlink(missing_ok=True)  # of an earlier batch with the same output
+        return Counter()
+    download(client, batch["error_file_id"], errors)
+    with errors.open(encoding="utf-8") as lines:
+        return Counter(_code(json.loads(line)) for line in lines)
+
+
+def _code(line: Json) -> str:
+    """The error's own word for what is wrong, else its status."""
+    if line.get("error"):
+        return str(line["error"]["code"])
+    response = line["response"]
+    body = response.get("body")
+    error = body.get("error") if isinstance(body, dict) else None
+    details = error if isinstance(error, dict) else {}
+    return str(details.get("code") or details.get("type") or response["status_code"])
+
+
+def check(batch: Json, failures: Counter[str], errors: Path) -> None:
+    """Raise RefusedError for a batch without all of its answers, after a table of the reasons."""
+    counts = batch["request_counts"]
+    if batch["status"] == "failed":
+        raise RefusedError(
+            f"Batch {batch['id']} failed: its file has faults. Correct them, and run it again.",
+            faults=fault_lines(batch),
+            document=batch,
+        )
+    if failures:
+        note(f"{counts['failed']} of {counts['total']} lines failed; they are in {errors}:")
+        for code, number in failures.most_common():
+            note(f"  {number:>6}  {code}")
+    if failures or batch["status"] != "completed":
+        raise RefusedError(
+            f"Batch {batch['id']} is {batch['status']}: {counts['completed']} of {counts['total']} lines succeeded.",
+            document=batch,
+        )
+
+
+def fault_lines(batch: Json) -> list[str]:
+    """The first faults of a batch's file, one a line."""
+    data = (batch.get("errors") or {}).get("data", [])
+    lines = [f"{where(fault)}{fault['code']}: {fault['message']}" for fault in data[:LISTED_FAULTS]]
+    more = len(data) - LISTED_FAULTS
+    return [*lines, *([f"and {more} more"] if more > 0 else [])]
+
+
+def where(fault: Json) -> str:
+    return "" if fault["line"] is None else f"line {fault['line']}: "

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.commands.batches.results import check, errors_path, fault_lines, fetch
+from runtime.cli.commands.batches.files import check, download, errors_path, fault_lines, fetch
 from runtime.cli.commands.batches.run import run
-from runtime.cli.commands.batches.transfer import download
 from runtime.cli.commands.batches.waiting import BATCHES, FINAL, duration, follow
 from runtime.cli.failures import EXIT_CODES, RefusedError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.cli.commands.batches.results import check, errors_path, fetch
-from runtime.cli.commands.batches.transfer import upload
+from runtime.cli.commands.batches.files import check, errors_path, fetch, upload
 from runtime.cli.commands.batches.waiting import BATCHES, follow
 from runtime.cli.failures import RefusedError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from registry.base.packages import PACKAGES
+from registry.base.child import PACKAGES
 from runtime.cli.failures import RefusedError, translated_faults
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note

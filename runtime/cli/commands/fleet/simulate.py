@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from registry.base.packages import PACKAGES, with_our_packages
+from registry.base.child import PACKAGES, with_our_packages
 from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.options import AsJson
 from runtime.cli.output import pairs, show

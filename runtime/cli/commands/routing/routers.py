@@ -1,17 +1,19 @@
-"""`roundhouse routers add`, list, show, alias, rollback, remove."""
+"""`roundhouse routers`: add, list, show, alias, rollback, remove, and what a router decides: explain, eval, report."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from runtime.cli.commands.routing import evaluation, fit
+from runtime.cli.commands.routing import fit
+from runtime.cli.commands.routing.examples import label_of, router, rows, vectors
 from runtime.cli.failures import RefusedError
 from runtime.cli.local.options import read_yaml
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
-from runtime.cli.output import pairs, short, table
+from runtime.cli.output import emit, pairs, short, table
 from runtime.cli.output import show as show_answer
-from runtime.cli.remote.client import Client, Json
+from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.resource import Resource, version_lines
 
 app = typer.Typer(no_args_is_help=True, help="Send requests to models by rules, intents, complexity and cost.")
@@ -107,9 +109,6 @@ def remove(
 
 
 app.command()(fit.fit)
-app.command()(evaluation.explain)
-app.command("eval")(evaluation.evaluate)
-app.command()(evaluation.report)
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------
@@ -145,3 +144,134 @@ def _print_router(router: Json) -> None:
 
 
 ROUTERS = Resource("/v1/routers", _print_router)
+
+
+VersionedName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The router's name, or NAME@VERSION.", show_default=False)
+]
+
+
+@app.command()
+def explain(
+    name: VersionedName,
+    text: Annotated[str, typer.Argument(help="What a user says.", show_default=False)],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Tell whom a router would choose for a text, and why. Nobody is asked.
+
+    Example: roundhouse routers explain auto "3 March 2024"
+    """
+    with Client(url) as client:
+        result = client.post("/v1/route", {"model": name, "messages": [{"role": "user", "content": text}]})
+    if as_json:
+        emit(result)
+        return
+    pairs(
+        [
+            ("router", result["router"]),
+            ("target", result["target"]),
+            ("reason", result["reason"]),
+            ("scores", ", ".join(f"{label} {score:.3f}" for label, score in result["scores"].items()) or "none"),
+            ("alternatives", ", ".join(result["alternatives"]) or "none"),
+            ("fallbacks", ", ".join(result["fallbacks"]) or "none"),
+            *((f"saw {key}", value) for key, value in result["saw"].items()),
+        ]
+    )
+
+
+@app.command("eval")
+def evaluate(
+    name: VersionedName,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="DATA", help='JSON lines: {"text", "intent" or "target"}.', show_default=False),
+    ],
+    letters: Annotated[bool, typer.Option("--letters", help="As if no embedding model were resident.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Decide for each row of a file, with every target resident and free, and count what went where it belongs.
+
+    Example: roundhouse routers eval auto held-out.jsonl
+    """
+    from registry.recipes.definition import Task
+    from routing.decide import decide
+    from routing.decision import Facts, Features, TargetFacts
+
+    given = rows(file)
+    with Client(url) as client:
+        result, prices = router(client, name)
+        if result.spec.task is Task.TRANSCRIBE:
+            raise RefusedError(
+                f"Router '{result.spec.id}' is for recordings, and these rows are texts. Ask POST /v1/route where each "
+                'goes: {"model", "endpoint": "/v1/audio/transcriptions", "language"}.'
+            )
+        model = None if letters else result.embedding
+        made = None if model is None else vectors(client, model, [row["text"] for row in given], not as_json)
+    facts = Facts({t.name: TargetFacts(price=prices.get(t.name, 0.0), takes_images=True) for t in result.spec.targets})
+    routes = result.spec.intents.routes if result.spec.intents else {}
+    counts: Counter[tuple[str, str]] = Counter()
+    right = abstained = outside = 0
+    for place, row in enumerate(given):
+        text = row["text"]
+        features = Features(text, characters=len(text), vector=None if made is None else made[place])
+        decision = decide(features, result, facts)
+        targets = [row["target"]] if isinstance(row.get("target"), str) else list(routes.get(label_of(row), ()))
+        if targets:
+            right += decision.target in targets
+        else:
+            outside += 1
+            abstained += decision.reason in ("abstained", "default", "state")
+        counts[targets[0] if targets else "-", decision.target] += 1
+    summary = {
+        "router": result.label,
+        "rows": len(given),
+        "right": right / (len(given) - outside) if len(given) > outside else None,
+        "abstained_outside": abstained / outside if outside else None,
+        "pairs": [{"wanted": a, "target": b, "count": count} for (a, b), count in counts.most_common()],
+    }
+    if as_json:
+        emit(summary)
+        return
+    table(["BELONGS TO", "WENT TO", "ROWS"], [[a, b, str(n)] for (a, b), n in counts.most_common(40)], right=["ROWS"])
+    if summary["right"] is not None:
+        print(f"{right / (len(given) - outside):.1%} of {len(given) - outside} went where they belong")
+    if outside:
+        print(f"{abstained / outside:.1%} of {outside} that belong nowhere: the router abstained")
+
+
+@app.command()
+def report(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)],
+    days: Annotated[float, typer.Option(min=0.01, max=366.0, help="Look back so far.")] = 7.0,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show what came of a router's decisions: requests, acceptance and cost of each target; other thresholds.
+
+    Acceptance is what POST /v1/feedback reported.
+
+    Example: roundhouse routers report auto --days 1
+    """
+    with Client(url) as client:
+        result = client.get(f"/v1/routers/{part(name)}/report", days=days)
+    if as_json:
+        emit(result)
+        return
+    rows = [
+        [o["target"], o["reason"], str(o["requests"]), _percent(o["accepted"]), f"{o['cost_micro'] / 1e6:.6f}"]
+        for o in result["outcomes"]
+    ]
+    table(["TARGET", "REASON", "REQUESTS", "ACCEPTED", "COST"], rows, right=["REQUESTS", "ACCEPTED", "COST"])
+    points = [
+        [f"{p['threshold']:.2f}", _percent(p["answered"]), _percent(p["accepted"]), f"{p['cost_micro'] / 1e6:.6f}"]
+        for p in result["replay"]
+    ]
+    if points:
+        print("\nWhat another threshold of its intents would have given:")
+        table(["THRESHOLD", "DECIDED", "ACCEPTED", "COST"], points, right=["THRESHOLD", "DECIDED", "ACCEPTED", "COST"])
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

@@ -27,7 +27,7 @@ def validate(
 
     Example: roundhouse validate recipes/starter my-model.yaml
     """
-    from launch.files.fitting import misfit
+    from launch.files.detect import misfit
     from registry.errors import Unfit
     from registry.recipes.loading import load_documents, remarks
 

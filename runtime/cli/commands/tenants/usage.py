@@ -99,8 +99,7 @@ def daily(
     with open_database(data_dir, database) as tables:
         from tenants.costs.compare import read
         from tenants.costs.daily import as_json as as_document
-        from tenants.costs.daily import as_rows, day_of_team
-        from tenants.costs.page import page_of
+        from tenants.costs.daily import as_rows, day_of_team, page_of
 
         result = day_of_team(tables, team, day, currency, read(prices) if prices else [])
     if as_html:

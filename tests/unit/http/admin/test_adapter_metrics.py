@@ -8,7 +8,7 @@ import pytest
 from registry.catalog import Catalog
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe, Version
-from runtime.gateway.views.adapter_facts import AdapterFacts
+from runtime.gateway.views.facts import AdapterFacts
 from tests.unit.http.fakes import FakeGateway, application
 
 CHAT = {

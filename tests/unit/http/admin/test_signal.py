@@ -7,7 +7,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.gateway.views.signal import kv_use_of
-from runtime.scheduling.arrivals import ArrivalRates
+from runtime.scheduling.signal import ArrivalRates
 from tenants.caller import ServiceClass
 from tests.unit.http.fakes import FakeGateway
 

@@ -16,7 +16,7 @@ from runtime.gateway.context import Preference, RequestContext
 from runtime.gateway.local.work import WorkEstimator
 from runtime.http.dialect import Head, Part, Parts
 from runtime.http.errors import Dialect
-from runtime.http.preferences import parse
+from runtime.http.hints import parse_preference
 from runtime.http.routes import ENDPOINTS
 from runtime.http.sending import Answer
 from runtime.http.serving import serve, with_progress
@@ -47,7 +47,7 @@ RECIPE = Recipe.model_validate(
     ],
 )
 def test_headers_to_preference(headers: list[tuple[bytes, bytes]], expected: Preference) -> None:
-    assert parse(headers) == expected
+    assert parse_preference(headers) == expected
 
 
 def entry(**more: Any) -> ModelEntry:

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from models.speech import memory as transcribe_memory
-from models.speech.memory import KEPT, LEAN, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, USUAL, keep, lean
+from models.speech import libraries
+from models.speech.libraries import KEPT, LEAN, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, USUAL, keep, lean
 
 ON = [("mallopt", M_MMAP_THRESHOLD, LEAN), ("mallopt", M_TRIM_THRESHOLD, 2 * USUAL)]
 OFF = [("mallopt", M_MMAP_THRESHOLD, USUAL), ("mallopt", M_TRIM_THRESHOLD, 2 * USUAL)]
@@ -23,8 +23,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
         found.append(words)
         return 1
 
-    monkeypatch.setattr(transcribe_memory, "_call", call)
-    monkeypatch.setattr(transcribe_memory, "_else", USUAL)
+    monkeypatch.setattr(libraries, "_call", call)
+    monkeypatch.setattr(libraries, "_else", USUAL)
     return found
 
 
@@ -45,8 +45,8 @@ def test_an_older_c_library_gets_the_usual_threshold_where_it_takes_no_larger(
         found.append(words)
         return int(words != ("mallopt", M_MMAP_THRESHOLD, KEPT))
 
-    monkeypatch.setattr(transcribe_memory, "_call", call)
-    monkeypatch.setattr(transcribe_memory, "_else", USUAL)
+    monkeypatch.setattr(libraries, "_call", call)
+    monkeypatch.setattr(libraries, "_else", USUAL)
     keep()
     assert found == [KEEP[0], OFF[0], KEEP[1]]
 
@@ -74,12 +74,12 @@ def test_it_ends_with_a_recording_that_fails_in_any_thread(calls: list[tuple[obj
 
 
 def test_a_c_library_without_these_words_is_left_alone() -> None:
-    transcribe_memory._call("no_such_function_of_any_c_library", 1)
+    libraries._call("no_such_function_of_any_c_library", 1)
 
 
 FAULTS = """
 import ctypes, resource
-from models.speech.memory import KEPT, M_MMAP_THRESHOLD, keep, lean
+from models.speech.libraries import KEPT, M_MMAP_THRESHOLD, keep, lean
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

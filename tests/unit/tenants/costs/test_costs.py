@@ -20,13 +20,11 @@ from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.sinks.tenants import LedgerSink
 from tenants.costs.compare import PriceComparison, ProviderPrice, compared, read
-from tenants.costs.daily import as_json, as_rows, day_of_team
-from tenants.costs.feedback import judge
-from tenants.costs.page import page_of
+from tenants.costs.daily import as_json, as_rows, day_of_team, page_of
 from tenants.costs.prices import MILLION, DeviceTime, PriceList
 from tenants.keys.table import KeyTable
-from tenants.ledger.attempts import HEDGED
 from tenants.ledger.ledger import Ledger
+from tenants.ledger.lookup import HEDGED, judge
 from tenants.ledger.report import Grouping, UsageFilter, used
 from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable

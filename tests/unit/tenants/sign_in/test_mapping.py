@@ -8,8 +8,7 @@ import pytest
 
 from registry.errors import Forbidden, Unfit
 from tenants.caller import SCOPES, Scope
-from tenants.sign_in.mapping import id_of, person_of
-from tenants.sign_in.settings import OidcSettings, read_oidc
+from tenants.sign_in.settings import OidcSettings, id_of, person_of, read_oidc
 from tests.fakes.sign_in import GROUPS
 from tests.system.serving import ROOT
 

@@ -66,7 +66,7 @@ async def test_a_token_stands_for_a_person_with_its_groups(provider: RunningProv
 
 
 async def test_one_person_has_one_id_by_token_and_by_sign_in(provider: RunningProvider) -> None:
-    from tenants.sign_in.mapping import id_of
+    from tenants.sign_in.settings import id_of
 
     tokens, token = tokens_of(provider), provider.access_token("ada")
     await tokens.check(token)

@@ -1,4 +1,4 @@
-"""Faults that loading an embedding model or reranker would meet, found on the meta device."""
+"""Faults that loading an embedding model, reranker or Whisper would meet, found without a load."""
 
 import json
 import logging
@@ -6,17 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from launch.checks.network import network_faults, tensor_names
+from launch.conversion.whisper import needs_conversion
 from models.flags import flags_of
+from models.speech.model import MARKS
 from models.text import loading
 from models.text.tokens import Tokens, check_template
 from registry.errors import RoundhouseError
+from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe, Task
 
 PLAIN = frozenset({"Normalize", "Dropout"})
 """Modules that have no folder where there is nothing to say of them."""
 
 
-def faults_of(recipe: Recipe, folder: Path) -> Iterator[str]:
+def encoder_faults(recipe: Recipe, folder: Path) -> Iterator[str]:
     yield from _absent_modules(folder)
     if (folder / "adapter_config.json").is_file():
         yield (
@@ -69,3 +73,27 @@ def _wrong_widths(model: Any) -> Iterator[str]:
             module, "get_sentence_embedding_dimension", None
         )
         width = (gives() if callable(gives) else None) or getattr(module, "out_features", None) or width
+
+
+def whisper_faults(_recipe: Recipe, folder: Path) -> Iterator[str]:
+    from tokenizers import Tokenizer
+
+    weights = read_weights(folder)
+    if needs_conversion(folder):
+        yield from network_faults(folder, tensor_names(folder, weights.files))
+    if not (folder / "tokenizer.json").is_file():
+        return  # made from the vocabulary when it is converted
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the library raises it as it is
+        yield f"tokenizer.json cannot be read ({error}): copy that of the Whisper that it was made from."
+        return
+    if missing := [mark for mark in MARKS if tokenizer.token_to_id(mark) is None]:
+        yield f"tokenizer.json has no {missing[0]}: copy that of the Whisper that it was made from."
+    file = folder / "vocabulary.json"
+    words = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    if isinstance(words, list) and not needs_conversion(folder) and len(words) < tokenizer.get_vocab_size() - 1:
+        yield (
+            f"vocabulary.json has {len(words):,} words, and tokenizer.json {tokenizer.get_vocab_size():,}: one is "
+            "another model's."
+        )

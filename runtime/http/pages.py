@@ -1,9 +1,14 @@
-"""The console below `/console`: the gateway's parts that a request of it may use."""
+"""Pages for people: the console, the reference of the API, and the address itself."""
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
 
-from fastapi import FastAPI
+import fastapi_offline
+from fastapi import FastAPI, Request
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import Scope as Asgi
 
 from batches.callbacks.records import Delivery
@@ -17,6 +22,7 @@ from runtime.gateway.providers.views import ProviderView
 from runtime.gateway.routing.store import RouterView
 from runtime.gateway.views.fleet import FleetView
 from runtime.gateway.views.values import AdapterView, ModelView, PlanView
+from runtime.http.admin.bodies import json_answer
 from runtime.http.errors import error_response
 from runtime.http.guard.keys import current_caller
 from runtime.http.middleware import context_of, gateway_of
@@ -25,6 +31,8 @@ from tenants.key_settings import KeySettings
 from tenants.ledger.view import UsageReport
 
 PATH = "/console"
+ASSETS = "/docs/assets"
+FILES = Path(fastapi_offline.__file__).parent / "static"
 
 
 class ConsoleHost:
@@ -113,6 +121,29 @@ async def redirect_to_console() -> Response:
     return RedirectResponse(f"{PATH[1:]}/", 307)
 
 
+async def home(request: Request) -> Response:
+    """Send a browser to the console; tell others what this is, and no more."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("console/", 307)
+    places = {"console": "/console", "docs": "/docs", "openapi": "/openapi.json", "models": "/v1/models"}
+    return json_answer({"name": "Roundhouse", "version": version("roundhouse"), **places})
+
+
+async def reference() -> Response:
+    """The API reference, with relative links: a proxy may put a path before all of ours."""
+    return get_swagger_ui_html(
+        openapi_url="./openapi.json",
+        title="Roundhouse: reference of the API",
+        swagger_js_url=f".{ASSETS}/swagger-ui-bundle.js",
+        swagger_css_url=f".{ASSETS}/swagger-ui.css",
+        swagger_favicon_url=f".{ASSETS}/favicon.png",
+    )
+
+
 def add(app: FastAPI) -> None:
+    """Add the pages to the application. Swagger's files are fastapi-offline's."""
+    app.add_api_route("/", home, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_api_route("/docs", reference, methods=["GET", "HEAD"], include_in_schema=False)
+    app.mount(ASSETS, StaticFiles(directory=FILES), name="assets")
     app.add_api_route(PATH, redirect_to_console, methods=["GET", "HEAD"], include_in_schema=False)
     app.mount(PATH, Web(_console_host, error_response).application(), name="console")

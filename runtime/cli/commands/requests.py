@@ -1,0 +1,286 @@
+"""`roundhouse chat`, `embed`, `rerank` and `transcribe`."""
+
+import contextlib
+import json
+import sys
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runtime.cli.failures import Failure, RefusedError, UsageError
+from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.output import emit, note, print_failure, table
+from runtime.cli.remote.client import Client, Json, only_model
+from runtime.cli.remote.events import events
+from runtime.cli.remote.progress import bar
+
+PATH = "/v1/chat/completions"
+HELP = "/model NAME changes the model, /reset forgets what was said, /exit or Ctrl-D ends. Ctrl-C stops an answer."
+Model = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Id or alias; may be left out where there is only one.", show_default=False),
+]
+
+
+def embed(
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts; '-' or none: one per line of standard input.")
+    ] = None,
+    model: Model = None,
+    dimensions: Annotated[int | None, typer.Option(help="Shorten the vectors, where the model allows it.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Turn texts into vectors. Prints the first figures of each; --json prints them all.
+
+    Example: roundhouse embed "a black cat" "a dark feline" --json | jq '.data[0].embedding | length'
+    """
+    result = _texts(texts)
+    with Client(url) as client:
+        body: Json = {"model": model or only_model(client, "embed"), "input": result}
+        if dimensions is not None:
+            body["dimensions"] = dimensions
+        answer = client.post("/v1/embeddings", body)
+    if as_json:
+        emit(answer)
+        return
+    for text, row in zip(result, answer["data"], strict=True):
+        vector = row["embedding"]
+        first = " ".join(f"{value:+.4f}" for value in vector[:6])
+        print(f"{len(vector)} dimensions  {first} ...  {text}")
+
+
+def rerank(
+    query: Annotated[str, typer.Argument(help="What is looked for.", show_default=False)],
+    documents: Annotated[list[str] | None, typer.Argument(help="Texts to order.", show_default=False)] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="One document per line; '-' reads standard input.")
+    ] = None,
+    top: Annotated[int | None, typer.Option("--top", "-n", min=1, help="Print only the best N.")] = None,
+    model: Model = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Order documents by how well they answer a query, best first, with scores from 0 to 1.
+
+    Example: roundhouse rerank "how do I undo a commit" --file questions.txt --top 5
+    """
+    result = list(documents or [])
+    if file is not None:
+        result += _lines(sys.stdin.read() if str(file) == "-" else _read(file))
+    if not result:
+        raise UsageError("Give documents after the query, or a file of them with --file.")
+    with Client(url) as client:
+        body: Json = {"model": model or only_model(client, "rerank"), "query": query, "documents": result}
+        if top is not None:
+            body["top_n"] = top
+        answer = client.post("/v1/rerank", body)
+    if as_json:
+        emit(answer)
+        return
+    rows = [[f"{row['relevance_score']:.4f}", str(row["index"]), result[row["index"]]] for row in answer["results"]]
+    table(["SCORE", "INDEX", "DOCUMENT"], rows, right=["SCORE", "INDEX"])
+
+
+def _texts(texts: list[str] | None) -> list[str]:
+    if texts and texts != ["-"]:
+        return texts
+    if not texts and sys.stdin.isatty():
+        raise UsageError("Give texts, or pipe them in, one per line.")
+    result = _lines(sys.stdin.read())
+    if not result:
+        raise UsageError("Nothing came on standard input. Give texts, or pipe them in, one per line.")
+    return result
+
+
+def _lines(text: str) -> list[str]:
+    """Lines that are not empty. Only editors' line ends count; U+2028 is part of a text."""
+    return [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise RefusedError(f"{file} is no text: send one document per line, in UTF-8.") from None
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    SRT = "srt"
+    VTT = "vtt"
+    VERBOSE_JSON = "verbose_json"
+
+
+def transcribe(
+    file: Annotated[Path, typer.Argument(help="wav, mp3, flac, ogg, m4a or webm.", show_default=False)],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Id or alias; may be left out where there is only one.", show_default=False),
+    ] = None,
+    format: Annotated[Format, typer.Option("--format", "-f", help="srt and vtt are subtitles.")] = Format.TEXT,
+    language: Annotated[
+        str | None, typer.Option("--language", "-l", help="Such as en or de; none: detected.", show_default=False)
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Words or names that are likely.", show_default=False)] = None,
+    words: Annotated[bool, typer.Option("--words", help="Times of single words; needs verbose_json.")] = False,
+    translate: Annotated[bool, typer.Option("--translate", help="Into English.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print each part as soon as it is known.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Write down what is said in a recording.
+
+    Examples: roundhouse transcribe talk.mp3;
+    roundhouse transcribe talk.mp3 --format srt > talk.srt;
+    roundhouse transcribe talk.mp3 --stream
+    """
+    if not file.is_file():
+        raise RefusedError(f"There is no file {file}.")
+    if words and format is not Format.VERBOSE_JSON:
+        raise UsageError("--words needs --format verbose_json.")
+    if as_json and format is Format.TEXT:
+        format = Format.JSON
+    if as_json and format in (Format.SRT, Format.VTT):
+        raise UsageError(f"--json does not go with --format {format}: subtitles are no JSON.")
+    if stream and format not in (Format.TEXT, Format.JSON):
+        raise UsageError("--stream carries text only. Leave --format out.")
+    kind = "translations" if translate else "transcriptions"
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(url))
+        fields: dict[str, Any] = {"model": model or only_model(client, "transcribe"), "response_format": format.value}
+        fields |= {key: value for key, value in (("language", language), ("prompt", prompt)) if value is not None}
+        if words:
+            fields["timestamp_granularities[]"] = ["word", "segment"]
+        if stream:
+            fields["stream"] = "true"
+        uploading = stack.enter_context(ExitStack())
+        progress_bar = uploading.enter_context(bar(not as_json))
+        sound = stack.enter_context(progress_bar.open(file))
+        request: dict[str, Any] = {"data": fields, "files": {"file": (file.name, sound)}}
+        if not stream:
+            text = client.text("POST", f"/v1/audio/{kind}", **request)
+            uploading.close()
+            if as_json:
+                emit(json.loads(text))
+            else:
+                print(text.rstrip("\n"))
+            return
+        with client.stream("POST", f"/v1/audio/{kind}", **request) as response:
+            for event in events(response, progress_bar):
+                uploading.close()
+                if as_json:
+                    emit(event)
+                elif event.get("type") == "transcript.text.delta":
+                    print(event["delta"], end="", flush=True)
+        if not as_json:
+            print()
+
+
+class ChatSession:
+    """A conversation: its messages so far, and its model."""
+
+    def __init__(self, client: Client, model: str, system: str | None, options: Json) -> None:
+        self.client, self.model, self.options = client, model, options
+        self.system: list[Json] = [{"role": "system", "content": system}] if system else []
+        self.history: list[Json] = []
+
+    def body(self, text: str) -> Json:
+        messages = [*self.system, *self.history, {"role": "user", "content": text}]
+        return {"model": self.model, "messages": messages, **self.options}
+
+    def say(self, text: str) -> None:
+        """Print the answer as it comes and remember both sides. A turn that fails or is stopped is forgotten."""
+        parts: list[str] = []
+        body, headers = {**self.body(text), "stream": True}, {"X-Roundhouse-Progress": "sse"}
+        with contextlib.ExitStack() as loading:
+            progress_bar = loading.enter_context(bar())
+            with self.client.stream("POST", PATH, json=body, headers=headers) as response:
+                for event in events(response, progress_bar):
+                    loading.close()  # the bar makes room for the answer
+                    for choice in event.get("choices", ()):
+                        parts.append(choice.get("delta", {}).get("content") or "")
+                        print(parts[-1], end="", flush=True)
+        print()
+        self.history += [{"role": "user", "content": text}, {"role": "assistant", "content": "".join(parts)}]
+
+    def command(self, line: str) -> bool:
+        """Carry out a line that begins with '/'. False: the conversation is over."""
+        word, _, rest = line.partition(" ")
+        match word:
+            case "/exit" | "/quit":
+                return False
+            case "/reset":
+                self.history.clear()
+            case "/model" if rest.strip():
+                self.model = rest.strip()
+            case _:
+                note(HELP)
+        return True
+
+    def interactive(self) -> None:
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401 input() then has editing and a history
+
+        note(f"{self.model}. {HELP}")
+        while True:
+            try:
+                line = input("> ").strip()
+            except EOFError:
+                note("")
+                return
+            if line.startswith("/"):
+                if not self.command(line):
+                    return
+            elif line:
+                try:
+                    self.say(line)
+                except KeyboardInterrupt:
+                    note(" (stopped)")
+                except Failure as failure:
+                    print_failure(failure, as_json=False)
+
+
+def chat(
+    text: Annotated[
+        str | None, typer.Argument(help="What to say; '-' reads standard input; none: a conversation.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Model, adapter, base:adapter or name@alias.", show_default=False),
+    ] = None,
+    system: Annotated[str | None, typer.Option("--system", "-s", help="A system message.", show_default=False)] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.", show_default=False)] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="0: always the likeliest.", show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same answer again.", show_default=False)] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Ask one question, or hold a conversation when none is given. Answers are printed as they come.
+
+    Examples: roundhouse chat "What is a slot?";
+    roundhouse chat -m uppercase "please open the door";
+    echo "Hello" | roundhouse chat -m llama-8b:legal --temperature 0
+    """
+    given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    options = {key: value for key, value in given.items() if value is not None}
+    if text == "-" or (text is None and not sys.stdin.isatty()):
+        text = sys.stdin.read().strip()
+        if not text:
+            raise UsageError("Nothing came on standard input. Give the text, or pipe it in.")
+    if text is None and as_json:
+        raise UsageError("A conversation has no JSON. Give the text with --json.")
+    with Client(url) as client:
+        talk = ChatSession(client, model or only_model(client, "chat"), system, options)
+        if text is None:
+            talk.interactive()
+        elif as_json:
+            emit(client.post(PATH, talk.body(text)))
+        else:
+            talk.say(text)

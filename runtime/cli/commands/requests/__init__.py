@@ -1,1 +1,0 @@
-"""Commands that send a request: `chat`, `embed`, `rerank`, `transcribe`."""

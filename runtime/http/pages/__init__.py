@@ -1,1 +1,0 @@
-"""Pages for browsers, without a network: home, console, API reference."""
