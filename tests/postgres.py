@@ -32,17 +32,21 @@ def programs() -> Path | None:
 
 
 class PostgresServer:
-    """Its clients connect by a Unix socket. Started by `start`."""
+    """Its clients connect by a Unix socket. Started by `start`. listen: an address for TCP beside it, for anybody."""
 
-    def __init__(self, folder: Path, user: str | None) -> None:
+    def __init__(self, folder: Path, user: str | None, listen: str = "") -> None:
         binaries = programs()
         assert binaries is not None
+        self._listen = listen
         self._binaries, self._folder, self._user = binaries, folder, user
         self._process: subprocess.Popen[bytes] | None = None
         subprocess.run(
             [binaries / "initdb", "-D", folder / "data", "-U", "tests", "-A", "trust", "-E", "UTF8", "--no-sync"],
             check=True, capture_output=True, user=user, cwd=folder,
         )  # fmt: skip
+        if listen:
+            with (folder / "data" / "pg_hba.conf").open("a") as file:
+                file.write("host all all samenet trust\n")
 
     @property
     def url(self) -> str:
@@ -50,7 +54,8 @@ class PostgresServer:
         return f"postgresql+psycopg://tests@/postgres?host={self._folder}"
 
     def start(self) -> None:
-        options = ("listen_addresses=", f"unix_socket_directories={self._folder}", "fsync=off", "max_connections=50")
+        where = (f"listen_addresses={self._listen}", f"unix_socket_directories={self._folder}")
+        options = (*where, "fsync=off", "max_connections=50")
         self._process = subprocess.Popen(
             [
                 self._binaries / "postgres", "-D", self._folder / "data",
@@ -70,13 +75,13 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
+def postgres_server(listen: str = "") -> Iterator[PostgresServer]:
     user = next(name for name in USERS if _exists(name)) if os.geteuid() == 0 else None
     folder = Path(tempfile.mkdtemp(prefix="roundhouse-postgres-"))
     try:
         if user is not None:
             shutil.chown(folder, user)
-        server = PostgresServer(folder, user)
+        server = PostgresServer(folder, user, listen)
         server.start()
         try:
             yield server

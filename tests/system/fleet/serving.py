@@ -26,9 +26,12 @@ class FleetOfServers:
         self._stack = ExitStack()
         make_authority(self.authority)
 
-    def node(self, name: str, recipes: Sequence[Path] = (STARTER,), *options: str) -> Server:
+    def node(
+        self, name: str, recipes: Sequence[Path] = (STARTER,), *options: str, host: str = "127.0.0.1"
+    ) -> Server:
+        """host: the address of its port for the fleet."""
         port = free_port()
-        listen = ("--fleet-listen", f"127.0.0.1:{port}", "--fleet-address", f"https://127.0.0.1:{port}")
+        listen = ("--fleet-listen", f"{host}:{port}", "--fleet-address", f"https://{host}:{port}")
         return self._start(name, recipes, *listen, *options)
 
     def front(self, name: str, *options: str) -> Server:

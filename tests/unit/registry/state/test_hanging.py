@@ -37,6 +37,15 @@ def stop(connection: sa.Connection) -> int:
     return pid
 
 
+def test_postgresql_frees_the_locks_of_a_server_that_is_cut_off_before_others_give_up(postgres_url: str) -> None:
+    words = postgres.options(url_of(postgres_url), None)["options"].split()
+    settings = dict(word.removeprefix("-c").split("=") for word in words)
+    assert float(settings["tcp_user_timeout"].removesuffix("s")) < float(settings["lock_timeout"].removesuffix("s"))
+    assert int(settings["tcp_keepalives_count"]) * float(settings["tcp_keepalives_interval"].removesuffix("s")) <= 10
+    with opened(postgres_url) as database, database.read() as connection:
+        assert connection.execute(sa.text("SHOW tcp_keepalives_idle")).scalar_one() == "0", "it has no TCP"
+
+
 @pytest.mark.parametrize("way", ["write", "commit", "read"])
 def test_one_whose_process_stands_still_is_given_up(way: str, postgres_url: str) -> None:
     pid = 0
