@@ -8,6 +8,8 @@ A node, as a front sees it:
 | state    | entered when                                                       | its requests      | leaves to      |
 |----------|--------------------------------------------------------------------|-------------------|----------------|
 | up       | its newest report is at most REPORT_SECONDS old                    | new and running   | all others     |
+| late     | of its last answers some began late: `fleet.lateness`              | running ones, and | all others     |
+|          |                                                                    | a probe           |                |
 | draining | its report says so                                                 | running ones only | all others     |
 | silent   | no report for REPORT_SECONDS, while its lease in the database runs | none from here    | all others     |
 | gone     | its lease is over, or the node gave it up                          | none              | up, a new boot |
@@ -34,6 +36,7 @@ The sum of blocks never exceeds the limit's capacity. The block of a killed serv
 
 reports.py    what a node reports
 table.py      the newest report of each node
+lateness.py   nodes whose answers begin late
 index.py      nodes by what they serve
 choose.py     which nodes get a request
 place.py      which nodes hold which models

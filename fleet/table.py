@@ -10,13 +10,17 @@ A report that does not count is ignored and counted by its reason:
 | `old`       | has a lower boot than one before, or a `seq` that is not higher                          |
 | `future`    | says that its node has been up for longer than time has passed, by over MAX_LEAD_SECONDS |
 | `full`      | is of a new node, and there are MAX_NODES                                                |
+
+A node whose answers begin late (`fleet.lateness`) is not in the index while it is out, so `choose` does not see it.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from fleet import lateness
 from fleet.index import NodeIndex
+from fleet.lateness import Lateness
 from fleet.reports import MAX_REPORT_BYTES, NodeReport, decode
 from registry.base.json import NOT_JSON
 
@@ -43,6 +47,8 @@ class ReportTable:
         self._stored: dict[str, StoredReport] = {}
         self._starts: dict[str, float] = {}
         """When a node's boot began, by this server's clock: the least arrival less uptime of its reports."""
+        self._lateness: dict[str, Lateness] = {}
+        """Of nodes that had a late answer, or are out."""
         self.ignored: Counter[Verdict] = Counter()
         self.index = NodeIndex()
 
@@ -89,22 +95,67 @@ class ReportTable:
             start = min(start, earliest + DRIFT * max(0.0, now - before.at))
         self._starts[node] = start
         self._stored[node] = StoredReport(report, start + report.uptime)
-        self.index.take(report, start + report.uptime)
+        if not self.is_out(node, now):
+            self.index.take(report, start + report.uptime)
         return "taken"
 
     def remove(self, node: str) -> None:
         """A node that is gone. Safe to call for one that is not there."""
         self._stored.pop(node, None)
         self._starts.pop(node, None)
+        self._lateness.pop(node, None)
         self.index.remove(node)
 
     def exclude(self, node: str) -> None:
         """Send a node that did not answer nothing before its next report."""
         self.index.remove(node)
 
+    def copy(self) -> "ReportTable":
+        """The same reports and late nodes, to which another report can be added."""
+        table = ReportTable()
+        table._lateness = dict(self._lateness)
+        for report, at in self:
+            table.add(report, at)
+        return table
+
     def count_sent(self, node: str, model: str, now: float) -> None:
         """Count a request that this server sent, until a report tells of it."""
         self.index.count_sent(node, model, now)
+        before = self._lateness.get(node)
+        if before is not None and (after := lateness.sent(before, now)) is not before:
+            self._lateness[node] = after
+            self.index.remove(node)
+
+    # --- late nodes -------------------------------------------------------------------------------------------------
+    def count_answer(self, node: str, sent_at: float, now: float, *, is_late: bool) -> bool:
+        """Count whether an answer began in time. Returns whether the node goes out, or comes back, for that."""
+        stored, before = self._stored.get(node), self._lateness.get(node)
+        if stored is None or (before is None and not is_late):
+            return False
+        out = sum(one.since is not None for one in self._lateness.values())
+        may_leave, before = 2 * (out + 1) <= len(self._stored), before or Lateness()
+        after = lateness.answered(before, sent_at, now, is_late=is_late, may_leave=may_leave)
+        if after.since is None and not any(after.recent):
+            self._lateness.pop(node, None)
+        else:
+            self._lateness[node] = after
+        if (after.since is None) == (before.since is None):
+            return False
+        if after.since is not None:
+            self.index.remove(node)
+        else:
+            self.index.take(stored.report, stored.at)
+        return True
+
+    @property
+    def has_late(self) -> bool:
+        """Whether any node had a late answer lately."""
+        return bool(self._lateness)
+
+    def is_out(self, node: str, now: float) -> bool:
+        """Whether a node's answers begin late, so that others get its requests."""
+        known = self._lateness.get(node)
+        return known is not None and known.is_out(now)
 
     def _ignore(self, verdict: Verdict) -> Verdict:
         self.ignored[verdict] += 1

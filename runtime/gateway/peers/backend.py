@@ -7,14 +7,20 @@
 
 A request is sent at most MAX_NODES times: to the next node, or to the only one once more, and only while nothing was
 passed on to the client.
+
+A node's answers may begin late (`fleet.lateness`): the first byte of a stream is due LATE_SECONDS after twice what the
+node predicts until a new request starts. Whole answers, what waits for a model to load, and the lowest class may take
+any time.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import blake2b
 
 from fleet.choose import FleetTarget, choose, prefix_key
+from fleet.reports import NodeReport
 from fleet.table import REPORT_SECONDS, ReportTable
 from models.tasks.chat import ChatPayload
 from registry.errors import BadRequest, Conflict, NodeFailed, NotFound, RoundhouseError, Unavailable
@@ -27,12 +33,14 @@ from runtime.gateway.peers.hop import Hop, encode
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.request import Request
 from runtime.gateway.target import Lease, Target
-from tenants.caller import Caller
+from tenants.caller import Caller, ServiceClass
 from tenants.ledger.rows import BATCH
 
+log = logging.getLogger("roundhouse.fleet")
 NAME = "peers"
 MAX_NODES = 2
 """How often a request is sent."""
+LATE_SECONDS = 5.0
 
 
 class PeerBackend:
@@ -144,23 +152,32 @@ class PeerBackend:
         stored = self._reports.get(node)
         assert stored is not None, "it reports"
         address = stored.report.address
-        async with self._client.send(
-            node, address, request.endpoint, message, request.context.headers, encode(hop), request.context.id
-        ) as answer:
-            yield answer
+        first_byte = _FirstByte(self._reports, node, _first_byte_due(request, stored.report, target.model))
+        try:
+            async with self._client.send(
+                node, address, request.endpoint, message, request.context.headers, encode(hop), request.context.id
+            ) as answer:
+                first_byte.has_come(answer.status)
+                yield answer
+        finally:
+            first_byte.close()
 
     def _choose(self, request: Request, target: Target) -> str:
         """The node for the next attempt. Raises Unavailable.
 
         The policy knows where models and adapters are in memory; of what it says, nodes count that have the very
-        weights and were not tried. Where none is left, any other of those takes the request and loads them.
+        weights and were not tried. Where none is left, any other of those takes the request and loads them; one whose
+        answers begin late only where there is no other.
         """
+        now = asyncio.get_running_loop().time()
         possible = self._nodes(target)
+        if self._reports.has_late:
+            possible = sorted(possible, key=lambda node: self._reports.is_out(node, now))
         digest = None if target.version is None else target.version.digest
         draw = int.from_bytes(blake2b(request.context.id.encode(), digest_size=8).digest(), "big")
         wish = FleetTarget(target.model, target.revision, digest, draw)
         prefix = _prefix(request, digest)
-        best = choose(wish, prefix, self._reports, asyncio.get_running_loop().time())
+        best = choose(wish, prefix, self._reports, now)
         untried = [node for node in (*best, *possible) if node in possible and node not in request.nodes]
         for node in untried or possible:
             return node
@@ -179,6 +196,47 @@ class PeerBackend:
             for node in self._peers.nodes_with(target.model, target.revision, digest)
             if (stored := self._reports.get(node)) is not None and stored.at >= oldest and not stored.report.draining
         ]
+
+
+class _FirstByte:
+    """Whether an answer's first byte comes in time, for the table. due: seconds; None: it may take any time."""
+
+    def __init__(self, reports: ReportTable, node: str, due: float | None) -> None:
+        self._reports, self._node, self._loop = reports, node, asyncio.get_running_loop()
+        self._sent_at, self._is_counted = self._loop.time(), False
+        self._timer = None if due is None else self._loop.call_later(due, self._count, True)
+
+    def has_come(self, status: int) -> None:
+        self.close()
+        if status < 400:  # a refusal does not need what may stand still
+            self._count(False)
+
+    def _count(self, is_late: bool) -> None:
+        if self._is_counted:
+            return
+        self._is_counted = True
+        if self._reports.count_answer(self._node, self._sent_at, self._loop.time(), is_late=is_late):
+            text = (
+                "answers of a node begin late: others get its requests" if is_late else "a node answers in time again"
+            )
+            log.warning(text, extra={"node": self._node})
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _first_byte_due(request: Request, report: NodeReport, model: str) -> float | None:
+    """Seconds until the first byte of an answer is due; None: it may take any time."""
+    if request.context.service_class > ServiceClass.INTERACTIVE or not _is_stream(request):
+        return None
+    starts = [one.start_seconds for one in report.replicas if one.model == model and one.state == "ready"]
+    return LATE_SECONDS + 2 * starts[0] if starts else None
+
+
+def _is_stream(request: Request) -> bool:
+    first = next(iter(request.calls), None)
+    return isinstance(first, ChatPayload) and first.body.get("stream") is True
 
 
 def _prefix(request: Request, digest: str | None) -> int | None:

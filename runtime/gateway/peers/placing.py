@@ -175,9 +175,7 @@ class Placer:
         """The newest reports, this node's included."""
         if self._own_report is None:
             return self._reports
-        table, own = ReportTable(), self._own_report()
-        for stored in self._reports:
-            table.add(stored.report, stored.at)
+        own, table = self._own_report(), self._reports.copy()
         table.add(own, now)
         return table
 

@@ -39,7 +39,13 @@ from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.placing import Placer
 from runtime.gateway.peers.planning import FleetPlanning
 from runtime.gateway.peers.reporting import Reporter
-from runtime.gateway.views.fleet import FleetDeviceView, FleetMemberView, FleetReplicaView, FleetView
+from runtime.gateway.views.fleet import (
+    FleetDeviceView,
+    FleetMemberState,
+    FleetMemberView,
+    FleetReplicaView,
+    FleetView,
+)
 from tenants.caller import Caller
 
 log = logging.getLogger("roundhouse.fleet")
@@ -296,10 +302,13 @@ class Fleet:
         if member.name == self.own.name:
             certificate = self.certificate_seconds
         is_silent = member.role == "node" and (age is None or age > REPORT_SECONDS)
+        state: FleetMemberState = "silent" if is_silent else "draining" if member.draining else "up"
+        if state == "up" and self._reports.is_out(member.name, now):
+            state = "late"
         return FleetMemberView(
             name=member.name,
             role=member.role,
-            state="silent" if is_silent else "draining" if member.draining else "up",
+            state=state,
             boot=member.boot,
             version=member.version,
             address=member.address,

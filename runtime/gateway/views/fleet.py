@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=0)]
+FleetMemberState = Literal["up", "late", "draining", "silent"]
 
 
 class FleetDeviceView(msgspec.Struct, frozen=True):
@@ -32,7 +33,11 @@ class FleetMemberView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     role: Literal["node", "front"]
     state: Annotated[
-        Literal["up", "draining", "silent"], Meta(description="silent: its reports do not come; a front sends none.")
+        FleetMemberState,
+        Meta(
+            description="late: its answers began late, so others get its requests for a while; silent: its reports do "
+            "not come; a front sends none."
+        ),
     ]
     boot: Count
     version: str

@@ -20,6 +20,7 @@ from tests.system.serving import PACK, ROOT, STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(not has_postgres(), reason="apt-get install postgresql")]
 RECIPE = STARTER / "starter-chat.yaml"
+LONG_FORM = pytest.mark.skipif(not os.environ.get("FLEET_FAULTS"), reason="half a minute of waiting: FLEET_FAULTS=1")
 LONG: Any = {
     "model": "starter-chat", "messages": [{"role": "user", "content": "What is a slot?"}], "ignore_eos": True,
     "max_tokens": 200, "temperature": 0,
@@ -156,6 +157,30 @@ def test_a_model_is_placed_by_hand_moves_and_is_released(rig: Rig) -> None:
     refused = rig.front.http.put("/v1/fleet/placements/starter-chut", json={"replicas": 1})
     assert refused.json()["error"]["code"] == "model_not_found"
     assert "starter-chat" in refused.json()["error"]["message"]
+
+
+@LONG_FORM
+def test_a_node_whose_engine_stands_still_is_left_alone_until_it_answers_a_probe(rig: Rig) -> None:
+    """Its gateway reports on, so only its answers show it."""
+    core = rig.nodes["node-1"].core_pid("starter-chat")
+
+    def ask(number: int) -> httpx.Response:
+        return rig.ask(stream=True, max_tokens=4, messages=[{"role": "user", "content": f"count {number}"}])
+
+    with ThreadPoolExecutor(16) as pool:
+        os.kill(core, signal.SIGSTOP)
+        try:
+            waiting = [pool.submit(ask, number) for number in range(16)]
+            eventually(lambda: rig.states()["node-1"] == "late", lambda: f"{rig.states()}\n{rig.front.tail()}")
+            assert {ask(number).headers["x-roundhouse-node"] for number in range(8)} == {"node-2"}
+            assert rig.states(rig.nodes["node-1"])["node-1"] == "up"
+        finally:
+            os.kill(core, signal.SIGCONT)
+        answers = [one.result(PATIENCE) for one in waiting]
+    assert {one.status_code for one in answers} == {200}
+    assert {one.headers["x-roundhouse-node"] for one in answers} == {"node-1", "node-2"}
+    eventually(lambda: ask(0) and rig.states()["node-1"] == "up", lambda: f"{rig.states()}\n{rig.front.tail()}")
+    eventually(lambda: rig.nodes_of() == {"node-1", "node-2"})
 
 
 def open_stream(rig: Rig, node: str, stack: Any) -> httpx.Response:

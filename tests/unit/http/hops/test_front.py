@@ -6,14 +6,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from fleet import lateness
 from fleet.certificates import AUTHORITY, issue, make_authority
 from fleet.tls import FleetTls
 from models.messages import Chunk, EmbedResult, Event, ResponseEnd, ResponseStart, Usage
 from registry.errors import ContextLengthExceeded, NodeFailed
+from runtime.gateway.peers import backend
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import PATH
+from tests.eventually import PATIENCE
 from tests.unit.http.hops.rig import Fleet, Node, opened
 
 EMBED = {"model": "embed", "input": "a"}
@@ -155,6 +159,51 @@ async def test_a_silent_node_loses_its_requests_to_another(fleet: Fleet) -> None
     answers = await asyncio.gather(*running)
     assert {(one.status_code, one.headers["x-roundhouse-node"]) for one in answers} == {(200, "node-2")}
     nodes[0].fake.links["embed"].gate.set()
+
+
+async def test_a_stream_of_a_silent_node_ends_with_an_error_event(fleet: Fleet) -> None:
+    node = scripted(fleet.node("node-1"))
+    await fleet.start(node)
+    link = node.fake.links["chat"]
+    link.free = 2
+    link.gate.clear()
+    running = asyncio.create_task(fleet.client.post("/v1/chat/completions", json=STREAM))
+    await until(lambda: fleet.peer_client._running.get("node-1"))
+    await asyncio.sleep(0.2)  # its first events are on their way; without them it would be tried again
+    fleet.peer_client.lost("node-1")  # as when no report has come for three seconds
+    answer = await running
+    assert answer.text.startswith('data: {"choices"')
+    assert '"code":"node_failed"' in answer.text
+    link.gate.set()
+
+
+async def test_a_node_whose_answers_begin_late_is_left_alone_until_a_probe(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = await two(fleet)
+    nodes[1].is_draining = True  # so that all go to the first
+    await until(lambda: fleet.reports.get("node-2").report.draining)
+    monkeypatch.setattr(lateness, "OUT_SECONDS", PATIENCE)
+    monkeypatch.setattr(backend, "LATE_SECONDS", 0.01)
+    link = nodes[0].fake.links["chat"]
+    link.gate.clear()
+    waiting = [asyncio.create_task(fleet.client.post("/v1/chat/completions", json=STREAM)) for _ in range(3)]
+    await until(lambda: fleet.reports.is_out("node-1", asyncio.get_running_loop().time()))
+    monkeypatch.setattr(backend, "LATE_SECONDS", PATIENCE)
+    nodes[1].is_draining = False
+    await until(lambda: not fleet.reports.get("node-2").report.draining)
+    for path, body in (("chat/completions", STREAM), ("embeddings", EMBED)):
+        answers = [await fleet.client.post(f"/v1/{path}", json=body) for _ in range(4)]
+        assert {answer.headers["x-roundhouse-node"] for answer in answers} == {"node-2"}
+    link.gate.set()
+    assert {one.headers["x-roundhouse-node"] for one in await asyncio.gather(*waiting)} == {"node-1"}
+    assert fleet.reports.has_late, "late answers are no proof"
+    late = fleet.reports._lateness
+    late["node-1"] = msgspec.structs.replace(late["node-1"], until=0.0)  # its time is over
+    nodes[1].is_draining = True
+    await until(lambda: fleet.reports.get("node-2").report.draining)
+    assert (await fleet.client.post("/v1/chat/completions", json=STREAM)).headers["x-roundhouse-node"] == "node-1"
+    assert not fleet.reports.has_late
 
 
 async def test_a_draining_node_gets_no_new_requests(fleet: Fleet) -> None:

@@ -1,0 +1,1 @@
+"""Which nodes get a request."""
