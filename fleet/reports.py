@@ -76,6 +76,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     certificate_seconds: Seconds | None = None
     """Seconds until its certificate ends; None: a node of an earlier version."""
+    clock_offset: Annotated[float, Meta(ge=-1e10, le=1e10)] | None = None
+    """Seconds by which its clock is ahead of the database's; None: a node of an earlier version."""
 
 
 _DECODER = msgspec.json.Decoder(NodeReport)

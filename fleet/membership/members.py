@@ -21,6 +21,8 @@ RENEW_SECONDS = 2.0
 """Between two renewals, each of which also looks who is there."""
 DEAD_SECONDS = 60.0
 """Seconds after its lease at which a server counts as dead: others end its open rows in the ledger."""
+CLOCK_SECONDS = 5.0
+"""A clock that is further from the database's is wrong: people are warned."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 Role = Literal["node", "front"]
 
@@ -147,7 +149,10 @@ class MemberTable:
         return int(row.boot)
 
     def renew(self, name: str, boot: int) -> Sequence[Member] | None:
-        """Stay for LEASE_SECONDS. Returns all that are there; None: another server has the name. Raises OlderState."""
+        """Stay for LEASE_SECONDS, and compare the clocks.
+
+        Returns all that are there; None: another server has the name. Raises OlderState.
+        """
         mine = (MEMBERS.c.name == name) & (MEMBERS.c.boot == boot)
         one_more = sa.update(RENEWALS).values(count=RENEWALS.c.count + 1).returning(RENEWALS.c.count)
         with self._database.write() as connection:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -27,6 +28,8 @@ class Ledger:
         self._table: LedgerTable | None = None
         self._writer: LedgerWriter | None = None
         self.database: Database | None = None
+        self.clock: Callable[[], float] = time.time
+        """Seconds since the epoch, for the times of rows."""
 
     @property
     def is_enabled(self) -> bool:

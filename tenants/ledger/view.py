@@ -1,7 +1,6 @@
 """Usage, as far as the caller may see it."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,7 +92,7 @@ class UsageReport:
 
         team = self.visible_team(caller, team)
         groupings = parse_groupings(by)
-        first, last = span(day, begin, end, time.time())
+        first, last = span(day, begin, end, self._ledger.clock())
         await self._ledger.flush()
         if team not in (None, caller.team):
             await self.threads.run(check_team, database, team)
@@ -132,7 +131,7 @@ class UsageReport:
         team = self.visible_team(caller, team)
         if not (prices := await self._prices()):
             raise NotFound("No table of providers' prices was given: see --provider-prices.", code="no_prices")
-        first, last = span(day, begin, end, time.time())
+        first, last = span(day, begin, end, self._ledger.clock())
         await self._ledger.flush()
         if team not in (None, caller.team):
             await self.threads.run(check_team, database, team)

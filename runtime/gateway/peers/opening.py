@@ -91,7 +91,7 @@ def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetP
         reporter = fleet.reporter = Reporter(
             member.name, member.address, own.names, own.models, own.residency, own.device,
             lambda: own.service.stored_digests, lambda: fleet.is_draining, lambda: fleet.is_leaving,
-            lambda: fleet.certificate_seconds,
+            lambda: fleet.certificate_seconds, lambda: fleet.clock_offset,
         )  # fmt: skip
         fleet.placer = Placer(
             member.name, members.desired, reports, lambda: {**names.by_node, member.name: reporter.models()},
@@ -118,12 +118,13 @@ def tables_of(settings: Settings) -> FleetTables:
 def share(
     fleet: Fleet, database: Database, limits: SharedLimits, console: Console, keys: KeyWatch, ledger: Ledger
 ) -> None:
-    """Limits, browsers' sessions and the ends of dead servers' rows are the fleet's from now on."""
+    """Limits, browsers' sessions, the ledger's clock and the ends of dead servers' rows are the fleet's from now on."""
     limits.open(BlockTable(database), fleet.nodes, fleet.own.name)
     console.sessions.share(SessionTable(database, SECONDS), fleet.fleet)
     if console.sign_in is not None:
         console.sign_in.share(keys.derive("sign-in"))
     fleet.end_rows = ledger.interrupt_server
+    ledger.clock = fleet.now
 
     def refuse() -> None:
         for user in (keys, ledger, limits):

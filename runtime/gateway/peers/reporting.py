@@ -42,6 +42,7 @@ class Reporter:
         is_draining: whether new requests are to go to other nodes.
         is_leaving: whether the server stops: then the reports end.
         certificate_seconds: until its certificate ends.
+        clock_offset: seconds by which its clock is ahead of the database's.
     """
 
     def __init__(
@@ -56,12 +57,13 @@ class Reporter:
         is_draining: Callable[[], bool],
         is_leaving: Callable[[], bool] = lambda: False,
         certificate_seconds: Callable[[], float | None] = lambda: None,
+        clock_offset: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node, self._address, self._names, self._models = node, address, names, models
         self._residency, self._device, self._stored, self._clock = residency, device, stored, clock
         self._is_draining, self._is_leaving = is_draining, is_leaving
-        self._certificate_seconds = certificate_seconds
+        self._certificate_seconds, self._clock_offset = certificate_seconds, clock_offset
         self._began, self._seq, self._version = clock(), 0, version("roundhouse")
         self.boot = 1
         """Set when it has joined."""
@@ -130,6 +132,7 @@ class Reporter:
             staged=tuple(digest for digest, tier in adapters if tier == "host"),
             draining=self._is_draining(),
             certificate_seconds=self._certificate_seconds(),
+            clock_offset=self._clock_offset(),
         )
 
     def _adapters(self) -> list[tuple[str, str]]:

@@ -13,11 +13,13 @@
 import asyncio
 import datetime
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from importlib.metadata import version
 
 from fleet.membership.members import (
+    CLOCK_SECONDS,
     DEAD_SECONDS,
     LEASE_SECONDS,
     RENEW_SECONDS,
@@ -94,6 +96,8 @@ class Fleet:
         self._task: asyncio.Task[None] | None = None
         self.is_draining = self.is_leaving = False
         self.dropped_headers = 0
+        self.clock_offset = 0.0
+        """Seconds by which this machine's clock is ahead of the database's."""
 
     @property
     def takes_requests(self) -> bool:
@@ -165,10 +169,20 @@ class Fleet:
         if now - self._renewed_at > LEASE_SECONDS:
             self._steady_since = now
         self._renewed_at = now
+        self._compare_clocks(time.time() - self._members.now())
         self._present = present
         own = next((one for one in present if one.name == self.own.name), None)
         self.is_draining = self.is_leaving or (own is not None and own.draining)
         self._follower.set(present)
+
+    def _compare_clocks(self, offset: float) -> None:
+        if _is_off(offset) and not _is_off(self.clock_offset):
+            log.warning("this machine's clock is not the database's: set it", extra={"seconds_ahead": round(offset, 3)})
+        self.clock_offset = offset
+
+    def now(self) -> float:
+        """Seconds since the epoch by the database's clock, as far as it is known."""
+        return self._members.now()
 
     def _refuse_database(self, error: OlderState) -> None:
         self.is_database_older = True
@@ -299,8 +313,9 @@ class Fleet:
         if member.name == self.own.name:
             report, age = (None if self.reporter is None else self.reporter.report()), 0.0
         certificate = None if report is None else report.certificate_seconds
+        offset = None if report is None else report.clock_offset
         if member.name == self.own.name:
-            certificate = self.certificate_seconds
+            certificate, offset = self.certificate_seconds, self.clock_offset
         is_silent = member.role == "node" and (age is None or age > REPORT_SECONDS)
         state: FleetMemberState = "silent" if is_silent else "draining" if member.draining else "up"
         if state == "up" and self._reports.is_out(member.name, now):
@@ -315,6 +330,8 @@ class Fleet:
             report_seconds=age if member.role == "node" else None,
             lease_seconds=round(max(0.0, member.lease_seconds - (now - self._renewed_at)), 3),
             certificate_seconds=None if certificate is None else round(certificate),
+            clock_offset_seconds=None if offset is None else round(offset, 3),
+            is_clock_off=offset is not None and _is_off(offset),
             devices=[
                 FleetDeviceView(one.device, one.label, one.budget, one.used)
                 for one in (() if report is None else report.devices)
@@ -327,6 +344,10 @@ class Fleet:
                 for one in (() if report is None else report.replicas)
             ],
         )  # fmt: skip
+
+
+def _is_off(offset: float) -> bool:
+    return abs(offset) > CLOCK_SECONDS
 
 
 def new_member(name: str, server: str, address: str | None) -> NewMember:

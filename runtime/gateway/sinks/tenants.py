@@ -15,7 +15,6 @@ Each attempt at a fall-back is admitted for itself, since it may cost more, and 
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -92,7 +91,7 @@ class LedgerSink:
             uid=secrets.token_hex(16),
             request=context.id,
             attempt=len(request.tried) + 1,
-            at=time.time(),
+            at=self._ledger.clock(),
             team=caller.team,
             key=caller.key or "",
             endpoint=request.endpoint,

@@ -47,6 +47,10 @@ class FleetMemberView(msgspec.Struct, frozen=True, kw_only=True):
     certificate_seconds: Annotated[
         int | None, Meta(description="Until its certificate ends; null: not known, as of other fronts.")
     ]
+    clock_offset_seconds: Annotated[
+        float | None, Meta(description="By which its clock is ahead of the database's; null: not known, as of fronts.")
+    ]
+    is_clock_off: Annotated[bool, Meta(description="Its clock is wrong by more than 5 seconds.")]
     devices: list[FleetDeviceView]
     models: Annotated[list[FleetReplicaView], Meta(description="Those in memory.")]
 

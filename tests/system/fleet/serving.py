@@ -1,7 +1,7 @@
 """Starts nodes and fronts of one fleet: an authority, a database, and a pepper in common."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -27,20 +27,27 @@ class FleetOfServers:
         make_authority(self.authority)
 
     def node(
-        self, name: str, recipes: Sequence[Path] = (STARTER,), *options: str, host: str = "127.0.0.1"
+        self,
+        name: str,
+        recipes: Sequence[Path] = (STARTER,),
+        *options: str,
+        host: str = "127.0.0.1",
+        environment: Mapping[str, str] | None = None,
     ) -> Server:
-        """host: the address of its port for the fleet."""
+        """host: the address of its port for the fleet. environment: more variables."""
         port = free_port()
         listen = ("--fleet-listen", f"{host}:{port}", "--fleet-address", f"https://{host}:{port}")
-        return self._start(name, recipes, *listen, *options)
+        return self._start(name, recipes, *listen, *options, environment=environment)
 
     def front(self, name: str, *options: str) -> Server:
         return self._start(name, (), "--front", *options)
 
-    def _start(self, name: str, recipes: Sequence[Path], *options: str) -> Server:
+    def _start(
+        self, name: str, recipes: Sequence[Path], *options: str, environment: Mapping[str, str] | None = None
+    ) -> Server:
         data = self.folder / name
         issue(self.authority, name, data / "fleet")
-        env = {**os.environ, "ROUNDHOUSE_DATABASE": self.database, "ROUNDHOUSE_PEPPER": PEPPER}
+        env = {**os.environ, "ROUNDHOUSE_DATABASE": self.database, "ROUNDHOUSE_PEPPER": PEPPER, **(environment or {})}
         server = Server(data, recipes, "--fleet", "tests", *options, env=env)
         self._stack.callback(server.close)
         return server

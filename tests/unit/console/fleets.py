@@ -1,4 +1,4 @@
-"""A fleet as a front sees it: a node with two GPUs, one that is drained, one that is silent."""
+"""A fleet as a front sees it: a node with two GPUs, one that is drained, one that is silent and late."""
 
 from typing import Any
 
@@ -11,7 +11,8 @@ DAY = 86_400
 def member(name: str, **given: Any) -> FleetMemberView:
     usual = {
         "role": "node", "state": "up", "boot": 1, "version": "1.0", "address": f"https://{name}:8443",
-        "report_seconds": 0.4, "lease_seconds": 8.2, "certificate_seconds": 80 * DAY, "devices": [], "models": [],
+        "report_seconds": 0.4, "lease_seconds": 8.2, "certificate_seconds": 80 * DAY,
+        "clock_offset_seconds": 0.01, "is_clock_off": False, "devices": [], "models": [],
     }  # fmt: skip
     return FleetMemberView(name=name, **{**usual, **given})
 
@@ -38,7 +39,14 @@ MEMBERS = [
         devices=[FleetDeviceView("cpu", "cpu", 8 * GIB, 0)],
         models=[replica("chat")],
     ),
-    member("node-3", state="silent", report_seconds=4.5, certificate_seconds=None),
+    member(
+        "node-3",
+        state="silent",
+        report_seconds=4.5,
+        certificate_seconds=None,
+        clock_offset_seconds=-600.0,
+        is_clock_off=True,
+    ),
 ]
 FLEET = FleetView(
     name="models", server="front-1", role="front", boot=1, certificate_ends="2027-02-26 06:00", is_joined=True,

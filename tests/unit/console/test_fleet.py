@@ -45,7 +45,7 @@ async def test_each_server_with_its_memory_lease_and_certificate(console: Consol
         assert "drained" in words(found["server-node-2"])
         assert words(found["server-node-2"]).endswith("3 days Undrain")
         assert 'class="bad">3 days' in found["server-node-2"], "it ends soon"
-        assert words(found["server-node-3"]).startswith("node-3 node 1.0 not known silent")
+        assert words(found["server-node-3"]).startswith("node-3 node 1.0 not known silent clock 10 min behind")
         assert words(found["server-front-1"]) == "front-1 this one front 1.0 none up - - 8.2 s 90 days"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -49,7 +50,7 @@ def report(tmp_path: Path, now: int) -> UsageReport:
     ]
     with database.write() as connection:
         connection.execute(HOURS.insert(), rows)
-    return UsageReport(cast(Ledger, SimpleNamespace(database=database, flush=written)))
+    return UsageReport(cast(Ledger, SimpleNamespace(database=database, flush=written, clock=time.time)))
 
 
 async def displayed(report: UsageReport, **requested: str) -> Any:

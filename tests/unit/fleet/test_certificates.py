@@ -80,6 +80,17 @@ async def test_an_expired_certificate_is_refused(authority: Path, caplog: pytest
     assert "expired" in (read(late).fault(datetime.datetime.now(datetime.UTC)) or "")
 
 
+async def test_one_that_is_not_valid_yet_is_refused_and_named(
+    authority: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listening = FleetTls(server(authority, "node-1"))
+    monkeypatch.setattr(certificates, "SLACK", -datetime.timedelta(hours=1))
+    early = FleetTls(server(authority, "front-1"))
+    with caplog.at_level(logging.WARNING, "roundhouse.fleet"):
+        assert await talk(listening, early, "node-1") == "refused"
+    assert "not yet valid" in vars(caplog.records[0])["cause"]
+
+
 async def test_a_client_without_a_certificate_is_refused(authority: Path) -> None:
     listening, bare = FleetTls(server(authority, "node-1")), FleetTls(server(authority, "front-1"))
     bare.client = ssl.create_default_context(cafile=str(authority / AUTHORITY))

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,12 +27,16 @@ class Members:
         self.error: Exception | None = None
         self.present = [OWN]
         self.renewals, self.swept, self.drained = 0, list[str](), list[str]()
+        self.clock_offset = 0.0
 
     def renew(self, name: str, boot: int) -> Sequence[Member]:
         self.renewals += 1
         if self.error is not None:
             raise self.error
         return self.present
+
+    def now(self) -> float:
+        return time.time() - self.clock_offset
 
     def drain(self, name: str, draining: bool) -> None:
         self.drained.append(name)
@@ -98,6 +103,25 @@ async def test_a_database_at_an_older_state_is_used_no_more(
         await fleet.drain("node-1", True)
     staying.cancel()
     await asyncio.wait({staying})
+
+
+async def test_a_wrong_clock_is_corrected_in_view_and_in_the_log_once(
+    fleet: Fleet, members: Members, caplog: pytest.LogCaptureFixture
+) -> None:
+    for offset in (4.0, 600.0, 600.5, -7.0, 0.0):
+        members.clock_offset = offset
+        await fleet._renew()
+        (own,) = fleet.view().members
+        assert own.clock_offset_seconds == pytest.approx(offset, abs=0.9)
+        assert own.is_clock_off == (abs(offset) > 5)
+    assert fleet.now() == pytest.approx(time.time(), abs=PATIENCE)
+    assert caplog.text.count("clock is not the database's") == 1
+    fleet._present = [Member("node-1", 1, "node", "https://node:8443", "1.0", False)]
+    report = NodeReport(
+        node="node-1", boot=1, seq=1, uptime=1.0, version="1.0", address="https://node:8443", clock_offset=-600.0
+    )
+    fleet._reports.add(report, asyncio.get_running_loop().time())
+    assert [(one.clock_offset_seconds, one.is_clock_off) for one in fleet.view().members] == [(-600.0, True)]
 
 
 async def test_each_servers_lease_and_the_end_of_its_certificate_are_in_view(fleet: Fleet) -> None:

@@ -38,10 +38,21 @@ def _show_status(fleet: Json) -> None:
             ("joined", "yes" if fleet["is_joined"] else "no: its database does not answer"),
             ("servers", f"{fleet['nodes']} nodes, {fleet['fronts']} fronts"),
             ("certificate ends", f"{ends} UTC" if (ends := fleet["certificate_ends"]) else "none: the fleet has a key"),
+            ("clocks", _clocks(fleet["members"])),
             ("ignored reports", ignored or "none"),
             ("dropped headers", str(fleet["dropped_headers"])),
         ]
     )
+
+
+def _clocks(members: list[Json]) -> str:
+    """Whose clocks are wrong."""
+    off = []
+    for one in members:
+        if one.get("is_clock_off"):
+            seconds = one["clock_offset_seconds"]
+            off.append(f"{one['name']} is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the database")
+    return f"{'; '.join(off)}: set them" if off else "as the database's"
 
 
 @app.command()

@@ -8,7 +8,7 @@ from tests.unit.cli.fake_server import Answer, FakeServer
 
 MEMBER: dict[str, Any] = {
     "object": "fleet.member", "name": "node-1", "role": "node", "state": "up", "boot": 3, "version": "0.1.0",
-    "address": "https://10.0.0.5:8443", "report_seconds": 0.4,
+    "address": "https://10.0.0.5:8443", "report_seconds": 0.4, "clock_offset_seconds": 0.01, "is_clock_off": False,
     "devices": [{"device": "cpu", "label": "cpu", "budget_bytes": 2**30, "used_bytes": 2**29}],
     "models": [
         {
@@ -31,7 +31,16 @@ def test_the_status_is_printed(run: Run, server: FakeServer) -> None:
     assert printed.exit_code == 0, printed.stderr
     assert "front-1, a front" in printed.stdout
     assert "2 old" in printed.stdout
+    assert "as the database's" in printed.stdout
     assert json.loads(run("fleet", "status", "--json").stdout) == FLEET
+
+
+def test_the_status_names_servers_whose_clocks_are_wrong(run: Run, server: FakeServer) -> None:
+    early = {**MEMBER, "clock_offset_seconds": 600.2, "is_clock_off": True}
+    late = {**FRONT, "clock_offset_seconds": -7.0, "is_clock_off": True}
+    server.on("GET", "/v1/fleet", Answer({**FLEET, "members": [early, late]}))
+    printed = " ".join(run("fleet", "status").stdout.split())
+    assert "node-1 is 600 s ahead of the database; front-1 is 7 s behind the database: set them" in printed
 
 
 def test_each_server_has_a_line(run: Run, server: FakeServer) -> None:

@@ -103,6 +103,15 @@ async def kept(tmp_path: Path, limiter: Limiter) -> AsyncIterator[LedgerRig]:
     database.close()
 
 
+async def test_rows_have_the_times_of_the_ledgers_clock(kept: LedgerRig) -> None:
+    """As in a fleet, whose servers' clocks may differ."""
+    kept.ledger.clock = lambda: 3_600_010.0
+    assert await kept.ask() == 200
+    assert [(row.at, row.hour) for row in kept.rows()] == [(3_600_010.0, 3_600_000)]
+    sums = (await kept.usage(SEARCH, group_by="hour")).json()["data"]
+    assert [(one["hour"], one["requests"]) for one in sums] == [(3_600_000, 1)]
+
+
 async def test_an_engine_sees_no_request_before_the_ledger_has_it(kept: LedgerRig) -> None:
     seen: list[tuple[str, str]] = []
     kept.gateway.links["chat"].look = lambda _: seen.extend((row.state, row.team) for row in kept.rows())
