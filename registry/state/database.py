@@ -18,7 +18,7 @@ from registry.state.tables import ADAPTERS, COUNTED, METADATA, ROUTERS, VERSION_
 from registry.storage.database import SQLITE, Database, url_of
 from registry.storage.files import FILE as SERVER_ID
 from registry.storage.files import make_private, make_private_file, server_id
-from registry.storage.migration import alone, newer, newest, revision, upgrade
+from registry.storage.migration import alone, can_use, newer, newest, revision, upgrade
 
 if TYPE_CHECKING:  # a server without a fleet shares no names
     from registry.state.shared.opening import SharedTables
@@ -80,7 +80,7 @@ def look(directory: Path, url: str | None = None) -> Database:
     else:
         database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
     current, latest = revision(database, VERSION_TABLE), newest(MIGRATIONS)
-    if current != latest:
+    if not can_use(database, MIGRATIONS, VERSION_TABLE):
         database.close()
         if current is not None and current > latest:
             raise newer(database)

@@ -1,4 +1,16 @@
-"""Bring a room's tables to the present version with Alembic."""
+"""Bring a room's tables to the present version with Alembic.
+
+| the tables are of                        | this version                                         |
+|------------------------------------------|------------------------------------------------------|
+| an older version                         | runs the missing migrations                          |
+| this one                                 | uses them                                            |
+| a newer one, which only added to them    | uses them as they are: what was added it leaves out  |
+| a newer one                              | refuses them                                         |
+
+A migration that only adds, and whose additions may be left out by those who write, says so by `least`: the earliest
+revision whose code may use the tables from then on. The latest of these stands beside the revision in Alembic's table.
+So servers of two versions run on one database, and one of the older version can start again.
+"""
 
 import fcntl
 import os
@@ -11,6 +23,7 @@ import sqlalchemy as sa
 from registry.errors import Conflict
 from registry.storage.database import Database
 
+LEAST = "least"
 LOCK = 0x726F756E64
 """The number of the lock by which several gateways take turns on PostgreSQL."""
 
@@ -18,17 +31,25 @@ LOCK = 0x726F756E64
 def upgrade(database: Database, scripts: Path, table: str, to: str = "head") -> None:
     """Run the missing migrations of a folder up to a revision, in one transaction.
 
-    table: where Alembic keeps the revision. Raises Conflict when a newer version has written the database, Unavailable.
+    table: where Alembic keeps the revision. Raises Conflict for a newer version's tables, Unavailable.
     """
     path = database.url.database
     with alone(Path(path).parent) if database.is_sqlite and path else nullcontext():
-        if to != "head" or revision(database, table) != newest(scripts):  # most starts do not even import Alembic
-            _upgrade(database, scripts, to)
+        if to == "head" and can_use(database, scripts, table):  # most starts do not even import Alembic
+            return
+        _upgrade(database, scripts, table, to)
 
 
-def _upgrade(database: Database, scripts: Path, to: str) -> None:
+def can_use(database: Database, scripts: Path, table: str) -> bool:
+    """Whether the tables are of this version, or of a newer one that only added to them."""
+    current, own = revision(database, table), newest(scripts)
+    return current == own or (current is not None and current > own and (_least(database, table) or current) <= own)
+
+
+def _upgrade(database: Database, scripts: Path, table: str, to: str) -> None:
     from alembic import command  # 0.1 s
     from alembic.config import Config
+    from alembic.script import ScriptDirectory
     from alembic.util import CommandError
 
     config = Config()
@@ -42,6 +63,12 @@ def _upgrade(database: Database, scripts: Path, to: str) -> None:
             command.upgrade(config, to)
         except CommandError as error:
             raise newer(database) from error
+        is_there = LEAST in {column["name"] for column in sa.inspect(connection).get_columns(table)}
+        if not is_there:
+            connection.execute(sa.text(f"ALTER TABLE {table} ADD COLUMN {LEAST} VARCHAR(32)"))
+        steps = ScriptDirectory.from_config(config).walk_revisions("base", to)
+        least = max(str(getattr(step.module, LEAST, step.revision)) for step in steps)
+        connection.execute(sa.update(sa.table(table, sa.column(LEAST))).values({LEAST: least}))
 
 
 def newer(database: Database) -> Conflict:
@@ -64,6 +91,14 @@ def revision(database: Database, table: str) -> str | None:
         if not sa.inspect(connection).has_table(table):
             return None
         return connection.execute(sa.select(sa.column("version_num")).select_from(sa.table(table))).scalar()
+
+
+def _least(database: Database, table: str) -> str | None:
+    """The earliest revision whose code may use the tables; None: it is not known."""
+    with database.read() as connection:
+        if LEAST not in {column["name"] for column in sa.inspect(connection).get_columns(table)}:
+            return None
+        return connection.execute(sa.select(sa.column(LEAST)).select_from(sa.table(table))).scalar()
 
 
 @contextmanager

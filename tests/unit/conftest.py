@@ -18,13 +18,13 @@ def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A new database on SQLite is a copy of the first one that the same migrations made: hundreds of tests want one."""
     migrate, folder = migration._upgrade, tmp_path_factory.mktemp("migrated")
 
-    def upgrade(database: Database, scripts: Path, to: str) -> None:
+    def upgrade(database: Database, scripts: Path, table: str, to: str) -> None:
         path, made = database.url.database, folder / str(scripts).replace("/", "_")
         is_new = to == "head" and database.is_sqlite and path is not None and _is_empty(path)
         if is_new and made.exists():
             _copy(made, path)
             return
-        migrate(database, scripts, to)
+        migrate(database, scripts, table, to)
         if is_new:
             copied = Path(f"{made}-{threading.get_ident()}")
             _copy(path, copied)

@@ -8,7 +8,7 @@ from pathlib import Path
 from fleet.certificates import issue, make_authority
 from tests.eventually import eventually
 from tests.postgres import postgres, programs
-from tests.system.serving import STARTER, Server, free_port
+from tests.system.serving import ROOT, STARTER, Server, free_port
 
 PEPPER = "tests of a fleet, 32 characters or more"
 
@@ -33,22 +33,30 @@ class FleetOfServers:
         *options: str,
         host: str = "127.0.0.1",
         environment: Mapping[str, str] | None = None,
+        tree: Path = ROOT,
     ) -> Server:
-        """host: the address of its port for the fleet. environment: more variables."""
+        """host: the address of its port for the fleet. environment: more variables. tree: of another version."""
         port = free_port()
         listen = ("--fleet-listen", f"{host}:{port}", "--fleet-address", f"https://{host}:{port}")
-        return self._start(name, recipes, *listen, *options, environment=environment)
+        return self._start(name, recipes, *listen, *options, environment=environment, tree=tree)
 
-    def front(self, name: str, *options: str) -> Server:
-        return self._start(name, (), "--front", *options)
+    def front(self, name: str, *options: str, tree: Path = ROOT) -> Server:
+        return self._start(name, (), "--front", *options, tree=tree)
 
     def _start(
-        self, name: str, recipes: Sequence[Path], *options: str, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        recipes: Sequence[Path],
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        tree: Path = ROOT,
     ) -> Server:
         data = self.folder / name
         issue(self.authority, name, data / "fleet")
         env = {**os.environ, "ROUNDHOUSE_DATABASE": self.database, "ROUNDHOUSE_PEPPER": PEPPER, **(environment or {})}
-        server = Server(data, recipes, "--fleet", "tests", *options, env=env)
+        if tree != ROOT:
+            env["PYTHONPATH"] = str(tree)
+        server = Server(data, recipes, "--fleet", "tests", *options, env=env, cwd=tree)
         self._stack.callback(server.close)
         return server
 

@@ -124,7 +124,7 @@ def test_a_database_that_no_fleet_can_share_is_refused() -> None:
 def test_a_fleet_of_a_newer_version_is_refused(members: MemberTable, url: str) -> None:
     schema = members._database._schema
     with members._database.write() as connection:
-        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999', least = '9999'"))
     with pytest.raises(Conflict, match="written by a newer Roundhouse"):
         open_members(url, str(schema).removeprefix("roundhouse_fleet_"))
 

@@ -46,7 +46,7 @@ def test_a_second_opening_changes_nothing(database: Database, url: str | None, t
 
 def test_a_newer_versions_database_is_refused(database: Database, url: str | None, tmp_path: Path) -> None:
     with database.write() as connection:
-        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999', least = '9999'"))
     with pytest.raises(Conflict, match="newer Roundhouse"):
         open_tables(tmp_path, url)
 

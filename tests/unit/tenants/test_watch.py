@@ -104,7 +104,7 @@ def _pepper_that_cannot_be_read(folder: Path) -> None:
 
 def _tables_of_a_newer_version(folder: Path) -> None:
     with closing(open_tables(folder)) as tables, tables.write() as connection:
-        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999', least = '9999'"))
 
 
 UNREADABLE = (

@@ -162,7 +162,7 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     with State(tmp_path) as state:
         path = state.path
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE state_version SET version_num = '9999'")
+    connection.execute("UPDATE state_version SET version_num = '9999', least = '9999'")
     connection.commit()
     connection.close()
     for read_only in (False, True):
