@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the first call makes. Variables: make serve PORT=9000 RECIPES=recipes/h200
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve test check lint all-tests short-tests bench fuzz pictures gpu-acceptance starter lock clean install install-test
+.PHONY: help serve test check lint all-tests short-tests bench fuzz pictures gpu-acceptance fleet-acceptance starter lock clean install install-test
 
 # Where the server listens, and its recipe files or folders, separated by spaces; by default as ROUNDHOUSE_HOST,
 # ROUNDHOUSE_PORT and ROUNDHOUSE_RECIPES say, else 127.0.0.1, 8000 and recipes/starter. An exported HOST is not meant:
@@ -27,7 +27,7 @@ BIN := .venv/bin
 help: ## show this text
 	@echo 'usage: make TARGET [VARIABLE=VALUE ...]'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'variables: HOST=127.0.0.1 PORT=8000 RECIPES="recipes/starter" ARGS= PYTEST_ARGS= ACCELERATOR=cpu|cuda PYTHON='
 
@@ -69,6 +69,9 @@ pictures: install-test ## screenshots of the console for docs, anew; needs Chrom
 
 gpu-acceptance: install-test ## on a machine with a GPU: is it right there, and how fast; JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks.gpu.acceptance $(ARGS)
+
+fleet-acceptance: install-test ## on a machine of 16 cores or more: how many streams a fleet carries; JSON in benchmarks/results
+	@$(BIN)/python -m benchmarks fleet_acceptance $(ARGS)
 
 starter: install-test ## rebuild the starter models from their scripts (hours on a CPU)
 	@PYTHONPATH=starter-training $(BIN)/python -m starter_training $(or $(ARGS),all)

@@ -35,18 +35,19 @@ NAMES = (
     "fairness",
     "devices",
     "batches",
+    "fleet",
     "routing",
     "console",
 )
 """Benchmarks that run when nothing is named, in this order."""
 REAL = ("gateway_tax", "adapters")
 """Benchmarks that can run on the real model, and do when nothing is named."""
-MORE = ("adapters_wide",)
-"""Runs when it is named: not on the starter pack, and long."""
+MORE = ("adapters_wide", "fleet_acceptance")
+"""Benchmarks that run when they are named: not on the starter pack, and long; for 16 cores or more."""
 MODULES = {
     "adapters": "adapters.small", "adapters_wide": "adapters.wide", "client_cost": "load.client_cost",
     "routing": "routing.run", "fairness": "tenants.fairness",
-    "devices": "devices.run", "batches": "batches.run",
+    "devices": "devices.run", "batches": "batches.run", "fleet": "fleet.run", "fleet_acceptance": "fleet.acceptance",
 }  # fmt: skip
 """Modules of benchmarks that have another name."""
 SERVERS = (
@@ -58,6 +59,9 @@ SERVERS = (
     "semantic-router",
     "provider",
     "litellm",
+    "node-1",
+    "front-1",
+    "HAProxy",
 )
 """Names of servers, in the order of the tables' columns."""
 

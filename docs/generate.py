@@ -54,6 +54,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "refusedkeywords": schemas.refused,
     "figures": figures.every,
     "headlines": figures.short,
+    "fleet": figures.fleet,
     "gpu": gpu.gpu,
 }
 MARKS = re.compile(r"(<!-- generated: (?P<name>[a-z]+) -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)

@@ -39,10 +39,10 @@ class Other(Scripted):
 
     def __init__(self, root: Path, name: str, model: str, folder: Path, recipes: Sequence[Path]) -> None:
         super().__init__(model, folder, recipes, "--slots", "1", "--no-prewarm", "--device", "cpu")
-        self.name, self._root = name, root
+        self.name, self.root = name, root
 
     def variables(self) -> Mapping[str, str]:
-        return {"PYTHONPATH": str(self._root)}
+        return {"PYTHONPATH": str(self.root)}
 
 
 async def run(bench: Bench) -> None:
@@ -58,7 +58,7 @@ async def run(bench: Bench) -> None:
     bench.figure("flood.queue_p99_added", added, "steps")
     await _two(bench)
     if before := os.environ.get("DEVICES_BEFORE"):
-        await _before(bench, Path(before))
+        await compare_before(bench, Path(before))
     else:
         bench.note("one device was not compared with before: DEVICES_BEFORE names no checkout")
     bench.bar("two replicas' requests/s over one's", "two.speedup", ">=", 1.95)
@@ -124,7 +124,7 @@ async def _until_ready(server: Server, count: int) -> None:
     raise TimeoutError(f"{count} replicas were not ready within 60 s")
 
 
-async def _before(bench: Bench, root: Path) -> None:
+async def compare_before(bench: Bench, root: Path) -> None:
     """Rounds of before and now in turn; each starts, answers, and ends."""
     s = bench.settings
     weights = write_model(s.work / "tiny-model-before", hidden=128, ffn=256, layers=2)
@@ -132,7 +132,7 @@ async def _before(bench: Bench, root: Path) -> None:
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in roots}
     for number in range(s.pick(7, 5, 1)):
         for name in list(roots) if number % 2 else reversed(list(roots)):
-            folder = s.work / f"{name}-{number}"
+            folder = s.work / f"{bench.name}-{name}-{number}"
             recipe = scripted_recipe(folder, "scripted", weights)
             began = time.perf_counter()
             with Other(roots[name], name, "scripted", folder, [recipe]) as server:

@@ -65,6 +65,8 @@ class Server:
         return {}
 
     health = "/health"
+    root = ROOT
+    """The checkout that it runs: Python looks there first."""
 
     @property
     def pid(self) -> int:
@@ -81,7 +83,7 @@ class Server:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(),
-                cwd=ROOT,
+                cwd=self.root,
                 env=variables,
                 stdout=log,
                 stderr=log,

@@ -102,6 +102,31 @@ def short() -> str:
     return tables(results.load_all()[FILE], [row for row in ROWS if row.key in SHORT])
 
 
+def fleet() -> str:
+    """The aims of the benchmark `fleet` in its newest full run."""
+    files = [file for name, file in results.load_all().items() if not name.endswith("-quick")]
+    sections = [file["benchmarks"]["fleet"] for file in files if "fleet" in file["benchmarks"]]
+    if not sections:
+        return "It has not been measured yet: `python -m benchmarks fleet`."
+    environment, bars = sections[-1]["environment"], sections[-1]["bars"]
+    rows = [[bar["name"], _seen(bar), _bound(bar)] for bar in bars]
+    return (
+        f"Measured on {environment['time'][:10]} with commit {environment['commit'][:7]}, on {environment['cores']} "
+        f"cores ({environment['cpu']}), with scripted engines.\n\n{table(('figure', 'measured', 'aim'), rows)}"
+    )
+
+
+def _seen(bar: Mapping[str, Any]) -> str:
+    if bar["seen"] is None:
+        return "not measured"
+    return f"{results.number(bar['seen'])} {_UNITS.get(bar['unit'], bar['unit'])}".strip()
+
+
+def _bound(bar: Mapping[str, Any]) -> str:
+    relation = "≤" if bar["relation"] == "<=" else "≥"
+    return f"{relation} {results.number(bar['aim'])}" + (": **not reached**" if bar["met"] is False else "")
+
+
 _SMALL, _WIDE = "adapters/small.roundhouse", "adapters_wide/wide.roundhouse"
 _SERVE, _WIDE_SERVE = "adapters/small.vllm serve", "adapters_wide/wide.vllm serve"
 

@@ -1,0 +1,102 @@
+"""How many streams with 20 tokens a second each a machine of 16 cores or more carries, up to 10,000.
+
+Pairs of a front and a node with the scripted engine, as many as the cores allow, each with a client process of its own.
+The streams of each pair grow until some are lost, or come slower than RATE, or there are 10,000 of them in all.
+
+Physical limit: a front's event loop is one core, and so are a node's and its slot's: about 1,000 such streams a pair.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any, cast
+
+from benchmarks.fleet.crowds import Crowd
+from benchmarks.fleet.hop import PAUSE_MS, RATE
+from benchmarks.fleet.servers import (
+    CROWD_OPTIONS,
+    CROWDS,
+    PACED,
+    Front,
+    ScriptedNode,
+    database,
+    has_postgres,
+    node_options,
+    recipes,
+)
+from benchmarks.harness import Bench
+from benchmarks.load.clients import on_loop
+from benchmarks.peers import processes
+from benchmarks.peers.servers import start_all
+from registry.base.processor import cores
+
+LEAST_CORES, CORES_OF_PAIR, MOST_PAIRS = 16, 3.5, 10
+MOST = 10_000
+STEPS = (250, 500, 750, 1000, 1250, 1500)
+"""Streams of each pair."""
+CARRIED = 0.97
+"""Part of the tokens that have to come in time."""
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    if cores() < LEAST_CORES and not s.smoke:
+        raise RuntimeError(f"this machine has {cores()} cores, and {LEAST_CORES} are needed")
+    if not has_postgres():
+        raise RuntimeError("apt-get install postgresql")
+    pairs = 1 if s.smoke else min(MOST_PAIRS, int(cores() / CORES_OF_PAIR))
+    folder = s.work / "fleet"
+    with database(folder) as url, ExitStack() as stack:
+        files = recipes(folder)
+        names = [f"node-{number}" for number in range(pairs)]
+        nodes = [ScriptedNode(name, folder, url, files, *node_options(len(files))) for name in names]
+        fronts = [Front(f"front-{number}", folder, url, *CROWD_OPTIONS) for number in range(pairs)]
+        start_all(stack, [*nodes, *fronts])
+        for front in fronts:
+            front.wait_for((*CROWDS, PACED), names)
+        bench.say(f"{pairs} pairs are ready")
+        pids = [server.pid for server in (*fronts, *nodes)]
+        carried = 0
+        for step in STEPS if not s.smoke else (10,):
+            each = min(step, MOST // pairs)
+            cpu = [processes.cpu_seconds(pid) for pid in pids]
+            found = await asyncio.gather(*(_crowd(front.port, each, s.pick(20.0, 8.0, 1.0)) for front in fronts))
+            used = [processes.cpu_seconds(pid) - before for pid, before in zip(pids, cpu, strict=True)]
+            tokens, rate = sum(one["tokens"] for one in found), sum(one["rate"] for one in found)
+            lost, streams = sum(one["lost"] for one in found), each * pairs
+            bench.counts[f"{streams} streams"] += streams
+            bench.figure(f"s{streams}.tokens_per_second", [rate], "1/s")
+            bench.figure(f"s{streams}.lost", [lost], "streams")
+            bench.figure(f"s{streams}.front_cpu_per_token", [sum(used[:pairs]) / tokens * 1e6], "µs")
+            bench.figure(f"s{streams}.node_cpu_per_token", [sum(used[pairs:]) / tokens * 1e6], "µs")
+            if lost or rate < CARRIED * streams * RATE:
+                break
+            carried = streams
+            if each < step:
+                break
+    bench.figure("carried", [carried], "streams")
+    bench.bar(f"streams with {RATE} tokens a second", "carried", ">=", MOST)
+
+
+async def _crowd(port: int, streams: int, seconds: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.fleet.acceptance", str(port), str(streams), str(seconds)]
+    done = await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+async def _client(port: int, streams: int, seconds: float) -> dict[str, float]:
+    """tokens: of the whole crowd; rate: tokens a second while all streams were open."""
+    server = cast(Any, SimpleNamespace(port=port))
+    async with Crowd([server], CROWDS, streams, PAUSE_MS, seconds + 2.0) as crowd:
+        events, began = crowd.events, crowd.now
+        await crowd.wait(seconds)
+        rate = (crowd.events - events) / (crowd.now - began)
+    return {"rate": rate, "tokens": crowd.events, "lost": streams - len(crowd.cell.good)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(on_loop(lambda: _client(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))))

@@ -1,0 +1,77 @@
+"""What a front adds to a node's own answers, and HAProxy in its place, in turns of one run."""
+
+import random
+from collections.abc import Sequence
+
+from benchmarks.fleet.crowds import Crowd
+from benchmarks.harness import Bench
+from benchmarks.load.clients import Cell, closed_loop
+from benchmarks.pairs import compare
+from benchmarks.peers import processes
+from benchmarks.peers.servers import Server
+from benchmarks.streams import paced_request
+
+LEVELS = {1: (8, 5), 16: (32, 20), 64: (32, 40)}
+"""By clients: mean tokens of an answer, and milliseconds for each. Lengths differ, so that clients do not keep step."""
+REQUESTS = {1: (150, 60), 16: (10, 4), 64: (6, 3)}
+"""Of each client and turn, in a full run and a quick one."""
+RATE, STREAMS, PAUSE_MS = 20, 500, 50
+"""Tokens a second of each stream in the crowd, its streams, and milliseconds for a token."""
+CORES_FOR = 10_000 * RATE
+"""Tokens a second for which the cores are told."""
+
+
+async def first_tokens(bench: Bench, node: Server, others: Sequence[Server]) -> None:
+    """TTFT that each of the others adds to the node's own, at LEVELS."""
+    s = bench.settings
+    for level, (tokens, pause) in LEVELS.items():
+        chance = random.Random(s.seed)
+        count = s.pick(*REQUESTS[level], 2)
+        cells: dict[str, list[Cell]] = {server.name: [] for server in (node, *others)}
+        for turn in range(s.pick(6, 2, 1)):
+            lengths = [max(1, round(tokens * chance.uniform(0.5, 1.5))) for _ in range(level * (count + 1))]
+            order = [node, *others]
+            for server in order if turn % 2 == 0 else reversed(order):
+                await bench.rest(order, server)
+                requests = [paced_request(server.model, length, pause) for length in lengths]
+                cell = await closed_loop(server, requests, level)
+                bench.count(f"c{level} {server.name}", cell)
+                began = sorted(cell.replies, key=lambda reply: reply.sent)[level:]  # all clients begin at once
+                cells[server.name].append(Cell(began, cell.wall, cell.cpu, cell.client_cpu))
+        for name, turns in cells.items():
+            good = [cell for cell in turns if cell.good]
+            for q in (50, 99):
+                bench.figure(f"hop.c{level}.{name}.ttft_p{q}", [cell.ttft_ms(q) for cell in good], "ms")
+        for server in others:
+            compare(bench, f"hop.c{level}.{server.name}", list(zip(cells[server.name], cells[node.name], strict=True)))
+
+
+async def cpu_of_tokens(bench: Bench, node: Server, others: Sequence[Server]) -> None:
+    """CPU time for a token of a crowd's streams: of the node alone, then of each of the others before it."""
+    s = bench.settings
+    streams, seconds = s.pick(STREAMS, STREAMS, 20), s.pick(10.0, 5.0, 1.0)
+    found: dict[str, list[float]] = {server.name: [] for server in (node, *others)}
+    rates: dict[str, list[float]] = {name: [] for name in found}
+    for turn in range(s.pick(3, 1, 1)):
+        order = [node, *others]
+        for server in order if turn % 2 == 0 else reversed(order):
+            await bench.rest(order, server)
+            async with Crowd([server], [server.model], streams, PAUSE_MS, seconds + 3.0) as crowd:
+                cpu, events, began = processes.cpu_seconds(server.pid), crowd.events, crowd.now
+                await crowd.wait(seconds)
+                cpu, events = processes.cpu_seconds(server.pid) - cpu, crowd.events - events
+                rates[server.name].append(events / (crowd.now - began))
+                if events:
+                    found[server.name].append(cpu / events * 1e6)
+            bench.count(f"{streams} streams {server.name}", crowd.cell)
+    for name, values in found.items():
+        bench.figure(f"crowd.{name}.cpu_per_token", values, "µs")
+        bench.figure(f"crowd.{name}.tokens_per_second", rates[name], "1/s")
+    front = bench.figures.get(f"crowd.{others[0].name}.cpu_per_token")
+    alone = bench.figures.get(f"crowd.{node.name}.cpu_per_token")
+    peer = bench.figures.get("crowd.HAProxy.cpu_per_token")
+    if front is not None and peer is not None and peer.value:
+        bench.figure("crowd.over_haproxy", [front.value / peer.value], "x")
+    if front is not None and alone is not None:
+        bench.figure("crowd.front_cores", [front.value * CORES_FOR / 1e6], "cores")
+        bench.figure("crowd.node_cores", [alone.value * CORES_FOR / 1e6], "cores")

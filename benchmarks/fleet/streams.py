@@ -1,0 +1,99 @@
+"""What a second node brings, and what many slow streams cost over two fronts and two nodes."""
+
+import asyncio
+import itertools
+import random
+import resource
+import time
+from collections.abc import Sequence
+
+from benchmarks.fleet.crowds import Crowd
+from benchmarks.fleet.servers import AT_ONCE, CROWDS, PACED, Front, wait_until
+from benchmarks.harness import Bench
+from benchmarks.load.client import Reply, connect
+from benchmarks.load.clients import TIMEOUT, Cell
+from benchmarks.load.stats import percentile
+from benchmarks.peers import processes
+from benchmarks.peers.servers import Server
+from benchmarks.streams import PER_MODEL, paced_request
+
+TOKENS, PACE_MS, CLIENTS = 20, 40, 6 * AT_ONCE
+"""Of the engine that waits: mean length of an answer, milliseconds for a token, clients in a closed loop."""
+SLOW_MS = 1000
+SPARE_FILES = 1000
+
+
+async def two_nodes(bench: Bench, front: Front, first: Server, second: Server) -> None:
+    """Tokens a second through a front, with one node and with two, in turn."""
+    s = bench.settings
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    for turn in range(s.pick(6, 4, 2)):
+        count = (1, 2, 2, 1)[turn % 4]
+        set_draining(front, second, count == 1)
+        await bench.rest([front, first, second], front)
+        rates[count].append(await _rate(bench, front, s.pick(12.0, 5.0, 2.0)))
+    set_draining(front, second, False)
+    for count, values in rates.items():
+        bench.figure(f"nodes.{count}.tokens_per_second", values, "tokens/s")
+    pairs = zip(rates[1], rates[2], strict=True)
+    bench.figure("nodes.speedup", [two / one for one, two in pairs], "x")
+
+
+def set_draining(front: Front, node: Server, is_draining: bool) -> None:
+    """Have the fronts send a node no new requests, or again some."""
+    front.http.post(f"/v1/fleet/nodes/{node.name}/{'drain' if is_draining else 'undrain'}").raise_for_status()
+    state = "draining" if is_draining else "up"
+    wait_until(lambda: front.states().get(node.name) == state, f"{node.name} is not {state}", TIMEOUT)
+
+
+async def _rate(bench: Bench, front: Front, seconds: float) -> float:
+    """Tokens a second while all clients ask; what comes in the first second is not counted."""
+    chance = random.Random(bench.settings.seed)
+    begun = time.perf_counter() + 1.0
+    end = begun + seconds
+    replies: list[Reply] = []
+
+    async def client() -> None:
+        connection = await connect(front.port)
+        while time.perf_counter() < end and connection.open:
+            tokens = max(1, round(TOKENS * chance.uniform(0.5, 1.5)))
+            replies.append(await connection.ask(paced_request(PACED, tokens, PACE_MS), TIMEOUT))
+        connection.close()
+
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    cell = Cell(replies, seconds)
+    bench.count("two nodes", cell)
+    return sum(begun <= at < end for reply in cell.good for at in reply.arrivals) / seconds
+
+
+async def slow(bench: Bench, fronts: Sequence[Front], nodes: Sequence[Server]) -> None:
+    """Streams of a token a second, as many as the open files and the models allow, up to 10,000."""
+    s = bench.settings
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = min(hard - SPARE_FILES, len(nodes) * len(CROWDS) * PER_MODEL)
+    count = min(most, s.pick(10_000, 2000, 40))
+    async with Crowd(fronts, CROWDS, 10 * len(fronts), 50, 0.5):
+        pass  # connections and modules are there
+    before = [processes.memory(front.pid) for front in fronts]
+    pids = [server.pid for server in (*fronts, *nodes)]
+    async with Crowd(fronts, CROWDS, count, SLOW_MS, s.pick(25.0, 12.0, 2.0)) as crowd:
+        cpu, events, began = [processes.cpu_seconds(pid) for pid in pids], crowd.events, crowd.now
+        await crowd.wait(s.pick(10.0, 5.0, 1.0))
+        cpu = [processes.cpu_seconds(pid) - value for pid, value in zip(pids, cpu, strict=True)]
+        events, seconds, running = crowd.events - events, crowd.now - began, crowd.open
+        after = [processes.memory(front.pid) for front in fronts]
+    bench.count(f"{count} slow streams", crowd.cell)
+    bench.note(
+        f"{count} slow streams, opened in {crowd.opening_seconds:.0f} s; {running} ran while they were measured, with "
+        f"{events / seconds:.0f} tokens a second"
+    )
+    held = [(b.pss or b.rss) - (a.pss or a.rss) for a, b in zip(before, after, strict=True)]
+    bench.figure("slow.streams", [count], "streams")
+    bench.figure("slow.lost", [count - len(crowd.cell.good)], "streams")
+    bench.figure("slow.memory_per_stream", [sum(held) / count / 1024], "KiB")
+    if events and crowd.cell.good:
+        bench.figure("slow.front_cpu_per_token", [sum(cpu[: len(fronts)]) / events * 1e6], "µs")
+        bench.figure("slow.node_cpu_per_token", [sum(cpu[len(fronts) :]) / events * 1e6], "µs")
+        gaps = itertools.chain.from_iterable(reply.gaps[:-1] for reply in crowd.cell.good)
+        bench.figure("slow.token_late_p99", [(percentile([*gaps], 99) - SLOW_MS / 1e3) * 1e3], "ms")
