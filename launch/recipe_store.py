@@ -1,4 +1,4 @@
-"""Recipes added at run time: files `id@version.yaml` in a folder of our own.
+"""Recipes added at run time: files `id@version.yaml` in a folder of our own; in a fleet, rows that all servers share.
 
 A file appears whole or not at all, so a server that is killed at any moment leaves each recipe known or unknown.
 """
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import yaml
@@ -94,8 +94,26 @@ class StoredRecipes:
     faults: tuple[str, ...]
 
 
+class RecipeShelf(Protocol):
+    """Recipes that were added at run time. Blocks."""
+
+    def read(self) -> StoredRecipes:
+        """Read every recipe; broken ones are reported. Raises Unavailable."""
+        ...
+
+    def write(self, recipe: Recipe, text: str) -> object:
+        """Store a recipe, safe from a loss of power. Raises Unavailable, Conflict."""
+        ...
+
+    def text(self, recipe_id: str, version: int) -> str | None:
+        """A recipe as it was written, with its reasons."""
+        ...
+
+    def remove(self, recipe_id: str, versions: Iterable[int]) -> None: ...
+
+
 class RecipeStore:
-    """Blocks. Written by one server at a time: the data directory is locked."""
+    """A `RecipeShelf` of files. Written by one server at a time: the data directory is locked."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -132,7 +150,7 @@ class RecipeStore:
         return self.folder / f"{quote(recipe_id, safe='')}@{version}.yaml"
 
     def write(self, recipe: Recipe, text: str) -> Path:
-        """Keep it, also through a loss of power. Raises Unavailable (disk_full)."""
+        """Store a recipe. Raises Unavailable (disk_full)."""
         file = self.file_of(recipe.id, recipe.version)
         try:
             write_text(file, text)  # only below an existing data directory: a moved one must raise

@@ -102,6 +102,23 @@ def faults_of(text: str) -> list[str]:
     return [fault.text for fault in (*faults, *find_clashes(documents))]
 
 
+def parse_recipe(text: str, name: str) -> Recipe:
+    """Read one model's recipe from a text, whose paths are absolute.
+
+    name: of the text, for its faults. Raises Unfit.
+    """
+    documents, faults = documents_of(Path(name), text.encode(errors="surrogatepass"))
+    recipes = list[Recipe]()
+    for document in documents:
+        one, wrong = validate(document)
+        faults += wrong
+        recipes += [one] if isinstance(one, Recipe) else []
+    if faults or len(recipes) != 1:
+        found = [str(fault) for fault in faults] or [f"{name}: holds {len(recipes)} recipes of models, not one"]
+        raise Unfit(f"{name} is no recipe.", found, code="bad_recipe")
+    return recipes[0]
+
+
 def retired_keys(documents: Documents) -> tuple[str, ...]:
     """A sentence for each key that has another place now, or no effect."""
     named = [f"provider '{one.id}'" for one in documents.providers if one.hedge_after is not None]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a server without a fleet shares no names
 Load = Callable[[sa.Connection], Callable[[], None]]
 """Reads everything anew. What it returns puts that in the place of what was read before."""
 
-Use = Literal["an adapter's name", "a router's name", "a model's alias"]
+Use = Literal["an adapter's name", "a router's name", "a model's alias", "a model's id"]
 _USES: Mapping[Use, sa.Column[str]] = {
     "an adapter's name": ADAPTERS.heads.c.name, "a router's name": ROUTERS.heads.c.name,
     "a model's alias": MODEL_ALIASES.c.alias,
@@ -60,6 +60,9 @@ class TableAccess:
         """
         if self.revision is None:
             return
-        for other, column in _USES.items():
+        from registry.state.shared.tables import RECIPES
+
+        uses: Mapping[Use, sa.Column[str]] = {**_USES, "a model's id": RECIPES.c.model}
+        for other, column in uses.items():
             if other != use and db.execute(sa.select(column).where(column == name).limit(1)).first() is not None:
                 raise Conflict(f"'{name}' is {other} already. Choose another name.", code="name_in_use")

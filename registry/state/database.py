@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 import sqlalchemy as sa
 
 from registry.errors import Conflict, NotFound
-from registry.state.access import TableAccess
+from registry.state.access import Load, TableAccess
 from registry.state.adapters import AdapterTable, RouterTable
 from registry.state.formats import bring_up
 from registry.state.models import ModelTable
@@ -22,6 +22,7 @@ from registry.storage.migration import alone, can_use, newer, newest, revision, 
 
 if TYPE_CHECKING:  # a server without a fleet shares no names
     from registry.state.shared.opening import SharedTables
+    from registry.state.shared.recipes import RecipeTable
 
 FILE = "state.db"
 REMOTE_MARK = "elsewhere"
@@ -143,7 +144,12 @@ class State:
         self._names = names
         self.adapters, self.routers = AdapterTable(names, clock), RouterTable(names, clock)
         self.models = ModelTable(own, clock, names)
+        self.recipes: RecipeTable | None = None
+        """Recipes that were added at run time, where servers share them; else they are files."""
         if shared is not None:
+            from registry.state.shared import recipes
+
+            self.recipes = recipes.RecipeTable(names, clock)
             self.refresh()
             self.adapters.reserved, self.routers.reserved = map(self._digests, (ADAPTERS, ROUTERS))
         for read in (self.adapters.all, self.routers.all, self.models.pins, self.models.aliases):
@@ -161,7 +167,9 @@ class State:
             number = revision.read(db)
             if number == revision.known:
                 return False
-            for replace in [load(db) for load in (self.adapters.reload, self.routers.reload, self.models.reload)]:
+            loads: list[Load] = [self.adapters.reload, self.routers.reload, self.models.reload]
+            loads += [] if self.recipes is None else [self.recipes.reload]
+            for replace in [load(db) for load in loads]:
                 replace()
             revision.known = number
         return True

@@ -1,7 +1,11 @@
-"""Names that all servers of a fleet share: adapters, routers and aliases of models, in one schema of PostgreSQL.
+"""What all servers of a fleet share: names of adapters and routers, aliases of models, and added recipes.
+
+They are in one schema of PostgreSQL.
 
 revision.py   the number of the last change, which every change sets
 opening.py    the tables, which are those of `registry.state.tables`, and the row of that number
+tables.py     what a fleet's schema has beside the tables of `registry.state.tables`
+recipes.py    recipes of models that were added at run time
 watch.py      waits for changes of other servers
 importing.py  takes a server's own names along
 

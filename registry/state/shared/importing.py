@@ -8,11 +8,15 @@
 | alias of a model     | has no such name                                                      | it is taken |
 |                      | has it for the same model                                             | nothing     |
 |                      | has it for another one, or calls something else so                    | conflict    |
+| recipe of a model    | has no such version of it                                             | it is taken |
+|                      | has the same one                                                      | nothing     |
+|                      | has another one, or calls something else so                           | conflict    |
 
 Versions, aliases and the way back to earlier versions come along.
 """
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +25,7 @@ import sqlalchemy as sa
 from registry.errors import Conflict
 from registry.state.access import TableAccess, Use
 from registry.state.shared.opening import SharedTables
+from registry.state.shared.recipes import SharedRecipe, insert_recipe, read_recipes
 from registry.state.tables import ADAPTERS, DIGESTS, MODEL_ALIASES, ROUTERS, VersionTables
 from registry.storage.database import Database, inserting
 
@@ -47,8 +52,8 @@ class _Name:
         return versions, self.stack[-1:], dict(self.aliases), self.head.get("shared")
 
 
-def import_names(source: Database, target: SharedTables) -> list[str]:
-    """Take all names of `source`. Returns those that are new to the fleet, in words.
+def import_names(source: Database, target: SharedTables, recipes: Iterable[SharedRecipe] = ()) -> list[str]:
+    """Take all names of `source`, and recipes that are files. Returns those that are new to the fleet, in words.
 
     Raises Conflict (names_differ) with every name that has two meanings; nothing was taken then.
     """
@@ -83,6 +88,18 @@ def import_names(source: Database, target: SharedTables) -> list[str]:
                 conflicts.append(f"{words}: {fault}")
             else:
                 fleet.execute(sa.insert(MODEL_ALIASES).values(alias=alias, model=model))
+                taken.append(words)
+        digests = {(one.model, one.version): one.digest for one in read_recipes(fleet)}
+        for recipe in recipes:
+            words, behind = f"recipe {recipe.model}@{recipe.version}", digests.get((recipe.model, recipe.version))
+            if behind == recipe.digest:
+                continue
+            if behind is not None:
+                conflicts.append(f"{words}: the fleet has another one")
+            elif (fault := _fault(access, fleet, recipe.model, "a model's id")) is not None:
+                conflicts.append(f"{words}: {fault}")
+            else:
+                insert_recipe(fleet, recipe, time.time())
                 taken.append(words)
         if conflicts:
             raise Conflict(

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.state.shared.revision import VERSION_TABLE, Revision
+from registry.state.shared.revision import Revision
+from registry.state.shared.tables import VERSION_TABLE
 from registry.state.tables import VERSION_TABLE as STATE_VERSION_TABLE
 from registry.storage.database import Database, url_of
 from registry.storage.migration import upgrade

@@ -10,10 +10,7 @@
 import sqlalchemy as sa
 
 from registry.errors import Conflict
-
-METADATA = sa.MetaData()
-VERSION_TABLE = "shared_version"
-REVISION = sa.Table("revision", METADATA, sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False))
+from registry.state.shared.tables import REVISION
 
 
 class Revision:

@@ -10,6 +10,7 @@ from adapters.content.forms import CONFIG, TENSORS
 from adapters.store import MARK, Store
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
+from registry.state.shared.opening import open_shared
 from runtime.config.settings import starter_recipes
 from tests.unit.cli.conftest import Run, adapter
 from tests.unit.cli.fake_server import FakeServer
@@ -73,6 +74,24 @@ def test_a_merge_that_cannot_be_done_is_refused(
     assert result.exit_code == code
     assert words in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_node_merges_an_adapter_of_its_fleet(
+    run: Run, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "node"
+    shared = open_shared(postgres_url, "roundhouse_fleet_merging")
+    with State(folder, url=postgres_url, shared=shared) as state:
+        state.adapters.register(AdapterKey("starter-chat", "legal"), NewVersion(digest(1), 8, 100, "test"))
+    options = ["--recipes", str(starter_recipes()[0]), "--data-dir", str(folder), "--output", str(tmp_path / "out")]
+    monkeypatch.setenv("ROUNDHOUSE_DATABASE", postgres_url)
+    assert "no model or adapter 'legal'" in run("adapters", "merge", "legal", *options).stderr, "it has none of its own"
+    monkeypatch.setenv("ROUNDHOUSE_FLEET", "merging")
+    result = run("adapters", "merge", "legal", *options)
+    assert (result.exit_code, "Register the adapter again" in result.stderr) == (4, True), "its files are gone"
+    monkeypatch.delenv("ROUNDHOUSE_DATABASE")
+    result = run("adapters", "merge", "legal", *options)
+    assert (result.exit_code, "ROUNDHOUSE_DATABASE" in result.stderr) == (2, True)
 
 
 def test_without_room_nothing_begins(run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from registry.state.shared.revision import METADATA, VERSION_TABLE
+from registry.state.shared.tables import METADATA, VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"], target_metadata=METADATA, version_table=VERSION_TABLE

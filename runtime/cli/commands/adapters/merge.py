@@ -1,18 +1,22 @@
 """`roundhouse adapters merge`: base and adapter as one model folder."""
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.cli.failures import Failure, RefusedError, ServerError
+from runtime.cli.failures import Failure, RefusedError, ServerError, UsageError
 from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
 from runtime.cli.output import emit, note, short
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import bar
 
 if TYPE_CHECKING:
+    from launch.recipe_store import RecipeShelf
     from registry.catalog import ResolvedName
+    from registry.state.database import State
     from runtime.config.settings import Settings
 
 
@@ -32,7 +36,7 @@ def merge(
     """Write base and adapter as one model, which needs no adapter place.
 
     The server writes it into its data directory. With --output it is written here, on the server's machine, whether or
-    not the server runs.
+    not the server runs; on a node of a fleet set ROUNDHOUSE_FLEET and ROUNDHOUSE_DATABASE as for the server.
 
     Example: roundhouse adapters merge legal@prod
     """
@@ -74,19 +78,40 @@ def _show(result: Json, as_json: bool) -> None:
 
 
 def _target(settings: "Settings", name: str) -> "ResolvedName":
-    from launch.recipe_store import RecipeStore, arrange
+    from launch.recipe_store import arrange
     from registry.catalog import Catalog
-    from registry.state.database import State
     from runtime.cli.commands.server.serve import read_recipes
 
-    with State(settings.data_dir, url=settings.database, read_only=True) as state:
-        added = RecipeStore(settings.data_dir / "recipes").read().recipes
-        models = arrange(read_recipes(settings).models, added).recipes
+    with _state(settings) as (state, added):
+        models = arrange(read_recipes(settings).models, added.read().recipes).recipes
         catalog = Catalog(models, state.adapters.all(), state.models.aliases())
     target = catalog.resolve(name)
     if target.version is None:
         raise RefusedError(f"'{name}' is a model. Name the adapter that is to be merged into it.")
     return target
+
+
+@contextmanager
+def _state(settings: "Settings") -> "Iterator[tuple[State, RecipeShelf]]":
+    """Open names and added models: the server's own, or those of its fleet."""
+    from launch.recipe_store import RecipeStore
+    from registry.state.database import State, is_remote
+
+    folder, url = settings.data_dir, settings.database
+    if settings.fleet is None:
+        with State(folder, url=url, read_only=True) as state:
+            yield state, RecipeStore(folder / "recipes")
+        return
+    from fleet.membership.members import schema_of
+    from launch.shared_recipes import SharedRecipeStore
+    from registry.state.shared.opening import open_shared
+
+    if url is None or not is_remote(url):
+        raise UsageError("Name the PostgreSQL of the fleet: the variable ROUNDHOUSE_DATABASE.")
+    shared = open_shared(url, schema_of(settings.fleet))
+    with closing(shared.database), State(folder, url=url, read_only=True, shared=shared) as state:
+        assert state.recipes is not None, "servers share them"
+        yield state, SharedRecipeStore(state.recipes)
 
 
 def _merged(settings: "Settings", target: "ResolvedName", output: Path, quiet: bool) -> Json:

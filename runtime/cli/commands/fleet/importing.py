@@ -1,8 +1,8 @@
-"""`roundhouse fleet import`: a server's own adapters, routers and aliases become the fleet's."""
+"""`roundhouse fleet import`: a server's own adapters, routers, aliases and added models become the fleet's."""
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from runtime.cli.local.keys import Database, DataDir
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note
 
+if TYPE_CHECKING:
+    from registry.state.shared.recipes import SharedRecipe
+
 
 def import_state(
     fleet: Annotated[str, typer.Option("--fleet", envvar="ROUNDHOUSE_FLEET", help="Name of the fleet.")],
@@ -18,10 +21,10 @@ def import_state(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take the names of a server's own state into the fleet: adapters, routers, aliases of models.
+    """Take the names of a server's own state into the fleet: adapters, routers, aliases, models that were added.
 
     All of them, or none where one has another meaning in the fleet already. Files follow once the server is a node of
-    the fleet, with this data directory. Its own state stays as it is, out of use.
+    the fleet, with this data directory; weights in a folder do not. Its own state stays as it is, out of use.
 
     Example: roundhouse fleet import --fleet models --data-dir /var/lib/roundhouse/data
     """
@@ -37,9 +40,11 @@ def import_state(
     if url is None or not is_remote(url):
         raise UsageError("Name the PostgreSQL of the fleet: --database postgresql+psycopg://user@host/name.")
     try:
-        tables = open_shared(url, schema_of(fleet))
-        with closing(tables.database), closing(look(folder, _own_url(folder, url))) as own:
-            taken = import_names(own, tables)
+        with closing(look(folder, _own_url(folder, url))) as own:
+            recipes = _recipes(folder / "recipes")
+            tables = open_shared(url, schema_of(fleet))
+            with closing(tables.database):
+                taken = import_names(own, tables, recipes)
     except RoundhouseError as error:
         raise RefusedError(error.message, code=error.code) from None
     if as_json:
@@ -48,6 +53,19 @@ def import_state(
     for words in taken:
         print(words)
     note(f"{len(taken)} names of {folder} are the fleet's now." if taken else f"The fleet has all names of {folder}.")
+
+
+def _recipes(folder: Path) -> "list[SharedRecipe]":
+    """Read recipes that were added at run time. Raises Unfit for a broken file."""
+    from launch.recipe_store import RecipeStore, recipe_text
+    from registry.errors import Unfit
+    from registry.state.shared.recipes import SharedRecipe
+
+    store = RecipeStore(folder)
+    stored = store.read()
+    if stored.faults:
+        raise Unfit(f"{stored.faults[0]}. Correct or delete that file, then import again.", code="bad_recipe")
+    return [SharedRecipe.of(one, store.text(one.id, one.version) or recipe_text(one)) for one in stored.recipes]
 
 
 def _own_url(folder: Path, url: str) -> str | None:

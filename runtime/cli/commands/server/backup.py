@@ -39,6 +39,11 @@ def backup(
         emit({"object": "backup", "data_dir": str(result), "folder": str(folder), "bytes": size})
     else:
         note(f"{result} was copied to {folder}, {size / 2**20:.1f} MiB. roundhouse restore {folder} brings it back.")
+    if settings.fleet is not None or settings.fleet_folder.is_dir():
+        note(
+            "Names that the fleet shares are in its PostgreSQL, not in this copy: back that up as well, such as with "
+            "pg_dump."
+        )
 
 
 def restore(

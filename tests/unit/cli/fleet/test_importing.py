@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from launch.recipe_store import RecipeStore, recipe_text
 from registry.state.database import State
 from tests.unit.cli.conftest import Run
-from tests.unit.registry.makers import KEY, new
+from tests.unit.registry.makers import KEY, new, recipe
 
 
 @pytest.mark.parametrize("is_remote", [False, True], ids=["file", "postgresql"])
@@ -15,11 +16,13 @@ def test_a_servers_names_are_taken_once(run: Run, postgres_url: str, tmp_path: P
     data = tmp_path / "data"
     with State(data, url=postgres_url if is_remote else None) as state:
         state.adapters.register(KEY, new(1))
+    added = recipe("n", "rerank", source={"package": "models.starter"})
+    RecipeStore(data / "recipes").write(added, recipe_text(added))
     fleet = f"importing{int(is_remote)}"
     words = ("fleet", "import", "--fleet", fleet, "--data-dir", str(data), "--database", postgres_url)
     first = run(*words, "--json")
     assert first.exit_code == 0, first.stderr
-    assert json.loads(first.stdout)["taken"] == ["adapter m:a:default"]
+    assert json.loads(first.stdout)["taken"] == ["adapter m:a:default", "recipe n@1"]
     again = run(*words)
     assert (again.exit_code, again.stdout) == (0, "")
     assert f"has all names of {data}" in again.stderr
@@ -29,6 +32,16 @@ def test_a_servers_names_are_taken_once(run: Run, postgres_url: str, tmp_path: P
     refused = run("fleet", "import", "--fleet", fleet, "--data-dir", str(other), "--database", postgres_url)
     assert refused.exit_code == 1
     assert "Nothing was taken" in refused.stderr
+
+
+def test_a_recipe_that_cannot_be_read_is_named(run: Run, postgres_url: str, tmp_path: Path) -> None:
+    with State(tmp_path):
+        (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "b@1.yaml").write_text("id: b\n")
+    refused = run("fleet", "import", "--fleet", "f", "--data-dir", str(tmp_path), "--database", postgres_url)
+    assert refused.exit_code == 1
+    assert "b@1.yaml" in refused.stderr
+    assert "then import again" in refused.stderr
 
 
 def test_what_cannot_be_imported_says_why(run: Run, postgres_url: str, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from registry.errors import Conflict
 from registry.records import AdapterKey, RouterKey
 from registry.state.database import State, look
 from registry.state.shared.importing import import_names
-from tests.unit.registry.makers import KEY, digest, new
+from registry.state.shared.recipes import SharedRecipe
+from tests.unit.registry.makers import KEY, digest, new, recipe
 from tests.unit.registry.shared.rig import Sharers
 
 AUTO = RouterKey("auto")
@@ -76,4 +77,20 @@ def test_every_name_with_two_meanings_is_named_and_nothing_is_taken(own: Path, f
         assert words in refused.value.message
     assert not shared.refresh()
     assert (shared.adapters.all(), shared.models.aliases()) == (before, {"fast": "other"})
+    source.close()
+
+
+def test_added_models_come_along_unless_the_fleet_has_other_ones(own: Path, fleet: Sharers) -> None:
+    server, source = fleet.server(), look(own)
+    added = [SharedRecipe.of(recipe(id_), f"id: {id_}\n") for id_ in ("m", "legal")]
+    with pytest.raises(Conflict, match="recipe legal@1: 'legal' is an adapter's name already"):
+        import_names(source, server.tables, added)
+    assert "recipe m@1" in import_names(source, server.tables, added[:1])
+    assert import_names(source, server.tables, added[:1]) == []
+    server.state.refresh()
+    assert server.state.recipes is not None
+    assert [one.text for one in server.state.recipes.all()] == ["id: m\n"]
+    other = SharedRecipe.of(recipe("m", description="another"), "id: m\n")
+    with pytest.raises(Conflict, match="recipe m@1: the fleet has another one"):
+        import_names(source, server.tables, [other])
     source.close()

@@ -13,7 +13,7 @@ from registry.errors import Conflict, NotFound
 from registry.records import AdapterKey, LoadKey, RouterKey
 from registry.state.database import State
 from registry.state.shared import watch
-from registry.state.shared.revision import REVISION
+from registry.state.shared.tables import REVISION
 from registry.storage.database import Database, url_of
 from tests.eventually import eventually
 from tests.unit.registry.makers import KEY, digest, new, recipe

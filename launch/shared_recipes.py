@@ -1,0 +1,36 @@
+"""Recipes added at run time, where the servers of a fleet share them."""
+
+from collections.abc import Iterable
+
+from launch.recipe_store import StoredRecipes
+from registry.errors import Unfit
+from registry.recipes.definition import Recipe
+from registry.recipes.loading import parse_recipe
+from registry.state.shared.recipes import RecipeTable, SharedRecipe
+
+
+class SharedRecipeStore:
+    """A `RecipeShelf` in the database. Reads come from memory."""
+
+    def __init__(self, table: RecipeTable) -> None:
+        self._table = table
+
+    def read(self) -> StoredRecipes:
+        """Read every recipe; those that only a newer version can read are reported."""
+        recipes, faults = list[Recipe](), list[str]()
+        for shared in self._table.all():
+            try:
+                recipes.append(parse_recipe(shared.text, f"{shared.model}@{shared.version}.yaml"))
+            except Unfit as unfit:
+                faults += unfit.faults
+        return StoredRecipes(tuple(recipes), tuple(faults))
+
+    def write(self, recipe: Recipe, text: str) -> None:
+        self._table.add(SharedRecipe.of(recipe, text), (recipe.id, *recipe.aliases))
+
+    def text(self, recipe_id: str, version: int) -> str | None:
+        found = (one.text for one in self._table.all() if (one.model, one.version) == (recipe_id, version))
+        return next(found, None)
+
+    def remove(self, recipe_id: str, versions: Iterable[int]) -> None:
+        self._table.remove(recipe_id, versions)
