@@ -195,7 +195,7 @@ class _Planner:
     def _return(self, model: str, name: str) -> bool:
         """Give a node a model that it had in the plan before, where it has room for it."""
         need, node = self._needs.get(model), self._nodes.get(name)
-        if need is None or node is None or model in node.where:
+        if need is None or node is None or model in node.where or name in need.not_on:
             return False
         devices = node.devices_for(need)
         if devices is not None:
@@ -221,6 +221,8 @@ class _Planner:
             node = self._nodes.get(name)
             if node is None:
                 self._unplaced[need.model] = f"{name} is not there."
+            elif name in need.not_on:
+                self._unplaced[need.model] = f"{name} does not have its weights."
             elif need.model not in node.where and not self._make_room(need, node):
                 self._unplaced[need.model] = f"{name} has no room for it."
         if need.replicas is None:

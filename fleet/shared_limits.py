@@ -49,6 +49,8 @@ class BlockMeter:
     """A rate or a budget, of which this server has a block: `tenants.limits.meters.SharedMeter`."""
 
     def __init__(self, limit: Limit, zone: ZoneInfo, spent: Spent, server: "SharedLimits") -> None:
+        self.described = limit
+        """The limit as it was first set; `limit` has its present amount."""
         self.id, self.limit, self.zone, self.spent = limit.id, limit.amount, zone.key, spent
         self.period: Period = _PERIODS.get(limit.kind, "minute")
         self.block = LimitBlock()
@@ -200,6 +202,10 @@ class SharedLimits:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     # --- meters -----------------------------------------------------------------------------------------------------
+    def meters(self) -> list[BlockMeter]:
+        """List the meters in use."""
+        return list(self._meters)
+
     def meter(self, limit: Limit, zone: ZoneInfo, since: int, spent: int) -> BlockMeter:
         made = BlockMeter(limit, zone, Spent(since, spent), self)
         self._meters.add(made)

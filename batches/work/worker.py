@@ -72,6 +72,8 @@ class NamedRoom:
     """Work per second with all places taken (`models.work`); 0: it was never measured."""
     load_seconds: float = 0.0
     """Seconds until it can begin."""
+    is_remote: bool = False
+    """Whether another server of the database has the model: it takes the lines, and says why they wait."""
 
 
 RunLine = Callable[[LineAttempt], Awaitable[None]]
@@ -331,7 +333,8 @@ class BatchWorker:
         for group in (group for many in groups.values() for group in many):
             left[group.room] += group.count + group.suspects
         left.subtract(Counter(claim.room for claim in claims for _ in range(claim.count)))
-        return [key for key, count in left.items() if count > 0 and not rooms[key].load_seconds]
+        mine = [key for key, room in rooms.items() if not room.is_remote]
+        return [key for key in mine if left[key] > 0 and not rooms[key].load_seconds]
 
     def _line_work(self, batch: BatchRecord, name: str) -> float:
         return self._forecasts.lines.one(batch.id, batch.endpoint, name)
@@ -391,10 +394,13 @@ class BatchWorker:
     ) -> None:
         """Store why batches wait of which no line runs."""
         for id_, batch in batches.items():
+            its_rooms = [rooms[group.room] for group in groups.get(id_, ())]
+            if its_rooms and all(room.is_remote and not room.words for room in its_rooms):
+                continue
             if id_ in claimed or runs.get(id_, 0):
                 words = ""
             else:
-                words = next((rooms[group.room].words for group in groups.get(id_, ()) if rooms[group.room].words), "")
+                words = next((room.words for room in its_rooms if room.words), "")
             await self._set_wait(batch, words)
 
     async def _set_wait(self, batch: BatchRecord, words: str, until: float | None = None) -> None:

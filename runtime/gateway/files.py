@@ -33,6 +33,8 @@ log = logging.getLogger("roundhouse.gateway")
 TRANSIENT_CODES = frozenset({"hub_unavailable", "disk_full", "storage_full", "download_ended", "download_failed",
                      "bad_download", "source_not_stored", "download_cancelled"})  # fmt: skip
 """Codes of what may work the next time: the model is not broken for that."""
+UNKNOWN = "unknown"
+"""Revision of a model whose files are not here, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class ModelFiles:
         entry = ModelEntry(
             recipe=recipe,
             path=None,
-            revision="unknown",
+            revision=UNKNOWN,
             needed=0,
             needed_detail="",
             load_seconds=10.0,

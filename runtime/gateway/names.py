@@ -142,7 +142,7 @@ class Names:
             raise Conflict(
                 f"'{name}' is a provider's model. Choose another name for the {what}.", code="name_in_use", param=param
             )
-        if any(router.key.name == name for router in self._state.routers.all()):
+        if self.is_router(name):
             raise Conflict(
                 f"'{name}' is a router's name. Choose another name for the {what}, or remove the router: "
                 f"roundhouse routers remove {name}.",
@@ -159,6 +159,10 @@ class Names:
             "an adapter's name": self.catalog.is_adapter(name),
         }
         _check_free(name, used, "router", "id")
+
+    def is_router(self, name: str) -> bool:
+        """Whether it is the name of a router, without a version."""
+        return any(router.key.name == name for router in self._state.routers.all())
 
     def is_model(self, name: str) -> bool:
         """Whether it is the id or alias of a model, of this machine or of a provider."""

@@ -15,7 +15,7 @@ from batches.service import BatchService
 from batches.store import BatchStore
 from console.state import Console
 from launch.checks.checker import FileChecker
-from launch.recipe_store import RecipeStore, arrange
+from launch.recipe_store import RecipeShelf, RecipeStore, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
@@ -147,8 +147,7 @@ class _Rooms:
             await self.keys.tables()
         shared = None if tables is None else tables.names
         self.state = state = await asyncio.to_thread(State, settings.data_dir, url=settings.database, shared=shared)
-        shelf = RecipeStore(settings.data_dir / "recipes")
-        await asyncio.to_thread(shelf.tidy)
+        shelf = await asyncio.to_thread(self._shelf)
         added = await asyncio.to_thread(shelf.read)
         arranged = arrange(documents.models, added.recipes)
         self.names = names = Names(arranged.recipes, state)
@@ -195,7 +194,10 @@ class _Rooms:
         if tables is not None:
             from runtime.gateway.peers.opening import OwnParts, open_fleet, share
 
-            own = OwnParts(names, self.models, self.residency, device, state, self.service, self.adapters, self.routers)
+            own = OwnParts(
+                names, self.models, self.residency, device, state, self.service, self.adapters, self.routers,
+                self.model_set,
+            )  # fmt: skip
             self.fleet = open_fleet(settings, tables, own)
             if self.shared_limits is not None:
                 database = tables.members.database
@@ -210,8 +212,9 @@ class _Rooms:
         usage = UsageReport(self.ledger, settings.currency, settings.provider_prices)
         trusted = settings.trust_clients
         line_rooms = LineRooms(
-            names, residency, provider_of=self.providers.provider_of, observe=self.metrics.count_line
-        )
+            names, residency, provider_of=self.providers.provider_of, observe=self.metrics.count_line,
+            find_remote=None if self.fleet is None else self.fleet.backend.find,
+        )  # fmt: skip
         services = Services(
             settings=settings,
             models=self.models,
@@ -243,7 +246,7 @@ class _Rooms:
         local = LocalBackend(names, residency, self.service.stored, self.metrics)
         peers = [] if self.fleet is None else [self.fleet.backend]
         machine_price = round(settings.machine_price * MILLION)
-        return Gateway(
+        gateway = Gateway(
             services,
             names,
             [ProviderBackend(self.providers), *peers, local],
@@ -264,6 +267,9 @@ class _Rooms:
             transcripts=self.console.texts,
             tracing=self.tracing,
         )
+        if self.fleet is not None:
+            gateway.dispatcher.others = self.fleet.conversations
+        return gateway
 
     async def start(self) -> None:
         self.metrics.budget.set(self.device.budget)
@@ -295,6 +301,21 @@ class _Rooms:
             gateway.phase = "ready"
         if self.settings.prewarm:
             await keep_warm(self.pool, self.residency.table, self.device)
+
+    def _shelf(self) -> RecipeShelf:
+        """Open the recipes that were added at run time; a front has none of the fleet's."""
+        files = RecipeStore(self.settings.data_dir / "recipes")
+        files.tidy()
+        if self.state.recipes is None or self.settings.front:
+            return files
+        from launch.shared_recipes import SharedRecipeStore
+
+        if unused := sorted({recipe.id for recipe in files.read().recipes}):
+            log.warning(
+                "models that were added before this server joined the fleet are out of use: roundhouse fleet import",
+                extra={"models": unused},
+            )
+        return SharedRecipeStore(self.state.recipes)
 
     async def _fleet_tables(self) -> "FleetTables | None":
         """The tables that the fleet's servers share; None without a fleet."""

@@ -17,6 +17,7 @@ from console.host import ConsoleBatch, OwnServer
 from console.live import LiveView
 from console.state import Console
 from console.web import Web
+from registry.errors import NotFound, RoundhouseError
 from runtime.gateway.core import Gateway
 from runtime.gateway.providers.views import ProviderView
 from runtime.gateway.routing.store import RouterView
@@ -26,7 +27,7 @@ from runtime.http.admin.bodies import json_answer
 from runtime.http.errors import error_response
 from runtime.http.guard.keys import current_caller
 from runtime.http.middleware import context_of, gateway_of
-from tenants.caller import Caller, Person
+from tenants.caller import ANONYMOUS, Caller, Person
 from tenants.key_settings import KeySettings
 from tenants.ledger.view import UsageReport
 
@@ -38,8 +39,11 @@ FILES = Path(fastapi_offline.__file__).parent / "static"
 class ConsoleHost:
     """`console.host.Host`."""
 
-    def __init__(self, gateway: Gateway, caller: Caller, caller_now: Callable[[], Caller]) -> None:
-        self._gateway, self.caller, self.caller_now = gateway, caller, caller_now
+    def __init__(
+        self, gateway: Gateway, caller: Caller, caller_now: Callable[[], Caller], *, is_passed: bool = False
+    ) -> None:
+        """is_passed: another server of the fleet asks for its own viewer."""
+        self._gateway, self.caller, self.caller_now, self.is_passed = gateway, caller, caller_now, is_passed
 
     @property
     def phase(self) -> str:
@@ -60,7 +64,17 @@ class ConsoleHost:
 
     def fleet(self) -> FleetView | None:
         fleet = self._gateway.services.fleet
-        return None if fleet is None else fleet.view()
+        return None if fleet is None else fleet.view(self.caller)
+
+    async def page_of(self, node: str, path: str) -> Response:
+        fleet = self._gateway.services.fleet
+        if fleet is None:
+            raise NotFound("This server belongs to no fleet.", code="no_fleet")
+        if node == fleet.own.name:
+            return RedirectResponse(f"../../{path}", 307)
+        from runtime.http.fleet.pages import PassedPage
+
+        return PassedPage(fleet, node, f"{PATH}/{path}")
 
     @property
     def usage(self) -> UsageReport:
@@ -113,7 +127,18 @@ class ConsoleHost:
 
 
 def _console_host(scope: Asgi) -> ConsoleHost:
-    return ConsoleHost(gateway_of(scope), context_of(scope).caller, lambda: current_caller(scope))
+    gateway, context = gateway_of(scope), context_of(scope)
+    if context.hop is not None:
+        return ConsoleHost(gateway, context.caller, lambda: _passed_caller(gateway, context.caller), is_passed=True)
+    return ConsoleHost(gateway, context.caller, lambda: current_caller(scope))
+
+
+def _passed_caller(gateway: Gateway, caller: Caller) -> Caller:
+    """Look a caller up whom another server let in."""
+    try:
+        return gateway.services.callers.by_id(caller.key, caller.team) if caller.key else caller
+    except RoundhouseError:
+        return ANONYMOUS
 
 
 async def redirect_to_console() -> Response:

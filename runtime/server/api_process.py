@@ -19,7 +19,7 @@ from runtime.config.device import Device
 from runtime.config.settings import Settings
 from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
-from runtime.http.batches.lines import batch_worker, callback_deliverer
+from runtime.http.batches.lines import batch_worker, callback_deliverer, resolve_names
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import Layer, layers
 from runtime.http.middleware import ContextMiddleware
@@ -79,6 +79,8 @@ class ApiProcess:
             self._batches.start()
             self._callbacks = callback_deliverer(self.gateway(), self._batches)
             self._callbacks.start()
+        else:  # nodes run the lines of its batches
+            resolve_names(self.gateway())
         if self.gateway().services.fleet is not None:
             await self._join()
         gc.callbacks.append(CollectionLog(asyncio.get_running_loop(), log))

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 
-from launch.recipe_store import Arrangement, RecipeStore, StoredRecipes, arrange
+from launch.recipe_store import Arrangement, RecipeShelf, StoredRecipes, arrange
 from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe
 from registry.state.database import State
@@ -38,7 +38,7 @@ class ModelSet:
     def __init__(
         self,
         given: Iterable[Recipe],
-        shelf: RecipeStore,
+        shelf: RecipeShelf,
         shelved: StoredRecipes,
         names: Names,
         residency: ResidencyManager,

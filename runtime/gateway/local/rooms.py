@@ -25,6 +25,8 @@ WORKING_LOADS = 10
 """Load times for which a model that does lines works before it leaves for other lines."""
 AWAY_LINES = 4
 """Lines at a time for names that are neither a model of this machine nor a provider's."""
+REMOTE = "remote/"
+"""Prefix of a room's key where other nodes of a fleet have the model."""
 
 
 class LineRooms:
@@ -32,6 +34,8 @@ class LineRooms:
 
     provider_of: the provider of a name; None: it is no provider's model. Raises Forbidden, NotFound.
     observe: takes the model of a line that ran, for how many seconds, and whether they were lost.
+    find_remote: what a name means on other nodes of a fleet, where its requests go there; None: there is no fleet.
+        Nodes take lines for their own models from the database that they share, so none takes one for another node.
     """
 
     def __init__(
@@ -41,9 +45,10 @@ class LineRooms:
         clock: Callable[[], float] = time.monotonic,
         provider_of: Callable[[str, Caller], Provider | None] = lambda _name, _caller: None,
         observe: Callable[[str, float, bool], None] = lambda _model, _seconds, _is_lost: None,
+        find_remote: Callable[[str, Caller], ResolvedName | None] | None = None,
     ) -> None:
         self._names, self._residency, self._clock, self._provider_of = names, residency, clock, provider_of
-        self._observe = observe
+        self._observe, self._find_remote = observe, find_remote
         self._lost: dict[str, LostWork] = {}
         """By model."""
         self._used: dict[str, float] = {}
@@ -69,6 +74,8 @@ class LineRooms:
 
     def room(self, name: str, caller: Caller) -> NamedRoom:
         """See `Rooms`."""
+        if self._find_remote is not None and self._find_remote(name, caller) is not None:
+            return NamedRoom(f"{REMOTE}{name}", Traffic(0, most=0), is_remote=True)
         try:
             resolved = self._names.find(name, caller)
             entry = self._residency.get(resolved.recipe.id)
@@ -91,23 +98,37 @@ class LineRooms:
             provider = self._provider_of(name, caller)
         except RoundhouseError:
             provider = None
+        if provider is None and self._was_known(name):
+            words = f"No server of the fleet has {name} now."
+            return NamedRoom(f"{REMOTE}{name}", Traffic(0, most=0), words=words, is_remote=True)
         if provider is None:
             return NamedRoom("", Traffic(AWAY_LINES, most=AWAY_LINES))
         most = provider.batch_connections
         return NamedRoom(f"{provider.id}/", Traffic(most, most=most))
 
+    def _was_known(self, name: str) -> bool:
+        """Whether `pin` spelled the name: then its node may come back."""
+        return self._find_remote is not None and "@" in name and not self._names.is_router(name.partition("@")[0])
+
     def pin(self, names: Sequence[str], caller: Caller) -> dict[str, str]:
-        """Spell out each name with its present version, without names of no model here."""
+        """Spell out each name with its present version, without names of no model of the server or fleet."""
         pinned: dict[str, str] = {}
         for name in names:
-            try:
-                resolved = self._names.find(name, caller)
-                spelled = _spell(resolved)
-                if self._names.find(spelled, caller) == resolved:
-                    pinned[name] = spelled
-            except RoundhouseError:  # a router's or a provider's, or unknown: the lines get the error
+            resolved = self._find(name, caller)
+            if resolved is None:  # a router's or a provider's, or unknown: the lines get the error
                 continue
+            spelled = _spell(resolved)
+            if self._find(spelled, caller) == resolved:
+                pinned[name] = spelled
         return pinned
+
+    def _find(self, name: str, caller: Caller) -> ResolvedName | None:
+        if self._find_remote is not None and (resolved := self._find_remote(name, caller)) is not None:
+            return resolved
+        try:
+            return self._names.find(name, caller)
+        except RoundhouseError:
+            return None
 
     def _traffic(self, entry: ModelEntry) -> Traffic:
         policy = entry.queue.policy

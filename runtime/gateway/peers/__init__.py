@@ -9,6 +9,7 @@ reporting.py   makes this node's own reports
 names.py       what nodes have: models, and files of adapters
 sharing.py     brings changes of shared names to this server
 pulling.py     copies files that this server lacks
+conversations.py  asks other servers where a router's conversation is
 
 Nothing here is imported by a server that belongs to no fleet.
 """

@@ -1,7 +1,7 @@
 """Models of other nodes: which node answers, and the attempt there.
 
  1. The name means something here               another backend's target
-    and the files of its adapter are here
+    and its weights and adapter are here
  2. It means something on a node                that node's weights, by revision and digest
  3. Nobody has it                               here or, on a front, an error that lists what there is
 
@@ -15,15 +15,18 @@ any time.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from hashlib import blake2b
 
-from fleet.choose import FleetTarget, choose, prefix_key
+from fleet.choose import FleetTarget, explain, prefix_key
 from fleet.reports import NodeReport
 from fleet.table import REPORT_SECONDS, ReportTable
 from models.tasks.chat import ChatPayload
-from registry.errors import BadRequest, Conflict, NodeFailed, NotFound, RoundhouseError, Unavailable
+from registry.catalog import ResolvedName
+from registry.errors import Conflict, NodeFailed, NotFound, RoundhouseError, Unavailable
 from routing.replicas import prefix_of
 from runtime.gateway.backend import LoadProgress, TargetState
 from runtime.gateway.charging import batch_price_list, price_list
@@ -33,6 +36,7 @@ from runtime.gateway.peers.hop import Hop, encode
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.request import Request
 from runtime.gateway.target import Lease, Target
+from runtime.gateway.views.fleet import FleetPassedView
 from tenants.caller import Caller, ServiceClass
 from tenants.ledger.rows import BATCH
 
@@ -41,6 +45,8 @@ NAME = "peers"
 MAX_NODES = 2
 """How often a request is sent."""
 LATE_SECONDS = 5.0
+LEFT = "left"
+"""The reason for a node where better ones had been tried, or do not have the weights."""
 
 
 class PeerBackend:
@@ -49,6 +55,7 @@ class PeerBackend:
     Args:
         own: names of this server; None: a front, which has none.
         is_stored: whether this server has the files of an adapter.
+        has_weights: whether it can load a model, as far as is known.
     """
 
     name = NAME
@@ -60,14 +67,17 @@ class PeerBackend:
         reports: ReportTable,
         client: PeerClient,
         is_stored: Callable[[str], bool] = lambda _: True,
+        has_weights: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self._own, self._peers, self._reports, self._client = own, peers, reports, client
-        self._is_stored = is_stored
+        self._is_stored, self._has_weights = is_stored, has_weights
+        self.passed: Callable[[FleetPassedView], None] = _nothing
+        """Takes each request that is passed on, with the reason for its node."""
         self.retry = self.relay = self
 
     # --- names ------------------------------------------------------------------------------------------------------
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:
-        if self._own is not None and self._is_here(self._own, model_ref, caller):
+        if self._own is not None and self._is_here(partial(self._own.resolve, model_ref, caller)):
             return None
         try:
             name, resolved = self._peers.names.resolve(model_ref, caller)
@@ -90,17 +100,31 @@ class PeerBackend:
             is_strict=model.recipe.strict,
         )
 
-    def _is_here(self, own: Names, model_ref: ModelRef, caller: Caller) -> bool:
+    def find(self, name: str, caller: Caller) -> ResolvedName | None:
+        """Resolve a name whose requests go to other nodes; None: they stay here."""
+        own = self._own
+        if own is not None and self._is_here(lambda: (name, own.find(name, caller))):
+            return None
+        try:
+            return self._peers.names.find(name, caller)
+        except RoundhouseError:
+            return None
+
+    def _is_here(self, resolve: Callable[[], tuple[str, ResolvedName]]) -> bool:
         """Whether the name means anything on this server, if only an error.
 
-        The files of an adapter may not have come yet: then it is on the nodes that have them, if there are any.
+        The files of an adapter may not have come yet, and a model's may never come: then it is on the nodes that have
+        them, if there are any.
         """
         try:
-            _, resolved = own.resolve(model_ref, caller)
+            _, resolved = resolve()
         except NotFound:
             return False
         except RoundhouseError:
             return True
+        model = resolved.recipe.id
+        if not self._has_weights(model) and model in self._peers.models and self._peers.models[model].problem is None:
+            return False
         digest = None if resolved.version is None else resolved.version.digest
         return digest is None or self._is_stored(digest) or not self._peers.nodes_storing(digest)
 
@@ -140,13 +164,16 @@ class PeerBackend:
         message = request.message
         if request.context.hop is not None:
             raise Conflict("A request is passed on once.")  # `Gateway.choose` lets none come here
-        if message is None or request.context.source == BATCH:
-            raise BadRequest(
-                f"'{target.requested}' is on another node of the fleet: send batches to the node that has it.",
-                param="model",
-            )
-        node = self._choose(request, target)
+        if message is None or request.context.source == BATCH:  # nodes that have the model take its lines themselves
+            raise Unavailable(f"'{target.requested}' is on another node of the fleet, which takes lines for it.")
+        node, reason = self._choose(request, target)
         request.nodes.append(node)
+        self.passed(
+            FleetPassedView(
+                at=round(time.time(), 3), id=request.context.id, team=request.context.caller.team, model=target.model,
+                adapter=target.adapter or "", node=node, attempt=len(request.nodes), reason=reason,
+            )
+        )  # fmt: skip
         self._reports.count_sent(node, target.model, asyncio.get_running_loop().time())
         hop = Hop.of(request.context, target, len(request.nodes))
         stored = self._reports.get(node)
@@ -162,8 +189,8 @@ class PeerBackend:
         finally:
             first_byte.close()
 
-    def _choose(self, request: Request, target: Target) -> str:
-        """The node for the next attempt. Raises Unavailable.
+    def _choose(self, request: Request, target: Target) -> tuple[str, str]:
+        """Choose the node for the next attempt, with the reason. Raises Unavailable.
 
         The policy knows where models and adapters are in memory; of what it says, nodes count that have the very
         weights and were not tried. Where none is left, any other of those takes the request and loads them; one whose
@@ -177,10 +204,10 @@ class PeerBackend:
         draw = int.from_bytes(blake2b(request.context.id.encode(), digest_size=8).digest(), "big")
         wish = FleetTarget(target.model, target.revision, digest, draw)
         prefix = _prefix(request, digest)
-        best = choose(wish, prefix, self._reports, now)
-        untried = [node for node in (*best, *possible) if node in possible and node not in request.nodes]
+        best = explain(wish, prefix, self._reports, now)
+        untried = [node for node in (*best.tries, *possible) if node in possible and node not in request.nodes]
         for node in untried or possible:
-            return node
+            return node, best.reason if (node,) == best.tries[:1] else LEFT
         raise Unavailable(
             f"No node of the fleet can answer with '{target.model}' now: roundhouse fleet nodes.",
             code="no_node",
@@ -237,6 +264,9 @@ def _first_byte_due(request: Request, report: NodeReport, model: str) -> float |
 def _is_stream(request: Request) -> bool:
     first = next(iter(request.calls), None)
     return isinstance(first, ChatPayload) and first.body.get("stream") is True
+
+
+def _nothing(_: FleetPassedView) -> None: ...
 
 
 def _prefix(request: Request, digest: str | None) -> int | None:

@@ -183,6 +183,20 @@ class PeerClient:
             running.discard(response)
             response.release() if response.content.at_eof() else response.close()
 
+    async def ask(self, method: str, node: str, address: str, path: str) -> bytes | None:
+        """Request a short answer of a path between servers; None: 204. Raises NodeFailed."""
+        try:
+            url = self._url(node, address, path)
+            signed = self._signed(node, method, url)
+            async with self._session.request(
+                method, url, headers=signed, server_hostname=node, allow_redirects=False
+            ) as response:
+                if response.status not in (200, 204):
+                    raise NodeFailed(f"Node '{node}' answers with status {response.status}.")
+                return None if response.status == 204 else await response.content.read(BUFFER)
+        except (aiohttp.ClientError, OSError) as error:
+            raise broken(node, error, again=True) from None
+
     @asynccontextmanager
     async def follow(self, node: str, address: str, path: str, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
         """Read a stream. silence: seconds until it counts as broken. Raises NodeFailed."""

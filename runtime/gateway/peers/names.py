@@ -3,6 +3,7 @@
 | two nodes differ in          | what counts                                                                        |
 |------------------------------|------------------------------------------------------------------------------------|
 | a model's recipe or revision | the newest recipe version, then the revision of most nodes, then the first by name |
+| a model's weights            | nodes that have them go before those that cannot load it, or have not fetched it   |
 | the files of an adapter      | only nodes that have them get its requests                                         |
 
 A request goes only to a node that has exactly the weights that its name then means.
@@ -21,6 +22,7 @@ from fleet.reports import Digest
 from registry.base.json import NOT_JSON
 from registry.files.context import Ability
 from registry.recipes.definition import Recipe
+from runtime.gateway.files import UNKNOWN
 from runtime.gateway.names import Names, NameState
 from runtime.gateway.views.values import ModelView
 
@@ -54,6 +56,11 @@ class PeerModel(msgspec.Struct, frozen=True):
     revision: str
     abilities: frozenset[Ability]
     view: ModelView
+
+    @property
+    def problem(self) -> str | None:
+        """Why its node cannot load it; None: it can, as far as it knows."""
+        return self.view.problem
 
 
 class _NodeEntry(msgspec.Struct, frozen=True):
@@ -111,8 +118,9 @@ class PeerNames:
         return sorted(self._nodes, key=lambda name: (-len(self._nodes[name].models), name))
 
     def nodes_of(self, base: str) -> list[str]:
-        """The nodes that have this model in any revision, by name."""
-        return sorted(name for name, node in self._nodes.items() if base in node.models)
+        """List the nodes that can load a model in any revision, by name."""
+        models = {name: node.models.get(base) for name, node in self._nodes.items()}
+        return sorted(name for name, model in models.items() if model is not None and model.problem is None)
 
     def has_files(self, node: str, digest: str) -> bool:
         """Whether a node has the files of an adapter."""
@@ -139,8 +147,9 @@ class PeerNames:
         self.on_change()
 
 
-def _rank(counts: Counter[tuple[str, int, str]], id_: str, one: PeerModel) -> tuple[int, int]:
-    return one.recipe.version, counts[id_, one.recipe.version, one.revision]
+def _rank(counts: Counter[tuple[str, int, str]], id_: str, one: PeerModel) -> tuple[int, bool, bool, int]:
+    version = one.recipe.version
+    return version, one.problem is None, one.revision != UNKNOWN, counts[id_, version, one.revision]
 
 
 def _models(node: str, given: Iterable[NodeModel]) -> Mapping[str, PeerModel]:

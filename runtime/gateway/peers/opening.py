@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from adapters.service import AdapterService
 from console.sessions import SECONDS
@@ -27,11 +28,13 @@ from registry.storage.files import server_id
 from runtime.config.device import Device
 from runtime.config.settings import Settings
 from runtime.gateway.adapters import Adapters
+from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.peers.backend import PeerBackend
 from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import PeerClient
+from runtime.gateway.peers.conversations import PeerConversations
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.placing import NodeReplicas, Placer
 from runtime.gateway.peers.planning import FleetPlanning
@@ -40,6 +43,7 @@ from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.peers.service import Fleet, new_member
 from runtime.gateway.peers.sharing import SharedNames
 from runtime.gateway.routing.store import RouterStore
+from runtime.gateway.views.fleet import FleetBlockView
 from runtime.residency.manager import NOT_RESIDENT, ResidencyManager
 from tenants.keys.secret import load_pepper
 from tenants.ledger.ledger import Ledger
@@ -53,6 +57,7 @@ class FleetParts:
     fleet: Fleet
     backend: PeerBackend
     shared: SharedNames
+    conversations: PeerConversations
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,12 @@ class OwnParts:
     service: AdapterService
     adapters: Adapters
     routers: RouterStore
+    model_set: ModelSet
+
+    def has_weights(self, model: str) -> bool:
+        """Whether a model can be loaded here, as far as is known."""
+        entry = self.residency.entries.get(model)
+        return entry is not None and entry.broken is None
 
 
 def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetParts:
@@ -100,8 +111,27 @@ def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetP
     fleet.planning = FleetPlanning(fleet.placer, members.desired, own_names, names)
     files = None if is_front else AdapterPuller(own.service, own.adapters, own.names, names, reports, client)
     router_files = RouterPuller(own.routers, names, reports, client)
-    shared = SharedNames(tables.names, own.state, own.names, names, own.adapters, own.routers, files, router_files)
-    return FleetParts(fleet, PeerBackend(own_names, names, reports, client, own.adapters.is_stored), shared)
+    model_set = None if is_front else own.model_set
+    shared = SharedNames(
+        tables.names, own.state, own.names, names, own.adapters, own.routers, files, router_files, model_set
+    )
+    backend = PeerBackend(own_names, names, reports, client, own.adapters.is_stored, own.has_weights)
+    backend.passed = fleet.passed.append
+    return FleetParts(fleet, backend, shared, PeerConversations(member.name, fleet.nodes, reports, client))
+
+
+def _blocks(limits: SharedLimits) -> list[FleetBlockView]:
+    views = []
+    for meter in limits.meters():
+        level, described = meter.level(limits.clock()), meter.described
+        unit = described.kind.unit
+        views.append(
+            FleetBlockView(
+                id=meter.id, limit=described.words, amount=meter.limit / unit, left=level.remaining / unit,
+                here=max(0, meter.block.left) / unit, seconds=round(level.seconds, 1),
+            )
+        )  # fmt: skip
+    return sorted(views, key=lambda one: one.limit)
 
 
 def tables_of(settings: Settings) -> FleetTables:
@@ -120,6 +150,7 @@ def share(
 ) -> None:
     """Limits, browsers' sessions, the ledger's clock and the ends of dead servers' rows are the fleet's from now on."""
     limits.open(BlockTable(database), fleet.nodes, fleet.own.name)
+    fleet.blocks = partial(_blocks, limits)
     console.sessions.share(SessionTable(database, SECONDS), fleet.fleet)
     if console.sign_in is not None:
         console.sign_in.share(keys.derive("sign-in"))

@@ -165,7 +165,9 @@ class Placer:
                     least = 1 if model.recipe.residency.pin else 0
                     needs[id_] = ModelNeed(id_, size, devices, least)
         for id_, need in needs.items():
-            lacking = frozenset(node for node, models in placeable.items() if id_ not in models)
+            lacking = frozenset(
+                node for node, models in placeable.items() if id_ not in models or models[id_].problem is not None
+            )
             hand = by_hand.get(id_, HandPlacement(id_))
             count = len(hand.nodes) if hand.nodes and hand.replicas is None else hand.replicas
             needs[id_] = replace(need, not_on=lacking, on=hand.nodes, replicas=count)

@@ -10,6 +10,7 @@ from fleet.table import ReportTable
 from registry.base.wording import nearest, quoted
 from registry.catalog import ResolvedName
 from registry.errors import BadRequest, NotFound
+from runtime.gateway.files import UNKNOWN
 from runtime.gateway.names import Names
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.placing import Placer
@@ -46,6 +47,11 @@ class FleetPlanning:
                 replicas=hand[need.model].replicas if need.model in hand else None,
                 on=list(need.on),
                 unplaced=plan.unplaced.get(need.model),
+                problems={
+                    node: problem
+                    for node, models in sorted(placer.models().items())
+                    if need.model in models and (problem := models[need.model].problem) is not None
+                },
             )
             for need in sorted(placer.needs(), key=lambda need: need.model)
         ]
@@ -135,10 +141,10 @@ class FleetPlanning:
             resolved = self._own.find(name, caller)
         else:
             resolved = self._peers.names.find(name, caller)
-        revisions = (
-            own[resolved.recipe.id].revision for own in self._placer.models().values() if resolved.recipe.id in own
-        )
-        return resolved, next(revisions, "")
+        id_ = resolved.recipe.id
+        models = (own[id_] for own in self._placer.models().values() if id_ in own)
+        revisions = sorted({one.revision for one in models}, key=lambda revision: (revision == UNKNOWN, revision))
+        return resolved, next(iter(revisions), "")
 
 
 def _ready(table: ReportTable, now: float) -> dict[str, list[str]]:

@@ -148,7 +148,9 @@ class Reporter:
     def _named(self) -> tuple[object, ...]:
         """Objects whose replacement means other names: cheap to compare."""
         entries = self._residency.entries.values()
-        return self._stored(), tuple((one.recipe, one.revision, one.path, one.lead.state) for one in entries)
+        return self._stored(), tuple(
+            (one.recipe, one.revision, one.path, one.broken, one.lead.state) for one in entries
+        )
 
     def _state(self) -> tuple[object, ...]:
         """State whose change is reported at once."""

@@ -14,6 +14,7 @@ import asyncio
 import datetime
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from importlib.metadata import version
@@ -42,17 +43,21 @@ from runtime.gateway.peers.placing import Placer
 from runtime.gateway.peers.planning import FleetPlanning
 from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.views.fleet import (
+    FleetBlockView,
     FleetDeviceView,
     FleetMemberState,
     FleetMemberView,
+    FleetPassedView,
     FleetReplicaView,
     FleetView,
 )
-from tenants.caller import Caller
+from tenants.caller import Caller, Scope
 
 log = logging.getLogger("roundhouse.fleet")
 SWEEP_SECONDS = 10.0
 """Between two looks for dead servers."""
+LAST_PASSED = 50
+NAMES_SECONDS, POLL_SECONDS = 2.0, 0.02
 WARN_DAYS = 14
 """Days before its certificate's end from which the log warns."""
 
@@ -91,6 +96,10 @@ class Fleet:
         self.is_database_older = False
         """It is not used any more."""
         self.on_older_database: Callable[[], None] = lambda: None
+        self.blocks: Callable[[], Sequence[FleetBlockView]] = tuple
+        """What this server has taken of limits that all share."""
+        self.passed: deque[FleetPassedView] = deque(maxlen=LAST_PASSED)
+        """The last requests that it passed on."""
         self.end_rows: Callable[[str], int] = lambda _server: 0
         """Ends a dead server's open rows in the ledger; blocks."""
         self._task: asyncio.Task[None] | None = None
@@ -240,6 +249,12 @@ class Fleet:
         catalog = self._names.names.managed_by(caller)
         return catalog.adapter(name).key.base if is_adapter else catalog.model(name).id
 
+    async def wait_for_model(self, model: str) -> None:
+        """Wait until a node reports a model, at most NAMES_SECONDS."""
+        end = asyncio.get_running_loop().time() + NAMES_SECONDS
+        while model not in self._names.models and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110 - many changes
+            await asyncio.sleep(POLL_SECONDS)
+
     def node_for(self, model: str | None) -> str:
         """A node for a change of names: one that has the model, if there is one. Raises Unavailable."""
         with suppress(NotFound):
@@ -257,6 +272,10 @@ class Fleet:
         having = set(nodes if model is None else self._names.nodes_of(model))
         return next((node for node in nodes if node in having), nodes[0])
 
+    def reports_now(self, node: str) -> bool:
+        stored = self._reports.get(node)
+        return stored is not None and asyncio.get_running_loop().time() - stored.at <= REPORT_SECONDS
+
     def exchange(
         self,
         method: str,
@@ -267,15 +286,17 @@ class Fleet:
         context: str,
         request_id: str,
     ) -> AbstractAsyncContextManager[PeerAnswer]:
-        """`PeerClient.exchange` with a node from `node_for`."""
+        """`PeerClient.exchange` with a node from `node_for`, or one that `reports_now`."""
         stored = self._reports.get(node)
         assert stored is not None, "it reports"
         return self._client.exchange(method, node, stored.report.address, path, body, headers, context, request_id)
 
     # --- for people -------------------------------------------------------------------------------------------------
-    def view(self) -> FleetView:
-        loop = asyncio.get_running_loop()
+    def view(self, caller: Caller) -> FleetView:
+        """Describe the fleet; what other teams did is for administrators."""
+        loop, placer = asyncio.get_running_loop(), self.placer
         members = [self._view(one, loop.time()) for one in self._present]
+        is_admin = Scope.ADMIN in caller.scopes
         return FleetView(
             name=self.fleet,
             server=self.own.name,
@@ -287,10 +308,15 @@ class Fleet:
             fronts=sum(one.role == "front" for one in members),
             dropped_headers=self.dropped_headers,
             ignored_reports={str(reason): count for reason, count in sorted(self._reports.ignored.items())},
+            epoch=0 if placer is None else placer.row.epoch,
+            is_followed=placer is None or not placer.is_old,
+            desired={} if placer is None else {model: list(nodes) for model, nodes in placer.row.replicas.items()},
+            blocks=list(self.blocks()) if is_admin else [],
+            passed=[one for one in reversed(self.passed) if is_admin or one.team == caller.team],
             members=members,
         )
 
-    async def drain(self, name: str, draining: bool, *, force: bool = False) -> FleetView:
+    async def drain(self, name: str, draining: bool, caller: Caller, *, force: bool = False) -> FleetView:
         """Send a node no new requests, or send them again. Raises NotFound; Conflict for the last node."""
         if draining and not force:
             others = [one for one in self._present if one.role == "node" and one.name != name and not one.draining]
@@ -304,7 +330,7 @@ class Fleet:
             raise Unavailable("The fleet's database is at an older state and is not used.", code="database_unavailable")
         await asyncio.to_thread(self._members.drain, name, draining)
         await self._renew()
-        return self.view()
+        return self.view(caller)
 
     def _view(self, member: Member, now: float) -> FleetMemberView:
         stored = self._reports.get(member.name)

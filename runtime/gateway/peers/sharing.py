@@ -1,15 +1,19 @@
-"""Changes of shared names by other servers, brought to this one: what names mean, pins, files."""
+"""Changes of shared names by other servers, brought to this one: what names mean, pins, files, models."""
 
 import asyncio
+import logging
 
 from registry.state.database import State
 from registry.state.shared.opening import SharedTables
 from registry.state.shared.watch import SharedWatch
 from runtime.gateway.adapters import Adapters
+from runtime.gateway.launch.model_set import ModelSet
 from runtime.gateway.names import Names
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.pulling import AdapterPuller, RouterPuller
 from runtime.gateway.routing.store import RouterStore
+
+log = logging.getLogger("roundhouse.fleet")
 
 
 class SharedNames:
@@ -18,6 +22,7 @@ class SharedNames:
     Args:
         files: copies files of adapters; None: a front, which needs none.
         router_files: copies those of routers.
+        model_set: follows recipes that were added at run time; None: a front, which has no models.
     """
 
     def __init__(
@@ -30,11 +35,14 @@ class SharedNames:
         routers: RouterStore,
         files: AdapterPuller | None,
         router_files: RouterPuller,
+        model_set: ModelSet | None,
     ) -> None:
         self._own, self._peers, self._adapters, self._routers = own, peers, adapters, routers
         self._files, self._pullers = files, [router_files, *([] if files is None else [files])]
         self._loop = asyncio.get_running_loop()
         self._watch = SharedWatch(tables, state, self._announce)
+        self._model_set, self._recipes = model_set, state.recipes
+        self._followed = () if state.recipes is None else state.recipes.all()
         self._following: asyncio.Task[None] | None = None
         self._is_outdated = False
 
@@ -75,4 +83,15 @@ class SharedNames:
     async def _follow(self) -> None:
         while self._is_outdated:  # changes that come meanwhile are followed together
             self._is_outdated = False
+            await self._follow_recipes()
             await self._adapters.follow()
+
+    async def _follow_recipes(self) -> None:
+        if self._model_set is None or self._recipes is None or self._recipes.all() is self._followed:
+            return
+        followed = self._recipes.all()
+        try:
+            await self._model_set.follow()
+            self._followed = followed
+        except Exception:  # whatever it is: adapters follow in any case, and the next change tries again
+            log.exception("the fleet's recipes cannot be followed")

@@ -113,6 +113,18 @@ class Conversations:
             self._targets[key] = (target, seconds)
 
 
+class SharedConversations(Protocol):
+    """Conversations that other servers of a fleet began."""
+
+    async def find(self, key: bytes) -> str | None:
+        """Find the target of a conversation; None: it is not known, or not soon enough."""
+        ...
+
+    def tell(self, key: bytes, target: str, seconds: float) -> None:
+        """Begin to pass its target on."""
+        ...
+
+
 class Targets:
     """A router's targets as decisions compare them, at this moment."""
 
@@ -168,7 +180,11 @@ class RouterDispatcher:
     def __init__(self, store: RouterStore, source: TargetSource, budgets: Budgets) -> None:
         self.store = store
         self._source, self._budgets = source, budgets
-        self._targets, self._conversations = Targets(source, budgets), Conversations()
+        self._targets, self.conversations = Targets(source, budgets), Conversations()
+        self.others: SharedConversations | None = None
+        """None: there is no fleet."""
+        self._announced = Conversations()
+        """Targets that others know."""
 
     async def route(self, router: Router, request: Request) -> Target:
         """The target of a request, with the decision. Its conversation stays there.
@@ -180,8 +196,21 @@ class RouterDispatcher:
         target = self._source.resolve(
             ModelRef(model_ref.task, decision.target, written_by=DEFAULT_TEAM), context.caller
         )
-        self._conversations.remember(route_input.conversation, decision.target, router.spec.conversation.stay)
+        self._remember(route_input.conversation, decision.target, router.spec.conversation.stay)
         return replace(target, requested=str(model_ref.name), routed=RouteChoice(router.label, decision))
+
+    def _remember(self, key: bytes | None, target: str, seconds: float) -> None:
+        self.conversations.remember(key, target, seconds)
+        if self.others is not None and key is not None and seconds > 0 and self._announced.target_of(key) != target:
+            self._announced.remember(key, target, seconds / 2)
+            self.others.tell(key, target, seconds)
+
+    async def _current(self, key: bytes | None) -> str | None:
+        """Find the target of a conversation that goes on; None: it is not known."""
+        current = self.conversations.target_of(key)
+        if current is None and key is not None and self.others is not None:
+            return await self.others.find(key)
+        return current
 
     # --- lists ------------------------------------------------------------------------------------------------------
     def cards(self, caller: Caller) -> list[RouterCardView]:
@@ -228,9 +257,9 @@ class RouterDispatcher:
             )
         route_input = read(endpoint, calls, context, spec)
         vector = await self.vector(router, route_input.features.text, request)
-        # nothing is awaited from here until the decision is carried out: no target can leave meanwhile
         stays = route_input.is_continued and spec.conversation.stay > 0  # an earlier version may have remembered it
-        current = self._conversations.target_of(route_input.conversation) if stays else None
+        current = await self._current(route_input.conversation) if stays else None
+        # nothing is awaited from here until the decision is carried out: no target can leave meanwhile
         facts = self._targets.facts(spec, context.caller, current, calls)
         return route_input, decide(replace(route_input.features, vector=vector), router, facts)
 

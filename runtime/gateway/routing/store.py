@@ -195,6 +195,14 @@ class RouterStore:
             with self._skip_faulty(record.key.name):
                 await self._read(record.current)
                 self._names.check_router(record.key.name)
+        given = tuple(given)
+        if given and not self.adds_from_files:
+            left_out = [spec.id for spec in given]
+            log.warning(
+                "routers in a front's recipe files are left out: give the files to a node, or add the routers with "
+                "roundhouse routers add",
+                extra={"routers": left_out},
+            )
         for spec in given if self.adds_from_files else ():
             with self._skip_faulty(spec.id):
                 await self._add_from_file(spec)

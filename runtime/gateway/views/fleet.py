@@ -55,6 +55,30 @@ class FleetMemberView(msgspec.Struct, frozen=True, kw_only=True):
     models: Annotated[list[FleetReplicaView], Meta(description="Those in memory.")]
 
 
+class FleetBlockView(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit that the servers share, as this one has taken of it."""
+
+    id: str
+    limit: Annotated[str, Meta(description="What is limited, and whose it is.")]
+    amount: float
+    left: Annotated[float, Meta(description="What no server has taken, and what is unused here.")]
+    here: Annotated[float, Meta(description="What is unused here.")]
+    seconds: Annotated[float, Meta(ge=0, description="Until all of it is there again.")]
+
+
+class FleetPassedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that this server passed on, and why it went there."""
+
+    at: float
+    id: str
+    team: str
+    model: str
+    adapter: str
+    node: str
+    attempt: Count
+    reason: Annotated[str, Meta(description="As in GET /v1/fleet/explain; left: the better nodes had been tried.")]
+
+
 class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet, as the server that is asked sees it."""
 
@@ -69,6 +93,14 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     fronts: Count
     dropped_headers: Annotated[Count, Meta(description="Requests to the public port that spoke for others.")]
     ignored_reports: dict[str, int]
+    epoch: Annotated[int, Meta(ge=0, description="Of the newest list of desired replicas; 0: there is none.")] = 0
+    is_followed: Annotated[bool, Meta(description="false: the list is older than one that was seen.")] = True
+    desired: Annotated[dict[str, list[str]], Meta(description="Nodes that are to hold each model.")] = {}
+    blocks: Annotated[list[FleetBlockView], Meta(description="Shared limits; only for the scope 'admin'.")] = []
+    passed: Annotated[
+        list[FleetPassedView],
+        Meta(description="The last requests that this server passed on, newest first: the team's, or all for 'admin'."),
+    ] = []
     members: list[FleetMemberView]
 
 
@@ -92,6 +124,7 @@ class FleetPlacementView(msgspec.Struct, frozen=True, kw_only=True):
     replicas: Annotated[int | None, Meta(description="By hand; null: as demand needs.")]
     on: Annotated[list[str], Meta(description="Nodes named by hand.")]
     unplaced: Annotated[str | None, Meta(description="Why it has fewer replicas than it is to have.")]
+    problems: Annotated[dict[str, str], Meta(description="Nodes that cannot load it, and why.")] = {}
 
 
 class FleetPlanView(msgspec.Struct, frozen=True, kw_only=True):

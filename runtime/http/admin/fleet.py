@@ -46,27 +46,30 @@ class PlacementBody(BaseModel):
 
 
 @route("GET", "/v1/fleet", scope=Scope.MODELS, answer=FleetView, errors=MANAGEMENT)
-async def get_fleet(gateway: CurrentGateway) -> Response:
+async def get_fleet(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Show the fleet as this server sees it.
 
-    Its members with their newest reports, and what was refused.
+    Its members with their newest reports and clocks, which node is to hold which model, shared limits, why the last
+    requests were passed on where, and what was refused.
     """
-    return json_answer(_fleet(gateway).view())
+    return json_answer(_fleet(gateway).view(context.caller))
 
 
 @route("POST", "/v1/fleet/nodes/{node}/drain", scope=Scope.ADMIN, answer=FleetView, errors=(*CONFLICT, 503))
-async def drain_node(gateway: CurrentGateway, node: Node, force: Annotated[bool, Query()] = False) -> Response:
+async def drain_node(
+    gateway: CurrentGateway, context: CurrentContext, node: Node, force: Annotated[bool, Query()] = False
+) -> Response:
     """Send a node no new requests of the fleet.
 
     Those that run there go on. The last node is drained only with force=true.
     """
-    return json_answer(await _fleet(gateway).drain(node, True, force=force))
+    return json_answer(await _fleet(gateway).drain(node, True, context.caller, force=force))
 
 
 @route("POST", "/v1/fleet/nodes/{node}/undrain", scope=Scope.ADMIN, answer=FleetView, errors=(*MANAGEMENT, 503))
-async def undrain_node(gateway: CurrentGateway, node: Node) -> Response:
+async def undrain_node(gateway: CurrentGateway, context: CurrentContext, node: Node) -> Response:
     """Send a node requests of the fleet again."""
-    return json_answer(await _fleet(gateway).drain(node, False))
+    return json_answer(await _fleet(gateway).drain(node, False, context.caller))
 
 
 @route("GET", "/v1/fleet/plan", scope=Scope.MODELS, answer=FleetPlanView, errors=MANAGEMENT)

@@ -65,6 +65,13 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
         taken_over=services.batches.look,
     )
     services.batches.set_worker(worker.wake, worker.forecast)
+    resolve_names(gateway)
+    return worker
+
+
+def resolve_names(gateway: Gateway) -> None:
+    """Let new batches keep the present meaning of their names."""
+    services = gateway.services
 
     async def resolve(batch: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
         try:
@@ -73,7 +80,6 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
             return {}
 
     services.batches.set_resolve(resolve)
-    return worker
 
 
 def callback_deliverer(gateway: Gateway, worker: BatchWorker) -> CallbackDeliverer:

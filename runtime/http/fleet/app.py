@@ -1,4 +1,4 @@
-"""The application of the fleet's port: paths of inference, changes of names, reports, and files of adapters."""
+"""The application of the fleet's port: paths of inference, changes of names and models, reports, and files."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,17 @@ from fleet.signatures import FleetKey
 from fleet.tls import FleetTls
 from runtime.config.settings import Settings
 from runtime.gateway.core import Gateway
+from runtime.gateway.peers.conversations import PATH as CONVERSATIONS
 from runtime.gateway.peers.following import PATH
+from runtime.http.fleet.conversations import find_conversation, remember_conversation
 from runtime.http.fleet.copies import send_copy, send_router
 from runtime.http.fleet.hops import HopMiddleware, SignatureMiddleware
-from runtime.http.fleet.passing import CHANGES, PASSED
+from runtime.http.fleet.passing import CHANGES, MODEL_ROUTES, PASSED
 from runtime.http.fleet.reports import stream_reports
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import body_layer
 from runtime.http.middleware import ContextMiddleware
+from runtime.http.pages import PATH as CONSOLE
 from runtime.http.routes import INFERENCE_PATHS
 
 
@@ -31,6 +34,8 @@ def fleet_application(
         Route(PATH, stream_reports, methods=["GET"]),
         Route("/fleet/v1/adapters/{digest}", send_copy, methods=["GET"]),
         Route("/fleet/v1/routers/{digest}", send_router, methods=["GET"]),
+        Route(f"{CONVERSATIONS}/{{key}}", find_conversation, methods=["GET"]),
+        Route(f"{CONVERSATIONS}/{{key}}", remember_conversation, methods=["PUT"]),
     ]
     app.exception_handlers = dict(public.exception_handlers)
     layer, options = body_layer(settings)
@@ -45,8 +50,9 @@ def fleet_application(
 
 
 def _is_passed_on(path: str) -> bool:
-    """Whether fronts send requests to this path of a node."""
-    return path in INFERENCE_PATHS or PASSED.match(path) is not None or CHANGES.match(path) is not None
+    """Whether fronts send requests to the route of this template of a node."""
+    is_change = PASSED.match(path) is not None or CHANGES.match(path) is not None
+    return path in INFERENCE_PATHS or is_change or path in MODEL_ROUTES or path == CONSOLE
 
 
 async def _nothing() -> None:

@@ -2,10 +2,11 @@
 
 | path                                       | a front                                                   |
 |--------------------------------------------|-----------------------------------------------------------|
-| adapters, aliases of models,               | passes it on to a node (`runtime.http.fleet.passing`)     |
-| changes of routers                         |                                                           |
-| files, batches, webhooks, a request's page | 409 `is_front`                                            |
-| other changes of models                    | 409 `is_front`                                            |
+| adapters, models that come, change and go, | passes it on to a node (`runtime.http.fleet.passing`)     |
+| aliases of models, changes of routers      |                                                           |
+| files and batches                          | does it: they are in the database, and nodes run lines    |
+| a request's page                           | 409 `is_front`                                            |
+| other changes of models: loads, pins       | 409 `is_front`                                            |
 """
 
 import re
@@ -14,10 +15,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from registry.errors import FinalConflict, RoundhouseError
 from runtime.http.errors import error_response
-from runtime.http.fleet.passing import CHANGES, PASSED, pass_on
+from runtime.http.fleet.passing import is_passed_on, pass_on
 from runtime.http.guard.access import dialect_of
 
-_OWN = re.compile(r"/v1/(files|batches|batch|webhooks|messages/batches)(/|\Z)|/v1/requests/")
+_OWN = re.compile(r"/v1/requests/")
 _CHANGED = re.compile(r"/v1/models(/|\Z)|/api/(pull|delete|copy|create|push)\Z")
 
 
@@ -27,12 +28,12 @@ class FrontMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            path, is_read = scope["path"], scope["method"] in ("GET", "HEAD")
+            path, method = scope["path"], scope["method"]
             try:
-                if PASSED.match(path) or (not is_read and CHANGES.match(path)):
+                if is_passed_on(method, path):
                     await pass_on(scope, receive, send)
                     return
-                if _OWN.match(path) or (not is_read and _CHANGED.match(path)):
+                if _OWN.match(path) or (method not in ("GET", "HEAD") and _CHANGED.match(path)):
                     raise FinalConflict(
                         "This server is a front and has no models of its own: send this to a node of the fleet "
                         "(roundhouse fleet nodes).",

@@ -1,4 +1,4 @@
-"""Changes of names that a front passes on: to a node that has the model, since only that can check an adapter.
+"""Changes of names and models that a front passes on: to a node that has the model, since only that can check them.
 
 The node does them for the same caller, and its answer comes back unchanged. A path in a body is one on that node.
 """
@@ -6,6 +6,7 @@ The node does them for the same caller, and its answer comes back unchanged. A p
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -19,11 +20,28 @@ PASSED = re.compile(r"/v1/adapters(/|\Z)|/v1/(un)?load_lora_adapter\Z|/v1/models
 """Paths, and templates of routes."""
 CHANGES = re.compile(r"/v1/routers(/|\Z)")
 """The same, but for what only reads: each server has all routers."""
+_OF_ONE_NODE = re.compile(r"/v1/models/.+/(load|unload|plan|pin|estimate|download)\Z")
+MODEL_ROUTES = frozenset(("/v1/models", "/v1/models/{model:path}", "/v1/models/{model:path}/recipe"))
+"""Templates of routes whose changes are passed on: each node follows recipes that were added at run time."""
+MODEL = "/v1/models/"
 BEGINNING = 64 * 2**10
 """Bytes of a body in which the model's name is looked for. Without it any node is asked, and says what is wrong."""
 _BASE = re.compile(
     rb'"base(?:_model_name)?"\s*:\s*"([^"\\]{1,512})"|name="base"[^\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r]+)'
 )
+_PART = re.compile(rb'"adapters"\s*:\s*\[\s*\{[^}]*?"name"\s*:\s*"([^"\\]{1,512})"')
+
+
+def is_passed_on(method: str, path: str) -> bool:
+    """Whether a front passes a request on that is no inference."""
+    if PASSED.match(path):
+        return True
+    if method in ("GET", "HEAD"):
+        return path.startswith(MODEL) and path.endswith("/recipe")
+    if CHANGES.match(path):
+        return True
+    is_model = path.startswith(MODEL) and not _OF_ONE_NODE.match(path)
+    return (method == "POST" and path == "/v1/models") or (method in ("PATCH", "DELETE") and is_model)
 
 
 async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
@@ -32,12 +50,15 @@ async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
     assert fleet is not None, "it is a front"
     body = _body(receive)
     beginning, is_whole = (b"", True) if scope["method"] == "GET" else await _beginning(body)
-    node = fleet.node_for(_model_of(scope, fleet) or _base_in(beginning))
+    node = fleet.node_for(_model_of(scope, fleet) or _base_in(beginning) or _base_of_part(beginning, scope, fleet))
     query = scope["query_string"].decode("latin-1")
     path = scope["raw_path"].decode("latin-1").partition("?")[0] + (f"?{query}" if query else "")
     content = (beginning or None) if is_whole else _joined(beginning, body)
     hop = encode(Hop.of_change(context))
     async with fleet.exchange(scope["method"], node, path, content, scope["headers"], hop, context.id) as answer:
+        made = answer.headers.get("location", "")
+        if answer.status == 201 and made.startswith(MODEL):  # the client's next request is about it
+            await fleet.wait_for_model(unquote(made.removeprefix(MODEL)))
         sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
         await send({"type": "http.response.start", "status": answer.status, "headers": sent})
         async for chunk in answer.chunks():
@@ -58,6 +79,17 @@ def _model_of(scope: Scope, fleet: Fleet) -> str | None:
 def _base_in(beginning: bytes) -> str | None:
     found = _BASE.search(beginning)
     return None if found is None else (found[1] or found[2]).decode("utf-8", "replace")
+
+
+def _base_of_part(beginning: bytes, scope: Scope, fleet: Fleet) -> str | None:
+    """Find the base of the first adapter that is to be combined."""
+    found = _PART.search(beginning)
+    if found is None:
+        return None
+    name = found[1].decode("utf-8", "replace").partition("@")[0]
+    with suppress(NotFound, BadRequest):
+        return fleet.model_of(name, context_of(scope).caller, is_adapter=True)
+    return None
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes]:

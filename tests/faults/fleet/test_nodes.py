@@ -183,6 +183,27 @@ def test_a_node_whose_engine_stands_still_is_left_alone_until_it_answers_a_probe
     eventually(lambda: rig.nodes_of() == {"node-1", "node-2"})
 
 
+def test_a_model_added_through_a_front_is_on_every_node_until_it_is_removed(rig: Rig) -> None:
+    body = {"source": "package:models.starter/pack/starter-chat", "id": "added", "overrides": {"aliases": ["extra"]}}
+    made = rig.front.http.post("/v1/models", json=body)
+    assert made.status_code == 201, made.text
+
+    def digests() -> set[str]:
+        found = [node.http.get("/v1/models/added/recipe") for node in rig.nodes.values()]
+        return {one.text if one.status_code == 200 else "" for one in found}
+
+    eventually(lambda: len(digests()) == 1 and "" not in digests(), rig.front.tail)
+    again = rig.front.http.post("/v1/models", json={**body, "overrides": {}})
+    assert (again.status_code, again.json()["new"]) == (200, False), again.text
+    eventually(lambda: rig.front.http.get("/v1/models/extra").status_code == 200, rig.front.tail)
+    edited = rig.front.http.patch("/v1/models/added", json={"changes": {"description": "newer"}})
+    assert (edited.status_code, edited.json()["version"]) == (200, 2), edited.text
+    eventually(lambda: all("description: newer" in one for one in digests()), rig.front.tail)
+    assert rig.front.http.delete("/v1/models/added").status_code == 200
+    eventually(lambda: digests() == {""}, rig.front.tail)
+    eventually(lambda: rig.front.http.get("/v1/models/added").status_code == 404, rig.front.tail)
+
+
 def open_stream(rig: Rig, node: str, stack: Any) -> httpx.Response:
     """A stream that this node answers, past its first bytes; others are read to their end."""
     for number in range(64):

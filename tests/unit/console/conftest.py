@@ -75,7 +75,7 @@ def console(tmp_path: Path) -> Console:
         gateway.gateway.phase = "ready"
         if fleet is not None:
             own = NewMember(fleet.server, "data", fleet.role, "", "1.0")
-            with_fleet(gateway.gateway, SimpleNamespace(own=own, view=lambda: fleet))
+            with_fleet(gateway.gateway, SimpleNamespace(own=own, view=lambda _caller: fleet))
         app = application(gateway, layers(gateway.settings))
         transport = httpx.ASGITransport(app=app, root_path=root_path)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

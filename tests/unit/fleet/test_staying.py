@@ -15,6 +15,8 @@ from fleet.table import ReportTable
 from registry.errors import Conflict, Unavailable
 from runtime.gateway.peers import service
 from runtime.gateway.peers.service import SWEEP_SECONDS, Fleet
+from runtime.gateway.views.fleet import FleetBlockView, FleetPassedView
+from tenants.caller import EVERYBODY, Caller, Scope
 from tests.eventually import PATIENCE
 
 OWN = Member("front-1", 1, "front", "", "1.0", False)
@@ -100,7 +102,7 @@ async def test_a_database_at_an_older_state_is_used_no_more(
     assert (fleet.is_database_older, members.renewals) == (True, 1)
     assert "bring the newer one back" in caplog.text
     with pytest.raises(Unavailable, match="older state"):
-        await fleet.drain("node-1", True)
+        await fleet.drain("node-1", True, EVERYBODY)
     staying.cancel()
     await asyncio.wait({staying})
 
@@ -111,7 +113,7 @@ async def test_a_wrong_clock_is_corrected_in_view_and_in_the_log_once(
     for offset in (4.0, 600.0, 600.5, -7.0, 0.0):
         members.clock_offset = offset
         await fleet._renew()
-        (own,) = fleet.view().members
+        (own,) = fleet.view(EVERYBODY).members
         assert own.clock_offset_seconds == pytest.approx(offset, abs=0.9)
         assert own.is_clock_off == (abs(offset) > 5)
     assert fleet.now() == pytest.approx(time.time(), abs=PATIENCE)
@@ -121,7 +123,7 @@ async def test_a_wrong_clock_is_corrected_in_view_and_in_the_log_once(
         node="node-1", boot=1, seq=1, uptime=1.0, version="1.0", address="https://node:8443", clock_offset=-600.0
     )
     fleet._reports.add(report, asyncio.get_running_loop().time())
-    assert [(one.clock_offset_seconds, one.is_clock_off) for one in fleet.view().members] == [(-600.0, True)]
+    assert [(one.clock_offset_seconds, one.is_clock_off) for one in fleet.view(EVERYBODY).members] == [(-600.0, True)]
 
 
 async def test_each_servers_lease_and_the_end_of_its_certificate_are_in_view(fleet: Fleet) -> None:
@@ -138,7 +140,7 @@ async def test_each_servers_lease_and_the_end_of_its_certificate_are_in_view(fle
             ),
             now,
         )  # fmt: skip
-    front, with_end, earlier = fleet.view().members
+    front, with_end, earlier = fleet.view(EVERYBODY).members
     assert front.certificate_seconds == pytest.approx(90 * 86_400, abs=600)
     assert (with_end.certificate_seconds, earlier.certificate_seconds) == (86_400, None)
     assert with_end.lease_seconds <= 5.0
@@ -150,8 +152,24 @@ async def test_the_last_node_is_drained_by_force_only(fleet: Fleet, members: Mem
     members.present = [OWN, *nodes]
     await fleet._renew()
     with pytest.raises(Conflict, match="--force") as refused:
-        await fleet.drain("node-1", True)
+        await fleet.drain("node-1", True, EVERYBODY)
     assert (refused.value.code, members.drained) == ("last_node", [])
-    await fleet.drain("node-2", True)
-    await fleet.drain("node-1", True, force=True)
+    await fleet.drain("node-2", True, EVERYBODY)
+    await fleet.drain("node-1", True, EVERYBODY, force=True)
     assert members.drained == ["node-2", "node-1"]
+
+
+async def test_what_other_teams_do_is_for_administrators(fleet: Fleet) -> None:
+    await fleet._renew()
+    block = FleetBlockView(id="l", limit="requests at once", amount=1.0, left=1.0, here=0.0, seconds=0.0)
+    fleet.blocks = lambda: [block]
+    for number, team in enumerate(("search", "legal")):
+        fleet.passed.append(
+            FleetPassedView(
+                at=0.0, id=f"r{number}", team=team, model="m", adapter="", node="n", attempt=1, reason="only"
+            )
+        )
+    seen = fleet.view(Caller("legal", "key", frozenset({Scope.MODELS})))
+    assert (seen.blocks, [one.id for one in seen.passed]) == ([], ["r1"])
+    seen = fleet.view(EVERYBODY)
+    assert (seen.blocks, [one.id for one in seen.passed]) == ([block], ["r1", "r0"])

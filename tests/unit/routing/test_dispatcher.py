@@ -249,3 +249,22 @@ async def test_who_leaves_while_a_text_is_looked_at_is_not_chosen(monkeypatch: p
     request = Request(RequestContext("1"), CHAT)
     request.understood(ModelRef(Task.CHAT, "r"), lambda _: calls)
     assert (await world.switch().route(made, request)).model != "small"
+
+
+async def test_a_conversation_that_another_server_began_goes_on_there() -> None:
+    """Others are told once until half of its time is over, and asked only for what goes on and is unknown here."""
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
+    world, announced, requested = World(resident={"small"}), list[tuple[str, float]](), list[bytes]()
+    switch, context = world.switch(), RequestContext("1", headers=((b"x-conversation-id", b"c"),))
+
+    async def find(key: bytes) -> str | None:
+        requested.append(key)
+        return "big"
+
+    others: Any = SimpleNamespace(find=find, tell=lambda _key, target, seconds: announced.append((target, seconds)))
+    switch.others = others
+    request = Request(context, CHAT)
+    request.understood(ModelRef(Task.CHAT, "r"), lambda _: ())
+    for _ in range(3):
+        assert (await switch.route(Router(spec), request)).model == "big"
+    assert (len(requested), announced) == (1, [("big", spec.conversation.stay)])

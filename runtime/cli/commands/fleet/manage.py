@@ -38,6 +38,7 @@ def _show_status(fleet: Json) -> None:
             ("joined", "yes" if fleet["is_joined"] else "no: its database does not answer"),
             ("servers", f"{fleet['nodes']} nodes, {fleet['fronts']} fronts"),
             ("certificate ends", f"{ends} UTC" if (ends := fleet["certificate_ends"]) else "none: the fleet has a key"),
+            ("epoch", f"{fleet['epoch']}{'' if fleet['is_followed'] else ', not followed: it is an older one'}"),
             ("clocks", _clocks(fleet["members"])),
             ("ignored reports", ignored or "none"),
             ("dropped headers", str(fleet["dropped_headers"])),
@@ -136,7 +137,7 @@ def _show_plan(plan: Json) -> None:
                 size(one["bytes"]),
                 f"{one['demand']:.2f}",
                 by_hand if is_by_hand else "-",
-                one["unplaced"] or "",
+                " ".join(filter(None, [one["unplaced"], *(f"{node}: {why}" for node, why in one["problems"].items())])),
             ]
         )
     table(["MODEL", "NODES", "READY", "BYTES", "DEMAND", "BY HAND", "WHY NOT"], rows, ["BYTES", "DEMAND"])

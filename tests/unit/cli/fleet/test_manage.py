@@ -17,11 +17,19 @@ MEMBER: dict[str, Any] = {
         }
     ],
 }  # fmt: skip
-FRONT = {**MEMBER, "name": "front-1", "role": "front", "report_seconds": None, "devices": [], "models": []}
+FRONT = {
+    **MEMBER,
+    "name": "front-1",
+    "role": "front",
+    "report_seconds": None,
+    "clock_offset_seconds": None,
+    "devices": [],
+    "models": [],
+}
 FLEET: dict[str, Any] = {
     "object": "fleet", "name": "models", "server": "front-1", "role": "front", "boot": 1,
     "certificate_ends": "2027-02-26 06:00", "is_joined": True, "nodes": 1, "fronts": 1, "dropped_headers": 0,
-    "ignored_reports": {"old": 2}, "members": [MEMBER, FRONT],
+    "ignored_reports": {"old": 2}, "epoch": 7, "is_followed": True, "members": [MEMBER, FRONT],
 }  # fmt: skip
 
 
@@ -68,7 +76,8 @@ PLAN: dict[str, Any] = {
     "models": [
         {
             "model": "starter-chat", "nodes": ["node-1"], "ready": ["node-1"], "bytes": 2**29, "demand": 0.25,
-            "replicas": 2, "on": ["node-1"], "unplaced": "no node has room for it.",
+            "replicas": 2, "on": ["node-1"], "unplaced": "no node has room for it.", 
+            "problems": {"node-3": "no folder"},
         }
     ],
     "moves": [{"model": "starter-chat", "node": "node-2", "action": "load", "why": "hand"}],
@@ -81,7 +90,7 @@ def test_the_plan_says_where_a_model_is_and_why_it_is_not(run: Run, server: Fake
     assert header.split()[:5] == ["MODEL", "NODES", "READY", "BYTES", "DEMAND"]
     assert row.split() == [
         "starter-chat", "node-1", "node-1", "512.0", "MiB", "0.25", "2", "node-1", "no",
-        "node", "has", "room", "for", "it.",
+        "node", "has", "room", "for", "it.", "node-3:", "no", "folder",
     ]  # fmt: skip
     assert move == "now: load starter-chat on node-2 (hand)"
     server.on("GET", "/v1/fleet/plan", Answer({**PLAN, "is_followed": False}))

@@ -7,6 +7,8 @@ import pytest
 
 from batches.work.lost import LostWork
 from batches.work.policy import Level, room_for
+from registry.catalog import ResolvedName
+from registry.recipes.definition import Recipe
 from runtime.gateway.local import rooms
 from runtime.residency.policy import Plan, Victim
 from runtime.residency.states import ModelState
@@ -65,3 +67,30 @@ def test_a_model_that_does_lines_works_for_ten_times_its_load(
     chat.loaded_at = now - 9.0
     monkeypatch.setattr(rooms, "IDLE_SECONDS", -1.0)
     assert limit(gateway, Level.IDLE) > 0, "its lines ended a while ago"
+
+
+def test_lines_for_models_of_other_nodes_are_left_to_them(gateway: FakeGateway) -> None:
+    own, remote = gateway.line_rooms, recipe("far", "chat")
+    away = rooms.LineRooms(gateway.names, gateway.residency, find_remote=lambda name, _: _resolved(name, remote))
+    for name in ("far", "far@1"):
+        room = away.room(name, CALLER)
+        assert room.is_remote
+        assert [room_for(room.traffic, level) for level in Level] == [0] * len(Level)
+        assert room.words == "", "the node that has it says why it waits"
+    assert not away.room("chat", CALLER).is_remote
+    assert away.pin(["far", "chat", "none"], CALLER) == {"far": "far@1", "chat": "chat@1"}
+    assert own.pin(["far", "chat", "none"], CALLER) == {"chat": "chat@1"}
+
+
+def test_lines_wait_for_a_node_that_is_gone_and_wrong_names_are_answered(gateway: FakeGateway) -> None:
+    away = rooms.LineRooms(gateway.names, gateway.residency, find_remote=lambda _name, _caller: None)
+    gone = away.room("far@1", CALLER)
+    assert gone.words == "No server of the fleet has far@1 now."
+    assert room_for(gone.traffic, Level.LATE) == 0
+    for name in ("none", "auto"):
+        assert room_for(away.room(name, CALLER).traffic, Level.IDLE) > 0
+    assert room_for(gateway.line_rooms.room("far@1", CALLER).traffic, Level.IDLE) > 0, "there is no fleet"
+
+
+def _resolved(name: str, one: Recipe) -> ResolvedName | None:
+    return ResolvedName(one) if name.partition("@")[0] == one.id else None

@@ -59,7 +59,9 @@ class Node:
             Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30), lambda: self.fake.service.stored_digests,
             lambda: self.is_draining, lambda: not self.fleet.takes_requests,
         )  # fmt: skip
-        self.fleet = SimpleNamespace(takes_requests=True, events=self.reporter.events)
+        self.fleet = SimpleNamespace(
+            takes_requests=True, events=self.reporter.events, own=new_member(name, "data", self.address)
+        )
         with_fleet(self.fake.gateway, self.fleet)
         public = application(self.fake)
         self.app = fleet_application(public, self.fake.settings, lambda: self.fake.gateway, name, self.identity)

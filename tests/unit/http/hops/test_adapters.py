@@ -282,7 +282,21 @@ async def test_a_front_without_nodes_says_so(fleet: Fleet) -> None:
     assert answer.headers["retry-after"] == "1"
 
 
-@pytest.mark.parametrize("path", ["/v1/files", "/v1/batches", "/v1/requests/one"])
-async def test_what_only_a_node_has_is_refused(fleet: Fleet, path: str) -> None:
-    answer: Any = await fleet.client.get(path)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/requests/one"), ("POST", "/v1/models/chat/load"), ("DELETE", "/v1/models/chat/pin")],
+)
+async def test_what_only_a_node_has_is_refused(fleet: Fleet, method: str, path: str) -> None:
+    answer: Any = await fleet.client.request(method, path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "is_front")
+
+
+async def test_adapters_are_combined_where_their_base_is(fleet: Fleet, state: State) -> None:
+    state.adapters.register(KEY, NewVersion(DIGEST, 8, len(CONTENT[1]), "test"), "prod")
+    many = fleet.node("node-1", recipes=[recipe("embed", "embed"), recipe("rerank", "rerank")], state=state)
+    await fleet.start(many, fleet.node("node-2", recipes=[recipe("chat")], state=state))
+    fleet.names.names.refresh()
+    parts = [{"name": "legal@prod", "weight": 1.0}, {"name": "none", "weight": 1.0}]
+    answer = await fleet.client.post("/v1/adapters/combine", json={"name": "mixed", "adapters": parts})
+    assert (answer.status_code, answer.headers["x-roundhouse-node"]) == (404, "node-2"), answer.text
+    assert "'none'" in answer.json()["error"]["message"]

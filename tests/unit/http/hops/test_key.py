@@ -14,7 +14,7 @@ from registry.errors import NodeFailed
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import PATH
 from runtime.gateway.peers.hop import HEADER, Hop, encode
-from tenants.caller import ServiceClass
+from tenants.caller import EVERYBODY, ServiceClass
 from tests.unit.http.hops.rig import Fleet, Node, opened
 from tests.unit.http.hops.test_front import EMBED, scripted, until
 
@@ -124,6 +124,6 @@ async def test_the_key_is_nobodys_certificate(fleet: Fleet, node: Node) -> None:
     service = fleet.front.gateway.services.fleet
     assert service is not None
     assert service.certificate_seconds is None
-    view = service.view()
+    view = service.view(EVERYBODY)
     assert view.certificate_ends == ""
     await until(lambda: fleet.reports.get("node-1") is not None)

@@ -13,11 +13,17 @@ from fleet.membership.desired import HandPlacement
 from fleet.table import ReportTable
 from registry.recipes.definition import Recipe
 from runtime.gateway.peers import placing
-from runtime.gateway.peers.names import PeerModel
+from runtime.gateway.peers.names import PeerModel, PeerNames
 from runtime.gateway.peers.placing import NodeReplicas, Placer
+from runtime.gateway.peers.planning import FleetPlanning
 from tests.unit.fleet.made import replica, report
 
 GIB = 1 << 30
+NO_NAMES: Any = SimpleNamespace(
+    adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()),
+    routers=SimpleNamespace(all=lambda: ()),
+    models=SimpleNamespace(aliases=dict),
+)
 
 
 @dataclass
@@ -66,11 +72,11 @@ class Node:
         return NodeReplicas(self.resident.__contains__, lambda _: self.room, self.load, self.unload)
 
 
-def model(id_: str = "chat", size: int = 10 * GIB) -> PeerModel:
+def model(id_: str = "chat", size: int = 10 * GIB, problem: str | None = None) -> PeerModel:
     recipe = Recipe.model_validate(
         {"id": id_, "version": 1, "task": "chat", "source": {"path": "/m"}, "engine": {"name": "vllm"}, "dtype": "auto"}
     )
-    view: Any = SimpleNamespace(expected_bytes=size, bytes=0)
+    view: Any = SimpleNamespace(expected_bytes=size, bytes=0, problem=problem)
     return PeerModel(recipe, "r1", frozenset(), view)
 
 
@@ -202,3 +208,18 @@ async def test_a_server_that_uses_its_database_no_more_plans_nothing(monkeypatch
         await asyncio.sleep(0.001)
     assert placer.is_old
     await placer.close()
+
+
+async def test_a_node_without_the_weights_is_not_placeable_and_is_named() -> None:
+    table, node = Table(by_hand=[HandPlacement("chat", 2)]), Node()
+    placer = placer_of(table, node)
+    broken = {"a": {"chat": model()}, "b": {"chat": model(problem="/m is not there")}}
+    placer.models = lambda: broken
+    await placer.look()
+    assert table.row.replicas == {"chat": ("a",)}
+    planning = FleetPlanning(placer, table, None, PeerNames(NO_NAMES))  # type: ignore[arg-type]
+    [view] = planning.plan().models
+    assert (view.unplaced, view.problems) == ("no node has room for it.", {"b": "/m is not there"})
+    table.by_hand = [HandPlacement("chat", 1, ("b",))]
+    await placer.look()
+    assert planning.plan().models[0].unplaced == "b does not have its weights."

@@ -1,0 +1,75 @@
+"""Conversations of routers that another server began: each has a home, the node to which its key hashes.
+
+| a conversation               | then                                                              |
+|------------------------------|-------------------------------------------------------------------|
+| gets a target here           | its home learns it, and again once half of its time is over       |
+| goes on, and is unknown here | its home is asked; after ASK_SECONDS it counts as new             |
+| has its home here            | it is with the others, in memory                                  |
+
+A home that stops forgets, and one that joins knows nothing yet: such a conversation is chosen for anew.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from urllib.parse import quote
+
+from fleet.index import position_of
+from fleet.table import ReportTable
+from registry.errors import NodeFailed
+from runtime.gateway.peers.connection import PeerClient
+
+PATH = "/fleet/v1/conversations"
+ASK_SECONDS = 0.02
+TELL_SECONDS = 2.0
+MOST_TELLING = 256
+"""Messages to homes under way; further ones are left out."""
+LONGEST_NAME = 512
+
+
+class PeerConversations:
+    """`runtime.gateway.routing.dispatcher.SharedConversations`. For one event loop.
+
+    Args:
+        own: this server's name.
+        nodes: names of the nodes that are there, the same list on every server.
+    """
+
+    def __init__(self, own: str, nodes: Callable[[], Sequence[str]], reports: ReportTable, client: PeerClient) -> None:
+        self._own, self._nodes, self._reports, self._client = own, nodes, reports, client
+        self._telling: set[asyncio.Task[None]] = set()
+
+    async def find(self, key: bytes) -> str | None:
+        node, address = self._home(key)
+        if address is None:
+            return None
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                answer = await self._client.ask("GET", node, address, f"{PATH}/{key.hex()}")
+        except (NodeFailed, TimeoutError):
+            return None
+        return None if answer is None else answer.decode("utf-8", "replace")[:LONGEST_NAME]
+
+    def tell(self, key: bytes, target: str, seconds: float) -> None:
+        node, address = self._home(key)
+        if address is None or len(self._telling) >= MOST_TELLING:
+            return
+        path = f"{PATH}/{key.hex()}?seconds={seconds:g}&target={quote(target, safe='')}"
+        task = asyncio.create_task(self._tell(node, address, path), name="tell-home")
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, node: str, address: str, path: str) -> None:
+        try:
+            async with asyncio.timeout(TELL_SECONDS):
+                await self._client.ask("PUT", node, address, path)
+        except (NodeFailed, TimeoutError):  # it goes on here, and elsewhere as a new one
+            pass
+
+    def _home(self, key: bytes) -> tuple[str, str | None]:
+        """Find a key's node and its address; None: this server, or a silent one."""
+        nodes = self._nodes()
+        if not nodes:
+            return "", None
+        node = max(nodes, key=lambda name: position_of(f"{key.hex()} {name}"))
+        stored = None if node == self._own else self._reports.get(node)
+        return node, None if stored is None else stored.report.address

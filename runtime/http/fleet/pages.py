@@ -1,0 +1,29 @@
+"""Pages of another server's console, passed on to a viewer at this one."""
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from registry.base.wording import quoted
+from registry.errors import NotFound
+from runtime.gateway.peers.hop import Hop, encode
+from runtime.gateway.peers.service import Fleet
+from runtime.http.middleware import context_of
+
+
+class PassedPage(Response):
+    """Another server's answer, unchanged. Sending it raises NodeFailed."""
+
+    def __init__(self, fleet: Fleet, node: str, path: str) -> None:
+        """path: with the query. Raises NotFound for what is no node, or does not report."""
+        if not fleet.reports_now(node):
+            raise NotFound(f"No node {quoted(node)} reports now: see the page Fleet.", code="server_not_found")
+        super().__init__()
+        self._fleet, self._node, self._path = fleet, node, path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context = context_of(scope)
+        hop = encode(Hop.of_change(context))
+        async with self._fleet.exchange(
+            "GET", self._node, self._path, None, scope["headers"], hop, context.id
+        ) as answer:
+            await StreamingResponse(answer.chunks(), answer.status, dict(answer.headers))(scope, receive, send)
