@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from console.live import LiveView
 from console.state import Console
@@ -146,6 +147,18 @@ class Host(Protocol):
 
     def fleet(self) -> ConsoleFleet | None:
         """The fleet's view; None: the server belongs to none."""
+        ...
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether the viewer is at another server of the fleet."""
+        ...
+
+    async def page_of(self, node: str, path: str) -> Response:
+        """Fetch a page of another server for the same caller.
+
+        Raises NotFound; sending the answer may raise NodeFailed.
+        """
         ...
 
     @property

@@ -6,6 +6,7 @@
 | `/SLUG`               | a page; `?part=NAME` a part of it                                 |
 | `/SLUG/ACTION`        | POST of JSON: what a page can do that the API cannot              |
 | `/events`             | the stream of events                                              |
+| `/at/NODE/SLUG`       | in a fleet: `OF_NODE` and events of another node, through the hop |
 | `/sign-in`, ...       | sessions: `console.signing_in`                                    |
 | `/static/NAME`        | styles and scripts                                                |
 
@@ -45,6 +46,10 @@ def pages() -> dict[str, Page]:
     return dict(sorted(by_slug.items(), key=lambda item: item[1].order))
 
 
+OF_NODE = ("now", "requests")
+"""Pages whose content is one server's own memory."""
+
+
 class Web:
     """Args: host_of: the server's part for a request; refused: an error as an answer."""
 
@@ -57,6 +62,8 @@ class Web:
             *SigningIn(self._host_of, pages).routes(),
             Route("/events", self.events),
             Route("/static/{name:path}", static),
+            Route("/at/{node}/static/{name:path}", static),
+            Route("/at/{node}/{slug}", self.of_node),
             Route("/{slug}", self.page),
             Route("/{slug}/{action}", self.act, methods=["POST"]),
         ]
@@ -89,6 +96,18 @@ class Web:
         if part is None:
             context |= _frame(visit, slug, page.title)
         return html_answer(await asyncio.to_thread(_written, f"{slug}/{part or 'page'}.html", context))
+
+    async def of_node(self, request: Request) -> Response:
+        """Answer with a page of another server's memory, as it writes it for this caller."""
+        visit, node, slug = self._visit(request), request.path_params["node"], request.path_params["slug"]
+        if slug not in (*OF_NODE, "events"):
+            raise NotFound("There is no such page of another server.", code="unknown_path")
+        page = _page("now" if slug == "events" else slug, visit.host)
+        if visit.caller.key is None and not visit.may(*page.scopes):
+            return redirect_to("../../sign-in?next=fleet")
+        _check(visit, page)
+        query = f"?{request.url.query}" if request.url.query else ""
+        return await visit.host.page_of(node, f"{slug}{query}")
 
     async def act(self, request: Request) -> Response:
         visit = self._visit(request)
@@ -163,7 +182,8 @@ def _frame(visit: Visit, slug: str, title: str) -> dict[str, object]:
 
 def _open_pages(visit: Visit) -> dict[str, Page]:
     """The pages that the server has and the caller may see."""
-    return {slug: page for slug, page in pages().items() if page.is_available(visit.host) and visit.may(*page.scopes)}
+    own = {slug: page for slug, page in pages().items() if page.is_available(visit.host) and visit.may(*page.scopes)}
+    return {slug: page for slug, page in own.items() if slug in OF_NODE} if visit.host.is_passed else own
 
 
 def _written(template: str, context: Mapping[str, object]) -> str:

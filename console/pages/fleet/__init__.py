@@ -1,4 +1,4 @@
-"""Fleet: the servers that work as one, what each holds by bytes, and who serves which model."""
+"""Fleet: the servers that work as one, what each holds by bytes, who serves which model, and why requests go where."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +11,19 @@ MAX_ROWS = 200
 """Rows of each table; the command line has all."""
 SOON_SECONDS = 14 * 86_400
 """A certificate that ends sooner is marked."""
+REASONS = {
+    "prompt": "its prompt's beginning is cached there",
+    "adapter": "its adapter is in a place there",
+    "soonest": "it starts soonest there",
+    "busy": "the others are busier",
+    "free": "free at once",
+    "only": "the only one that serves the model",
+    "loading": "it loads the model",
+    "asleep": "the model sleeps there",
+    "home": "the model's home, which loads it",
+    "left": "better ones had been tried",
+}
+"""Words for each reason in `GET /v1/fleet`."""
 GAP = 1.0
 """Between two devices in a ring, in hundredths of it."""
 
@@ -58,6 +71,8 @@ async def context(visit: Visit) -> Context:
         "served": served[:MAX_ROWS],
         "more_served": max(0, len(served) - MAX_ROWS),
         "soon": SOON_SECONDS,
+        "reasons": REASONS,
+        "most": MAX_ROWS,
         "may": visit.may(Scope.ADMIN),
     }
 
@@ -87,5 +102,6 @@ def _is_in_fleet(host: Host) -> bool:
 
 
 PAGE = Page(
-    "Fleet", 58, frozenset((Scope.MODELS,)), context, frozenset(("servers", "served")), is_available=_is_in_fleet
-)
+    "Fleet", 58, frozenset((Scope.MODELS,)), context, frozenset(("servers", "served", "desired", "limits", "passed")),
+    is_available=_is_in_fleet,
+)  # fmt: skip

@@ -22,3 +22,24 @@ def test_the_page_fleet_has_both_servers_and_the_ends_of_their_certificates(pair
             page = server.http.get(f"/console/{slug}")
             assert page.status_code == 200
             assert words in page.text
+
+
+def test_a_nodes_own_pages_open_at_the_front(pair: tuple[Server, Server]) -> None:
+    front, _ = pair
+    for slug in ("now", "requests"):
+        page = front.http.get(f"/console/at/node-1/{slug}")
+        assert (page.status_code, page.headers["x-roundhouse-node"]) == (200, "node-1"), page.text
+        assert "this node, node-1" in page.text
+    with front.http.stream("GET", "/console/at/node-1/events") as events:
+        assert next(events.iter_lines()), "its stream has begun"
+
+
+def test_the_front_says_why_requests_went_where(pair: tuple[Server, Server]) -> None:
+    front, _ = pair
+    body = {"model": "starter-embed", "input": "a"}
+    assert front.http.post("/v1/embeddings", json=body, headers={"X-Request-Id": "shown-1"}).status_code == 200
+    view = front.http.get("/v1/fleet").json()
+    [passed] = [one for one in view["passed"] if one["id"] == "shown-1"]
+    assert (passed["node"], passed["model"], passed["attempt"]) == ("node-1", "starter-embed", 1)
+    assert all(abs(one["clock_offset_seconds"]) < 60 for one in view["members"]), "one machine"
+    assert 'id="passed-shown-1-1"' in front.http.get("/console/fleet").text

@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from runtime.gateway.views.fleet import FleetDeviceView, FleetMemberView, FleetReplicaView, FleetView
+from runtime.gateway.views.fleet import (
+    FleetBlockView,
+    FleetDeviceView,
+    FleetMemberView,
+    FleetPassedView,
+    FleetReplicaView,
+    FleetView,
+)
 
 GIB = 2**30
 DAY = 86_400
@@ -26,6 +33,7 @@ MEMBERS = [
     member("front-1", role="front", report_seconds=None, certificate_seconds=90 * DAY),
     member(
         "node-1",
+        clock_offset_seconds=0.0021,
         devices=[
             FleetDeviceView("cuda:0", "H100", 60 * GIB, 30 * GIB),
             FleetDeviceView("cuda:1", "H100", 20 * GIB, 20 * GIB),
@@ -50,5 +58,18 @@ MEMBERS = [
 ]
 FLEET = FleetView(
     name="models", server="front-1", role="front", boot=1, certificate_ends="2027-02-26 06:00", is_joined=True,
-    nodes=3, fronts=1, dropped_headers=0, ignored_reports={}, members=MEMBERS,
+    nodes=3, fronts=1, dropped_headers=0, ignored_reports={}, members=MEMBERS, epoch=12,
+    desired={"chat": ["node-1", "node-2"], "gone": []},
+    blocks=[
+        FleetBlockView(
+            id="l1", limit="tokens per minute of team 'search'", amount=100_000.0, left=97_500.0, here=2_500.0,
+            seconds=41.0,
+        )
+    ],
+    passed=[
+        FleetPassedView(
+            at=1_795_000_000.0, id="req-0123456789abcdef", team="search", model="chat", adapter="legal", node="node-1",
+            attempt=2, reason="adapter",
+        )
+    ],
 )  # fmt: skip

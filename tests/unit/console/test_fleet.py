@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from console.pages.fleet import GAP, MAX_ROWS, arcs
+from console.pages.fleet import GAP, MAX_ROWS, REASONS, arcs
 from runtime.gateway.views.fleet import FleetDeviceView
 from tenants.caller import Scope
 from tests.system.console.browsing import OUTSIDE, PHONE, WIDTH
@@ -38,15 +38,15 @@ async def test_each_server_with_its_memory_lease_and_certificate(console: Consol
         assert '<a href="fleet" aria-current="page">Fleet</a>' in page
         found = rows(page)
         assert words(found["server-node-1"]) == (
-            "node-1 node 1.0 cuda:0 30.0 GiB of 60.0 GiB cuda:1 20.0 GiB of 20.0 GiB up 2 / 2 400 ms ago 8.2 s 80 days "
-            "Drain"
+            "node-1 now requests node 1.0 cuda:0 30.0 GiB of 60.0 GiB cuda:1 20.0 GiB of 20.0 GiB up 2 / 2 400 ms ago "
+            "8.2 s +0.002 s 80 days Drain"
         )
         assert 'aria-label="cuda:0 30.0 GiB of 60.0 GiB, cuda:1 20.0 GiB of 20.0 GiB"' in found["server-node-1"]
         assert "drained" in words(found["server-node-2"])
-        assert words(found["server-node-2"]).endswith("3 days Undrain")
+        assert words(found["server-node-2"]).endswith("+0.010 s 3 days Undrain")
         assert 'class="bad">3 days' in found["server-node-2"], "it ends soon"
         assert words(found["server-node-3"]).startswith("node-3 node 1.0 not known silent clock 10 min behind")
-        assert words(found["server-front-1"]) == "front-1 this one front 1.0 none up - - 8.2 s 90 days"
+        assert words(found["server-front-1"]) == "front-1 this one front 1.0 none up - - 8.2 s +0.010 s 90 days"
 
 
 async def test_who_serves_what(console: Console) -> None:
@@ -58,6 +58,51 @@ async def test_who_serves_what(console: Console) -> None:
             "embed 1f2e node-1 loading 0 / 1 12.0 s",
         ]
         assert "<html" not in part
+
+
+async def test_where_models_are_to_be_and_why_requests_went_where(console: Console) -> None:
+    async with console(fleet=FLEET) as displayed:
+        page = await displayed.page("fleet")
+        assert "Epoch 12" in page
+        found = rows(page)
+        assert words(found["desired-chat"]) == "chat node-1, node-2"
+        assert "desired-gone" not in found
+        passed = found["passed-req-0123456789abcdef-2"]
+        assert words(passed).startswith("req-01234567…")
+        assert words(passed).endswith("chat legal node-1 try 2 its adapter is in a place there")
+        assert 'href="at/node-1/requests?id=req-0123456789abcdef"' in passed
+        assert words(found["limit-l1"]) == "tokens per minute of team 'search' 100,000 97,500 2,500 41.0 s".replace(
+            "'", "&#39;"
+        )
+    old = msgspec.structs.replace(FLEET, is_followed=False, blocks=[], passed=[])
+    async with console(fleet=old) as displayed:
+        page = await displayed.page("fleet")
+        for text in ("follows none", "has passed on no request", "No limit was used"):
+            assert text in page
+
+
+def test_each_reason_has_words() -> None:
+    from typing import get_args
+
+    from fleet.choose import Reason
+    from runtime.gateway.peers.backend import LEFT
+
+    known = {word for one in get_args(Reason) for word in (get_args(one) or (one,))}
+    assert {*known, LEFT} - {"none"} == REASONS.keys()
+
+
+async def test_another_nodes_pages_need_the_same_rights(console: Console) -> None:
+    text, entry = key("theirs", Scope.INFER)
+    async with console((text, entry), fleet=FLEET) as displayed:
+        for slug in ("now", "requests", "events"):
+            away = await displayed.client.get(f"/console/at/node-1/{slug}", headers=HTML)
+            assert (away.status_code, away.headers["location"]) == (303, "../../sign-in?next=fleet")
+        await sign_in(displayed, text)
+        for slug, status in (("now", 403), ("events", 403), ("usage", 404), ("fleet", 404)):
+            assert (await displayed.client.get(f"/console/at/node-1/{slug}", headers=HTML)).status_code == status
+        assert (await displayed.client.get("/console/at/node-1/static/console.css")).status_code == 200
+        own = await displayed.client.get("/console/at/front-1/requests?id=a", headers=HTML)
+        assert (own.status_code, own.headers["location"]) == (307, "../../requests?id=a")
 
 
 async def test_a_database_that_is_away_is_named(console: Console) -> None:

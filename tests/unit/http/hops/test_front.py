@@ -303,3 +303,29 @@ async def test_a_certificate_that_is_wrong_is_named_in_the_logs_of_both(
     causes = {record.message: vars(record)["cause"] for record in caplog.records}
     assert set(causes) == {"a connection to the fleet's port was refused", "a connection to a node broke"}
     assert all("certificate" in cause or "alert" in cause for cause in causes.values()), causes
+
+
+async def test_a_front_opens_pages_of_a_node(fleet: Fleet) -> None:
+    await fleet.start(scripted(fleet.node("node-1")))
+    await fleet.client.post("/v1/embeddings", json=EMBED, headers={"X-Request-Id": "one"})
+    page = await fleet.client.get("/console/at/node-1/requests", headers={"Accept": "text/html"})
+    assert page.status_code == 200, page.text
+    assert page.headers["x-roundhouse-node"] == "node-1"
+    for text in ("of this node, node-1", "Back to the fleet", 'data-id="one"'):
+        assert text in page.text
+    for text in ('href="usage"', "API reference", "Sign in"):
+        assert text not in page.text
+    part = await fleet.client.get("/console/at/node-1/requests?part=rows&words=zzz")
+    assert (part.status_code, "data-id" in part.text) == (200, False)
+    gone = await fleet.client.get("/console/at/node-9/now")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "server_not_found")
+
+
+async def test_why_a_request_went_where_is_noted(fleet: Fleet) -> None:
+    await fleet.start(scripted(fleet.node("node-1")))
+    noted = list[Any]()
+    fleet.backend.passed = noted.append
+    await fleet.client.post("/v1/embeddings", json=EMBED, headers={"X-Request-Id": "one"})
+    assert [(one.id, one.model, one.node, one.attempt, one.reason) for one in noted] == [
+        ("one", "embed", "node-1", 1, "soonest")
+    ]
