@@ -18,6 +18,8 @@ from registry.errors import BadRequest, NotFound, Unavailable
 from registry.storage.files import make_private, write_text
 
 START_SECONDS, END_SECONDS = 60.0, 20.0
+CLIENT_PORT = PORTS - 1
+"""From the first port on: of a server for Ray's remote clients, which the head starts and nobody uses."""
 OBJECT_STORE_BYTES = 80_000_000
 """Ray's least: nothing is stored there."""
 
@@ -62,9 +64,10 @@ def start_ray(cluster: Cluster, host: str) -> bool:
     before = file.read()
     if before is not None and not launcher.has_ended(before):
         return False
-    where = ("--head", "--port", str(cluster.port), "--include-dashboard", "false") if is_head else (
-        "--address", cluster.address,
-    )  # fmt: skip
+    where = (
+        "--head", "--port", str(cluster.port), "--include-dashboard", "false",
+        "--ray-client-server-port", str(cluster.port + CLIENT_PORT),
+    ) if is_head else ("--address", cluster.address)  # fmt: skip
     process = launcher.start(
         LaunchSpec(
             [str(program), "start", "--block", *where, *_own_address(host), *_ports(cluster.port),

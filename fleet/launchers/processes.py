@@ -20,6 +20,10 @@ from registry.storage.files import write_text
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 RAYS_OWN = ("RAY_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 """Beginnings of variables that Ray sets for its workers. A server must see all cores and devices."""
+SYSTEMD = Path("/run/systemd/system")
+"""There where systemd runs the machine."""
+_SCOPE = ("systemd-run", "--scope", "--collect", "--quiet", "--")
+"""Moves a process out of the service that Ray may be: systemd would end all of that with Ray."""
 _START = 'setsid "$@" </dev/null >>"$0" 2>&1 & echo $!'
 """The shell ends at once, so that the process is nobody's child: Ray kills children of an actor that ends."""
 
@@ -59,7 +63,8 @@ class ProcessLauncher:
     """`Launcher` on this machine."""
 
     def start(self, spec: LaunchSpec) -> ProcessRecord:
-        command = ["/bin/sh", "-c", _START, str(spec.log), *spec.words]
+        scope = _SCOPE if SYSTEMD.exists() and os.geteuid() == 0 else ()
+        command = ["/bin/sh", "-c", _START, str(spec.log), *scope, *spec.words]
         pid = int(subprocess.run(command, env=dict(spec.environment), stdout=subprocess.PIPE, check=True).stdout)
         try:
             created = psutil.Process(pid).create_time()

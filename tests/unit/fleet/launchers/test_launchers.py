@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fleet.launchers import processes
 from fleet.launchers.cluster import Cluster, read_cluster
-from fleet.launchers.head import _own_address, _ports, ray_environment, start_ray
+from fleet.launchers.head import CLIENT_PORT, _own_address, _ports, ray_environment, start_ray
 from fleet.launchers.processes import LaunchSpec, ProcessLauncher, ProcessRecord, RecordFile, boot, without_ray
 from fleet.launchers.supervisor import LONGEST_PAUSE, STEADY_SECONDS, Supervisor, pause
 from registry.errors import BadRequest, NotFound
@@ -134,6 +135,25 @@ def test_a_process_that_does_not_end_by_itself_is_killed(tmp_path: Path) -> None
     assert launcher.has_ended(process)
 
 
+def test_where_systemd_runs_a_process_gets_a_scope_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a program in place of systemd-run, which as that becomes what it is to run."""
+    fake = tmp_path / "systemd-run"
+    fake.write_text('#!/bin/sh\necho "$@" | cut -d" " -f1-5\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
+    fake.chmod(0o755)
+    monkeypatch.setattr(processes, "SYSTEMD", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    launcher, log = ProcessLauncher(), tmp_path / "log"
+    spec = LaunchSpec(["sleep", "600"], {"PATH": f"{tmp_path}:/usr/bin:/bin"}, log)
+    process = launcher.start(spec)
+    try:
+        eventually(lambda: log.read_text() == "--scope --collect --quiet -- sleep\n")
+        eventually(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() == b"sleep\x00600\x00")
+        assert os.getsid(process.pid) == process.pid
+    finally:
+        launcher.end(process, 10.0)
+    assert launcher.has_ended(process)
+
+
 def test_nothing_of_ray_reaches_a_server() -> None:
     raylets = {"RAY_AUTH_TOKEN_PATH": "x", "RAY_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     assert without_ray({**raylets, "HOME": "/root"}) == {"HOME": "/root"}
@@ -147,6 +167,7 @@ def test_the_file_names_servers_and_machines(tmp_path: Path) -> None:
     environment = ray_environment(cluster)
     assert (environment["RAY_AUTH_MODE"], environment["RAY_AUTH_TOKEN_PATH"]) == ("token", str(cluster.token))
     ports = [int(word) for word in _ports(6379) if word.isdigit()]
+    ports.append(cluster.port + CLIENT_PORT)
     assert len(set(ports)) == len(ports)
     assert cluster.port not in ports
     assert _own_address("10.0.0.2") == ["--node-ip-address", "10.0.0.2"]
