@@ -16,7 +16,7 @@ from tenants.storage.opening import open_tables
 from tests.eventually import eventually
 from tests.postgres import standing_still
 from tests.system.fleet.serving import PEPPER, FleetOfServers, fleet, has_postgres, wait_for_models
-from tests.system.serving import STARTER, Server
+from tests.system.serving import STARTER, Server, free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(not has_postgres(), reason="apt-get install postgresql")]
 EMBED: Any = {"model": "starter-embed", "input": "hello"}
@@ -30,11 +30,16 @@ def servers(tmp_path: Path) -> Iterator[FleetOfServers]:
 
 def test_requests_go_on_and_sessions_outlive_a_front(servers: FleetOfServers, tmp_path: Path) -> None:
     with closing(open_tables(tmp_path, servers.database)) as database:
-        key = _make_key(database)
-        node = servers.node("node-1", [STARTER / "starter-embed.yaml"], "--slots", "1")
-        front = servers.front("front-1").wait_ready()
+        secret = _make_key(database)
+        port, key = free_port(), tmp_path / "fleet.key"
+        key.write_text("the key of a fleet, 32 or longer\n")
+        listen = (f"--fleet-listen=127.0.0.1:{port}", f"--fleet-address=http://127.0.0.1:{port}")
+        signed = (f"--fleet-key={key}", "--fleet-name")  # instead of certificates
+        recipes = [STARTER / "starter-embed.yaml"]
+        node = servers.node("node-1", recipes, "--slots", "1", *listen, *signed, "node-1")
+        front = servers.front("front-1", *signed, "front-1").wait_ready()
         for server in (node.wait_ready(), front):
-            server.http.headers["Authorization"] = f"Bearer {key}"
+            server.http.headers["Authorization"] = f"Bearer {secret}"
         assert node.http.post("/v1/models/starter-embed/load").status_code == 200, node.tail()
         wait_for_models(front, "starter-embed")
         _ask(front)
@@ -46,7 +51,7 @@ def test_requests_go_on_and_sessions_outlive_a_front(servers: FleetOfServers, tm
         (used,) = node.http.get("/v1/usage", params={"group_by": "team"}).json()["data"]
         assert (used["team_id"], used["requests"]) == ("search", 11)
         assert LedgerTable(database, "any").differences() == []
-        _check_session(front, node, key)
+        _check_session(front, node, secret)
 
 
 def _make_key(database: Database) -> str:
