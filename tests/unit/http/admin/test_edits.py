@@ -190,7 +190,9 @@ async def test_an_edit_that_could_not_be_read_again_is_refused(client: httpx.Asy
         refused = await client.patch("/v1/models/chat", json={"changes": changes})
         assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_recipe"), refused.text
         assert words in refused.json()["error"]["message"]
-    assert not list(gateway.gateway.services.editor._model_set.shelf.folder.glob("*"))
+    stored = gateway.gateway.services.editor._model_set.shelf.read()
+    assert not stored.recipes
+    assert not stored.faults
 
 
 def _is_taken(name: str, *_: object) -> None:
