@@ -20,8 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from registry.errors import BadRequest
 from registry.storage.database import Database
 from tenants.costs.prices import MILLION, PriceList
-from tenants.ledger.dates import day_of
-from tenants.ledger.report import Grouping, UsageFilter, UsageSum, used
+from tenants.ledger.report import Grouping, UsageFilter, UsageSum, day_of, used
 
 LARGEST = 1 << 20
 Money = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]

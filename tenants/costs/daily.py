@@ -12,8 +12,7 @@ from registry.base.wording import plain, quoted
 from registry.errors import NotFound
 from registry.storage.database import Database
 from tenants.costs.compare import PriceComparison, ProviderPrice, compared
-from tenants.ledger.dates import day_of
-from tenants.ledger.report import Grouping, UsageFilter, UsageSum, used
+from tenants.ledger.report import Grouping, UsageFilter, UsageSum, day_of, used
 from tenants.ledger.rows import HOUR
 from tenants.limits.records import MICRO, Kind, period_of
 from tenants.limits.table import LimitTable

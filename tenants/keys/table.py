@@ -16,9 +16,28 @@ from tenants.caller import Scope, ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import KeyEntry, TeamEntry
 from tenants.keys.records import Key, KeyRequest, Team, check_hours, check_name, check_team, check_weight
-from tenants.keys.rotations import lines
 from tenants.limits.records import zone_of
 from tenants.storage.tables import ACCOUNTS, CHANGED, KEYRING, KEYS, RESPONSES, TEAMS
+
+
+def lines(connection: sa.Connection) -> dict[str, str]:
+    """Map each rotated key to the first key of its rotation chain."""
+    query = sa.select(KEYS.c.id, KEYS.c.replaces).where(KEYS.c.replaces.is_not(None))
+    before: dict[str, str] = {row.id: row.replaces for row in connection.execute(query)}
+    roots = {}
+    for id_ in before:
+        first = id_
+        while first in before:
+            first = before[first]
+        roots[id_] = first
+    return roots
+
+
+def rotation_chain(id_: str, roots: dict[str, str]) -> list[str]:
+    """All keys of a key's chain, first one first. `roots` comes from `lines`."""
+    first = roots.get(id_, id_)
+    return [first, *(other for other, its_first in roots.items() if its_first == first)]
+
 
 _OWNER = b"roundhouse pepper"
 

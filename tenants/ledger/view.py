@@ -87,8 +87,7 @@ class UsageReport:
         Raises NotFound (no_ledger, team_not_found), BadRequest, Forbidden, Unavailable.
         """
         database = self.database()
-        from tenants.ledger.dates import span
-        from tenants.ledger.report import UsageFilter, check_team, parse_groupings, used
+        from tenants.ledger.report import UsageFilter, check_team, parse_groupings, span, used
 
         team = self.visible_team(caller, team)
         groupings = parse_groupings(by)
@@ -125,8 +124,7 @@ class UsageReport:
         """The same at providers' prices. Raises as `ask`; NotFound (no_prices) where no table was given."""
         database = self.database()
         from tenants.costs.compare import compared
-        from tenants.ledger.dates import span
-        from tenants.ledger.report import check_team
+        from tenants.ledger.report import check_team, span
 
         team = self.visible_team(caller, team)
         if not (prices := await self._prices()):

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 
 from registry.storage.database import Database
-from tenants.keys.rotations import lines, rotation_chain
+from tenants.keys.table import lines, rotation_chain
 from tenants.ledger.rows import BATCH, HOUR
 from tenants.limits.limiter import UTC, Amounts, PastRequest
 from tenants.limits.records import MINUTE, Limit, period_of

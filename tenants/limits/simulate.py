@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from registry.errors import BadRequest, LimitExceeded
 from registry.storage.database import Database
 from tenants.caller import Caller
-from tenants.keys.rotations import lines, rotation_chain
+from tenants.keys.table import lines, rotation_chain
 from tenants.ledger.rows import BATCH
 from tenants.limits.history import of_model, spent_of, used_of
 from tenants.limits.limiter import Admission, Amounts, Limiter

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from registry.base.wording import quoted
 from registry.errors import NotFound
 from registry.storage.database import Database
-from tenants.keys.rotations import lines, rotation_chain
+from tenants.keys.table import lines, rotation_chain
 from tenants.limits.records import Kind, Limit, Mode, zone_of
 from tenants.storage.tables import CHANGED, KEYS, LIMITS, TEAMS
 

@@ -6,7 +6,6 @@
 Only background responses are stored while they run; the others are stored once they are complete. A row holds
 everything that the model was given, so no row depends on another. Nothing of it is ever logged.
 
-rows.py    one stored response
-table.py   the database table
+table.py   one stored response, and the database table
 store.py   which teams store, and for how long; background work
 """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from routing.intents.model import from_bytes
-from runtime.cli.commands.routing import examples
+from runtime.cli.commands.routing import fit
 from runtime.cli.failures import RefusedError
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
@@ -265,15 +265,15 @@ def test_fit_measures_on_what_belongs_nowhere_alone(server: FakeServer, run: Run
 def test_lines_are_those_of_json_lines(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('\ufeff{"text": "a\u2028b"}\r\n\n{"text": "c"}\n', encoding="utf-8")
-    assert [row["text"] for row in examples.rows(file)] == ["a\u2028b", "c"]
+    assert [row["text"] for row in fit.rows(file)] == ["a\u2028b", "c"]
 
 
 def test_more_lines_than_are_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examples, "MAX_LINES", 2)
+    monkeypatch.setattr(fit, "MAX_LINES", 2)
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a"}\n' * 3)
     with pytest.raises(RefusedError, match="more than 2 lines"):
-        examples.rows(file)
+        fit.rows(file)
 
 
 def test_eval_decides_here_as_the_server_would(server: FakeServer, run: Run, tmp_path: Path) -> None:

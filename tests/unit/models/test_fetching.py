@@ -12,8 +12,8 @@ import pytest
 from huggingface_hub import constants
 
 from models.sources import fetching, repository
+from models.sources.fetch_process import fetch_large_files
 from models.sources.fetching import Downloads
-from models.sources.large_files import fetch_large_files
 from models.sources.resolve import resolve
 from registry.errors import NotFound, Unavailable
 from registry.recipes.fields import HubSource

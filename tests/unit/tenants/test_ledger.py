@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from registry.errors import BadRequest, NotFound
 from registry.storage.database import Database
 from tenants.ledger import pruning, report
-from tenants.ledger.dates import span
 from tenants.ledger.lookup import judge
 from tenants.ledger.organization import UsageQuery, page_of
-from tenants.ledger.report import Grouping, UsageFilter, UsageSum, parse_groupings, used
+from tenants.ledger.report import Grouping, UsageFilter, UsageSum, parse_groupings, span, used
 from tenants.ledger.rows import BATCH, Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from runtime.cli.commands.routing import fit
-from runtime.cli.commands.routing.examples import label_of, router, rows, vectors
+from runtime.cli.commands.routing.fit import label_of, router, rows, vectors
 from runtime.cli.failures import RefusedError
 from runtime.cli.local.options import read_yaml
 from runtime.cli.options import DEFAULT_URL, AsJson, Url

@@ -130,7 +130,7 @@ def simulate(
     limit = _limit_of(kind, amount, team, key, model, "enforce")
     with open_database(data_dir, database) as tables:
         from registry.base.wording import plain
-        from tenants.ledger.dates import moment_of
+        from tenants.ledger.report import moment_of
         from tenants.limits.simulate import simulate
         from tenants.limits.table import LimitTable
 

@@ -47,8 +47,7 @@ def report(
     if as_json and as_csv:
         raise UsageError("Choose --json or --csv.")
     with open_database(data_dir, database) as tables:
-        from tenants.ledger.dates import span
-        from tenants.ledger.report import UsageFilter, check_team, parse_groupings, used
+        from tenants.ledger.report import UsageFilter, check_team, parse_groupings, span, used
 
         if team is not None:
             check_team(tables, team)
@@ -126,8 +125,7 @@ def compare(
     """
     with open_database(data_dir, database) as tables:
         from tenants.costs.compare import compared, read
-        from tenants.ledger.dates import span
-        from tenants.ledger.report import check_team
+        from tenants.ledger.report import check_team, span
 
         if team is not None:
             check_team(tables, team)

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from models.estimate import estimate
-from models.speech import sleep as transcribe_sleep
-from models.speech.engine import estimate_memory
-from models.speech.sleep import SpeechSleeper, unload
+from models.speech import engine as speech_engine
+from models.speech.engine import SpeechSleeper, estimate_memory, unload
 from registry.errors import EngineFailed
 from registry.recipes.loading import load_documents
 
@@ -34,7 +33,7 @@ def test_a_model_that_is_counted_as_busy_for_a_moment_is_unloaded() -> None:
 
 
 def test_a_model_that_stays_loaded_is_an_error_and_no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcribe_sleep, "PATIENCE_SECONDS", 0.02)
+    monkeypatch.setattr(speech_engine, "PATIENCE_SECONDS", 0.02)
     with pytest.raises(EngineFailed, match="did not unload"):
         unload(Busy(refuses=1_000_000), to_cpu=False)
 
