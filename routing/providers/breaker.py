@@ -48,7 +48,7 @@ class CallOutcome(StrEnum):
     NEITHER = "neither"
 
 
-class Bucket(Struct, frozen=True):
+class SecondCounts(Struct, frozen=True):
     """One second's calls."""
 
     second: int
@@ -58,8 +58,8 @@ class Bucket(Struct, frozen=True):
 
 class Breaker(Struct, frozen=True):
     phase: Phase = Phase.CLOSED
-    buckets: tuple[Bucket, ...] = ()
-    """Buckets of the last 30 s, oldest first; empty unless closed."""
+    buckets: tuple[SecondCounts, ...] = ()
+    """Seconds of the last 30 s, oldest first; empty unless closed."""
     run: int = 0
     """Failures since the last success."""
     opened: int = 0
@@ -130,13 +130,13 @@ def ended(
     return replace(state, buckets=buckets, run=run)
 
 
-def _counted(buckets: tuple[Bucket, ...], second: int, failed: bool) -> tuple[Bucket, ...]:
+def _counted(buckets: tuple[SecondCounts, ...], second: int, failed: bool) -> tuple[SecondCounts, ...]:
     recent = buckets
     while recent and recent[0].second <= second - WINDOW:
         recent = recent[1:]
-    last = recent[-1] if recent and recent[-1].second == second else Bucket(second)
+    last = recent[-1] if recent and recent[-1].second == second else SecondCounts(second)
     before = recent[:-1] if recent and recent[-1].second == second else recent
-    return (*before, Bucket(second, last.calls + 1, last.failures + failed))
+    return (*before, SecondCounts(second, last.calls + 1, last.failures + failed))
 
 
 def _opened(state: Breaker, times: int, now: float, chance: float, retry_after: float | None) -> Breaker:

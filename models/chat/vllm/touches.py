@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from models.chat.vllm import prewarm
 
-CORE, LORA = "tests/contract/vllm/test_core.py", "tests/contract/vllm/test_staged.py"
-ACTIVE = "tests/contract/vllm/test_active_counts.py"
+CORE, LORA = "tests/contract/vllm/test_core.py", "tests/contract/vllm/adapters/test_staged.py"
+ACTIVE = "tests/contract/vllm/adapters/test_active_counts.py"
 METADATA = "tests/contract/vllm/test_gpu_metadata.py"
 PUNICA, MESSAGES = "tests/contract/vllm/cpu/test_punica.py", "tests/contract/vllm/answers/test_messages.py"
 PARTS, FILES = "tests/contract/chat/test_parts.py", "tests/contract/chat/test_files.py"

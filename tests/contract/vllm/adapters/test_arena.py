@@ -18,7 +18,7 @@ from models.chat.vllm.adapters import gpu_copy, read, stage
 from models.chat.vllm.adapters.arena import PAGE, Arena
 from models.chat.vllm.adapters.read import read_adapter, tensors
 from tests.contract.vllm import manager_fixtures as fixtures
-from tests.contract.vllm.test_templates import DTYPES, RANKS, assert_alike, stored
+from tests.contract.vllm.adapters.test_templates import DTYPES, RANKS, assert_alike, stored
 
 pytestmark = pytest.mark.real
 RANK = 16

@@ -1,0 +1,1 @@
+"""Adapters in vLLM's own structures, against vLLM as it is."""
