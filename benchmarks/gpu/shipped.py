@@ -20,6 +20,8 @@ from benchmarks.report.environment import ROOT
 RECIPES = ROOT / "recipes"
 LARGE = 100 << 30
 """Bytes of a card from which on the recipes for an H200 are meant."""
+OF_TOKENIZER = ("enable_auto_tool_choice", "tool_call_parser")
+"""Flags that need tokens of the checkpoint's own tokenizer, which is not here."""
 NOTE = re.compile(r".+, \d{4}-\d\d-\d\d, commit [0-9a-f]{8,40}\b.*")
 """The note of figures from a card: which card, day and commit."""
 
@@ -30,10 +32,15 @@ def recipe_file(card_bytes: int) -> Path:
 
 
 def model(file: Path, shape: Shape, folder: Path) -> Chat:
-    """The recipe as it is but for its weights, which are random. A tiny shape gets memory and steps of its own."""
+    """The recipe as it is but for its weights, which are random, and their tokenizer.
+
+    A tiny shape gets memory and steps of its own.
+    """
     data: dict[str, Any] = yaml.safe_load(file.read_text())
     data["adapters"] = []
-    data["engine"].setdefault("flags", {})["load_format"] = "dummy"
+    flags = data["engine"].setdefault("flags", {})
+    data["engine"]["flags"] = {name: flags[name] for name in flags if name not in OF_TOKENIZER}
+    data["engine"]["flags"]["load_format"] = "dummy"
     if shape.name == "tiny":
         data["context_length"] = shape.context
         data["memory"] = {"kv_cache": shape.kv_cache, "adapters": {"device": 2, "host": 4, "max_rank": 16}}

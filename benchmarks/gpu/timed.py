@@ -9,6 +9,7 @@
 | sweep    | first token of base and resident adapter by length of the prompt                           | 30      |
 | shipped  | the storm in the recipe that ships for this card, and its `expected:`                      | 40      |
 | sleep    | a sleep and a wake, the first and later ones                                               | 120     |
+| padding  | embeddings and rerank with padding, without it, and as CUDA graphs                         | 60      |
 | encoders | embeddings and rerank beside the bare library on the same card                             | 120     |
 | speech   | transcription beside faster-whisper on the same card                                       | 120     |
 | tune     | configurations of the LoRA kernels, used by the servers that start after it                | 110     |
@@ -31,7 +32,7 @@ import yaml
 
 from benchmarks import embed_rerank, speech
 from benchmarks.adapters.pair import register
-from benchmarks.gpu import correctness, large, shipped, tune_lora
+from benchmarks.gpu import correctness, encoders, large, shipped, tune_lora
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import Shape, write_base
 from benchmarks.harness import Bench, RunSettings
@@ -45,8 +46,8 @@ from models import nvml
 from models.chat.vllm import tuned
 
 SECONDS = {
-    "oracle": 90, "tiers": 60, "storm": 40, "mixed": 15, "sweep": 30, "shipped": 40, "sleep": 120, "encoders": 120,
-    "speech": 120, "tune": 110,
+    "oracle": 90, "tiers": 60, "storm": 40, "mixed": 15, "sweep": 30, "shipped": 40, "sleep": 120, "padding": 60,
+    "encoders": 120, "speech": 120, "tune": 110,
 }  # fmt: skip
 PARTS = tuple(SECONDS)
 START = 130
@@ -112,7 +113,7 @@ class TimedRun:
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "oracle": self._oracle, "tiers": self._tiers, "storm": self._storm, "mixed": self._mixed,
             "sweep": self._sweep, "shipped": self._shipped, "sleep": self._sleep,
-            "encoders": lambda: self._bench("encoders", embed_rerank.run),
+            "padding": self._padding, "encoders": lambda: self._bench("encoders", embed_rerank.run),
             "speech": lambda: self._bench("speech", speech.run), "tune": self._tune,
         }  # fmt: skip
         with self._stack:
@@ -305,6 +306,10 @@ class TimedRun:
                 self._report.add(f"sleep: {turn + 1}", True, state=how, until_asleep=idle, wake_to_token=wake)
                 if self._budget.left < 30:
                     break
+
+    async def _padding(self) -> None:
+        over = self._budget.until(SECONDS["padding"])
+        await encoders.run(self._report, self._work / "padding", over, tiny=self._tiny)
 
     def _model(self, folder: Path, idle: str = "0s") -> Chat:
         base = write_base(folder / "base", self._shape, values=False)
