@@ -1,5 +1,6 @@
 """What a front adds to a node's own answers, and HAProxy in its place, in turns of one run."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 
@@ -56,14 +57,14 @@ async def cpu_of_tokens(bench: Bench, node: Server, others: Sequence[Server]) ->
         order = [node, *others]
         for server in order if turn % 2 == 0 else reversed(order):
             await bench.rest(order, server)
-            async with Crowd([server], [server.model], streams, PAUSE_MS, seconds + 3.0) as crowd:
+            async with Crowd([server], [server.model], streams, PAUSE_MS) as crowd:
                 cpu, events, began = processes.cpu_seconds(server.pid), crowd.events, crowd.now
-                await crowd.wait(seconds)
+                await asyncio.sleep(seconds)
                 cpu, events = processes.cpu_seconds(server.pid) - cpu, crowd.events - events
                 rates[server.name].append(events / (crowd.now - began))
                 if events:
                     found[server.name].append(cpu / events * 1e6)
-            bench.count(f"{streams} streams {server.name}", crowd.cell)
+            crowd.count(bench, f"{streams} streams {server.name}")
     for name, values in found.items():
         bench.figure(f"crowd.{name}.cpu_per_token", values, "µs")
         bench.figure(f"crowd.{name}.tokens_per_second", rates[name], "1/s")

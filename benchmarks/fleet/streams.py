@@ -1,7 +1,6 @@
 """What a second node brings, and what many slow streams cost over two fronts and two nodes."""
 
 import asyncio
-import itertools
 import random
 import resource
 import time
@@ -73,27 +72,27 @@ async def slow(bench: Bench, fronts: Sequence[Front], nodes: Sequence[Server]) -
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     most = min(hard - SPARE_FILES, len(nodes) * len(CROWDS) * PER_MODEL)
     count = min(most, s.pick(10_000, 2000, 40))
-    async with Crowd(fronts, CROWDS, 10 * len(fronts), 50, 0.5):
+    async with Crowd(fronts, CROWDS, 10 * len(fronts), 50):
         pass  # connections and modules are there
     before = [processes.memory(front.pid) for front in fronts]
     pids = [server.pid for server in (*fronts, *nodes)]
-    async with Crowd(fronts, CROWDS, count, SLOW_MS, s.pick(25.0, 12.0, 2.0)) as crowd:
+    async with Crowd(fronts, CROWDS, count, SLOW_MS) as crowd:
         cpu, events, began = [processes.cpu_seconds(pid) for pid in pids], crowd.events, crowd.now
-        await crowd.wait(s.pick(10.0, 5.0, 1.0))
+        await asyncio.sleep(s.pick(15.0, 6.0, 1.0))
         cpu = [processes.cpu_seconds(pid) - value for pid, value in zip(pids, cpu, strict=True)]
         events, seconds, running = crowd.events - events, crowd.now - began, crowd.open
         after = [processes.memory(front.pid) for front in fronts]
-    bench.count(f"{count} slow streams", crowd.cell)
+    crowd.count(bench, f"{count} slow streams")
     bench.note(
         f"{count} slow streams, opened in {crowd.opening_seconds:.0f} s; {running} ran while they were measured, with "
         f"{events / seconds:.0f} tokens a second"
     )
     held = [(b.pss or b.rss) - (a.pss or a.rss) for a, b in zip(before, after, strict=True)]
     bench.figure("slow.streams", [count], "streams")
-    bench.figure("slow.lost", [count - len(crowd.cell.good)], "streams")
+    bench.figure("slow.lost", [crowd.lost], "streams")
     bench.figure("slow.memory_per_stream", [sum(held) / count / 1024], "KiB")
-    if events and crowd.cell.good:
+    gaps = [gap for reply in crowd.replies for gap in reply.gaps]
+    if events and gaps:
         bench.figure("slow.front_cpu_per_token", [sum(cpu[: len(fronts)]) / events * 1e6], "µs")
         bench.figure("slow.node_cpu_per_token", [sum(cpu[len(fronts) :]) / events * 1e6], "µs")
-        gaps = itertools.chain.from_iterable(reply.gaps[:-1] for reply in crowd.cell.good)
-        bench.figure("slow.token_late_p99", [(percentile([*gaps], 99) - SLOW_MS / 1e3) * 1e3], "ms")
+        bench.figure("slow.token_late_p99", [percentile(gaps, 99) * 1e3 - SLOW_MS], "ms")

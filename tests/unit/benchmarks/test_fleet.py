@@ -13,12 +13,11 @@ from benchmarks.fleet import copies, names, policies, run, simulated
 from benchmarks.fleet.crowds import Crowd
 from benchmarks.fleet.servers import HaProxy, context_of
 from benchmarks.harness import Bench, RunSettings
-from benchmarks.load.client import connect
 from benchmarks.load.client_cost import _CHUNK as CHUNK
 from runtime.gateway.peers.hop import decode
+from tests.eventually import PATIENCE
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
 
 def bench(folder: Path) -> Bench:
@@ -26,35 +25,29 @@ def bench(folder: Path) -> Bench:
 
 
 async def paced(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Three tokens, and the end."""
+    """Three tokens; the end comes only to who stays."""
     await reader.readuntil(b"}]")
     writer.write(HEAD)
     for _ in range(3):
         writer.write(b"%x\r\n%s\r\n" % (len(CHUNK), CHUNK))
         await writer.drain()
-        await asyncio.sleep(0.01)
-    writer.write(END)
+    await reader.read()
     writer.close()
 
 
-async def test_a_crowd_counts_its_tokens_and_what_is_lost() -> None:
+async def test_a_crowd_counts_its_tokens_and_what_is_lost(tmp_path: Path) -> None:
     closing = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     server = await asyncio.start_server(paced, "127.0.0.1", 0)
     ports = [one.sockets[0].getsockname()[1] for one in (server, server, closing)]
     servers: Any = [SimpleNamespace(port=port) for port in ports]
-    async with closing, server, Crowd(servers, ["chat"], 9, 10, 0.1) as crowd:
-        while crowd.open:
+    crowd, one = Crowd(servers, ["chat"], 9, 10), bench(tmp_path)
+    async with closing, server, asyncio.timeout(PATIENCE), crowd:
+        while crowd.events < 18:
             await asyncio.sleep(0.01)
-        assert crowd.events == 6 * 4
-    assert (len(crowd.cell.replies), len(crowd.cell.good)) == (9, 6)
-
-
-async def test_a_connection_shows_the_answer_that_comes() -> None:
-    async with await asyncio.start_server(paced, "127.0.0.1", 0) as server:
-        connection = await connect(server.sockets[0].getsockname()[1])
-        assert connection.reply is None
-        await connection.ask(b"[{}]", 60)
-        assert connection.reply is None
+        assert (crowd.events, crowd.open) == (18, 6)
+    assert (crowd.lost, len(crowd.replies)) == (3, 6)
+    crowd.count(one, "here")
+    assert (one.counts["here"], dict(one.failures)) == (9, {"here: lost": 3})
 
 
 def test_haproxy_says_what_a_front_says(tmp_path: Path) -> None:
@@ -74,8 +67,9 @@ def test_haproxy_says_what_a_front_says(tmp_path: Path) -> None:
     assert "http-no-delay" in text
 
 
-def test_choices_and_reports_are_measured() -> None:
-    found = policies.measure(50, 1)
+def test_choices_and_reports_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "NODES", 50)
+    found = policies.measure(50, 4)
     assert all(found[name] > 0 for name in ("choose", "core"))
 
 
