@@ -50,6 +50,12 @@ def device_of_host() -> str:
     return "cuda:0"
 
 
+def recipe_value(key: str, text: str) -> object:
+    """A value of the recipe as YAML has it. Flags of vLLM that are JSON stay text."""
+    value: object = yaml.safe_load(text)
+    return text if key.startswith("engine.flags.") and isinstance(value, dict) else value
+
+
 async def run(names: list[str], shape: Shape, device: str, report: Report, work: Path) -> None:
     """A step that cannot go on is told, and the next one begins."""
     tiny = shape.name == "tiny"
@@ -105,7 +111,7 @@ def main() -> int:
         parser.error("steps, or --parts and --budget: not both")
     if incomplete := [value for value in options.recipe if "=" not in value]:
         parser.error(f"--recipe {incomplete[0]}: write KEY=VALUE")
-    values = {key: yaml.safe_load(value) for key, _, value in (one.partition("=") for one in options.recipe)}
+    values = {key: recipe_value(key, text) for key, _, text in (one.partition("=") for one in options.recipe)}
     budget = timed.Budget(options.budget or math.inf)
     device = device_of_host()
     if device == "cpu" and options.shape != "tiny":

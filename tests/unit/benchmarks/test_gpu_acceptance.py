@@ -47,11 +47,16 @@ def test_its_recipes_are_the_starter_model_twice(tmp_path: Path, graphs: bool) -
 
 def test_values_of_the_timed_recipe_are_what_was_given(tmp_path: Path) -> None:
     shape = SHAPES["tiny"]
-    values = {"memory.adapters.arena": True, "residency.sleep_prepared": True, "engine.flags.enforce_eager": True}
+    words = {
+        "memory.adapters.arena": "true", "residency.sleep_prepared": "true", "engine.flags.enforce_eager": "true",
+        "engine.flags.compilation_config": '{"cudagraph_mode": "FULL"}',
+    }  # fmt: skip
+    values = {key: acceptance.recipe_value(key, text) for key, text in words.items()}
     made = timed.recipe(shape, write_base(tmp_path / "base", shape, values=False), tmp_path, values=values)
     (found,) = load_recipes([made.file])
     assert (found.memory.adapters.arena, found.residency.sleep_prepared) == (True, True)
     assert (found.engine.flags["enforce_eager"], found.engine.flags["load_format"]) == (True, "dummy")
+    assert found.engine.flags["compilation_config"] == '{"cudagraph_mode": "FULL"}'
     plain = timed.recipe(shape, tmp_path / "base", tmp_path)
     assert not load_recipes([plain.file])[0].memory.adapters.arena
 
