@@ -34,6 +34,11 @@ AdapterName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of an adapter, or BASE:NAME, or TEAM/NAME.", show_default=False)
 ]
 
+AliasName = Annotated[str, typer.Argument(help="The alias, as in NAME@ALIAS.", show_default=False)]
+AliasVersion = Annotated[str | None, typer.Argument(help="v3 or sha256:...; none: the current one.")]
+AliasRemoval = Annotated[bool, typer.Option("--remove", help="Take the alias away.")]
+EarlierVersion = Annotated[str | None, typer.Argument(help="v3 or sha256:...; none: the one before the current one.")]
+
 
 def root() -> Path:
     """The checkout that this package lies in (it is installed editable)."""

@@ -9,7 +9,16 @@ import typer
 from runtime.cli.commands.adapters.combine import WeightsCommand, combine
 from runtime.cli.commands.adapters.merge import merge
 from runtime.cli.failures import RefusedError
-from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
+from runtime.cli.options import (
+    DEFAULT_URL,
+    AdapterName,
+    AliasName,
+    AliasRemoval,
+    AliasVersion,
+    AsJson,
+    EarlierVersion,
+    Url,
+)
 from runtime.cli.output import ago, note, pairs, short, size, table, unless_hidden
 from runtime.cli.output import show as show_answer
 from runtime.cli.remote.client import Client, Json
@@ -218,9 +227,9 @@ def remove(
 @app.command()
 def alias(
     name: AdapterName,
-    alias: Annotated[str, typer.Argument(help="The alias, as in NAME@ALIAS.", show_default=False)],
-    version: Annotated[str | None, typer.Argument(help="v3 or sha256:...; none: the current one.")] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the alias away.")] = False,
+    alias: AliasName,
+    version: AliasVersion = None,
+    remove: AliasRemoval = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -234,9 +243,7 @@ def alias(
 @app.command()
 def rollback(
     name: AdapterName,
-    version: Annotated[
-        str | None, typer.Argument(help="v3 or sha256:...; none: the one before the current one.")
-    ] = None,
+    version: EarlierVersion = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -10,7 +10,7 @@ from runtime.cli.commands.routing import fit
 from runtime.cli.commands.routing.fit import label_of, router, rows, vectors
 from runtime.cli.failures import RefusedError
 from runtime.cli.local.options import read_yaml
-from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.options import DEFAULT_URL, AliasName, AliasRemoval, AliasVersion, AsJson, EarlierVersion, Url
 from runtime.cli.output import emit, pairs, short, table
 from runtime.cli.output import show as show_answer
 from runtime.cli.remote.client import Client, Json, part
@@ -63,9 +63,9 @@ def show(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 @app.command()
 def alias(
     name: Name,
-    alias: Annotated[str, typer.Argument(help="The alias, as in NAME@ALIAS.", show_default=False)],
-    version: Annotated[str | None, typer.Argument(help="v3 or sha256:...; none: the current one.")] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the alias away.")] = False,
+    alias: AliasName,
+    version: AliasVersion = None,
+    remove: AliasRemoval = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -79,9 +79,7 @@ def alias(
 @app.command()
 def rollback(
     name: Name,
-    version: Annotated[
-        str | None, typer.Argument(help="v3 or sha256:...; none: the one before the current one.")
-    ] = None,
+    version: EarlierVersion = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
