@@ -16,7 +16,7 @@ from tests.docs.blocks import ROOT, fences, pages
 
 CLI, MIGRATE = "cli.md", "migrate.md"
 """The command line's own help, and other servers' names, which test_migrate.py reads."""
-FILE_PAGES = [*pages(), ROOT / "ARCHITECTURE.md"]
+FILE_PAGES = [*pages(), ROOT / "ARCHITECTURE.md", ROOT / "docs" / "design" / "states.md"]
 PAGES = [page for page in FILE_PAGES if page.name not in (CLI, MIGRATE)]
 _COMMANDS = dict(walk(typer.main.get_command(app), "roundhouse"))
 COMMANDS = {tuple(name.split()[1:]) for name in _COMMANDS}
