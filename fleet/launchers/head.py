@@ -86,6 +86,11 @@ def start_ray(cluster: Cluster, host: str) -> bool:
     return True
 
 
+def has_head(cluster: Cluster) -> bool:
+    """Whether Ray's head listens. Without it Ray's client would wait for minutes."""
+    return _listens(cluster, is_head=True)
+
+
 def end_ray(cluster: Cluster) -> bool:
     """End what `start_ray` started here, by its id: never `ray stop`, which ends all of a host's."""
     file, launcher = _record(cluster), ProcessLauncher()

@@ -69,9 +69,14 @@ def down(file: File, host: OnHost = None, as_json: AsJson = False) -> None:
 
 def _drive(cluster: "Cluster", command: str, file: Path) -> list[Json]:
     """Run the driver, a process of its own: no server and no command line is ever a part of Ray."""
-    from fleet.launchers.head import ray_environment, ray_program
+    from fleet.launchers.head import has_head, ray_environment, ray_program
 
     ray_program()  # without it the driver would end with a traceback
+    if not has_head(cluster):
+        raise RefusedError(
+            f"Ray does not run on {cluster.head}. Start it with `roundhouse fleet ray up`, which takes over the "
+            "servers that run."
+        )
     words = [sys.executable, "-P", "-m", "fleet.launchers.driver", command, str(file.absolute())]
     done = subprocess.run(words, cwd=PACKAGES, env=ray_environment(cluster), stdout=subprocess.PIPE, text=True)
     servers: list[Json] = [json.loads(line) for line in done.stdout.splitlines()]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.serving import free_port
 from tests.unit.cli.conftest import Run
 
 
@@ -39,3 +40,16 @@ def test_without_ray_one_line_names_the_extra(
     assert refused.exit_code == 2
     assert "pip install 'roundhouse[ray]'" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_servers_are_not_ended_while_ray_does_not_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    servers = "[{name: node-1, host: 127.0.0.1, serve: []}]"
+    file.write_text(f"{{head: 127.0.0.1, port: {free_port()}, folder: {tmp_path}, servers: {servers}}}")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "ray").touch()
+    refused = run("fleet", "ray", "down", str(file))
+    assert refused.exit_code == 1
+    assert "Ray does not run on 127.0.0.1" in refused.stderr
