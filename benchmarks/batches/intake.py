@@ -12,7 +12,6 @@ import psutil
 import yaml
 
 from benchmarks.batches.files import (
-    BatchRun,
     cancel,
     completed,
     create,
@@ -182,7 +181,3 @@ async def _cost(bench: Bench, server: Server) -> None:
     bench.figure("cost.http", https, "ms")
     bench.figure("cost.added", [line - http for line, http in zip(lines, https, strict=True)], "ms")
     bench.figure("cost.rate_over_http", rates, "x")
-
-
-def ratios_of(runs: list[BatchRun], label: str) -> list[float]:
-    return [run.ratios[label] for run in runs if run.ratios and label in run.ratios]

@@ -32,6 +32,7 @@ from benchmarks.batches.files import (
     chat_bodies,
     completed,
     create,
+    forecast_ratios,
     jsonl,
     requests_of,
     run_batch,
@@ -57,17 +58,17 @@ async def run(bench: Bench) -> None:
     s = bench.settings
     models = {places: chat(s, s.work / "batches" / str(places), device=places, host=MANY) for places in (FEW, MANY)}
     adapters = write_adapters(s.work / "batches" / "adapters", models[FEW].path, ADAPTERS, 8)
-    runs: list[BatchRun] = []
     with ExitStack() as stack:
         few = stack.enter_context(_few_server(bench, models[FEW]))
         for file in adapters:
             register(few, file.name, file)
-        runs += await _sorted(bench, few, [file.name for file in adapters])
+        await _sorted(bench, few, [file.name for file in adapters])
+        ratios = [forecast_ratios(few)]
         await _beside_people(bench, few, models[FEW])
         await _resume(bench, stack, few, models[FEW])
     with ExitStack() as stack:
-        runs += await _stock(bench, stack, models[MANY], adapters)
-    _forecasts(bench, runs)
+        ratios.append(await _stock(bench, stack, models[MANY], adapters))
+    _forecasts(bench, ratios)
     _bars(bench)
 
 
@@ -76,11 +77,11 @@ def _few_server(bench: Bench, model: Chat) -> Roundhouse:
 
 
 def _bodies(bench: Bench, models: list[str], seed: int, part: float = 1.0) -> list[Body]:
-    count = int(bench.settings.pick(2000, 800, 20) * part)
+    count = int(bench.settings.pick(4000, 2000, 60) * part)
     return chat_bodies(random.Random(bench.settings.seed + seed), models, count, TOKENS)
 
 
-async def _sorted(bench: Bench, server: Server, names: list[str]) -> list[BatchRun]:
+async def _sorted(bench: Bench, server: Server, names: list[str]) -> None:
     """The base by lines and by HTTP clients; twenty adapters in random order and sorted."""
     runs: list[BatchRun] = []
     speedup, order, rates = [], [], []
@@ -103,11 +104,10 @@ async def _sorted(bench: Bench, server: Server, names: list[str]) -> list[BatchR
     bench.figure("alone.over_http", speedup, "x")
     bench.figure(f"adapters.{FEW}_places.random_over_sorted", order, "x")
     _count(bench, runs)
-    return runs
 
 
-async def _stock(bench: Bench, stack: ExitStack, model: Chat, adapters: list[Path]) -> list[BatchRun]:
-    """Twenty adapters in 24 places: our batch, and stock vLLM with the file in its order."""
+async def _stock(bench: Bench, stack: ExitStack, model: Chat, adapters: list[Path]) -> dict[str, list[float]]:
+    """Twenty adapters in 24 places: our batch, and stock vLLM with the file in its order. Returns `forecast_ratios`."""
     folder = bench.settings.work / "batches" / "many"
     ours = Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1")
     stock = VllmServe(model.recipe, model.path, folder, variables={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})
@@ -120,7 +120,7 @@ async def _stock(bench: Bench, stack: ExitStack, model: Chat, adapters: list[Pat
     ratios, rates = [], []
     names = [file.name for file in adapters]
     for round_ in range(bench.settings.rounds):
-        bodies = _bodies(bench, names, 200 + round_, part=0.5)
+        bodies = _bodies(bench, names, 200 + round_, part=0.4)
         random.Random(round_).shuffle(bodies)
         tokens = sum(body["max_tokens"] for body in bodies)
         await bench.rest(servers, ours)
@@ -134,17 +134,17 @@ async def _stock(bench: Bench, stack: ExitStack, model: Chat, adapters: list[Pat
     bench.figure("stock.tokens_per_second", rates, "tokens/s")
     bench.figure(f"adapters.{MANY}_places.over_stock", ratios, "x")
     _count(bench, runs)
-    return runs
+    return forecast_ratios(ours)
 
 
 async def _beside_people(bench: Bench, server: Server, model: Chat) -> None:
     """Bursts of people's requests, alone and beside a batch in turn."""
     s = bench.settings
     seconds = s.pick(60.0, 25.0, 3.0)
-    ratios, added, alone_ms, beside_ms, filled, lost = [], [], [], [], [], []
+    ratios, added, alone_ms, beside_ms, steps, filled, lost = [], [], [], [], [], [], []
     for round_ in range(s.rounds):
         alone, _ = await _people(server, model, seconds, round_)
-        bodies = _bodies(bench, [server.model], 300 + round_, part=40.0)  # more than it can do meanwhile
+        bodies = _bodies(bench, [server.model], 300 + round_, part=16.0)  # more than it can do meanwhile
         batch = create(server, await asyncio.to_thread(upload, server, jsonl(bodies)))
         await until(server, batch, lambda view: completed(view) > 0)
         before = await _line_seconds(server)
@@ -156,14 +156,15 @@ async def _beside_people(bench: Bench, server: Server, model: Chat) -> None:
         cells = Cell(alone), Cell(beside)
         for name, cell in zip(("people alone", "people beside a batch"), cells, strict=True):
             bench.count(name, cell)
-        step = cells[0].gap_ms(50)
+        steps.append(cells[1].gap_ms(50))  # the engine is in one when a request comes
         alone_ms.append(cells[0].ttft_ms(99))
         beside_ms.append(cells[1].ttft_ms(99))
-        ratios.append(beside_ms[-1] / (1.2 * alone_ms[-1] + step))
+        ratios.append(beside_ms[-1] / (1.2 * alone_ms[-1] + steps[-1]))
         added.append(beside_ms[-1] / alone_ms[-1])
         filled.append(100 * sum(shares) / len(shares) if shares else 0.0)
     bench.figure("people.alone.ttft_p99", alone_ms, "ms")
     bench.figure("people.beside.ttft_p99", beside_ms, "ms")
+    bench.figure("people.beside.step", steps, "ms")
     bench.figure("people.ttft_p99_ratio", added, "x")
     bench.figure("people.over_aim", ratios, "x")
     bench.figure("people.idle_places_filled", filled, "%")
@@ -198,13 +199,13 @@ async def _people(server: Server, model: Chat, seconds: float, seed: int) -> tup
             connection.close()
 
     async def watch() -> None:
-        capacity = model.recipe.batching.sequences
+        capacity = model.recipe.batching.max_requests  # spare places are for people only
         for _ in itertools.count():
             text = (await asyncio.to_thread(server.http.get, "/metrics")).text
             found = [line for line in text.splitlines() if line.startswith("roundhouse_running_requests{")]
             used = sum(float(line.rpartition(" ")[2]) for line in found) - running
             if capacity > running:
-                shares.append(max(0.0, used) / (capacity - running))
+                shares.append(min(1.0, max(0.0, used) / (capacity - running)))
             await asyncio.sleep(0.25)
 
     watching = asyncio.create_task(watch())
@@ -221,7 +222,7 @@ async def _resume(bench: Bench, stack: ExitStack, server: Roundhouse, model: Cha
     """kill -9 of the gateway; from the moment at which the model is ready again until the next line has ended."""
     seconds, loads = [], []
     for round_ in range(bench.settings.rounds):
-        batch = create(server, upload(server, jsonl(_bodies(bench, [server.model], 400 + round_, part=3.0))))
+        batch = create(server, upload(server, jsonl(_bodies(bench, [server.model], 400 + round_, part=1.2))))
         before = completed(await until(server, batch, lambda view: completed(view) >= 5, 0.02))
         os.kill(server.http.get("/v1/status").json()["pid"], signal.SIGKILL)
         server.stop()
@@ -237,10 +238,10 @@ async def _resume(bench: Bench, stack: ExitStack, server: Roundhouse, model: Cha
     bench.figure("resume.server_and_model", loads, "s")
 
 
-def _forecasts(bench: Bench, runs: list[BatchRun]) -> None:
+def _forecasts(bench: Bench, servers: list[dict[str, list[float]]]) -> None:
     """Parts of the batches whose forecast was near enough."""
     for label, near in (("creation", 2.0), ("tenth", 1.2)):
-        ratios = intake.ratios_of(runs, label)
+        ratios = [one for found in servers for one in found[label]]
         bench.series[f"forecast over truth, {label}"] = [round(one, 3) for one in ratios]
         bench.figure(f"forecast.{label}.over_truth", ratios, "x")
         good = sum(1 / near <= one <= near for one in ratios)
