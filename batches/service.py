@@ -13,11 +13,11 @@ from batches.callbacks.service import CallbackService
 from batches.content.folder import FolderBytes
 from batches.content.protocol import FileBytes
 from batches.intake.checker import InputChecker
-from batches.intake.creation import BatchCreator, NewBatch, Resolve
+from batches.intake.creation import BatchCreator, NewBatch
 from batches.intake.stored_files import FileLimits, StoredFiles, unknown_page_error
 from batches.looks import look_repeatedly
 from batches.output import OutputKind
-from batches.records import URLS, BatchRecord, BatchState
+from batches.records import BatchRecord, BatchState
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
 from registry.errors import FinalConflict, NotFound, RoundhouseError
@@ -32,19 +32,9 @@ OUTPUT_SECONDS = 30 * 86_400
 """For which the answers of an ended batch are stored, if its creation said nothing else."""
 
 
-async def _as_named(_: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
-    return {}
-
-
-async def _no_forecast(_: str) -> None:
-    return
-
-
 class BatchService:
-    """urls: what a line may name. wake: called once lines may run, or a batch is being cancelled.
+    """addresses: where callbacks may go. queue_limits: of tokens that unfinished batches hold.
 
-    forecast: called with a batch whose lines may run.
-    addresses: where callbacks may go. queue_limits: of tokens that unfinished batches hold.
     is_unwritten: the ledger's database takes no rows now, so that no line can end.
     """
 
@@ -53,29 +43,19 @@ class BatchService:
         store: BatchStore,
         data_dir: Path,
         limits: FileLimits,
-        urls: Sequence[str] = URLS,
-        *,
-        resolve: Resolve = _as_named,
-        wake: Callable[[], None] = lambda: None,
-        forecast: Callable[[str], Awaitable[None]] = _no_forecast,
-        clock: Callable[[], float] = time.time,
-        addresses: CallbackAddresses | None = None,
-        queue_limits: QueueLimiter | None = None,
+        addresses: CallbackAddresses,
+        queue_limits: QueueLimiter,
         is_unwritten: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.store, self.urls, self._wake, self._forecast, self._clock = store, tuple(urls), wake, forecast, clock
-        self._is_unwritten = is_unwritten
+        self.store, self._is_unwritten = store, is_unwritten
         self._folder, self._data_dir = FolderBytes(data_dir), data_dir
         self._pieces: FileBytes | None = None
         self._changed = asyncio.Event()
         checker = InputChecker()
-        self.files = StoredFiles(store, self._content, checker, limits, urls, clock)
-        self.callbacks = CallbackService(store, addresses or CallbackAddresses(), clock)
-        self._resolve = resolve
-        self.creator = BatchCreator(
-            store, self.files, checker, lambda batch, names: self._resolve(batch, names), self._started, clock,
-            queue_limits,
-        )  # fmt: skip
+        self.files = StoredFiles(store, self._content, checker, limits)
+        self.callbacks = CallbackService(store, addresses)
+        self.creator = BatchCreator(store, self.files, checker, queue_limits)
+        self._wake: Callable[[], None] = lambda: None
 
     def _content(self) -> FileBytes:
         """Choose the store of bytes: the database where several gateways may share it. Called once that is open."""
@@ -155,7 +135,7 @@ class BatchService:
         Raises NotFound, FinalConflict for a batch that has ended, Unavailable.
         """
         await self.get(team, id_, surface)
-        if not await self.store.write(lambda tables: tables.batches.cancel(id_, self._clock())):
+        if not await self.store.write(lambda tables: tables.batches.cancel(id_, time.time())):
             batch = await self.get(team, id_, surface)
             raise FinalConflict(
                 f"Batch {quoted(id_)} is {batch.state.value} and cannot be cancelled any more.",
@@ -167,7 +147,7 @@ class BatchService:
     async def delete(self, team: str, id_: str, surface: str | None = None) -> None:
         """Remove an ended batch with its results. Raises NotFound, FinalConflict for one that runs, Unavailable."""
         batch = await self.get(team, id_, surface)
-        if not await self.store.write(lambda tables: tables.batches.delete(id_, team, self._clock())):
+        if not await self.store.write(lambda tables: tables.batches.delete(id_, team, time.time())):
             raise FinalConflict(
                 f"Batch {quoted(id_)} is {batch.state.value}: cancel it, and delete it once it has ended.",
                 code="batch_running",
@@ -204,15 +184,14 @@ class BatchService:
         """The request of a line. Raises FileNotFoundError, OSError, Unavailable."""
         return await asyncio.to_thread(self._content().read, file_id, offset, length)
 
-    def set_resolve(self, resolve: Resolve) -> None:
-        self._resolve = resolve
-
     def set_worker(self, wake: Callable[[], None], forecast: Callable[[str], Awaitable[None]]) -> None:
-        self._wake, self._forecast = wake, forecast
+        """wake: called once lines may run, or a batch is being cancelled; forecast: with a batch that begins."""
 
-    async def _started(self, id_: str) -> None:
-        await self._forecast(id_)
-        self._wake()
+        async def started(id_: str) -> None:
+            await forecast(id_)
+            wake()
+
+        self._wake, self.creator.started = wake, started
 
     async def open(self) -> None:
         """Remove what a crash left of uploads. Before the first request."""
@@ -232,8 +211,12 @@ class BatchService:
         await self.creator.resume()
         await self.files.sweep()
         await self.files.remove_orphans()
-        await self.remove_old(self._clock())
-        await self.callbacks.forget(self._clock())
+        await self.remove_old(time.time())
+        await self.callbacks.forget(time.time())
+
+    def wake(self) -> None:
+        """Keys or teams have changed: see at once who may still run lines."""
+        self._wake()
 
     def look(self) -> None:
         """Another server is dead: go on with what it did."""

@@ -35,7 +35,8 @@ class BatchTables:
 
 
 class BatchStore:
-    """open_database: creates the database of keys and ledger where it is missing.
+    """open_database: creates the database of keys and ledger where it is missing. key: makes secrets of webhooks, once
+    it is open.
 
     | call   | thread        | tables are missing |
     |--------|---------------|--------------------|
@@ -45,8 +46,14 @@ class BatchStore:
     | find   | one of two    | gives `missing`    |
     """
 
-    def __init__(self, ledger: Ledger, data_dir: Path, open_database: Callable[[], Awaitable[object]]) -> None:
-        self._ledger, self._data_dir, self._open_database = ledger, data_dir, open_database
+    def __init__(
+        self,
+        ledger: Ledger,
+        data_dir: Path,
+        open_database: Callable[[], Awaitable[object]],
+        key: Callable[[], bytes],
+    ) -> None:
+        self._ledger, self._data_dir, self._open_database, self._key = ledger, data_dir, open_database, key
         self._tables: BatchTables | None = None
         self._opening = asyncio.Lock()
         self._threads = Threads("database of batches", count=2, waiting=256)
@@ -103,11 +110,11 @@ class BatchStore:
                     await self._open_database()
                 database = self._ledger.database
                 assert database is not None, "the ledger is kept as soon as its database is open"
-                self._tables = await asyncio.to_thread(_open_tables, database, self._data_dir)
+                self._tables = await asyncio.to_thread(_open_tables, database, self._data_dir, self._key())
         return self._tables
 
 
-def _open_tables(database: "Database", data_dir: Path) -> BatchTables:
+def _open_tables(database: "Database", data_dir: Path, key: bytes) -> BatchTables:
     from batches.callbacks.outbox import OutboxTable
     from batches.callbacks.webhooks import WebhookTable
     from batches.files import FileTable
@@ -121,6 +128,6 @@ def _open_tables(database: "Database", data_dir: Path) -> BatchTables:
     server = server_id(data_dir)
     runners, rates = RunnerTable(database, server), RateTable(database, server)
     return BatchTables(
-        FileTable(database), BatchTable(database), LineTable(database), runners, rates, OutboxTable(database),
-        WebhookTable(database),
+        FileTable(database), BatchTable(database), LineTable(database), runners, rates, OutboxTable(database, key),
+        WebhookTable(database, key),
     )  # fmt: skip

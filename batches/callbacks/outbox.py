@@ -26,10 +26,10 @@ class ClaimedDelivery:
 
 
 class OutboxTable:
-    """Every call is one blocking transaction. Raises Unavailable."""
+    """Every call is one blocking transaction. Raises Unavailable. key: makes secrets of webhooks."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, key: bytes) -> None:
+        self._database, self._key = database, key
 
     def is_due(self, now: float) -> bool:
         """Whether a delivery waits whose time has come."""
@@ -65,7 +65,7 @@ class OutboxTable:
             query = sa.update(OUTBOX).where(OUTBOX.c.id.in_(ids)).returning(OUTBOX)
             rows = connection.execute(query.values(state=DeliveryState.SENDING.value, epoch=epoch)).all()
             hooks = sa.select(WEBHOOKS).where(WEBHOOKS.c.id.in_({row.webhook for row in rows}))
-            signers = {row.id: webhook_of(row).secrets(now) for row in connection.execute(hooks)}
+            signers = {row.id: webhook_of(row, self._key).secrets(now) for row in connection.execute(hooks)}
         return [ClaimedDelivery(_delivery(row), signers.get(row.webhook, ())) for row in rows]
 
     def end(self, epoch: int, delivery: Delivery, change: DeliveryChange, now: float) -> bool:
@@ -118,10 +118,9 @@ def announce(
         return
     event = EVENTS[state]
     for row in connection.execute(sa.select(WEBHOOKS).where(WEBHOOKS.c.team == team)).all():
-        hook = webhook_of(row)
-        url = hook.url if event in hook.events else "" if hook.url else callback
+        url = row.url if event in row.events else "" if row.url else callback
         if url:
-            delivery = Delivery(f"evt_{secrets.token_hex(16)}", team, id_, hook.id, url, event, now, now, now)
+            delivery = Delivery(f"evt_{secrets.token_hex(16)}", team, id_, row.id, url, event, now, now, now)
             connection.execute(sa.insert(OUTBOX).values(**_values(delivery)))
 
 

@@ -3,18 +3,14 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.records import Delivery, DeliveryOutcome, Webhook
 from batches.callbacks.sender import CallbackSender, event_body
 from batches.records import BatchRecord
-from batches.store import BatchStore
+from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
 from registry.errors import BadRequest, Conflict, FinalConflict, NotFound, QueueFull
-
-if TYPE_CHECKING:  # a server without batches loads no database
-    from batches.callbacks.webhooks import WebhookTable
 
 KEPT_SECONDS = 30 * 86_400
 """For which deliveries are shown after their end."""
@@ -25,8 +21,8 @@ TESTS = 4
 class CallbackService:
     """All calls raise Unavailable and QueueFull. A team sees only its own webhooks."""
 
-    def __init__(self, store: BatchStore, addresses: CallbackAddresses, clock: Callable[[], float] = time.time) -> None:
-        self._store, self._clock, self.addresses = store, clock, addresses
+    def __init__(self, store: BatchStore, addresses: CallbackAddresses) -> None:
+        self._store, self.addresses = store, addresses
         self._sender = CallbackSender(addresses)
         self._wake: Callable[[], None] = lambda: None
         self._tests = 0
@@ -44,8 +40,7 @@ class CallbackService:
 
     async def redeliver(self, batch: BatchRecord) -> Sequence[Delivery]:
         """Send the events of a batch again. Raises FinalConflict where there is none to send."""
-        now = self._clock()
-        if not await self._store.write(lambda tables: tables.outbox.redeliver(batch.id, now)):
+        if not await self._store.write(lambda tables: tables.outbox.redeliver(batch.id, time.time())):
             raise FinalConflict(
                 f"Batch {quoted(batch.id)} has no event to send again: it had no callback_url and no webhook when it "
                 "ended, or it has not ended.",
@@ -73,29 +68,28 @@ class CallbackService:
 
     async def rotate_signer(self, team: str, *, keeps_previous: bool) -> Webhook:
         """A new secret for the team's callbacks. The former one signs too for a day, unless it is not kept."""
-        now = self._clock()
+        now = time.time()
 
-        def rotate(webhooks: "WebhookTable") -> Webhook | None:
-            had = webhooks.signer(team)
-            signer = had or webhooks.ensure_signer(team, now)
-            return signer if had is None else webhooks.rotate(signer.id, team, now, keeps_previous=keeps_previous)
+        def rotate(tables: BatchTables) -> Webhook:
+            had = tables.webhooks.signer(team)
+            signer = had and tables.webhooks.rotate(had.id, team, now, keeps_previous=keeps_previous)
+            return signer or tables.webhooks.ensure_signer(team, now)
 
-        rotated = await self._store.write(lambda tables: rotate(tables.webhooks))
-        assert rotated is not None, "it is never deleted"
-        return rotated
+        return await self._store.write(rotate)
 
     # --- webhooks -----------------------------------------------------------------------------------------------------
     async def create(self, team: str, name: str, url: str, events: Sequence[str]) -> Webhook:
         """Raises BadRequest for a URL that is refused, Conflict where the team has too many."""
-        from batches.callbacks.webhooks import MOST, new_secret
+        from batches.callbacks.webhooks import MOST, new_seed
 
         await self.addresses.check(url, "url")
-        now = self._clock()
+        now = time.time()
         id_ = f"webhook_{secrets.token_hex(16)}"
-        webhook = Webhook(id_, team, now, now, new_secret(), name, url, tuple(dict.fromkeys(events)))
-        if not await self._store.write(lambda tables: tables.webhooks.create(webhook)):
+        webhook = Webhook(id_, team, now, now, new_seed(), name, url, tuple(dict.fromkeys(events)))
+        created = await self._store.write(lambda tables: tables.webhooks.create(webhook))
+        if created is None:
             raise Conflict(f"Your team has {MOST} webhooks: delete one of them first.", code="too_many_webhooks")
-        return webhook
+        return created
 
     async def list(self, team: str, after: str | None, limit: int) -> tuple[Sequence[Webhook], bool]:
         """A page, and whether there are more. Raises BadRequest for an unknown `after`."""
@@ -116,27 +110,24 @@ class CallbackService:
         await self.get(team, id_)
         if url is not None:
             await self.addresses.check(url, "url")
-        now = self._clock()
         unique = None if events is None else tuple(dict.fromkeys(events))
         changed = await self._store.write(
-            lambda tables: tables.webhooks.update(id_, team, now, name=name, url=url, events=unique)
+            lambda tables: tables.webhooks.update(id_, team, time.time(), name=name, url=url, events=unique)
         )
         return _found(changed, id_)
 
     async def rotate(self, team: str, id_: str, *, keeps_previous: bool) -> Webhook:
         """A new secret; the former one signs too for a day if it is kept. Raises NotFound."""
         await self.get(team, id_)
-        now = self._clock()
         rotated = await self._store.write(
-            lambda tables: tables.webhooks.rotate(id_, team, now, keeps_previous=keeps_previous)
+            lambda tables: tables.webhooks.rotate(id_, team, time.time(), keeps_previous=keeps_previous)
         )
         return _found(rotated, id_)
 
     async def delete(self, team: str, id_: str) -> None:
         """Raises NotFound."""
         await self.get(team, id_)
-        now = self._clock()
-        await self._store.write(lambda tables: tables.webhooks.delete(id_, team, now))
+        await self._store.write(lambda tables: tables.webhooks.delete(id_, team, time.time()))
 
     async def test(self, team: str, id_: str, event: str) -> DeliveryOutcome:
         """Send a sample of an event now. Raises NotFound."""
@@ -145,7 +136,7 @@ class CallbackService:
             raise QueueFull("Several test events are being sent: try again in a moment.", retry_after=5)
         self._tests += 1
         try:
-            event_id, now = f"evt_{secrets.token_hex(16)}", self._clock()
+            event_id, now = f"evt_{secrets.token_hex(16)}", time.time()
             body = event_body(event_id, event, f"batch_{secrets.token_hex(16)}", now)
             return await self._sender.send(webhook.url, event_id, body, webhook.secrets(now), now)
         finally:

@@ -1,12 +1,14 @@
-"""The table of webhooks and their secrets. A team sees only its own.
+"""The table of webhooks. A team sees only its own.
 
-Secrets are stored as they are, since they sign: a hash could not.
+Their secrets sign, so a hash of them would not do. Stored is a random text for each, of which a key that is not in the
+database makes the secret (`secret_of`); earlier versions stored secrets themselves.
 """
 
 import base64
+import hmac
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,48 +22,56 @@ MOST = 10
 """Webhooks of one team."""
 ROTATION_SECONDS = 86_400.0
 """For which the former secret signs too."""
-SECRET_BYTES = 32
+PREFIX = "whsec_"
+"""Of a secret, as Standard Webhooks writes it; base64 follows."""
 DELETED_WORDS = "Its webhook was deleted."
 
 
-def new_secret() -> str:
-    """A secret as Standard Webhooks writes it: whsec_ and base64."""
-    return f"whsec_{base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()}"
+def new_seed() -> str:
+    """What is stored for a new secret."""
+    return secrets.token_hex(32)
+
+
+def secret_of(stored: str, key: bytes) -> str:
+    """The secret for a stored text; '' for none."""
+    if not stored or stored.startswith(PREFIX):
+        return stored
+    return f"{PREFIX}{base64.b64encode(hmac.digest(key, stored.encode(), 'sha256')).decode()}"
 
 
 class WebhookTable:
-    """Every call is one blocking transaction. Raises Unavailable."""
+    """Every call is one blocking transaction. Raises Unavailable. key: makes secrets."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, key: bytes) -> None:
+        self._database, self._key = database, key
 
-    def create(self, webhook: Webhook) -> bool:
-        """False: the team has `MOST` webhooks."""
+    def create(self, webhook: Webhook) -> Webhook | None:
+        """Store a webhook with the seed of a secret, and return it with the secret. None: the team has `MOST`."""
         mine = sa.select(sa.func.count()).where(WEBHOOKS.c.team == webhook.team, WEBHOOKS.c.url != "")
         with self._database.write() as connection:
             if int(connection.execute(mine).scalar_one()) >= MOST:
-                return False
+                return None
             connection.execute(sa.insert(WEBHOOKS).values(**_values(webhook)))
-        return True
+        return replace(webhook, secret=secret_of(webhook.secret, self._key))
 
     def get(self, id_: str, team: str) -> Webhook | None:
         """The webhook; None: unknown, or another team's."""
         with self._database.read() as connection:
             row = connection.execute(_one(id_, team)).one_or_none()
-        return None if row is None else webhook_of(row)
+        return None if row is None else webhook_of(row, self._key)
 
     def signer(self, team: str) -> Webhook | None:
         """The one that signs the team's `callback_url`s; None: it has had no such batch yet."""
         with self._database.read() as connection:
             row = connection.execute(_signer(team)).one_or_none()
-        return None if row is None else webhook_of(row)
+        return None if row is None else webhook_of(row, self._key)
 
     def list(self, team: str, after: str | None = None, limit: int = 20) -> Sequence[Webhook] | None:
         """The newest ones first. after: id of the last one of the page before; None: it is unknown."""
         with self._database.read() as connection:
             where = [WEBHOOKS.c.team == team, WEBHOOKS.c.url != ""]
             rows = page(connection, WEBHOOKS, where, team, after, limit)
-        return None if rows is None else [webhook_of(row) for row in rows]
+        return None if rows is None else [webhook_of(row, self._key) for row in rows]
 
     def update(
         self, id_: str, team: str, now: float, *, name: str | None, url: str | None, events: Sequence[str] | None
@@ -78,7 +88,7 @@ class WebhookTable:
                 row = connection.execute(query.values(**values, updated=now)).one()
             if url is not None:
                 connection.execute(_waiting(id_).values(url=url))
-        return webhook_of(row)
+        return webhook_of(row, self._key)
 
     def rotate(self, id_: str, team: str, now: float, *, keeps_previous: bool) -> Webhook | None:
         """Give it a new secret; the former one signs too for a day, or not at all. None: there is none."""
@@ -86,8 +96,8 @@ class WebhookTable:
         former = {"previous": WEBHOOKS.c.secret, "previous_until": now + ROTATION_SECONDS}
         values = former if keeps_previous else {"previous": "", "previous_until": None}
         with self._database.write() as connection:
-            row = connection.execute(query.values(secret=new_secret(), updated=now, **values)).one_or_none()
-        return None if row is None else webhook_of(row)
+            row = connection.execute(query.values(secret=new_seed(), updated=now, **values)).one_or_none()
+        return None if row is None else webhook_of(row, self._key)
 
     def delete(self, id_: str, team: str, now: float) -> bool:
         """Delete a webhook; its waiting deliveries are dead then. False: there is none."""
@@ -103,20 +113,20 @@ class WebhookTable:
     def ensure_signer(self, team: str, now: float) -> Webhook:
         """The one that signs the team's `callback_url`s, made if there is none."""
         with self._database.write() as connection:
-            return ensure_signer(connection, team, now)
+            ensure_signer(connection, team, now)
+            return webhook_of(connection.execute(_signer(team)).one(), self._key)
 
 
-def ensure_signer(connection: sa.Connection, team: str, now: float) -> Webhook:
+def ensure_signer(connection: sa.Connection, team: str, now: float) -> None:
     """`WebhookTable.ensure_signer` within a transaction. Its id follows from the team: two cannot be made."""
-    if (row := connection.execute(_signer(team)).one_or_none()) is not None:
-        return webhook_of(row)
-    made = Webhook(_signer_id(team), team, now, now, new_secret())
+    made = Webhook(_signer_id(team), team, now, now, new_seed())
     connection.execute(inserting(connection, WEBHOOKS).values(**_values(made)).on_conflict_do_nothing())
-    return webhook_of(connection.execute(_signer(team)).one())
 
 
-def webhook_of(row: "sa.Row[Any]") -> Webhook:
+def webhook_of(row: "sa.Row[Any]", key: bytes) -> Webhook:
     values = row._asdict()
+    for name in ("secret", "previous"):
+        values[name] = secret_of(values[name], key)
     return Webhook(**{**values, "events": tuple(values["events"])})
 
 

@@ -56,25 +56,23 @@ class NewBatch:
     output_seconds: int | None = None
 
 
+async def _as_named(_: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
+    return {}
+
+
+async def _do_nothing(_: str) -> None:
+    return
+
+
 class BatchCreator:
-    """resolve: run at the end of a validation; started: called with a batch whose lines may run now.
+    """limits: of the tokens that a team's unfinished batches hold."""
 
-    clock: seconds since the epoch. limits: of the tokens that a team's unfinished batches hold.
-    """
-
-    def __init__(
-        self,
-        store: BatchStore,
-        files: StoredFiles,
-        checker: InputChecker,
-        resolve: Resolve,
-        started: Callable[[str], Awaitable[None]],
-        clock: Callable[[], float] = time.time,
-        limits: QueueLimiter | None = None,
-    ) -> None:
-        self._store, self._files, self._checker = store, files, checker
-        self._limits = limits or QueueLimiter()
-        self._resolve, self._started, self._clock = resolve, started, clock
+    def __init__(self, store: BatchStore, files: StoredFiles, checker: InputChecker, limits: QueueLimiter) -> None:
+        self._store, self._files, self._checker, self._limits = store, files, checker, limits
+        self.resolve: Resolve = _as_named
+        """Run at the end of a validation."""
+        self.started: Callable[[str], Awaitable[None]] = _do_nothing
+        """Called with a batch whose lines may run now."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def create(self, new: NewBatch) -> BatchRecord:
@@ -86,7 +84,7 @@ class BatchCreator:
         prefix = PREFIXES.get(new.surface, "batch")
         batch = BatchRecord(
             f"{prefix}_{secrets.token_hex(16)}", new.team, new.key, new.surface, new.endpoint, new.input_file,
-            self._clock(), new.window, priority=new.priority, metadata=new.metadata, idempotency=new.idempotency,
+            time.time(), new.window, priority=new.priority, metadata=new.metadata, idempotency=new.idempotency,
             body_hash=new.body_hash, callback=new.callback, output_seconds=new.output_seconds,
         )  # fmt: skip
         file = await self._files.get(new.team, new.input_file, "input_file_id")
@@ -184,12 +182,12 @@ class BatchCreator:
         while waiting:
             if not await self._add(batch, waiting):
                 return
-        resolved = await self._resolve(batch, sorted(sizes.keys() - {""}))
+        resolved = await self.resolve(batch, sorted(sizes.keys() - {""}))
         tokens = Counter[str]()
         for name, size in sizes.items():
             tokens[resolved.get(name, name)] += math.ceil(size / BYTES_PER_TOKEN)
         if await self._store.write(lambda tables: self._start(tables, batch, resolved, tokens)):
-            await self._started(batch.id)
+            await self.started(batch.id)
 
     def _start(
         self, tables: BatchTables, batch: BatchRecord, resolved: Mapping[str, str], tokens: Mapping[str, int]
@@ -200,7 +198,7 @@ class BatchCreator:
             if refusal is not None:
                 self._fail_in(tables, batch, [BatchFault("token_limit_exceeded", refusal)])
                 return False
-        return tables.batches.start(batch.id, self._clock(), resolved, tables.runners.server, tokens)
+        return tables.batches.start(batch.id, time.time(), resolved, tables.runners.server, tokens)
 
     async def _add(self, batch: BatchRecord, waiting: list[NewLine]) -> bool:
         """Store the first lines of those that wait. False: the batch is cancelled, or another server validates it."""
@@ -213,7 +211,7 @@ class BatchCreator:
     def _fail_in(
         self, tables: BatchTables, batch: BatchRecord, faults: Sequence[BatchFault], count: int | None = None
     ) -> None:
-        tables.batches.fail(batch.id, self._clock(), faults, count, tables.runners.server)
+        tables.batches.fail(batch.id, time.time(), faults, count, tables.runners.server)
 
 
 def _line(number: int, line: InputLine) -> NewLine:

@@ -14,7 +14,7 @@ from batches.check_process import InputJob, InputSummary
 from batches.content.protocol import FileBytes
 from batches.intake.checker import InputChecker
 from batches.intake.split import SplitJob, SplitSummary
-from batches.records import FileRecord, FileState
+from batches.records import URLS, FileRecord, FileState
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted, size_words
 from registry.errors import BadRequest, FinalConflict, NotFound, StorageFull
@@ -55,19 +55,12 @@ class NewFile:
 
 
 class StoredFiles:
-    """content: made once the database is known. clock: seconds since the epoch."""
+    """content: made once the database is known."""
 
     def __init__(
-        self,
-        store: BatchStore,
-        content: Callable[[], FileBytes],
-        checker: InputChecker,
-        limits: FileLimits,
-        urls: Sequence[str],
-        clock: Callable[[], float] = time.time,
+        self, store: BatchStore, content: Callable[[], FileBytes], checker: InputChecker, limits: FileLimits
     ) -> None:
-        self._store, self._content, self._checker = store, content, checker
-        self._limits, self._urls, self._clock = limits, tuple(urls), clock
+        self._store, self._content, self._checker, self._limits = store, content, checker, limits
 
     # --- create -----------------------------------------------------------------------------------------------------
     async def add(self, new: NewFile, source: Path, size: int) -> FileRecord:
@@ -78,7 +71,7 @@ class StoredFiles:
         if (earlier := await self._repeated(new)) is not None:
             return earlier
         self._check_space(size, await self._stored_bytes())
-        now = self._clock()
+        now = time.time()
         file = FileRecord(
             f"file-{secrets.token_hex(16)}", new.team, new.name, new.purpose, size, now, now + new.life,
             state=FileState.PROCESSED, idempotency=new.idempotency, body_hash=new.body_hash,
@@ -136,7 +129,7 @@ class StoredFiles:
 
         Raises StorageFull, Unavailable.
         """
-        size, now = (await asyncio.to_thread(source.stat)).st_size, self._clock()
+        size, now = (await asyncio.to_thread(source.stat)).st_size, time.time()
         self._check_space(size, await self._stored_bytes())
         id_ = f"file-{secrets.token_hex(16)}"
         file = FileRecord(
@@ -146,7 +139,7 @@ class StoredFiles:
 
     async def hide(self, file: FileRecord) -> None:
         """Hide a file from its team; `sweep` removes it once no batch reads it. Raises Unavailable."""
-        await self._store.write(lambda tables: tables.files.delete(file.id, file.team, self._clock()))
+        await self._store.write(lambda tables: tables.files.delete(file.id, file.team, time.time()))
 
     async def _checked(self, file: FileRecord, source: Path) -> FileRecord:
         if file.purpose != BATCH:
@@ -158,7 +151,7 @@ class StoredFiles:
         """What the checker reads. url: the one that each line must name; None: any that a line may name."""
         limits = self._limits
         return InputJob(
-            path=path, urls=self._urls, url=url, most_lines=most_lines or limits.lines, line_bytes=limits.line_bytes,
+            path=path, urls=URLS, url=url, most_lines=most_lines or limits.lines, line_bytes=limits.line_bytes,
             values=limits.values,
         )  # fmt: skip
 
@@ -166,7 +159,7 @@ class StoredFiles:
         """The file that the same call created before. Raises FinalConflict."""
         if not new.idempotency:
             return None
-        since = self._clock() - REPEAT_SECONDS
+        since = time.time() - REPEAT_SECONDS
         file = await self._store.find(lambda tables: tables.files.find_repeat(new.team, new.idempotency, since), None)
         if file is not None and file.body_hash != new.body_hash:
             raise repeat_error()
@@ -187,7 +180,7 @@ class StoredFiles:
     async def get(self, team: str, id_: str, param: str | None = None) -> FileRecord:
         """Raises NotFound, alike for an unknown, deleted or expired file and another team's; Unavailable, QueueFull."""
         file = await self._store.find(lambda tables: tables.files.get(id_, team), None)
-        if file is None or (file.expires is not None and file.expires <= self._clock()):
+        if file is None or (file.expires is not None and file.expires <= time.time()):
             raise missing_error(id_, param)
         return file
 
@@ -211,7 +204,7 @@ class StoredFiles:
     async def delete(self, team: str, id_: str) -> None:
         """Hide a file from its team, and remove its bytes unless a batch reads them. Raises NotFound, Unavailable."""
         await self.get(team, id_)
-        if not await self._store.write(lambda tables: tables.files.delete(id_, team, self._clock())):
+        if not await self._store.write(lambda tables: tables.files.delete(id_, team, time.time())):
             raise missing_error(id_)
         await self.sweep()
 
@@ -232,7 +225,7 @@ class StoredFiles:
     async def sweep(self) -> int:
         """Remove files that are deleted or past their life, and that no unfinished batch reads. Returns how many."""
         content, removed = await asyncio.to_thread(self._content), 0
-        while unused := await self._store.read(lambda tables: tables.files.unused(self._clock())):
+        while unused := await self._store.read(lambda tables: tables.files.unused(time.time())):
             for file in unused:
                 await asyncio.to_thread(content.delete, file.id)
                 await self._store.write(lambda tables, id_=file.id: tables.files.remove(id_))  # type: ignore[misc]

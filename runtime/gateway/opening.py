@@ -125,10 +125,10 @@ class _Rooms:
         self.responses = ResponseStore(settings.data_dir, settings.store_responses, settings.bounds)
         self.keys = KeyWatch(settings.keys, self.ledger.enable, self._teams_changed)
         limits = FileLimits(disk=settings.files_disk, line_bytes=settings.max_json, values=settings.bounds.json_values)
-        store = BatchStore(self.ledger, settings.data_dir, self.keys.tables)
+        store = BatchStore(self.ledger, settings.data_dir, self.keys.tables, lambda: self.keys.derive("webhooks"))
         addresses = CallbackAddresses(settings.callback_networks)
         self.batches = BatchService(
-            store, settings.data_dir, limits, addresses=addresses, queue_limits=self.queue_limiter,
+            store, settings.data_dir, limits, addresses, self.queue_limiter,
             is_unwritten=lambda: self.ledger.journalled > 0 or self.ledger.is_failing,
         )  # fmt: skip
         self.fleet: FleetParts | None = None
@@ -369,6 +369,7 @@ class _Rooms:
         self.console.texts.set_teams(await asyncio.to_thread(teams_storing_texts, database))
         await self.limits.read(database)
         await self.responses.read(database)
+        self.batches.wake()
 
     async def _fetch(self, entry: ModelEntry, on_progress: sources.Fetched) -> None:
         await self.files.fetch(entry, on_progress)

@@ -79,7 +79,7 @@ def resolve_names(gateway: Gateway) -> None:
         except RoundhouseError:  # the worker cancels a batch whose key has no rights
             return {}
 
-    services.batches.set_resolve(resolve)
+    services.batches.creator.resolve = resolve
 
 
 def callback_deliverer(gateway: Gateway, worker: BatchWorker) -> CallbackDeliverer:

@@ -25,6 +25,7 @@ __all__ = ["url"]
 
 FILE = FileRecord("file-1", "search", "in.jsonl", "batch", 100, 1.0)
 BATCH = BatchRecord("batch_1", "search", "key", "openai", "/v1/chat/completions", "file-1", 10.0, 86_400)
+KEY = b"makes secrets of webhooks"
 _NUMBERS = itertools.count(2)
 
 
@@ -40,7 +41,7 @@ def database(url: str | None, tmp_path: Path) -> Iterator[Database]:
 def tables(database: Database) -> BatchTables:
     return BatchTables(
         FileTable(database), BatchTable(database), LineTable(database), RunnerTable(database, "server-a"),
-        RateTable(database, "server-a"), OutboxTable(database), WebhookTable(database),
+        RateTable(database, "server-a"), OutboxTable(database, KEY), WebhookTable(database, KEY),
     )  # fmt: skip
 
 

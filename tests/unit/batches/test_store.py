@@ -14,7 +14,7 @@ from tenants.ledger import writer
 from tenants.ledger.ledger import Ledger
 from tenants.storage.opening import open_tables
 from tests.eventually import PATIENCE
-from tests.unit.batches.conftest import FILE
+from tests.unit.batches.conftest import FILE, KEY
 
 
 async def test_the_first_file_begins_the_ledger(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ async def test_the_first_file_begins_the_ledger(tmp_path: Path) -> None:
         opened.append(open_tables(tmp_path))
         await ledger.enable(opened[-1])
 
-    store = BatchStore(ledger, tmp_path, open_database)
+    store = BatchStore(ledger, tmp_path, open_database, lambda: KEY)
     try:
         assert not await store.opened()
         await store.write(lambda tables: tables.files.create(FILE))
@@ -33,7 +33,7 @@ async def test_the_first_file_begins_the_ledger(tmp_path: Path) -> None:
         assert await store.opened()
         assert store.is_alone
         assert await store.read(lambda tables: tables.files.get("file-1", "search")) == FILE
-        assert await BatchStore(ledger, tmp_path, open_database).opened(), "another run finds them"
+        assert await BatchStore(ledger, tmp_path, open_database, lambda: KEY).opened(), "another run finds them"
         assert len(opened) == 1
     finally:
         await ledger.close()
@@ -52,7 +52,7 @@ async def test_writes_run_in_the_ledgers_thread(tmp_path: Path) -> None:
     def fail(_: BatchTables) -> str:
         raise BadRequest("no")
 
-    store = BatchStore(ledger, tmp_path, open_database)
+    store = BatchStore(ledger, tmp_path, open_database, lambda: KEY)
     assert await store.write(lambda _: threading.current_thread().name) == "ledger"
     assert await store.read(lambda _: threading.current_thread().name) != "ledger"
     with pytest.raises(BadRequest, match="no"):

@@ -240,11 +240,11 @@ class FakeGateway:
         )
         self.queue_limiter = QueueLimiter()
         self.batches = BatchService(
-            BatchStore(kept, self.settings.data_dir, keys.tables),
+            BatchStore(kept, self.settings.data_dir, keys.tables, lambda: keys.derive("webhooks")),
             self.settings.data_dir,
             limits,
-            addresses=CallbackAddresses(self.settings.callback_networks),
-            queue_limits=self.queue_limiter,
+            CallbackAddresses(self.settings.callback_networks),
+            self.queue_limiter,
         )
         self.line_rooms = LineRooms(self.names, residency, provider_of=self.providers.provider_of)
         services = Services(

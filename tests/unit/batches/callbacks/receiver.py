@@ -5,6 +5,13 @@ from types import TracebackType
 
 from aiohttp import web
 
+from batches.callbacks.webhooks import new_seed, secret_of
+from tests.unit.batches.conftest import KEY
+
+
+def new_secret() -> str:
+    return secret_of(new_seed(), KEY)
+
 
 @dataclass
 class Received:

@@ -8,11 +8,10 @@ import pytest
 
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.sender import CallbackSender
-from batches.callbacks.webhooks import new_secret
 from registry.errors import BadRequest
 from routing.providers.address import Found
 from tests.eventually import PATIENCE
-from tests.unit.batches.callbacks.receiver import Receiver
+from tests.unit.batches.callbacks.receiver import Receiver, new_secret
 
 LOOPBACK = ("127.0.0.0/8",)
 TEN = ("10.0.0.0/8",)

@@ -24,7 +24,7 @@ from tenants.storage.opening import open_tables
 from tests.eventually import PATIENCE
 from tests.unit.batches.callbacks.receiver import Receiver
 from tests.unit.batches.callbacks.test_addresses import LOOPBACK
-from tests.unit.batches.conftest import BATCH, FILE
+from tests.unit.batches.conftest import BATCH, FILE, KEY
 
 
 @dataclass
@@ -83,7 +83,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     async def open_database() -> None:
         raise AssertionError("it is open")
 
-    rig = Rig(BatchStore(ledger, tmp_path, open_database))
+    rig = Rig(BatchStore(ledger, tmp_path, open_database, lambda: KEY))
     rig.epoch, _ = await rig.store.write(lambda tables: tables.runners.open())
     yield rig
     for deliverer in rig.started:

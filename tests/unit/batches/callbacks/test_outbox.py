@@ -9,13 +9,14 @@ import sqlalchemy as sa
 from batches.callbacks.outbox import ClaimedDelivery
 from batches.callbacks.policy import decide
 from batches.callbacks.records import DeliveryOutcome, DeliveryState, Webhook
-from batches.callbacks.webhooks import DELETED_WORDS, new_secret
+from batches.callbacks.webhooks import DELETED_WORDS, WebhookTable, new_seed
 from batches.records import BatchFault, BatchRecord, LineEnd, LineState
 from batches.runners import RunnerTable
-from batches.storage.tables import RUNNERS
+from batches.storage.tables import RUNNERS, WEBHOOKS
 from batches.store import BatchTables
 from batches.work.ends import decide as decide_line
 from registry.storage.database import Database
+from tests.unit.batches.callbacks.receiver import new_secret
 from tests.unit.batches.conftest import BATCH, FILE
 
 CALLED = replace(BATCH, callback="https://a.example/hook")
@@ -173,6 +174,23 @@ def test_rotation(tables: BatchTables) -> None:
     assert kept.secret not in repr(kept)
 
 
+def test_the_database_has_no_secret(database: Database, tables: BatchTables) -> None:
+    """Whoever reads it, or a backup without the pepper, cannot sign events."""
+    made = tables.webhooks.create(replace(hook(1, "batch.failed"), secret=new_seed()))
+    assert made is not None
+    rotated = tables.webhooks.rotate(made.id, made.team, 100.0, keeps_previous=True)
+    signer = tables.webhooks.ensure_signer("search", 100.0)
+    assert rotated is not None
+    assert rotated.previous == made.secret
+    assert tables.webhooks.get(made.id, made.team) == rotated
+    assert WebhookTable(database, b"another").get(made.id, made.team) != rotated
+    with database.read() as connection:
+        stored = str(connection.execute(sa.select(WEBHOOKS)).all())
+    secrets = {made.secret, rotated.secret, signer.secret}
+    assert len(secrets) == 3
+    assert all(secret.startswith("whsec_") and secret not in stored for secret in secrets)
+
+
 def test_deleting_and_moving_a_webhook(tables: BatchTables, start: Start) -> None:
     made = hook(1, "batch.completed")
     assert tables.webhooks.create(made)
@@ -208,7 +226,7 @@ def test_the_secret_of_callbacks_is_no_webhook(tables: BatchTables, start: Start
 @pytest.mark.parametrize("after", [None, "webhook_8"])
 def test_a_bound_on_webhooks_and_pages(tables: BatchTables, after: str | None) -> None:
     made = [tables.webhooks.create(hook(number, "batch.failed")) for number in range(11)]
-    assert made == [True] * 10 + [False]
+    assert [one is not None for one in made] == [True] * 10 + [False]
     page = tables.webhooks.list("search", after, 3)
     assert page is not None
     first = 9 if after is None else 7

@@ -56,4 +56,4 @@ def test_a_batch_under_way_goes_on(bare: Database, tmp_path: Path, version: str)
     assert LineTable(bare).drop("batch_1", LineState.EXPIRED, 2.0) == 1
     ended = batches.get("batch_1")
     assert ended is not None
-    assert (ended.state, OutboxTable(bare).of("batch_1")) == (BatchState.EXPIRED, [])
+    assert (ended.state, OutboxTable(bare, b"key").of("batch_1")) == (BatchState.EXPIRED, [])

@@ -343,7 +343,7 @@ def test_texts_of_batches_are_copied_only_on_request(tmp_path: Path, files: bool
     prepare(database)
     tables = BatchTables(
         FileTable(database), BatchTable(database), LineTable(database), RunnerTable(database, "s"),
-        RateTable(database, "s"), OutboxTable(database), WebhookTable(database),
+        RateTable(database, "s"), OutboxTable(database, b"key"), WebhookTable(database, b"key"),
     )  # fmt: skip
     tables.files.create(FileRecord("file-1", "default", "swordfish.jsonl", "batch", 9, 1.0))
     batch = BatchRecord("batch_1", "default", "", "openai", "/v1/embeddings", "file-1", 2.0, 3600)
@@ -366,7 +366,8 @@ def test_texts_of_batches_are_copied_only_on_request(tmp_path: Path, files: bool
     assert has_tables(again)
     assert (FileTable(again).get("file-1") is not None) == files
     assert ([one.id for one in BatchTable(again).unfinished()] == ["batch_1"]) == files
-    assert bool(OutboxTable(again).of("batch_2")) == files, "a restored server does not send what it knows no batch of"
-    assert WebhookTable(again).signer("default") is not None
+    sent = OutboxTable(again, b"key").of("batch_2")
+    assert bool(sent) == files, "a restored server does not send what it knows no batch of"
+    assert WebhookTable(again, b"key").signer("default") is not None
     assert (FolderBytes(tmp_path / "new").read("file-1", 0, 9) == b"swordfish") if files else True
     again.close()

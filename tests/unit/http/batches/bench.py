@@ -26,6 +26,7 @@ from tenants.ledger.ledger import Ledger
 from tenants.ledger.table import Difference, LedgerTable
 from tenants.limits.limiter import Limiter
 from tenants.storage.opening import open_tables
+from tests.unit.batches.conftest import KEY
 from tests.unit.http.fakes import FakeGateway, recipe
 
 BATCH = BatchRecord("batch_1", "search", "key", "openai", "/v1/chat/completions", "file-1", 0.0, 10**10)
@@ -68,7 +69,7 @@ class Bench:
         self.database: Database = open_tables(self.folder)
         self.ledger = Ledger(self.folder)
         await self.ledger.enable(self.database)
-        self.store = BatchStore(self.ledger, self.folder, self._open)
+        self.store = BatchStore(self.ledger, self.folder, self._open, lambda: KEY)
         priced = [recipe("chat", "chat").model_copy(update={"price": Prices(input=2e6, output=4e6, batch=0.5)})]
         self.gateway = FakeGateway(
             self.folder / str(self.number), priced, ledger=self.ledger, limiter=self.limiter, providers=self.providers
