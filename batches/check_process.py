@@ -263,10 +263,16 @@ def _missing(name: str) -> _Fault:
     return _Fault("missing_required_parameter", f"The line has no {name}.", name)
 
 
-def limit_process(seconds: float | None = None) -> None:
-    """Bound a process that reads what clients wrote: memory, and CPU time once it is known."""
-    if seconds is not None:
-        resource.setrlimit(resource.RLIMIT_CPU, (max(1, int(seconds)), resource.RLIM_INFINITY))
+def limit_process(job: InputJob | SplitJob | None = None) -> None:
+    """Bound a process that reads what clients wrote: memory, and once its job is known CPU time.
+
+    A body that it maps takes addresses beside that.
+    """
+    if job is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (max(1, int(job.seconds)), resource.RLIM_INFINITY))
+        if isinstance(job, SplitJob):
+            most = MEMORY + job.path.stat().st_size
+            resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
         return
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the server's port among them, when its event loop lets them through
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the server ends this process
@@ -278,7 +284,7 @@ def main() -> None:
     """Answer one job."""
     limit_process()
     job = decode_job(sys.stdin.buffer.readline())
-    limit_process(job.seconds)
+    limit_process(job)
     encoder = msgspec.json.Encoder()
     for answer in check(job) if isinstance(job, InputJob) else [split(job)]:
         sys.stdout.buffer.write(encoder.encode(answer) + b"\n")

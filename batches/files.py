@@ -65,12 +65,6 @@ class FileTable:
         with self._database.read() as connection:
             return set(connection.execute(sa.select(FILES.c.id)).scalars())
 
-    def check(self, id_: str, state: FileState, details: str = "", lines: int | None = None) -> None:
-        """Store the result of a check."""
-        with self._database.write() as connection:
-            values = {"state": state.value, "details": details, "lines": lines}
-            connection.execute(sa.update(FILES).where(FILES.c.id == id_).values(**values))
-
     def stored(self, team: str | None = None) -> tuple[int, int]:
         """Files and their bytes, deleted ones included as long as their bytes are there."""
         query = sa.select(sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(FILES.c.size), 0), sa.BigInteger))

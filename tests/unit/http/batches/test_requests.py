@@ -72,7 +72,7 @@ async def test_a_bound_on_requests_and_on_each(served: BatchServer) -> None:
     many = {"requests": [{"body": {}}] * 50_001}
     assert (await create(served, 400, **many))["error"]["param"] == "requests"
     large = {"requests": [{"body": {"x": "y" * (5 << 20)}}]}
-    assert (await create(served, 400, **large))["error"]["param"] == "requests"
+    assert (await create(served, 400, **large))["error"]["param"] == "requests.0"
 
 
 async def test_a_creation_that_cannot_be_kept_says_so(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
