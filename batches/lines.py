@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from batches.records import CHUNK, BatchState, Line, LineChange, LineEnd, LineState, NewLine
 from batches.storage.queries import is_open
 from batches.storage.tables import BATCHES, LINES
-from batches.table import close, count, is_validated, remove
+from batches.table import BatchSums, close, count, is_validated, remove
 from batches.work.ends import LONGEST_PAUSE
 from registry.storage.database import Database
 
@@ -138,9 +138,9 @@ class LineTable:
         return sorted((_line(row) for row in rows), key=lambda line: line.number)
 
     def end(self, epoch: int, line: Line, change: LineChange, now: float, uid: str | None = None) -> bool:
-        """End an attempt that has no row in the ledger. As `change_line`."""
+        """End an attempt that has no row in the ledger. False as `change_line`, and where the epoch is closed."""
         with self._database.write() as connection:
-            return change_line(connection, epoch, line, change, now, uid)
+            return is_open(connection, epoch) and change_line(connection, epoch, line, change, now, uid)
 
     def drop(self, batch: str, to: LineState, now: float) -> int:
         """Cancel or expire at most `CHUNK` waiting lines; with the last one the batch becomes final. Returns how many.
@@ -203,18 +203,22 @@ def _is_final(completed: bool) -> sa.ColumnElement[bool]:
     return LINES.c.state.in_([state.value for state in final]) & ~sa.func.coalesce(answered, sa.false())
 
 
+_CHANGE = sa.update(LINES).where(
+    LINES.c.batch == sa.bindparam("its_batch"),
+    LINES.c.number == sa.bindparam("its_number"),
+    LINES.c.epoch == sa.bindparam("its_epoch"),
+    LINES.c.state == LineState.RUNNING.value,
+)
+
+
 def change_line(
     connection: sa.Connection, epoch: int, line: Line, change: LineChange, now: float, uid: str | None
 ) -> bool:
-    """End an attempt at a line that runs under an open epoch, with the counts of its batch.
+    """End an attempt at a line under an epoch that is open in this transaction, with the counts of its batch.
 
-    False, and nothing is changed: the epoch is closed, or the line does not run under it any more.
+    False, and nothing is changed: the line does not run under it any more.
     """
-    if not is_open(connection, epoch):
-        return False
-    end = change.end
-    if change.state is LineState.ENDED and end.body and _output_of(connection, line.batch) + len(end.body) > MAX_OUTPUT:
-        end = replace(end, status=None, code="output_too_large", body=b"")
+    end, is_final = change.end, change.state is LineState.ENDED
     values: dict[str, Any] = {
         "state": change.state.value,
         "epoch": None,
@@ -224,27 +228,27 @@ def change_line(
         "code": end.code,
         "request": end.request,
     }
-    is_final = change.state is LineState.ENDED
     if is_final:
-        values |= {
-            "uid": uid,
-            "status": end.status,
-            "served": end.served,
-            "adapter": end.adapter,
-            "result": end.body,
-        }
-    query = sa.update(LINES).where(
-        LINES.c.batch == line.batch,
-        LINES.c.number == line.number,
-        LINES.c.state == LineState.RUNNING.value,
-        LINES.c.epoch == epoch,
-    )
-    if not connection.execute(query.values(**values)).rowcount:
+        values |= {"uid": uid, "status": end.status, "served": end.served, "adapter": end.adapter, "result": end.body}
+    its = {"its_batch": line.batch, "its_number": line.number, "its_epoch": epoch}
+    if not connection.execute(_CHANGE, {**values, **its}).rowcount:
         return False
     if is_final:
-        _count_end(connection, line.batch, end)
-        close(connection, line.batch, now)
+        sums = _count_end(connection, line.batch, end)
+        if end.body and sums.output_bytes > MAX_OUTPUT:
+            sums = _leave_out(connection, line, end)
+        if not sums.left:
+            close(connection, line.batch, now)
     return True
+
+
+def _leave_out(connection: sa.Connection, line: Line, end: LineEnd) -> BatchSums:
+    """Remove an answer for which its batch has no room, and count the line as failed."""
+    _count_end(connection, line.batch, end, -1)
+    failed = replace(end, status=None, code="output_too_large", body=b"")
+    query = sa.update(LINES).where(LINES.c.batch == line.batch, LINES.c.number == line.number)
+    connection.execute(query.values(status=None, code=failed.code, result=b""))
+    return _count_end(connection, line.batch, failed)
 
 
 def _is_ready(now: float) -> sa.ColumnElement[bool]:
@@ -252,15 +256,10 @@ def _is_ready(now: float) -> sa.ColumnElement[bool]:
     return sa.or_(LINES.c.ready <= now, LINES.c.ready > now + LONGEST_PAUSE)
 
 
-def _output_of(connection: sa.Connection, batch: str) -> int:
-    query = sa.select(BATCHES.c.output_bytes).where(BATCHES.c.id == batch)
-    return int(connection.execute(query).scalar_one())
-
-
-def _count_end(connection: sa.Connection, batch: str, end: LineEnd) -> None:
-    answered = end.status is not None and end.status < 400
-    usage = end.usage if answered else None
-    count(connection, batch, {"completed": int(answered), "failed": int(not answered)}, usage, len(end.body))
+def _count_end(connection: sa.Connection, batch: str, end: LineEnd, by: int = 1) -> BatchSums:
+    is_answered = end.status is not None and end.status < 400
+    usage = end.usage if is_answered else None
+    return count(connection, batch, {"completed" if is_answered else "failed": 1}, usage, len(end.body), by)
 
 
 def _line(row: sa.Row[Any]) -> Line:

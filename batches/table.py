@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -20,6 +20,8 @@ _COUNTS = tuple(field.name for field in fields(LineCounts))
 _USAGE = {"input": "input_tokens", "cached": "cached_tokens", "output": "output_tokens",
           "reasoning": "reasoning_tokens"}  # fmt: skip
 _FORECASTS = ("forecast", "first_forecast", "tenth_forecast")
+_COUNTED = (*_COUNTS, *_USAGE.values(), "output_bytes")
+_NOTHING = dict.fromkeys(_COUNTED, 0)
 _LEFT = BATCHES.c.total - BATCHES.c.completed - BATCHES.c.failed - BATCHES.c.cancelled - BATCHES.c.expired
 
 
@@ -227,17 +229,35 @@ def _repeat(team: str, surface: str, idempotency: str, since: float) -> "sa.Sele
     return same.order_by(BATCHES.c.created).limit(1)
 
 
+_COUNT = (
+    sa.update(BATCHES)
+    .where(BATCHES.c.id == sa.bindparam("its_id"))
+    .values({name: BATCHES.c[name] + sa.bindparam(f"more_{name}") for name in _COUNTED})
+    .returning(BATCHES.c.output_bytes, _LEFT.label("left"))
+)
+
+
+class BatchSums(NamedTuple):
+    """Of a batch, once lines are counted: bytes of its answers, and lines that are left."""
+
+    output_bytes: int
+    left: int
+
+
 def count(
-    connection: sa.Connection, id_: str, counts: Mapping[str, int], usage: LineUsage | None = None, size: int = 0
-) -> None:
-    """Add to the counts of a batch, within the transaction that changes its lines."""
-    grown = {name: BATCHES.c[name] + number for name, number in counts.items() if number}
+    connection: sa.Connection,
+    id_: str,
+    counts: Mapping[str, int],
+    usage: LineUsage | None = None,
+    size: int = 0,
+    by: int = 1,
+) -> BatchSums:
+    """Add to the counts of a batch, within the transaction that changes its lines. by: -1 to take it back."""
+    more = {**_NOTHING, **counts, "output_bytes": size}
     if usage is not None:
-        grown |= {name: BATCHES.c[name] + getattr(usage, field) for field, name in _USAGE.items()}
-    if size:
-        grown["output_bytes"] = BATCHES.c.output_bytes + size
-    if grown:
-        connection.execute(sa.update(BATCHES).where(BATCHES.c.id == id_).values(**grown))
+        more |= {name: getattr(usage, field) for field, name in _USAGE.items()}
+    row = connection.execute(_COUNT, {"its_id": id_, **{f"more_{name}": by * number for name, number in more.items()}})
+    return BatchSums(*row.one())
 
 
 def close(connection: sa.Connection, id_: str, now: float) -> bool:

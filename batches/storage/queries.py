@@ -7,11 +7,12 @@ import sqlalchemy as sa
 
 from batches.storage.tables import RUNNERS
 
+_CLOSED = sa.select(RUNNERS.c.closed).where(RUNNERS.c.epoch == sa.bindparam("its_epoch")).with_for_update(read=True)
+
 
 def is_open(connection: sa.Connection, epoch: int) -> bool:
     """Whether a server's epoch is open; it then stays open until this transaction ends."""
-    query = sa.select(RUNNERS.c.closed).where(RUNNERS.c.epoch == epoch).with_for_update(read=True)
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(_CLOSED, {"its_epoch": epoch}).one_or_none()
     return row is not None and row.closed is None
 
 

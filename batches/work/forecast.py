@@ -24,8 +24,10 @@ from models.work import ANSWER_TOKEN, read_work
 
 WINDOW_SECONDS = 5.0
 """Over which a rate is measured."""
-MEMORY = 20
-"""Windows of which a rate is the mean, about: newer ones count more."""
+MEMORY, MEMORY_LINES = 20, 1000
+"""A rate is about the mean of so many windows, or of windows with so many lines, if these are fewer: newer ones count
+more. Where many lines end, a window tells more than what was before, such as of another adapter's lines.
+"""
 LEAST_RATE = 1e-3
 LONGEST = 366 * 86_400.0
 """Seconds: nothing is foreseen beyond."""
@@ -57,13 +59,14 @@ class RateMeter:
     def __init__(self) -> None:
         self._seen: float | None = None
         self._seconds = self._work = self._starts = 0.0
-        self._count = 0
+        self._count = self._lines = 0
         self._mean = self._variance = 0.0
 
     def add(self, work: float) -> None:
         """A line was answered. It counts only while others wait."""
         if self._seen is not None:
             self._work += work
+            self._lines += 1
 
     def advance(self, now: float, *, is_full: bool) -> None:
         """Time goes on. is_full: from now on lines wait although the model has as many as it may have."""
@@ -76,20 +79,28 @@ class RateMeter:
         self._seen = now if is_full else None
         if self._seconds >= WINDOW_SECONDS and (self._work or self._count):  # the first lines may take longer
             self._take(self._work / self._seconds)
-            self._seconds = self._work = 0.0
+            self._seconds, self._work, self._lines = 0.0, 0.0, 0
 
     def rate(self) -> RoomRate | None:
         """The measured rate; None: nothing was measured."""
         if self._count:
-            deviation = self._variance**0.5 / max(self._mean, LEAST_RATE)
-            return RoomRate(max(self._mean, LEAST_RATE), min(MOST_SPREAD, max(LEAST_SPREAD, deviation)))
+            mean = self._mean
+            if self._seconds >= WINDOW_SECONDS / 4:
+                mean += self._part * (self._work / self._seconds - mean)
+            deviation = self._variance**0.5 / max(mean, LEAST_RATE)
+            return RoomRate(max(mean, LEAST_RATE), min(MOST_SPREAD, max(LEAST_SPREAD, deviation)))
         if self._seconds >= WINDOW_SECONDS / 4 and self._work:
             return RoomRate(self._work / self._seconds)
         return None
 
+    @property
+    def _part(self) -> float:
+        """Part of the mean that the window has, or what there is of it."""
+        return max(min(1.0, self._seconds / WINDOW_SECONDS) / MEMORY, self._lines / (self._lines + MEMORY_LINES))
+
     def _take(self, rate: float) -> None:
         self._count += 1
-        part, off = max(1 / self._count, 1 / MEMORY), rate - self._mean
+        part, off = max(1 / self._count, self._part), rate - self._mean
         self._mean += part * off
         self._variance = (1 - part) * (self._variance + part * off * off)
 

@@ -3,15 +3,15 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from cachetools import LRUCache
 
 from batches.records import BatchRecord
 from batches.store import BatchStore
 from batches.work.forecast import BatchNeed, LineWork, RateMeter, RoomRate, RoomWork, forecast
-from batches.work.policy import Level, level_of, slack
+from batches.work.policy import Level, Rooms, level_of, slack
 from batches.work.running import LineAttempt
+from tenants.caller import Caller
 
 MODELS = 1024
 log = logging.getLogger("roundhouse.batches")
@@ -23,26 +23,13 @@ Observe = Callable[[str, float], None]
 """Takes when a forecast was made, and the seconds that it gave over those that it took."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoomFacts:
-    """A model's facts for a forecast."""
-
-    key: str
-    rate: float = 0.0
-    """Work per second with all places taken, as requests of any class had it; 0: it was never measured."""
-    delay: float = 0.0
-    """Seconds until it can begin."""
-
-
-FindRoom = Callable[[BatchRecord, str], RoomFacts]
-"""The model of a name in a batch."""
-
-
 class Forecaster:
     """clock: seconds since the epoch."""
 
-    def __init__(self, store: BatchStore, clock: Callable[[], float], observe: Observe = lambda _, __: None) -> None:
-        self._store, self._clock, self._observe = store, clock, observe
+    def __init__(
+        self, store: BatchStore, rooms: Rooms, clock: Callable[[], float], observe: Observe = lambda _, __: None
+    ) -> None:
+        self._store, self._rooms, self._clock, self._observe = store, rooms, clock, observe
         self.lines = LineWork()
         self._meters = LRUCache[str, RateMeter](MODELS)
         """By model; names that mean none have no rate."""
@@ -85,21 +72,21 @@ class Forecaster:
     def is_due(self) -> bool:
         return time.monotonic() >= self._renew_at
 
-    async def renew(self, batches: Sequence[BatchRecord], weights: Mapping[str, float], find: FindRoom) -> None:
-        """Forecast all batches that run, and store that. weights: of teams, by batch. Raises Unavailable, QueueFull."""
+    async def renew(self, batches: Sequence[tuple[BatchRecord, Caller]]) -> None:
+        """Forecast all batches that run, with the callers of their lines. Raises Unavailable, QueueFull."""
         now = self._clock()
         await self._exchange_rates(now)
         self._needs = {}
-        self._levels = {batch.id: self._levels[batch.id] for batch in batches if batch.id in self._levels}
-        await self._store_of(batches, weights, find, now)
-        is_new = any(batch.first_forecast is None or batch.tenth_forecast is None for batch in batches)
+        self._levels = {one.id: self._levels[one.id] for one, _ in batches if one.id in self._levels}
+        await self._store_of(batches, now)
+        is_new = any(one.first_forecast is None or one.tenth_forecast is None for one, _ in batches)
         self._renew_at = time.monotonic() + (EARLY_SECONDS if is_new else RENEW_SECONDS)
 
-    async def add(self, batch: BatchRecord, weight: float, find: FindRoom) -> None:
+    async def add(self, batch: BatchRecord, caller: Caller) -> None:
         """Forecast a batch that begins, among the others as they were last seen. Raises Unavailable, QueueFull."""
         now = self._clock()
         await self._exchange_rates(now)
-        await self._store_of([batch], {batch.id: weight}, find, now)
+        await self._store_of([(batch, caller)], now)
 
     async def judge(self, ids: Sequence[str]) -> None:
         """Compare forecasts of batches that ended with the truth. Raises Unavailable."""
@@ -117,32 +104,29 @@ class Forecaster:
             await self._store.write(lambda tables: tables.rates.store(mine, now))
         self._rates = await self._store.read(lambda tables: tables.rates.all())
 
-    async def _store_of(
-        self, batches: Sequence[BatchRecord], weights: Mapping[str, float], find: FindRoom, now: float
-    ) -> None:
-        ids = [batch.id for batch in batches]
-        rows = await self._store.read(lambda tables: tables.lines.unfinished(ids)) if ids else []
-        by_id, rates = {batch.id: batch for batch in batches}, dict(self._rates)
-        rooms: dict[str, dict[str, RoomWork]] = {id_: {} for id_ in ids}
+    async def _store_of(self, batches: Sequence[tuple[BatchRecord, Caller]], now: float) -> None:
+        by_id, rates = {batch.id: (batch, caller) for batch, caller in batches}, dict(self._rates)
+        rows = await self._store.read(lambda tables: tables.lines.unfinished(list(by_id))) if batches else []
+        rooms: dict[str, dict[str, RoomWork]] = {id_: {} for id_ in by_id}
         for row in rows:
-            batch = by_id[row.batch]
+            batch, caller = by_id[row.batch]
             name = batch.names.get(row.model, row.model)
-            room = find(batch, row.model)
+            room = self._rooms.room(name, caller)
             work, spread = self.lines.of(batch.id, batch.endpoint, name, row.count, row.size)
             tail = self.lines.tail(batch.id, batch.endpoint, name)
             before = rooms[batch.id].get(room.key, RoomWork(0.0, 0.0))
             rooms[batch.id][room.key] = RoomWork(
-                before.work + work, max(before.spread, spread), room.delay, max(before.tail, tail)
+                before.work + work, max(before.spread, spread), room.load_seconds, max(before.tail, tail)
             )
             if room.rate:
                 rates.setdefault(room.key, RoomRate(room.rate))
-        for batch in batches:
+        for batch, caller in batches:
             level = self.level(batch, now)
             self._needs[batch.id] = BatchNeed(
-                batch.id, batch.team, weights[batch.id], level, batch.priority, batch.deadline, rooms[batch.id]
+                batch.id, batch.team, caller.weight, level, batch.priority, batch.deadline, rooms[batch.id]
             )
         found = forecast(list(self._needs.values()), rates, now)
-        mine = {id_: found[id_] for id_ in ids if id_ in found}
+        mine = {id_: found[id_] for id_ in by_id if id_ in found}
         if mine:
-            tenths = {one.id for one in batches if one.counts.left <= 0.9 * one.counts.total}
+            tenths = {one.id for one, _ in batches if one.counts.left <= 0.9 * one.counts.total}
             await self._store.write(lambda tables: tables.batches.store_forecasts(mine, tenths))

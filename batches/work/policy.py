@@ -16,11 +16,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Protocol
 
 from batches.records import BatchRecord
+from tenants.caller import Caller
 
-LOOK_AHEAD = 2
-"""Lines beyond what a model runs, which wait so that it is full between two looks."""
+LEAST_AHEAD, MOST_AHEAD = 2, 16
+"""Lines beyond what a model runs, which wait so that it is full between two looks: a quarter of those, within this."""
 RESERVED = 8
 """Places that a model keeps free of lines while people's requests come, if its lines lose too much work."""
 
@@ -64,6 +66,38 @@ class Traffic:
     """Also while people's requests come, lines may fill what those leave."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedRoom:
+    key: str
+    """The key of the model's room."""
+    traffic: Traffic
+    is_placed: bool = True
+    """Its adapter is in a place, or it needs none."""
+    words: str = ""
+    """Why it has no room, if it has none."""
+    rate: float = 0.0
+    """Work per second with all places taken (`models.work`); 0: it was never measured."""
+    load_seconds: float = 0.0
+    """Seconds until it can begin."""
+    is_remote: bool = False
+    """Whether another server of the database has the model: it takes the lines, and says why they wait."""
+
+
+class Rooms(Protocol):
+    """The room of each model for lines."""
+
+    def room(self, name: str, caller: Caller) -> NamedRoom:
+        """The model that a name means, and what it has now. Never raises: an unknown name is a line's own error."""
+        ...
+
+
+def look_ahead(traffic: Traffic) -> int:
+    """Lines that may wait for a turn, beyond those that a model runs."""
+    if traffic.most is not None or not (traffic.is_quiet or (traffic.can_fill and traffic.capacity > traffic.others)):
+        return 0
+    return min(MOST_AHEAD, max(LEAST_AHEAD, traffic.capacity // 4))
+
+
 def room_for(traffic: Traffic, level: Level) -> int:
     """Lines that may run or wait at the model for a batch of this level, all lines together."""
     if traffic.most is not None:
@@ -72,10 +106,8 @@ def room_for(traffic: Traffic, level: Level) -> int:
         (not traffic.may_load and level > Level.SOON) or (traffic.is_held_off and level is not Level.LATE)
     ):
         return 0
-    free = traffic.capacity - traffic.others
-    if traffic.is_quiet:
-        free = max(0, free) + LOOK_AHEAD
-    elif not traffic.can_fill:
+    free = max(0, traffic.capacity - traffic.others) + look_ahead(traffic)
+    if not (traffic.is_quiet or traffic.can_fill):
         free -= RESERVED
     least = {Level.LATE: traffic.capacity, Level.PRESSED: traffic.capacity // 2}.get(level, 0)
     return max(free, least)

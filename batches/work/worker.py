@@ -20,8 +20,8 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ from batches.looks import look_repeatedly
 from batches.records import BatchFault, BatchRecord, BatchState, LineState
 from batches.store import BatchStore
 from batches.work import policy
-from batches.work.forecaster import Forecaster, Observe, RoomFacts
+from batches.work.forecaster import Forecaster, Observe
 from batches.work.running import LineAttempt
 from batches.work.waiting import WaitingLines
 from registry.errors import BudgetExceeded, NotFound, RoundhouseError, Unauthorized, Unavailable
@@ -51,31 +51,6 @@ CLOSE_SECONDS = 10.0
 """Longest wait for the ends of lines when the server stops."""
 
 
-class Rooms(Protocol):
-    """The room of each model for lines."""
-
-    def room(self, name: str, caller: Caller) -> "NamedRoom":
-        """The model that a name means, and what it has now. Never raises: an unknown name is a line's own error."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class NamedRoom:
-    key: str
-    """The key of the model's room."""
-    traffic: policy.Traffic
-    is_placed: bool = True
-    """Its adapter is in a place, or it needs none."""
-    words: str = ""
-    """Why it has no room, if it has none."""
-    rate: float = 0.0
-    """Work per second with all places taken (`models.work`); 0: it was never measured."""
-    load_seconds: float = 0.0
-    """Seconds until it can begin."""
-    is_remote: bool = False
-    """Whether another server of the database has the model: it takes the lines, and says why they wait."""
-
-
 RunLine = Callable[[LineAttempt], Awaitable[None]]
 """Answers a line. The attempt gets the answer; raises nothing."""
 ReadBody = Callable[[str, int, int], Awaitable[bytes]]
@@ -93,7 +68,7 @@ class BatchWorker:
         store: BatchStore,
         run_line: RunLine,
         read_body: ReadBody,
-        rooms: Rooms,
+        rooms: policy.Rooms,
         rights: Callable[[str, str], Caller],
         is_open: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
@@ -116,11 +91,11 @@ class BatchWorker:
         """Batches that may run lines, as they were read last."""
         self._callers: dict[str, Caller] = {}
         self._waiting = WaitingLines(store, clock)
-        self._forecasts = Forecaster(store, clock, observe)
+        self._forecasts = Forecaster(store, rooms, clock, observe)
         self._shares = policy.TeamShares()
         self._is_stale, self._read_at = True, 0.0
-        self._ends = 0
-        """Lines that ended since the last look."""
+        self._ends, self._enough_ends = 0, 1
+        """Lines that ended since the last look; and how many are followed by one, since those that wait fill in."""
 
     def start(self) -> None:
         complaint = "batches wait: their tables cannot be read or written"
@@ -137,8 +112,7 @@ class BatchWorker:
         try:
             batch = await self._store.read(lambda tables: tables.batches.get(id_))
             if batch is not None and batch.state is BatchState.IN_PROGRESS:
-                caller = self._rights(batch.key, batch.team)
-                await self._forecasts.add(batch, caller.weight, lambda _, name: self._facts(batch, name, caller))
+                await self._forecasts.add(batch, self._rights(batch.key, batch.team))
         except RoundhouseError as error:
             log.warning("a new batch has no forecast yet", extra={"batch": id_, "cause": error.message})
 
@@ -209,21 +183,8 @@ class BatchWorker:
         full = await self._claim(works, self._callers) if works else ()
         self._forecasts.advance(full)
         if self._batches and self._forecasts.is_due():
-            await self._renew()
-
-    async def _renew(self) -> None:
-        callers = self._callers
-        batches = [one for one in self._batches.values() if one.id in callers]
-
-        def find(batch: BatchRecord, name: str) -> RoomFacts:
-            return self._facts(batch, name, callers[batch.id])
-
-        await self._forecasts.renew(batches, {one.id: callers[one.id].weight for one in batches}, find)
-        self._is_stale = True
-
-    def _facts(self, batch: BatchRecord, name: str, caller: Caller) -> RoomFacts:
-        room = self._rooms.room(batch.names.get(name, name), caller)
-        return RoomFacts(room.key, room.rate, room.load_seconds)
+            await self._forecasts.renew([(one, self._callers[one.id]) for one in self._batches.values()])
+            self._is_stale = True
 
     async def _read(self) -> None:
         """Read the batches, drop lines of those that end, and look who may still run lines."""
@@ -303,7 +264,7 @@ class BatchWorker:
         waiting = await self._waiting.of([batch.id for batch in batches])
         if not waiting:
             return ()
-        rooms: dict[str, NamedRoom] = {}
+        rooms: dict[str, policy.NamedRoom] = {}
         by_id = {batch.id: batch for batch in batches}
         groups: dict[str, list[policy.LineGroup]] = {}
         for one in waiting:
@@ -320,6 +281,7 @@ class BatchWorker:
                     self._line_work(by_id[one.batch], name),
                 )
             )
+        self._enough_ends = min(policy.look_ahead(room.traffic) for room in rooms.values()) // 2
         self._join(by_id, groups)
         runs = Counter(attempt.batch.id for attempt, _ in self._running.values())
         works = [
@@ -355,7 +317,7 @@ class BatchWorker:
             batch.id, batch.team, caller.weight, level, batch.deadline, batch.created, batch.priority, groups
         )
 
-    def _use(self, key: str, room: NamedRoom) -> policy.RoomUse:
+    def _use(self, key: str, room: policy.NamedRoom) -> policy.RoomUse:
         there = [attempt for attempt, its_key in self._running.values() if its_key == key]
         limits = {level: policy.room_for(room.traffic, level) for level in policy.Level}
         return policy.RoomUse(
@@ -388,7 +350,7 @@ class BatchWorker:
         self,
         batches: Mapping[str, BatchRecord],
         groups: Mapping[str, Sequence[policy.LineGroup]],
-        rooms: Mapping[str, NamedRoom],
+        rooms: Mapping[str, policy.NamedRoom],
         claimed: set[str],
         runs: Mapping[str, int],
     ) -> None:
@@ -456,6 +418,7 @@ class BatchWorker:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         attempt, room = self._running.pop(task)
+        self._is_stale |= attempt.is_stopped  # its batch may end now
         if task.cancelled() and self._is_closed:
             return
         if task.cancelled():  # before it began: it still has to give its line back
@@ -463,7 +426,7 @@ class BatchWorker:
         elif (error := task.exception()) is not None:
             log.error("the end of a line was not written", exc_info=error)
         self._ends += 1
-        if self._ends >= policy.LOOK_AHEAD or not self._running:  # until then those that wait fill what is free
+        if self._ends >= self._enough_ends or not self._running:
             self._changed.set()
 
     def _follow(self, work: Coroutine[Any, Any, None], attempt: LineAttempt, room: str) -> None:

@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from batches.work.lost import FILL_BELOW, REVOKE_BELOW, LostWork
-from batches.work.policy import RESERVED, Traffic
-from batches.work.worker import NamedRoom
+from batches.work.policy import RESERVED, NamedRoom, Traffic
 from registry.catalog import ResolvedName
 from registry.errors import RoundhouseError
 from registry.recipes.provider import Provider
@@ -30,7 +29,7 @@ REMOTE = "remote/"
 
 
 class LineRooms:
-    """`batches.work.worker.Rooms`, and a sink of records: it notices when people use a model.
+    """`batches.work.policy.Rooms`, and a sink of records: it notices when people use a model.
 
     provider_of: the provider of a name; None: it is no provider's model. Raises Forbidden, NotFound.
     observe: takes the model of a line that ran, for how many seconds, and whether they were lost.

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from batches.records import Forecast
 from batches.work.policy import (
-    LOOK_AHEAD,
     RESERVED,
     BatchWork,
     Level,
@@ -19,10 +18,14 @@ from batches.work.policy import (
     Traffic,
     choose,
     level_of,
+    look_ahead,
     room_for,
     slack,
 )
 from tests.unit.batches.conftest import BATCH
+
+AHEAD = 8
+"""Of 32 places."""
 
 
 def room(limit: int, running: int = 0, **options: bool) -> RoomUse:
@@ -92,27 +95,33 @@ def test_suspects_come_one_at_a_time() -> None:
     assert choose([works[1]], {"m": room(9, 1, has_suspect=True)}) == []
 
 
+def test_a_few_lines_wait_for_a_turn() -> None:
+    assert [look_ahead(Traffic(capacity)) for capacity in (1, 8, 32, 1024)] == [2, 2, AHEAD, 16]
+    for busy in (Traffic(32, is_quiet=False), Traffic(32, 32, is_quiet=False, can_fill=True), Traffic(4, most=4)):
+        assert look_ahead(busy) == 0, "each end is followed at once"
+
+
 @pytest.mark.parametrize(
     ("traffic", "level", "expected"),
     [
-        (Traffic(32), Level.IDLE, 32 + LOOK_AHEAD),
-        (Traffic(32, others=4), Level.IDLE, 28 + LOOK_AHEAD),
-        (Traffic(32, others=40), Level.IDLE, LOOK_AHEAD),
+        (Traffic(32), Level.IDLE, 32 + AHEAD),
+        (Traffic(32, others=4), Level.IDLE, 28 + AHEAD),
+        (Traffic(32, others=40), Level.IDLE, AHEAD),
         (Traffic(32, is_quiet=False), Level.IDLE, 32 - RESERVED),
         (Traffic(32, others=30, is_quiet=False), Level.IDLE, 0),
         (Traffic(32, others=30, is_quiet=False), Level.SOON, 0),
         (Traffic(32, others=30, is_quiet=False), Level.PRESSED, 16),
         (Traffic(32, others=30, is_quiet=False), Level.LATE, 32),
         (Traffic(4, is_quiet=False), Level.IDLE, 0),
-        (Traffic(32, others=30, is_quiet=False, can_fill=True), Level.IDLE, 2),
+        (Traffic(32, others=30, is_quiet=False, can_fill=True), Level.IDLE, 2 + AHEAD),
         (Traffic(32, others=40, is_quiet=False, can_fill=True), Level.IDLE, 0),
         (Traffic(32, others=30, is_quiet=False, can_fill=True), Level.PRESSED, 16),
-        (Traffic(32, others=10, is_quiet=False, can_fill=True), Level.PRESSED, 22),
-        (Traffic(32, is_resident=False), Level.IDLE, 32 + LOOK_AHEAD),
+        (Traffic(32, others=10, is_quiet=False, can_fill=True), Level.PRESSED, 22 + AHEAD),
+        (Traffic(32, is_resident=False), Level.IDLE, 32 + AHEAD),
         (Traffic(32, is_resident=False, may_load=False), Level.IDLE, 0),
-        (Traffic(32, is_resident=False, may_load=False), Level.SOON, 32 + LOOK_AHEAD),
+        (Traffic(32, is_resident=False, may_load=False), Level.SOON, 32 + AHEAD),
         (Traffic(32, is_resident=False, is_held_off=True), Level.PRESSED, 0),
-        (Traffic(32, is_resident=False, is_held_off=True), Level.LATE, 32 + LOOK_AHEAD),
+        (Traffic(32, is_resident=False, is_held_off=True), Level.LATE, 32 + AHEAD),
     ],
 )
 def test_the_room_of_a_model(traffic: Traffic, level: Level, expected: int) -> None:

@@ -104,8 +104,8 @@ async def test_no_more_lines_are_in_the_queue_than_its_places_and_a_few(bench: B
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)  # nothing more comes
     queue = bench.gateway.queues["chat"]
-    assert (queue.running, queue.waiting) == (32, 2)
-    assert bench.worker.running == 34
+    assert (queue.running, queue.waiting) == (32, 8)
+    assert bench.worker.running == 40
     bench.link.gate.set()
     await bench.until_final()
 
@@ -281,6 +281,29 @@ async def test_a_key_without_rights_cancels_its_batch(bench: Bench) -> None:
         "api_key_revoked",
         "The batch was cancelled: its key has no rights now. This key was revoked.",
     )
+
+
+async def test_a_change_of_keys_stops_a_batch_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what the watch of keys calls, not at a look that comes now and then."""
+    monkeypatch.setattr(worker, "POLL_SECONDS", 10 * PATIENCE)
+    bench = Bench(tmp_path)
+    await bench.open()
+    bench.link.gate.clear()
+    await bench.create([body("t") for _ in range(40)])
+    async with asyncio.timeout(PATIENCE):
+        while len(bench.link.requests) < 32:
+            await asyncio.sleep(0.01)
+
+    def refuse(_: str) -> Caller:
+        raise Unauthorized("This key was revoked.", code="api_key_revoked")
+
+    bench.rights = refuse
+    bench.worker.wake()
+    async with asyncio.timeout(PATIENCE):
+        batch = await bench.until_final()
+    assert (batch.state, batch.counts) == (BatchState.CANCELLED, LineCounts(40, cancelled=40))
+    assert len(bench.link.cancelled) == 32
+    await bench.close()
 
 
 async def test_a_persons_batch_goes_on_after_they_sign_out_and_ends_with_their_team(bench: Bench) -> None:
