@@ -12,8 +12,8 @@ from tests.unit.cli.test_help import ALL, parameters
 ROOMS = ("adapters", "console", "fleet", "launch", "registry", "routing", "runtime", "tenants")
 """`models` speaks of vLLM's options, too."""
 OPTIONS = {option for command in ALL.values() for p in parameters(command) for option in (*p.opts, *p.secondary_opts)}
-OTHERS = {"--help", "--version", "--gpus", "--include", "--local-dir"}
-"""Options of every command, of `roundhouse` itself, of Docker, and of `hf download`."""
+OTHERS = {"--help", "--version", "--gpus", "--include", "--local-dir", "--scope", "--collect", "--quiet"}
+"""Options of every command, of `roundhouse` itself, of Docker, of `hf download`, and of `systemd-run`."""
 RAYS = {"head.py"}
 """The file of `fleet/launchers` that calls Ray's command."""
 GROUPS = {path[0] for path in ALL if len(path) > 1}
