@@ -17,6 +17,7 @@ from batches.store import BatchStore
 from batches.work import ends, forecast, forecaster, worker
 from batches.work.lost import LostWork
 from models.messages import Chunk, HttpCall, ResponseEnd, ResponseStart, Usage
+from registry.catalog import ResolvedName
 from registry.errors import EngineFailed, Unauthorized, Unavailable
 from runtime.gateway.context import RequestContext
 from runtime.http.routes import ENDPOINTS
@@ -536,3 +537,23 @@ async def test_a_batch_is_forecast_while_it_runs_and_judged_at_its_end(
     known = await bench.get("b")
     assert known.forecast is not None, "the model's rate and its lines are known by now"
     await bench.worker.forecast("unknown")
+
+
+async def test_lines_for_another_nodes_model_are_left_to_it_with_its_reason(bench: Bench) -> None:
+    looks = 0
+
+    def find_remote(name: str, _: Caller) -> ResolvedName | None:
+        nonlocal looks
+        looks += 1
+        return ResolvedName(bench.gateway.recipes[0]) if is_remote else None
+
+    is_remote = True
+    bench.gateway.line_rooms._find_remote = find_remote
+    await bench.create([body("one"), body("two")])
+    await bench.store.write(lambda tables: tables.batches.wait([BATCH.id], "The other node loads it.", None))
+    bench.worker.wake()
+    seen = looks
+    batch = await bench.until(lambda _: looks > seen + 5)
+    assert (batch.waits, batch.counts.left, bench.link.requests) == ("The other node loads it.", 2, [])
+    is_remote = False
+    assert (await bench.until_final()).counts == LineCounts(2, 2)

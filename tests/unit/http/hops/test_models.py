@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from registry.errors import Unavailable
+from registry.recipes.definition import Task
+from runtime.gateway.context import RequestContext
 from runtime.gateway.files import UNKNOWN
+from runtime.gateway.names import ModelRef
 from runtime.gateway.peers.backend import PeerBackend
 from runtime.gateway.peers.names import PeerNames
+from runtime.gateway.request import ClientMessage, Request
+from tenants.ledger.rows import BATCH
 from tests.unit.http.batches.bench import CALLER
 from tests.unit.http.hops.rig import Fleet, Node, opened
 from tests.unit.http.hops.test_front import EMBED, answered, scripted, two, until
@@ -68,6 +73,18 @@ async def test_a_node_passes_on_what_it_cannot_load(fleet: Fleet) -> None:
     lonely = PeerBackend(own.fake.names, PeerNames(own.fake.state), fleet.reports, fleet.peer_client)
     lonely._has_weights = lambda _: False
     assert lonely.find("embed", CALLER) is None, "its own error says why"
+
+
+async def test_a_line_that_a_router_sends_to_another_node_waits_for_that_node(fleet: Fleet) -> None:
+    await fleet.start(scripted(fleet.node("node-1")))
+    context = RequestContext("one", CALLER, source=BATCH)
+    request = Request(context, "/v1/embeddings")
+    request.message = ClientMessage("", b"{}")
+    target = fleet.backend.resolve(ModelRef(Task.EMBED, "embed"), CALLER)
+    assert target is not None
+    with pytest.raises(Unavailable, match="another node of the fleet"):
+        async with fleet.backend.send(request, target):
+            pass
 
 
 @pytest.mark.parametrize(
