@@ -56,7 +56,8 @@ from tenants.caller import Caller, Scope
 log = logging.getLogger("roundhouse.fleet")
 SWEEP_SECONDS = 10.0
 """Between two looks for dead servers."""
-LAST_PASSED = 50
+LAST_PASSED, KEPT_PASSED = 50, 1_000
+"""Requests that were passed on: shown, and kept to find their nodes."""
 NAMES_SECONDS, POLL_SECONDS = 2.0, 0.02
 WARN_DAYS = 14
 """Days before its certificate's end from which the log warns."""
@@ -98,7 +99,7 @@ class Fleet:
         self.on_older_database: Callable[[], None] = lambda: None
         self.blocks: Callable[[], Sequence[FleetBlockView]] = tuple
         """What this server has taken of limits that all share."""
-        self.passed: deque[FleetPassedView] = deque(maxlen=LAST_PASSED)
+        self.passed: deque[FleetPassedView] = deque(maxlen=KEPT_PASSED)
         """The last requests that it passed on."""
         self.end_rows: Callable[[str], int] = lambda _server: 0
         """Ends a dead server's open rows in the ledger; blocks."""
@@ -272,6 +273,11 @@ class Fleet:
         having = set(nodes if model is None else self._names.nodes_of(model))
         return next((node for node in nodes if node in having), nodes[0])
 
+    def node_of_request(self, request: str) -> str | None:
+        """Find the node that got a request last; None: it is not known, or the node is gone."""
+        node = next((one.node for one in reversed(self.passed) if one.id == request), None)
+        return node if node is not None and self.reports_now(node) else None
+
     def reports_now(self, node: str) -> bool:
         stored = self._reports.get(node)
         return stored is not None and asyncio.get_running_loop().time() - stored.at <= REPORT_SECONDS
@@ -312,7 +318,7 @@ class Fleet:
             is_followed=placer is None or not placer.is_old,
             desired={} if placer is None else {model: list(nodes) for model, nodes in placer.row.replicas.items()},
             blocks=list(self.blocks()) if is_admin else [],
-            passed=[one for one in reversed(self.passed) if is_admin or one.team == caller.team],
+            passed=[one for one in reversed(self.passed) if is_admin or one.team == caller.team][:LAST_PASSED],
             members=members,
         )
 

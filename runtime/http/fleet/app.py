@@ -14,7 +14,7 @@ from runtime.gateway.peers.following import PATH
 from runtime.http.fleet.conversations import find_conversation, remember_conversation
 from runtime.http.fleet.copies import send_copy, send_router
 from runtime.http.fleet.hops import HopMiddleware, SignatureMiddleware
-from runtime.http.fleet.passing import CHANGES, MODEL_ROUTES, PASSED
+from runtime.http.fleet.passing import CHANGES, MODEL_ROUTES, PASSED, REQUEST
 from runtime.http.fleet.reports import stream_reports
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import body_layer
@@ -52,7 +52,7 @@ def fleet_application(
 def _is_passed_on(path: str) -> bool:
     """Whether fronts send requests to the route of this template of a node."""
     is_change = PASSED.match(path) is not None or CHANGES.match(path) is not None
-    return path in INFERENCE_PATHS or is_change or path in MODEL_ROUTES or path == CONSOLE
+    return path in INFERENCE_PATHS or is_change or path in MODEL_ROUTES or path == CONSOLE or path.startswith(REQUEST)
 
 
 async def _nothing() -> None:

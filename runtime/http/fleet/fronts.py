@@ -5,7 +5,8 @@
 | adapters, models that come, change and go, | passes it on to a node (`runtime.http.fleet.passing`)     |
 | aliases of models, changes of routers      |                                                           |
 | files and batches                          | does it: they are in the database, and nodes run lines    |
-| a request's page                           | 409 `is_front`                                            |
+| what is known of one request               | passes it on to the node that answered, if it knows that; |
+|                                            | else it tells what the ledger has                         |
 | other changes of models: loads, pins       | 409 `is_front`                                            |
 """
 
@@ -15,10 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from registry.errors import FinalConflict, RoundhouseError
 from runtime.http.errors import error_response
-from runtime.http.fleet.passing import is_passed_on, pass_on
+from runtime.http.fleet.passing import REQUEST, is_passed_on, node_of_request, pass_on
 from runtime.http.guard.access import dialect_of
 
-_OWN = re.compile(r"/v1/requests/")
 _CHANGED = re.compile(r"/v1/models(/|\Z)|/api/(pull|delete|copy|create|push)\Z")
 
 
@@ -30,10 +30,11 @@ class FrontMiddleware:
         if scope["type"] == "http":
             path, method = scope["path"], scope["method"]
             try:
-                if is_passed_on(method, path):
-                    await pass_on(scope, receive, send)
+                node = node_of_request(scope) if path.startswith(REQUEST) else None
+                if node is not None or is_passed_on(method, path):
+                    await pass_on(scope, receive, send, node)
                     return
-                if _OWN.match(path) or (method not in ("GET", "HEAD") and _CHANGED.match(path)):
+                if method not in ("GET", "HEAD") and _CHANGED.match(path):
                     raise FinalConflict(
                         "This server is a front and has no models of its own: send this to a node of the fleet "
                         "(roundhouse fleet nodes).",

@@ -23,7 +23,7 @@ CHANGES = re.compile(r"/v1/routers(/|\Z)")
 _OF_ONE_NODE = re.compile(r"/v1/models/.+/(load|unload|plan|pin|estimate|download)\Z")
 MODEL_ROUTES = frozenset(("/v1/models", "/v1/models/{model:path}", "/v1/models/{model:path}/recipe"))
 """Templates of routes whose changes are passed on: each node follows recipes that were added at run time."""
-MODEL = "/v1/models/"
+MODEL, REQUEST = "/v1/models/", "/v1/requests/"
 BEGINNING = 64 * 2**10
 """Bytes of a body in which the model's name is looked for. Without it any node is asked, and says what is wrong."""
 _BASE = re.compile(
@@ -44,13 +44,20 @@ def is_passed_on(method: str, path: str) -> bool:
     return (method == "POST" and path == "/v1/models") or (method in ("PATCH", "DELETE") and is_model)
 
 
-async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
-    """Raises Unavailable where no node takes requests, NodeFailed."""
+def node_of_request(scope: Scope) -> str | None:
+    """The node that answered the request that the path names; None: it is not known here, or gone."""
+    fleet = gateway_of(scope).services.fleet
+    return None if fleet is None else fleet.node_of_request(scope["path"].removeprefix(REQUEST))
+
+
+async def pass_on(scope: Scope, receive: Receive, send: Send, node: str | None = None) -> None:
+    """node: None: one that can do it. Raises Unavailable where no node takes requests, NodeFailed."""
     context, fleet = context_of(scope), gateway_of(scope).services.fleet
     assert fleet is not None, "it is a front"
     body = _body(receive)
     beginning, is_whole = (b"", True) if scope["method"] == "GET" else await _beginning(body)
-    node = fleet.node_for(_model_of(scope, fleet) or _base_in(beginning) or _base_of_part(beginning, scope, fleet))
+    if node is None:
+        node = fleet.node_for(_model_of(scope, fleet) or _base_in(beginning) or _base_of_part(beginning, scope, fleet))
     query = scope["query_string"].decode("latin-1")
     path = scope["raw_path"].decode("latin-1").partition("?")[0] + (f"?{query}" if query else "")
     content = (beginning or None) if is_whole else _joined(beginning, body)

@@ -38,6 +38,8 @@ def test_the_front_says_why_requests_went_where(pair: tuple[Server, Server]) -> 
     front, _ = pair
     body = {"model": "starter-embed", "input": "a"}
     assert front.http.post("/v1/embeddings", json=body, headers={"X-Request-Id": "shown-1"}).status_code == 200
+    record = front.http.get("/v1/requests/shown-1")
+    assert (record.headers["x-roundhouse-node"], record.json()["record"]["status"]) == ("node-1", 200)
     view = front.http.get("/v1/fleet").json()
     [passed] = [one for one in view["passed"] if one["id"] == "shown-1"]
     assert (passed["node"], passed["model"], passed["attempt"]) == ("node-1", "starter-embed", 1)

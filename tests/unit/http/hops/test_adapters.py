@@ -284,7 +284,7 @@ async def test_a_front_without_nodes_says_so(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/v1/requests/one"), ("POST", "/v1/models/chat/load"), ("DELETE", "/v1/models/chat/pin")],
+    [("POST", "/v1/models/chat/load"), ("DELETE", "/v1/models/chat/pin"), ("PUT", "/v1/models/chat/pin")],
 )
 async def test_what_only_a_node_has_is_refused(fleet: Fleet, method: str, path: str) -> None:
     answer: Any = await fleet.client.request(method, path)

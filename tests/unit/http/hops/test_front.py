@@ -323,9 +323,15 @@ async def test_a_front_opens_pages_of_a_node(fleet: Fleet) -> None:
 
 async def test_why_a_request_went_where_is_noted(fleet: Fleet) -> None:
     await fleet.start(scripted(fleet.node("node-1")))
-    noted = list[Any]()
-    fleet.backend.passed = noted.append
+    service = fleet.front.gateway.services.fleet
+    assert service is not None
+    fleet.backend.passed = service.passed.append
     await fleet.client.post("/v1/embeddings", json=EMBED, headers={"X-Request-Id": "one"})
-    assert [(one.id, one.model, one.node, one.attempt, one.reason) for one in noted] == [
+    assert [(one.id, one.model, one.node, one.attempt, one.reason) for one in service.passed] == [
         ("one", "embed", "node-1", 1, "soonest")
     ]
+    known = await fleet.client.get("/v1/requests/one")
+    assert (known.status_code, known.headers["x-roundhouse-node"]) == (200, "node-1")
+    assert known.json()["record"]["status"] == 200
+    none = await fleet.client.get("/v1/requests/two")
+    assert (none.status_code, none.json()["error"]["code"]) == (404, "request_not_found")
