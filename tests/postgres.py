@@ -73,6 +73,13 @@ class PostgresServer:
         self._process.send_signal(how)
         self._process.wait(PATIENCE)
 
+    def kill(self) -> None:
+        """kill -9 of it and of all its processes, as a machine's end is."""
+        assert self._process is not None
+        for process in [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children()]:
+            process.kill()
+        self._process.wait(PATIENCE)
+
 
 @contextmanager
 def postgres_server(listen: str = "") -> Iterator[PostgresServer]:
