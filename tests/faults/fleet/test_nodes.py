@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,11 +17,12 @@ import pytest
 
 from tests.eventually import PATIENCE, eventually
 from tests.system.fleet.serving import FleetOfServers, fleet, has_postgres, wait_for_models
-from tests.system.serving import PACK, ROOT, STARTER, Server
+from tests.system.serving import PACK, ROOT, STARTER, Server, is_free
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(not has_postgres(), reason="apt-get install postgresql")]
 RECIPE = STARTER / "starter-chat.yaml"
 LONG_FORM = pytest.mark.skipif(not os.environ.get("FLEET_FAULTS"), reason="half a minute of waiting: FLEET_FAULTS=1")
+MOVES = int(os.environ.get("FLEET_MOVES", "10000"))
 LONG: Any = {
     "model": "starter-chat", "messages": [{"role": "user", "content": "What is a slot?"}], "ignore_eos": True,
     "max_tokens": 200, "temperature": 0,
@@ -125,6 +127,53 @@ def test_an_adapter_registered_through_a_front_answers_on_every_node(rig: Rig, t
     eventually(lambda: ask(rig.front, "loud@prod").status_code == 404)
 
 
+@LONG_FORM
+@pytest.mark.timeout(3600)
+def test_a_request_never_sees_half_of_a_moved_alias(rig: Rig) -> None:
+    """Each answer has the text of the version that its header names, while every server moves the alias."""
+    texts, ended = {}, threading.Event()
+    for source, text in (("uppercase", "GOOD MORNING"), ("rot13", "tbbq zbeavat")):
+        body = {"name": "moved", "base": "starter-chat", "source": {"path": str(PACK / "adapters" / source)}}
+        made = rig.front.http.post("/v1/adapters", json=body)
+        assert made.status_code == 201, made.text
+        texts[made.json()["digest"]] = text
+    servers = (rig.front, *rig.nodes.values())
+
+    def move(number: int) -> None:
+        path = "/v1/adapters/moved/aliases/prod"
+        moved = servers[number % 3].http.put(path, json={"version": f"v{1 + number % 2}"})
+        assert moved.status_code == 200, moved.text
+
+    def ask(server: Server) -> list[str]:
+        body = {**LONG, "model": "moved@prod", "max_tokens": 8, "ignore_eos": False}
+        body |= {"messages": [{"role": "user", "content": "good morning"}]}
+        digests = []
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as http:
+            while not ended.is_set():
+                answer = http.post("/v1/chat/completions", json=body)
+                assert answer.status_code == 200, answer.text
+                digest = answer.headers["x-roundhouse-adapter"].rpartition("@")[2]
+                text = answer.json()["choices"][0]["message"]["content"]
+                assert texts[digest][:1] == text[:1], (text, digest)
+                digests.append(digest)
+        return digests
+
+    move(0)
+    for server in servers:
+        eventually(lambda server=server: "prod" in server.http.get("/v1/adapters/moved").json()["aliases"])  # type: ignore[misc]
+    with ThreadPoolExecutor(len(servers)) as pool:
+        asking = [pool.submit(ask, server) for server in servers]
+        try:
+            for number in range(1, MOVES + 1):
+                move(number)
+        finally:
+            ended.set()
+        seen = [one.result(PATIENCE) for one in asking]
+    print(f"{MOVES} moves, {sum(map(len, seen))} answers")
+    assert all(set(digests) == set(texts) for digests in seen), "each server answered with both"
+    assert rig.front.http.delete("/v1/adapters/moved", params={"force": True}).status_code == 200
+
+
 def cli(rig: Rig, *arguments: str) -> Any:
     command = [sys.executable, "-m", "runtime.cli.main", "fleet", *arguments, "--url", rig.front.url, "--json"]
     return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
@@ -222,7 +271,7 @@ def events_after(response: httpx.Response) -> list[str]:
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_a_node_that_is_gone_ends_its_streams_and_loses_no_other_request(rig: Rig, how: str) -> None:
-    """The killed one is the last test's: it does not come back."""
+    """The killed one does not come back."""
     from contextlib import ExitStack
 
     node = rig.nodes["node-1"]
@@ -256,3 +305,21 @@ def test_a_node_that_is_gone_ends_its_streams_and_loses_no_other_request(rig: Ri
         eventually(lambda: rig.nodes_of() == {"node-1", "node-2"})
     else:
         eventually(lambda: rig.states().get("node-1") in (None, "silent"))
+
+
+def test_a_front_that_drains_finishes_its_streams_and_takes_no_more(rig: Rig) -> None:
+    """The last of all: the front does not come back."""
+    from contextlib import ExitStack
+
+    core = rig.nodes["node-2"].core_pid("starter-chat")
+    with ExitStack() as stack:
+        stream = open_stream(rig, "node-2", stack)
+        os.kill(core, signal.SIGSTOP)  # so that it stands still in mid-answer
+        try:
+            rig.front.process.send_signal(signal.SIGTERM)
+            eventually(lambda: is_free(rig.front.port), rig.front.tail)
+            assert rig.front.process.poll() is None, "it waits for the stream"
+        finally:
+            os.kill(core, signal.SIGCONT)
+        assert events_after(stream)[-1] == "data: [DONE]"
+    assert rig.front.process.wait(PATIENCE) == 0, rig.front.tail()
