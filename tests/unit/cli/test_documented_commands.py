@@ -14,8 +14,8 @@ ROOMS = ("adapters", "console", "fleet", "launch", "registry", "routing", "runti
 OPTIONS = {option for command in ALL.values() for p in parameters(command) for option in (*p.opts, *p.secondary_opts)}
 OTHERS = {"--help", "--version", "--gpus", "--include", "--local-dir", "--scope", "--collect", "--quiet"}
 """Options of every command, of `roundhouse` itself, of Docker, of `hf download`, and of `systemd-run`."""
-RAYS = {"head.py"}
-"""The file of `fleet/launchers` that calls Ray's command."""
+RAYS = {"head.py", "processes.py"}
+"""Files of `fleet/launchers` that call the commands of Ray and systemd."""
 GROUPS = {path[0] for path in ALL if len(path) > 1}
 
 
