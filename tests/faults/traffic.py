@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -29,17 +30,11 @@ def ask(http: httpx.Client, model: str, kind: str | None = None) -> httpx.Respon
             return http.post("/v1/audio/transcriptions", files=files)
 
 
-class Traffic:
-    """A context manager; inside it every model is asked again and again.
+class ClientThreads:
+    """A context manager that runs `_run` in a thread for each model, until its end sets `_stop`."""
 
-    A status is the answer's, or its error's code; 0 when the connection broke.
-    """
-
-    def __init__(self, server: Server, models: tuple[str, ...] = MODELS, timeout: float = PATIENCE) -> None:
-        self._url, self._timeout = server.url, timeout
-        self._lock = threading.Lock()
-        self._seen: dict[str, Counter[int]] = {model: Counter() for model in models}
-        self._stop = threading.Event()
+    def __init__(self, models: Iterable[str], timeout: float = PATIENCE) -> None:
+        self._timeout, self._stop = timeout, threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(model,), daemon=True) for model in models]
 
     def __enter__(self) -> Self:
@@ -53,6 +48,21 @@ class Traffic:
         self._stop.set()
         for thread in self._threads:
             thread.join(self._timeout)
+
+    def _run(self, model: str) -> None:
+        raise NotImplementedError
+
+
+class Traffic(ClientThreads):
+    """Inside it every model is asked again and again.
+
+    A status is the answer's, or its error's code; 0 when the connection broke.
+    """
+
+    def __init__(self, server: Server, models: tuple[str, ...] = MODELS, timeout: float = PATIENCE) -> None:
+        super().__init__(models, timeout)
+        self._url, self._lock = server.url, threading.Lock()
+        self._seen: dict[str, Counter[int]] = {model: Counter() for model in models}
 
     def _run(self, model: str) -> None:
         with httpx.Client(base_url=self._url, timeout=self._timeout) as http:

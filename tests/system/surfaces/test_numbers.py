@@ -1,13 +1,12 @@
 """A number that 64 bits cannot hold is no 5xx in any dialect that ends in the chat engine."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.contract.chat.nasty import CHAT, HELLO, MESSAGES, RESPONSES, TEXT
 from tests.contract.chat_engine.numeric import EXTREMES, fields
-from tests.system.serving import STARTER, Server
+from tests.system.serving import Server
 
 pytestmark = pytest.mark.real
 MODEL = {"model": "starter-chat"}
@@ -20,13 +19,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/generate": {**MODEL, "prompt": "x", "stream": False, "options": {"num_predict": 2}},
     "/generate": {**MODEL, "inputs": "x", "parameters": {"max_new_tokens": 2}},
 }
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    recipe = STARTER / "starter-chat.yaml"
-    with Server(tmp_path_factory.mktemp("numbers") / "data", [recipe], "--slots", "1") as running:
-        yield running.wait_ready()
 
 
 def test_no_number_of_any_dialect_is_a_fault_of_the_server(server: Server) -> None:
