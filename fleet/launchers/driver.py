@@ -67,6 +67,22 @@ class ServerActor:
         return None if record is None else record.pid
 
 
+def connect(cluster: Cluster) -> bool:
+    """Become a part of Ray; False: it does not answer within WAIT_SECONDS."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            ray.init(cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level="WARNING")
+        except ConnectionError as error:  # also while its head does not know this machine yet
+            ray.shutdown()
+            if time.monotonic() >= deadline:
+                print(f"Ray at {cluster.address} does not answer: {error}", file=sys.stderr)
+                return False
+            time.sleep(STEP_SECONDS)
+        else:
+            return True
+
+
 def up(cluster: Cluster) -> int:
     """Exit code: 1 if a server has no machine."""
     actor = ray.remote(ServerActor)
@@ -112,7 +128,8 @@ def _print(line: dict[str, object]) -> None:
 def main() -> int:
     _, command, file = sys.argv
     cluster = read_cluster(Path(file))
-    ray.init(cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level="WARNING")
+    if not connect(cluster):
+        return 1
     try:
         return up(cluster) if command == "up" else down(cluster)
     finally:

@@ -17,7 +17,7 @@ from registry.base.child import with_our_packages
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.storage.files import make_private, write_text
 
-START_SECONDS, END_SECONDS = 60.0, 20.0
+START_SECONDS, END_SECONDS = 120.0, 20.0
 CLIENT_PORT = PORTS - 1
 """From the first port on: of a server for Ray's remote clients, which the head starts and nobody uses."""
 OBJECT_STORE_BYTES = 80_000_000
@@ -130,10 +130,11 @@ def _ports(first: int) -> list[str]:
 
 
 def _listens(cluster: Cluster, is_head: bool) -> bool:
-    port = cluster.port if is_head else cluster.port + 1
-    host = cluster.head if is_head else "127.0.0.1"
+    """Whether Ray's processes of this machine are up: the raylet, and before it on the head the GCS."""
+    addresses = [("127.0.0.1", cluster.port + 1)]
     try:
-        socket.create_connection((host, port), 1.0).close()
+        for address in [*addresses, (cluster.head, cluster.port)] if is_head else addresses:
+            socket.create_connection(address, 1.0).close()
     except OSError:
         return False
     return True
