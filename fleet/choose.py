@@ -5,7 +5,7 @@ A node chooses among its own replicas. Among nodes the question is the same as a
 
 | the request has                   | candidates                                                                  |
 |-----------------------------------|-----------------------------------------------------------------------------|
-| an adapter that has a place       | of the nodes that hold it: the prompt's home, the next one, and two by      |
+| an adapter that has a place       | of the nodes that hold it: the prompt's home, the next one, and four by     |
 | somewhere                         | draw; and two by draw of all that serve the model                           |
 | an adapter that has none          | the adapter's home, the next one, and three by draw of all that serve it    |
 | no adapter                        | the prompt's home, the next one, and three by draw of all that serve it     |
@@ -36,7 +36,7 @@ STAGE_SECONDS = 0.15
 """Seconds to read an adapter into host memory."""
 PLACE_SECONDS = 0.05
 """Seconds to bring an adapter from there into a place."""
-BUSY, SLACK = 1.1, 0.5
+BUSY, SLACK = 1.05, 0.25
 """A node is busy with more than so many times the mean work, and so many requests more. In the simulation less costs
 hits of adapters, and more makes requests wait."""
 TRIES = 2
@@ -167,6 +167,8 @@ def _picks(
             near[(first + 1) % held],
             near[(draw >> 12) % held],
             near[(draw >> 24) % held],
+            near[(draw >> 18) % held],
+            near[(draw >> 30) % held],
             nodes[(draw >> 36) % count],
             nodes[(draw >> 48) % count],
         ]

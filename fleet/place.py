@@ -10,7 +10,8 @@ No I/O, no clock. The same function answers traffic, `explain` and the simulatio
 4. Each model gets its least number of replicas, those with the most demand first.
 5. A model with more demand than GROW of what its replicas can do gets further ones until it is below GOAL, where there
    is room, on nodes that have LEAST_HELP of a replica left. The one with the most demand for it comes first: so the
-   highest load stays lowest.
+   highest load stays lowest. A model with few replicas needs more of what they can do left, since its requests have few
+   nodes to choose from: with n of them the part SMALL / n.
 6. A model with more than HIGH gets one even where another model must leave: a replica whose model needs it least, and
    stays below GOAL without it. A model below its least number gets one in the same way.
 7. Nothing that was moved is moved back within HOLD_SECONDS, and for 6 a node gives up SWAPS_AN_HOUR models at most, and
@@ -37,8 +38,9 @@ SWAPS_AN_HOUR = 1
 """A swap is two moves: one model leaves a node, and another one comes."""
 SWAP_PART = 50
 """One swap, and one more for so many nodes, in HOLD_SECONDS: what is swapped serves nothing while it loads."""
-GOAL, GROW, HIGH = 0.7, 0.78, 0.85
+GOAL, GROW, HIGH = 0.7, 0.85, 0.85
 """Demand per replica, as a part of what it can do: aimed at, too much for the plan before, and enough to swap."""
+SMALL = 0.3
 EVEN = 1.15
 LEAST_HELP = 0.25
 """Less of a device that other models leave is no reason for a replica."""
@@ -250,18 +252,22 @@ class _Planner:
     def _grow(self, by_demand: Sequence[ModelNeed]) -> None:  # 5, 6
         shares = self._shares()
         least = GROW if self._before.replicas else GOAL
-        able = [need for need in by_demand if need.replicas is None and shares[need.model] > least]
+        able = [need for need in by_demand if need.replicas is None and self._need(need.model, shares) > least]
         while able:
             shares = self._shares()
-            need = max(able, key=lambda need: (shares[need.model], need.model))
+            need = max(able, key=lambda need: (self._need(need.model, shares), need.model))
             share = shares[need.model]
-            if share <= GOAL:
+            if self._need(need.model, shares) <= GOAL:
                 return
             node = self._roomy(need, must_help=True) if len(self._on[need.model]) < need.most else None
             if node is not None:
                 self._move(need, node, "load", "demand")
             elif share <= HIGH or len(self._on[need.model]) >= need.most or not self._replace(need, "demand"):
                 able.remove(need)
+
+    def _need(self, model: str, shares: Mapping[str, float]) -> float:
+        """Demand as a part of what its replicas may have to do (5)."""
+        return shares[model] / (1 - SMALL / max(1, len(self._on[model])))
 
     def _shares(self) -> dict[str, float]:
         """Demand of each model, as a part of what its replicas can do beside the other models of their nodes."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fleet.demand import SMOOTHING_SECONDS, DemandMean, demand_of
 from fleet.epochs import DesiredReplicas, may_follow, successor
-from fleet.place import GOAL, HIGH, HOLD_SECONDS, LEASE_SECONDS, RETURN_SECONDS, FleetPlan, ModelNeed, place
+from fleet.place import GOAL, HIGH, HOLD_SECONDS, LEASE_SECONDS, RETURN_SECONDS, SMALL, FleetPlan, ModelNeed, place
 from fleet.reports import DeviceReport, NodeReport, ReplicaReport
 from fleet.table import ReportTable
 from tests.unit.fleet.made import replica, report, table_of
@@ -44,10 +44,15 @@ def actions(plan: FleetPlan) -> list[tuple[str, str, str]]:
 
 
 def test_each_model_gets_its_least_number_and_then_what_its_demand_needs() -> None:
-    plan = place([need("a", least=2), need("b")], nodes(4), {"b": 2.0}, 0.0)
+    plan = place([need("a", least=2), need("b")], nodes(4), {"b": 1.8}, 0.0)
     assert {model: len(names) for model, names in plan.replicas.items()} == {"a": 2, "b": 3}
-    assert GOAL >= 2.0 / 3
+    assert GOAL * (1 - SMALL / 3) >= 1.8 / 3
     assert plan.unplaced == {}
+
+
+@pytest.mark.parametrize(("demand", "replicas"), [(0.4, 1), (0.6, 2), (1.3, 3), (6.6, 10), (66.0, 95)])
+def test_few_replicas_keep_more_of_what_they_can_do_free(demand: float, replicas: int) -> None:
+    assert len(place([need("a", 80)], nodes(100), {"a": demand}, 0.0).replicas["a"]) == replicas
 
 
 def test_a_plan_that_fits_is_not_changed() -> None:
@@ -76,7 +81,7 @@ def test_a_node_without_its_files_is_no_place() -> None:
 
 
 def test_models_come_to_the_node_with_the_least_load() -> None:
-    plan = place([need("a", 20), need("b", 20), need("c", 20)], nodes(2), {"a": 0.6, "b": 0.3, "c": 0.2}, 0.0)
+    plan = place([need("a", 20), need("b", 20), need("c", 20)], nodes(2), {"a": 0.4, "b": 0.3, "c": 0.2}, 0.0)
     (a,), (b,), (c,) = plan.replicas["a"], plan.replicas["b"], plan.replicas["c"]
     assert a != b == c
 
@@ -108,13 +113,13 @@ def test_a_name_by_hand_that_is_not_there_is_reported() -> None:
 
 def test_what_was_lost_comes_back_after_the_lease() -> None:
     table, models = nodes(3, 40), [need("a")]
-    before = place(models, table, {"a": 0.6}, 0.0)
+    before = place(models, table, {"a": 0.4}, 0.0)
     (gone,) = before.replicas["a"]
     left = [f"n{number}" for number in range(3) if f"n{number}" != gone]
     table = later(table, 5.0, left)
     table.add(node(gone, uptime=0.0), 0.0)
-    assert place(models, table, {"a": 0.6}, LEASE_SECONDS, before).moves == ()
-    plan = place(models, later(table, 11.0, left), {"a": 0.6}, 11.0, before)
+    assert place(models, table, {"a": 0.4}, LEASE_SECONDS, before).moves == ()
+    plan = place(models, later(table, 11.0, left), {"a": 0.4}, 11.0, before)
     assert actions(plan) == [("a", "load", "least")]
     assert gone in plan.away
 

@@ -1,0 +1,121 @@
+"""Three real servers behind a front against the simulation: the same traffic, and an engine that takes the same times.
+
+FLEET_SIMULATION=1: a minute and a half. Without it the two are not compared: it needs most of two cores.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.adapters.pair import register
+from benchmarks.fleet.servers import Front, ScriptedNode, database, has_postgres, node_options, wait_until
+from benchmarks.load.client import Connection, Reply, connect, request_bytes
+from benchmarks.load.clients import TIMEOUT, on_loop
+from benchmarks.load.stats import percentile
+from benchmarks.peers.servers import start_all
+from benchmarks.report.generated import write_adapters, write_model
+from benchmarks.streams import scripted_recipe
+from fleet.simulation.figures import figures_of
+from fleet.simulation.run import simulate
+from fleet.simulation.scenario import Scenario, Times
+from fleet.simulation.traffic import SimRequest, SimTraffic
+from fleet.simulation.world import WARM_PART
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not os.environ.get("FLEET_SIMULATION"), reason="long: FLEET_SIMULATION=1"),
+    pytest.mark.skipif(not has_postgres(), reason="apt-get install postgresql"),
+]
+SCENARIO = Scenario(
+    nodes=3, seconds=60.0, fronts=1, models=1, adapters=40, shared_prefix=0.0, flood=0.0, flood_limit=0.0, rack=1,
+    times=Times(pull=0.0),
+)  # fmt: skip
+"""Copies of adapters are there before."""
+MODEL = "timed"
+HIT_MS = 1.0
+_SWAP = re.compile(r"swap;dur=([0-9.]+)")
+
+
+class TimedNode(ScriptedNode):
+    def command(self) -> Sequence[str]:
+        words = super().command()
+        return ["tests.fakes.timed_server" if word == "benchmarks.peers.scripted_server" else word for word in words]
+
+
+def recipe(folder: Path) -> Path:
+    weights = write_model(folder / "model", hidden=128, ffn=256, layers=2)
+    file = scripted_recipe(folder / "recipes", MODEL, weights)
+    data = yaml.safe_load(file.read_text())
+    data["batching"] = {"max_requests": SCENARIO.at_once}
+    data["memory"]["adapters"] = {"device": SCENARIO.places, "host": 64, "max_rank": 8}
+    file.write_text(yaml.safe_dump(data))
+    return file
+
+
+def request_of(one: SimRequest, names: Mapping[str, str]) -> bytes:
+    body = {
+        "model": MODEL if one.digest is None else names[one.digest], "stream": True, "max_tokens": one.answer,
+        "messages": [{"role": "user", "content": f"{one.draw}"}], "seed": max(1, round(one.prompt)),
+    }  # fmt: skip
+    return request_bytes("/v1/chat/completions", body)
+
+
+async def replay(port: int, requests: Sequence[tuple[float, bytes]]) -> list[Reply]:
+    """Each at its moment, whatever has become of those before."""
+    loop = asyncio.get_running_loop()
+    began, idle = loop.time(), list[Connection]()
+
+    async def ask(request: bytes) -> Reply:
+        connection = idle.pop() if idle else await connect(port)
+        reply = await connection.ask(request, TIMEOUT)
+        if connection.open:
+            idle.append(connection)
+        return reply
+
+    tasks = []
+    for arrival, request in requests:
+        await asyncio.sleep(max(0.0, began + arrival - loop.time()))
+        tasks.append(asyncio.create_task(ask(request)))
+    return list(await asyncio.gather(*tasks))
+
+
+def is_hit(reply: Reply) -> bool:
+    found = _SWAP.search(reply.header("server-timing"))
+    assert found is not None, reply.head
+    return float(found[1]) <= HIT_MS
+
+
+def test_three_servers_are_as_the_simulation_says(tmp_path: Path) -> None:
+    traffic = SimTraffic(SCENARIO)
+    arrivals = list(traffic.arrivals())
+    names = {digest: f"adapter-{number}" for number, digest in enumerate(traffic._digests["model-0"])}
+    with database(tmp_path) as url, ExitStack() as stack:
+        file = recipe(tmp_path)
+        options = node_options(1)
+        nodes = [TimedNode(f"node-{number}", tmp_path, url, [file], *options) for number in (1, 2, 3)]
+        front = Front("front-1", tmp_path, url, "--bounds-factor", "4")
+        start_all(stack, [*nodes, front])
+        front.wait_for([MODEL], [node.name for node in nodes])
+        files = write_adapters(tmp_path / "adapters", tmp_path / "model", len(names), 4)
+        for name, folder in zip(names.values(), files, strict=True):
+            register(nodes[0], name, folder)
+        stores = [node.folder / "data" / "store" for node in nodes]
+        wait_until(lambda: all(len(list(one.glob("?" * 64))) == len(names) for one in stores), "adapters are missing")
+        requests = [(one.arrived, request_of(one, names)) for one in arrivals]
+        replies = on_loop(lambda: replay(front.port, requests))
+    assert [reply.error for reply in replies if reply.error is not None] == []
+    warm = [(one, reply) for one, reply in zip(arrivals, replies, strict=True) if one.arrived >= WARM_PART * 60.0]
+    ttft = percentile([reply.ttft for _, reply in warm], 50)
+    hits = [is_hit(reply) for one, reply in warm if one.digest is not None]
+    figures = figures_of(simulate(SCENARIO))
+    hit_part = sum(hits) / len(hits)
+    print(f"TTFT p50 {ttft:.4f} s, simulated {figures.ttft_p50}; hits {hit_part:.4f}, simulated {figures.adapter_hits}")
+    assert figures.requests == len(replies)
+    assert abs(ttft - figures.ttft_p50) <= 0.2 * figures.ttft_p50
+    assert abs(hit_part - figures.adapter_hits) <= 0.03
