@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -33,8 +34,23 @@ class NotStarted(RuntimeError):
     """A server ended or did not become ready; the message holds the end of its log."""
 
 
+LEAST_PORT = 15_000
+CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""The ports that the system gives to connections."""
+
+
 def free_port() -> int:
-    """A port that nothing listens on now."""
+    """A port that nothing listens on now.
+
+    It lies below those of connections if it can: a server binds its port only after its imports, half a minute later
+    on a busy machine, when some client's connection may have one of those.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        end = int(CONNECTIONS.read_text().split()[0])
+        for port in random.sample(range(LEAST_PORT, end), min(50, max(0, end - LEAST_PORT))):
+            with contextlib.suppress(OSError), socket.socket() as s:
+                s.bind(("127.0.0.1", port))
+                return port
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])

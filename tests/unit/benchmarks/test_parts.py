@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ from benchmarks.load.client import Reply
 from benchmarks.load.clients import Cell
 from benchmarks.load.workload import Workload
 from benchmarks.pairs import in_pairs
-from benchmarks.peers import processes
+from benchmarks.peers import processes, servers
 from benchmarks.peers.servers import Server, vllm_flags
 from benchmarks.report import environment
 from benchmarks.report.generated import size, write_adapters, write_model
@@ -210,3 +211,16 @@ async def test_a_pair_that_began_in_anothers_turn_is_reported(tmp_path: Path, mo
     await in_pairs(bench, "keys", one, other, load, 1)
     reported = [f"a turn of {name} began before the others had come to rest" for name in ("one", "other")]
     assert bench.notes == reported
+
+
+@pytest.mark.parametrize("ports", ["32768\t60999", "1024 65535", "15001 60999", ""])
+def test_a_servers_port_is_none_that_a_connection_may_get(
+    ports: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "range").write_text(ports)
+    monkeypatch.setattr(servers, "CONNECTIONS", tmp_path / "range")
+    found = servers.free_port()
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", found))
+    if ports.startswith("32768"):
+        assert servers.LEAST_PORT <= found < 32768
