@@ -1,7 +1,6 @@
 """The API process and LitServe's manager killed or stopped: what clients see, and that nothing holds on for ever."""
 
 import json
-import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ pytestmark = pytest.mark.real
 RECIPE = [STARTER / "starter-embed.yaml"]
 CHAT = [STARTER / "starter-chat.yaml"]
 REQUESTED = {"model": "starter-embed", "input": "steam"}
+COMPLETE = {"model": "starter-chat", "prompt": "on", "max_tokens": 1}
 
 
 def gateway(server: Server) -> psutil.Process:
@@ -72,45 +72,46 @@ def test_one_that_is_stopped_for_long_ends_the_server(tmp_path: Path, whom: Call
 
 
 @pytest.mark.parametrize("whom", [gateway, manager])
-def test_one_that_goes_on_in_time_has_lost_nothing(tmp_path: Path, whom: Callable[[Server], psutil.Process]) -> None:
-    server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--hung-after", str(PATIENCE))
+def test_one_that_goes_on_in_time_has_lost_nothing_and_a_killed_one_cuts_streams(
+    tmp_path: Path, whom: Callable[[Server], psutil.Process]
+) -> None:
+    server = Server(tmp_path / "data", CHAT, "--slots", "1", "--hung-after", str(PATIENCE))
     try:
         server.wait_ready()
-        assert server.http.post("/v1/embeddings", json=REQUESTED, timeout=PATIENCE).status_code == 200
-        before, stopped = server.slot_pid("starter-embed"), whom(server)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as wire:
-            stopped.suspend()
-            eventually(lambda: stopped.status() == psutil.STATUS_STOPPED)
-            body = json.dumps(REQUESTED).encode()
-            head = "POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            wire.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            stopped.resume()
-            assert wire.recv(12) == b"HTTP/1.1 200"
-        assert server.slot_pid("starter-embed") == before
-        assert server.stop() == 0, server.tail()
+        assert server.http.post("/v1/completions", json=COMPLETE, timeout=PATIENCE).status_code == 200
+        _stop_and_go_on(server, whom(server))
+        _cut_a_stream(server, whom(server))
     finally:
         server.close()
 
 
-@pytest.mark.parametrize("whom", [gateway, manager])
-def test_the_client_of_a_stream_sees_that_it_was_cut(tmp_path: Path, whom: Callable[[Server], psutil.Process]) -> None:
+def _stop_and_go_on(server: Server, stopped: psutil.Process) -> None:
+    """A request that comes meanwhile is answered by the same engine."""
+    before = server.slot_pid("starter-chat")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as wire:
+        stopped.suspend()
+        eventually(lambda: stopped.status() == psutil.STATUS_STOPPED)
+        body = json.dumps(COMPLETE).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        wire.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        stopped.resume()
+        assert wire.recv(12) == b"HTTP/1.1 200"
+    assert server.slot_pid("starter-chat") == before
+
+
+def _cut_a_stream(server: Server, killed: psutil.Process) -> None:
     """kill -9: never an answer that looks complete, then nobody listens, and the engine is gone as well."""
-    server = Server(tmp_path / "data", CHAT, "--slots", "1")
-    body = {"model": "starter-chat", "prompt": "on", "max_tokens": 500, "stream": True, "ignore_eos": True}
-    try:
-        server.wait_ready()
-        with server.http.stream("POST", "/v1/completions", json=body, timeout=PATIENCE) as answer:
-            lines = answer.iter_lines()
-            assert next(lines).startswith("data:")
-            family, reported = server.family(), list[str]()
-            psutil.Process(server.core_pid("starter-chat")).suspend()  # it cannot come to its end before
-            whom(server).send_signal(signal.SIGKILL)
-            with pytest.raises(httpx.TransportError):
-                reported = list(lines)
-            assert "data: [DONE]" not in reported
-        assert server.process.wait(PATIENCE) == 4, server.tail()
-        gone(server, family)
-        with pytest.raises(httpx.ConnectError):
-            server.http.get("/health/live")
-    finally:
-        server.close()
+    body = {**COMPLETE, "max_tokens": 500, "stream": True, "ignore_eos": True}
+    with server.http.stream("POST", "/v1/completions", json=body, timeout=PATIENCE) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data:")
+        family, reported = server.family(), list[str]()
+        psutil.Process(server.core_pid("starter-chat")).suspend()  # it cannot come to its end before
+        killed.kill()
+        with pytest.raises(httpx.TransportError):
+            reported = list(lines)
+        assert "data: [DONE]" not in reported
+    assert server.process.wait(PATIENCE) == 4, server.tail()
+    gone(server, family)
+    with pytest.raises(httpx.ConnectError):
+        server.http.get("/health/live")
