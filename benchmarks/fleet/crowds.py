@@ -1,6 +1,7 @@
 """Many paced streams at once, opened as fast as the servers begin them, and all held until they are measured."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Self
 
@@ -32,6 +33,8 @@ class Crowd:
         self._tasks: list[asyncio.Task[Reply]] = []
         self.replies: list[Reply] = []
         """Streams that were open until the end."""
+        self._causes = Counter[str]()
+        """Of streams that were lost."""
         self.opening_seconds = 0.0
 
     async def __aenter__(self) -> Self:
@@ -43,6 +46,7 @@ class Crowd:
     async def __aexit__(self, *_: object) -> None:
         replies = (connection.reply for connection in self._connections)
         self.replies = [reply for reply in replies if reply is not None]
+        self._causes.update(task.result().error or "ended" for task in self._tasks if task.done())
         for connection in self._connections:
             connection.close()
         await asyncio.gather(*self._tasks)
@@ -55,8 +59,8 @@ class Crowd:
     def count(self, bench: Bench, where: str) -> None:
         """Note the streams, and what was lost, once they are closed."""
         bench.counts[where] += self._count
-        if self.lost:
-            bench.failures[f"{where}: lost"] += self.lost
+        for cause, number in self._causes.items():
+            bench.failures[f"{where}: lost: {cause}"] += number
 
     @property
     def now(self) -> float:
@@ -83,7 +87,8 @@ class Crowd:
         model = self._models[number // len(self._servers) % len(self._models)]
         try:
             connection = await connect(server.port)
-        except OSError:  # it is lost
+        except OSError:
+            self._causes["no connection"] += 1
             return
         task = asyncio.create_task(
             connection.ask(paced_request(model, self._tokens, self._pause_ms), 2 * LASTING_SECONDS)
