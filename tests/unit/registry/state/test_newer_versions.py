@@ -65,10 +65,9 @@ def test_what_was_only_added_to_is_used_and_stays_as_it_is(database: Database, u
     [((NEXT, OWN, None),), ((NEXT, OWN, OWN), (AFTER, NEXT, None)), ((NEXT, OWN, None), (AFTER, NEXT, OWN))],
     ids=["changed", "added to, then changed", "changed, then added to"],
 )
-def test_what_was_changed_is_refused(
-    database: Database, url: str | None, tmp_path: Path, steps: tuple[tuple[str, str, str | None], ...]
-) -> None:
-    upgrade(database, later(tmp_path, *steps), VERSION_TABLE)
+def test_what_was_changed_is_refused(tmp_path: Path, steps: tuple[tuple[str, str, str | None], ...]) -> None:
+    with closing(open_state(tmp_path / "data")) as database:
+        upgrade(database, later(tmp_path, *steps), VERSION_TABLE)
     for read_only in (False, True):
         with pytest.raises(Conflict, match="written by a newer Roundhouse"):
-            State(tmp_path / "data", url=url, read_only=read_only)
+            State(tmp_path / "data", read_only=read_only)
