@@ -120,6 +120,14 @@ def test_pipelined_requests_and_100_continue(pair: Pair) -> None:
     assert received.count(b"HTTP/1.1 200 OK") == 2
 
 
+def test_head_is_answered_without_a_body_as_by_the_node(pair: Pair) -> None:
+    for path in ("/v1/models", "/v1/models/starter-chat", "/v1/models/none", "/v1/embeddings"):
+        through, direct = (server.http.head(path) for server in pair)
+        assert (through.status_code, through.content) == (direct.status_code, b""), path
+        assert through.headers.get("content-type") == direct.headers.get("content-type"), path
+        assert through.headers.get("allow") == direct.headers.get("allow"), path
+
+
 def test_the_list_of_models_is_the_nodes(pair: Pair) -> None:
     front, node = pair
 
