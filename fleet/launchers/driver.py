@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TextIO
 
 import msgspec
 import ray
@@ -83,7 +84,7 @@ def connect(cluster: Cluster) -> bool:
             return True
 
 
-def up(cluster: Cluster) -> int:
+def up(cluster: Cluster, lines: TextIO) -> int:
     """Exit code: 1 if a server has no machine."""
     actor = ray.remote(ServerActor)
     made = {
@@ -103,13 +104,13 @@ def up(cluster: Cluster) -> int:
             pid = ray.get(made[server.name].pid.remote(), timeout=max(0.1, deadline - time.monotonic()))
         except ray.exceptions.GetTimeoutError:
             missing += 1
-            _print({"name": server.name, "host": server.host, "pid": None})
+            _print(lines, {"name": server.name, "host": server.host, "pid": None})
         else:
-            _print({"name": server.name, "host": server.host, "pid": pid})
+            _print(lines, {"name": server.name, "host": server.host, "pid": pid})
     return 1 if missing else 0
 
 
-def down(cluster: Cluster) -> int:
+def down(cluster: Cluster, lines: TextIO) -> int:
     for server in cluster.servers:
         try:
             actor = ray.get_actor(server.name)
@@ -117,21 +118,24 @@ def down(cluster: Cluster) -> int:
             continue
         ray.get(actor.end.remote(), timeout=2 * END_SECONDS + WAIT_SECONDS)
         ray.kill(actor)
-        _print({"name": server.name, "host": server.host, "pid": None})
+        _print(lines, {"name": server.name, "host": server.host, "pid": None})
     return 0
 
 
-def _print(line: dict[str, object]) -> None:
-    print(msgspec.json.encode(line).decode(), flush=True)
+def _print(lines: TextIO, line: dict[str, object]) -> None:
+    print(msgspec.json.encode(line).decode(), file=lines, flush=True)
 
 
 def main() -> int:
     _, command, file = sys.argv
+    lines = os.fdopen(os.dup(1), "w")
+    sys.stdout = sys.stderr  # Ray prints and logs there, which would be among our lines
+    os.dup2(2, 1)
     cluster = read_cluster(Path(file))
     if not connect(cluster):
         return 1
     try:
-        return up(cluster) if command == "up" else down(cluster)
+        return up(cluster, lines) if command == "up" else down(cluster, lines)
     finally:
         ray.shutdown()
 
