@@ -3,15 +3,15 @@
 import io
 import json
 import tarfile
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import httpx
 
 from tests.contract.chat import fixtures as chat_fixtures
+from tests.faults.traffic import ClientThreads
 from tests.system.serving import Server
 
 PATIENCE = 600.0
@@ -91,15 +91,14 @@ def archive(folder: Path) -> bytes:
     return buffer.getvalue()
 
 
-class Bystanders:
+class Bystanders(ClientThreads):
     """Greedy streams that go on, round after round, while the block runs. `rounds` has the tokens of each one."""
 
     def __init__(self, tiny: Tiny, models: list[str], tokens: int = 200) -> None:
+        super().__init__(models)
         self._tiny, self._tokens = tiny, tokens
         self.rounds: dict[str, list[list[int]]] = {model: [] for model in models}
         self.faults: list[Exception] = []
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(model,), daemon=True) for model in models]
 
     def _run(self, model: str) -> None:
         try:
@@ -120,17 +119,10 @@ class Bystanders:
                     found += [token for choice in event["choices"] for token in choice.get("token_ids") or ()]
         return found
 
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(PATIENCE)
+        super().__exit__(kind, error, trace)
         if error is None and self.faults:
             raise self.faults[0]
 
