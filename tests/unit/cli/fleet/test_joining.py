@@ -134,7 +134,7 @@ def test_a_fleet_on_loopback_needs_only_the_pepper(tmp_path: Path, url: str) -> 
 def test_a_fleet_of_a_newer_version_is_refused(tmp_path: Path, url: str, authority: Path) -> None:
     issue(authority, "node-1", tmp_path / "data" / "fleet")
     with closing(open_members(url, "newer")) as members, members.database.write() as connection:
-        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999', least = '9999'"))
     with pytest.raises(UsageError, match="written by a newer Roundhouse"):
         check_joining(joining(tmp_path, url, "newer"))
 
