@@ -202,7 +202,10 @@ class _Rooms:
             if self.shared_limits is not None:
                 database = tables.members.database
                 share(self.fleet.fleet, database, self.shared_limits, self.console, self.keys, self.ledger)
-        self.reloader = RecipeReloader(self.model_set, settings.recipes, self.routers.open, self.provider_store.serve)
+        self.reloader = RecipeReloader(
+            self.model_set, settings.recipes, self.routers.open, self.provider_store.serve,
+            with_models=not settings.front,
+        )  # fmt: skip
 
     def gateway(self) -> Gateway:
         settings, names, residency = self.settings, self.names, self.residency

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,7 +22,7 @@ POLL_SECONDS = 0.5
 class RecipeReloader:
     """Reads recipe files again. Args: paths: the files and folders of `--recipes`.
 
-    route: takes the routers in them. provide: takes the providers.
+    route: takes the routers in them. provide: takes the providers. with_models: False on a front, which serves none.
     """
 
     def __init__(
@@ -30,8 +31,11 @@ class RecipeReloader:
         paths: Sequence[Path],
         route: Callable[[Sequence[RouterSpec]], Awaitable[None]],
         provide: Callable[[Sequence[Provider]], None],
+        *,
+        with_models: bool = True,
     ) -> None:
         self._model_set, self._paths, self._route, self._provide = model_set, tuple(paths), route, provide
+        self._with_models = with_models
         self._following = asyncio.Lock()
 
     async def begin(self) -> None:
@@ -43,7 +47,8 @@ class RecipeReloader:
             self._model_set.faults = unfit.faults
 
     async def _read(self) -> Documents:
-        return await asyncio.to_thread(load_documents, self._paths, may_be_empty=True)
+        documents = await asyncio.to_thread(load_documents, self._paths, may_be_empty=True)
+        return documents if self._with_models else replace(documents, models=())
 
     async def reload(self) -> ReloadedView:
         """Follow the files; returns once leaving models are gone. Faults change nothing."""

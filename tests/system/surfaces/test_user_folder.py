@@ -19,8 +19,7 @@ def test_no_process_of_the_server_imports_what_lies_where_it_was_started(tmp_pat
     for name in NAMES:
         file = folder / "models" / "__init__.py" if name == "models" else folder / f"{name}.py"
         file.write_text(f"raise RuntimeError('{name} of the user')")
-    recipes = [STARTER / "starter-chat.yaml"]
-    with Server(tmp_path / "a" / "data", recipes, prewarm=True, cwd=folder).wait_ready() as server:
+    with Server(tmp_path / "a" / "data", [STARTER], prewarm=True, cwd=folder).wait_ready() as server:
         assert register(server, "loud", new_content(tmp_path / "loud", 1.5)).status_code == 201
         server.http.post("/v1/models/starter-chat/load", timeout=600).raise_for_status()
         assert say(server, model="loud") == say(server, model="uppercase")

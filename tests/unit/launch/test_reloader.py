@@ -174,3 +174,14 @@ async def test_files_without_a_model_are_no_fault(file: Path) -> None:
     file.write_text("id: broken")
     found = await reload()
     assert (found.changed, found.models, bool(found.faults)) == (False, [], True)
+
+
+async def test_a_front_reads_no_models(file: Path) -> None:
+    """A reload had it serve models, for which it has no slot."""
+    follower: Any = Follower()
+
+    async def route(_: object) -> None: ...
+
+    file.write_text(RECIPE.format("first"))
+    reload = RecipeReloader(follower, [file.parent], route, lambda _: None, with_models=False).reload
+    assert await reload() == ReloadedView(changed=True, models=[], faults=[])
