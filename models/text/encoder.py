@@ -14,7 +14,7 @@ from models.text.tokens import Ids, Tokens
 from models.text.unpadded.network import UnpaddedNetwork, without_padding
 from models.text.unpadded.packing import OWNERS, Packing
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("roundhouse.text")
 Row = npt.NDArray[np.float32]
 
 

@@ -18,7 +18,7 @@ from models.text.loading import open_model, release
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("roundhouse.text")
 
 
 def open_settled(

@@ -23,7 +23,7 @@ from registry.files.context import NO_LIMIT, bytes_of_files
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("roundhouse.text")
 SMALL_WEIGHTS = 128 * 2**20
 """Bytes of weights up to which each core computes a step of its own under load."""
 PACKED_SHARE = 64

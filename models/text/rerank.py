@@ -45,7 +45,7 @@ from registry.recipes.definition import Recipe
 if TYPE_CHECKING:
     from torch import Tensor
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("roundhouse.text")
 INLINE = 4096
 """Characters up to which tokenising is quicker than handing it to a thread."""
 PROBE = (("What must hold?", "The engine must give what its library gives."), ("Yes?", "No."))

@@ -12,7 +12,7 @@ from registry.bounds import USUAL, Bounds
 from registry.errors import NotFound, RoundhouseError, TooLarge
 from registry.names import DEFAULT_TEAM
 from registry.storage.files import server_id
-from tenants.responses.table import StoredResponse, edit, failure
+from tenants.responses.rows import StoredResponse, edit, failure
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database

@@ -1,47 +1,15 @@
 """The table of stored responses. A team sees only its own rows, and none that has expired."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict
 
-import msgspec
 import sqlalchemy as sa
 
 from registry.errors import QueueFull
 from registry.storage.database import Database
+from tenants.responses.rows import STOPPED, StoredResponse, edit
 from tenants.storage.tables import RESPONSES, TEAMS
-
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-@dataclass(frozen=True, slots=True)
-class StoredResponse:
-    id: str
-    team: str
-    server: str
-    """The server that runs it."""
-    created: float
-    expires: float
-    running: bool
-    input: bytes
-    """JSON list of every item that the model was given."""
-    answer: bytes
-    """The response object as JSON."""
-
-
-def edit(answer: bytes, changes: Mapping[str, Any]) -> bytes:
-    """Replace some fields of a JSON object."""
-    return msgspec.json.encode({**_OBJECT.decode(answer), **changes})
-
-
-def failure(code: str, message: str) -> Mapping[str, Any]:
-    """The fields of a failed response. code: one of OpenAI's `ResponseError` codes."""
-    return {"status": "failed", "error": {"code": code, "message": message}}
-
-
-STOPPED = failure("server_error", "The server stopped before this response was complete. Send the request again.")
-
 
 HOUR = 3600.0
 

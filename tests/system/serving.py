@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -28,7 +29,17 @@ WITH_US = (
 """Starts Python so that the kernel ends it with the test run, however that ends (1: PR_SET_PDEATHSIG)."""
 
 
+LEAST_PORT = 15_000
+CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""The ports that the system gives to connections."""
+
+
 def free_port() -> int:
+    """A port that nothing listens on now, below those of connections: a server binds it half a minute later."""
+    end = int(CONNECTIONS.read_text().split()[0]) if CONNECTIONS.exists() else LEAST_PORT
+    for port in random.sample(range(LEAST_PORT, end), max(0, min(50, end - LEAST_PORT))):
+        if is_free(port):
+            return port
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])

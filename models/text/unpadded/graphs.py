@@ -14,7 +14,7 @@ from models.text.unpadded.packing import Packing
 if TYPE_CHECKING:
     from torch import Tensor
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("roundhouse.text")
 LEAST_ALIKE = 0.998
 """Cosine of each state of a graph's first replay to what the network gives without it; 16 bits, other sums."""
 WARM_UPS = 2

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from models.text.tokens import Ids
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("roundhouse.text")
 
 
 class UnpaddedNetwork:

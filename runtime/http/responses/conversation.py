@@ -11,7 +11,7 @@ from registry.base.json import NOT_JSON
 from registry.errors import BadRequest
 from routing.providers.translation.response_answers import echoed
 from runtime.http.bodies import parse_object
-from tenants.responses.table import StoredResponse
+from tenants.responses.rows import StoredResponse
 
 Json = dict[str, Any]
 _ANSWER = msgspec.json.Decoder(Json)

@@ -14,7 +14,7 @@ from runtime.http.responses.conversation import listed
 from runtime.http.route import RouteGroup
 from runtime.http.schema import MANAGEMENT
 from tenants.caller import Scope
-from tenants.responses.table import edit
+from tenants.responses.rows import edit
 
 route = RouteGroup("Chat")
 ERRORS = (*MANAGEMENT, 429, 503)

@@ -27,7 +27,7 @@ from runtime.gateway.names import ModelRef
 from runtime.http.dialect import Endpoint, Head, Parts, whole_answer
 from runtime.http.responses.conversation import StoreRequest, begun, error_of, new_id
 from runtime.http.serving import refusal, serve
-from tenants.responses.table import edit, failure
+from tenants.responses.rows import edit, failure
 
 log = logging.getLogger("roundhouse.http")
 LONGEST_EVENT = 64 << 20

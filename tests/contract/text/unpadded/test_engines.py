@@ -56,6 +56,7 @@ def test_every_pooling_gives_the_vectors_that_it_gives_with_padding(include_prom
 
 
 def test_modules_that_are_not_known_keep_the_padding(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "roundhouse.text")
     given = embedder("mean")
     given.model.append(type("Own", (type(given.model[2]),), {})())
     given.leave_padding([Ids([101, 102])], lambda *_: True)

@@ -89,6 +89,7 @@ class NoMemory(SameFunction):
 def test_a_capture_that_fails_or_differs_is_not_used_nor_tried_again(
     kind: type[SameFunction], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING", "roundhouse.text")
     made = kind()
     unpadded, graphs = captured("bert", lambda: made)
     given = [Ids([5, 6, 7])]

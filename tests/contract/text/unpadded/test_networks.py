@@ -85,6 +85,7 @@ def mpnet() -> Any:
 
 @pytest.mark.parametrize("make", [t5, mpnet])
 def test_a_network_that_attends_otherwise_keeps_its_padding(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "roundhouse.text")
     model = make()
     before = model.config._attn_implementation
     given = inputs(3, types=False)
@@ -102,6 +103,7 @@ def test_a_network_that_attends_otherwise_keeps_its_padding(make: Any, caplog: p
 
 
 def test_a_network_that_answers_otherwise_keeps_its_padding(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "roundhouse.text")
     model = network("bert")
     assert without_padding(model, "cpu", True, lambda _: False) is None
     assert model.config._attn_implementation != attention.NAME
