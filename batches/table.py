@@ -238,7 +238,7 @@ _COUNT = (
 
 
 class BatchSums(NamedTuple):
-    """Of a batch, once lines are counted: bytes of its answers, and lines that are left."""
+    """Sums of a batch, once lines are counted: bytes of its answers, and lines that are left."""
 
     output_bytes: int
     left: int

@@ -240,7 +240,7 @@ class Visit:
 
     @property
     def team(self) -> str | None:
-        """Whose requests the caller may see; None: everybody's."""
+        """The team whose requests the caller may see; None: all teams."""
         return None if self.may(Scope.ADMIN) else self.caller.team
 
 

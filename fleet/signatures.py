@@ -31,12 +31,12 @@ WINDOW_SECONDS = 30.0
 MAX_TAKEN = 1 << 18
 """Signatures to remember, about 40 MB: 4,000 requests a second."""
 KEY_BYTES = range(32, 4097)
-"""Of the key's file, without white space at its ends."""
+"""Bytes of the key, without white space at its ends."""
 _FORM = re.compile(r"(\d{1,15})\.([0-9a-f]{16})\.([0-9a-f]{64})\Z")
 
 
 class SignedRequest(NamedTuple):
-    """What a signature covers."""
+    """The parts of a request that a signature covers."""
 
     node: str
     """The server that is called."""
@@ -65,13 +65,13 @@ def sign(key: bytes, request: SignedRequest, now: float, nonce: str) -> str:
 
 
 def read_signature(value: str) -> Signature | None:
-    """None: it is none."""
+    """Read a signature; None: it is none."""
     found = _FORM.match(value)
     return None if found is None else Signature(*found.groups())
 
 
 def fault_of(key: bytes, request: SignedRequest, signature: Signature | None, now: float) -> str | None:
-    """Why a request is not believed, in words; None: it is."""
+    """The reason why a request is not believed, in words; None: it is."""
     if signature is None:
         return "the request is not signed with a key of the fleet"
     digest = _digest(key, request, signature.milliseconds, signature.nonce)
@@ -128,7 +128,7 @@ class FleetKey:
         """When they may be forgotten, by their numbers, oldest first."""
 
     def refresh(self) -> bool:
-        """As of `FleetTls`: a key is read at the start only."""
+        """See `FleetTls`: a key is read at the start only."""
         return False
 
     def sign(self, request: SignedRequest) -> str:
@@ -146,7 +146,7 @@ class FleetKey:
             raise Misdirected(f"This server does not believe the request: {fault}.")
 
     def _take(self, signature: Signature, now: float) -> str | None:
-        """Why it may not be taken; None: it is, and not again."""
+        """Take a number once. Returns the reason why it may not be taken; None: it is taken."""
         while self._taken and next(iter(self._taken.values())) < now:
             del self._taken[next(iter(self._taken))]
         if signature.seconds < self._since:

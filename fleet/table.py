@@ -48,7 +48,7 @@ class ReportTable:
         self._starts: dict[str, float] = {}
         """When a node's boot began, by this server's clock: the least arrival less uptime of its reports."""
         self._lateness: dict[str, Lateness] = {}
-        """Of nodes that had a late answer, or are out."""
+        """Lateness of nodes that had a late answer, or are out."""
         self.ignored: Counter[Verdict] = Counter()
         self.index = NodeIndex()
 

@@ -53,7 +53,7 @@ class FleetTls:
 
     @property
     def ends(self) -> datetime.datetime:
-        """When the certificate ends."""
+        """The end of the certificate."""
         return self.certificate.ends
 
     def refresh(self) -> bool:

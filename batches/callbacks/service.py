@@ -56,7 +56,7 @@ class CallbackService:
 
     # --- the secret of callback_url -----------------------------------------------------------------------------------
     async def signer(self, team: str) -> Webhook:
-        """What signs the team's callbacks. Raises NotFound before the first one."""
+        """The secret that signs the team's callbacks. Raises NotFound before the first one."""
         found = await self._store.find(lambda tables: tables.webhooks.signer(team), None)
         if found is None:
             raise NotFound(

@@ -23,12 +23,12 @@ MOST = 10
 ROTATION_SECONDS = 86_400.0
 """For which the former secret signs too."""
 PREFIX = "whsec_"
-"""Of a secret, as Standard Webhooks writes it; base64 follows."""
+"""The beginning of a secret in Standard Webhooks; base64 follows."""
 DELETED_WORDS = "Its webhook was deleted."
 
 
 def new_seed() -> str:
-    """What is stored for a new secret."""
+    """The stored seed of a new secret."""
     return secrets.token_hex(32)
 
 

@@ -148,7 +148,7 @@ class StoredFiles:
         return _with_check(file, summary)
 
     def job(self, path: Path, url: str | None = None, most_lines: int | None = None) -> InputJob:
-        """What the checker reads. url: the one that each line must name; None: any that a line may name."""
+        """A job for the checker. url: the one that each line must name; None: any that a line may name."""
         limits = self._limits
         return InputJob(
             path=path, urls=URLS, url=url, most_lines=most_lines or limits.lines, line_bytes=limits.line_bytes,

@@ -34,7 +34,7 @@ class Crowd:
         self.replies: list[Reply] = []
         """Streams that were open until the end."""
         self._causes = Counter[str]()
-        """Of streams that were lost."""
+        """Causes of lost streams."""
         self.opening_seconds = 0.0
 
     async def __aenter__(self) -> Self:

@@ -15,7 +15,7 @@ from benchmarks.streams import paced_request
 LEVELS = {1: (8, 5), 16: (32, 20), 64: (32, 40)}
 """By clients: mean tokens of an answer, and milliseconds for each. Lengths differ, so that clients do not keep step."""
 REQUESTS = {1: (150, 60), 16: (10, 4), 64: (6, 3)}
-"""Of each client and turn, in a full run and a quick one."""
+"""Requests of each client and turn, in a full run and a quick one."""
 RATE, STREAMS, PAUSE_MS = 20, 500, 50
 """Tokens a second of each stream in the crowd, its streams, and milliseconds for a token."""
 CORES_FOR = 10_000 * RATE

@@ -79,7 +79,7 @@ def _started(words: list[str]) -> "subprocess.Popen[str]":
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """Its output is read by a thread until it has ended: closing that first would wait for the thread."""
+    """End a front. A thread reads its output until then: closing that first would wait for the thread."""
     assert process.stdin is not None
     process.stdin.close()
     process.wait(WITHIN_SECONDS)
@@ -91,7 +91,7 @@ def _read(output: IO[str], lines: "queue.Queue[str]") -> None:
 
 
 class _Front:
-    """What a front knows of names, and how it follows them."""
+    """A front's names, and how it follows them."""
 
     def __init__(self, url: str, folder: Path, stack: ExitStack, lock: threading.Lock) -> None:
         self._tables, self._name, self._lock = open_shared(url, SCHEMA), str(folder), lock

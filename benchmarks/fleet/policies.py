@@ -75,7 +75,7 @@ def measure(choices: int, seconds: int) -> dict[str, float]:
 
 
 def _take(table: ReportTable, splitters: list[sse.Splitter], events: list[bytes], now: float) -> None:
-    """As `runtime.gateway.peers.following` does."""
+    """Take a report as `runtime.gateway.peers.following` does."""
     for number, data in enumerate(events):
         for event in splitters[number].feed(data):
             table.take(sse.data_of(event), now, f"node-{number}")

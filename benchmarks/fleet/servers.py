@@ -100,7 +100,7 @@ class HaProxy(Server):
 
 
 def context_of(model: str, revision: str) -> str:
-    """What a front says of a request, as HAProxy writes it: with an id of its own for each."""
+    """A front's context for HAProxy to write: with an id of its own for each request."""
     hop = Hop(id="of-HAProxy", model=model, revision=revision, requested=model, service_class=ServiceClass.INTERACTIVE)
     return base64.b64decode(encode(hop)).decode().replace("of-HAProxy", "%[uuid()]")
 
@@ -146,7 +146,7 @@ def database(folder: Path) -> Iterator[str]:
 
 
 def recipes(folder: Path) -> list[Path]:
-    """Of PACED and CROWDS; their weights are measured, and never loaded."""
+    """Recipes of PACED and CROWDS; their weights are measured, and never loaded."""
     weights = write_model(folder / "tiny-model", hidden=128, ffn=256, layers=2)
     files = [scripted_recipe(folder / "recipes", name, weights) for name in (*CROWDS, PACED)]
     data = yaml.safe_load(files[-1].read_text())
@@ -155,7 +155,7 @@ def recipes(folder: Path) -> list[Path]:
 
 
 def node_options(slots: int) -> list[str]:
-    """Of a node that takes a crowd of PER_MODEL streams for each model."""
+    """Options of a node that takes a crowd of PER_MODEL streams for each model."""
     return ["--slots", str(slots), "--no-prewarm", "--device", "cpu", "--max-waiting", str(PER_MODEL), *CROWD_OPTIONS]
 
 

@@ -17,7 +17,7 @@ from benchmarks.peers.servers import Server
 from benchmarks.streams import PER_MODEL, paced_request
 
 TOKENS, PACE_MS, CLIENTS = 20, 40, 6 * AT_ONCE
-"""Of the engine that waits: mean length of an answer, milliseconds for a token, clients in a closed loop."""
+"""The waiting engine: mean length of an answer, milliseconds for a token, clients in a closed loop."""
 SLOW_MS = 1000
 SPARE_FILES = 1000
 

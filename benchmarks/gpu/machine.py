@@ -31,7 +31,7 @@ def record(device: str, seconds: float = 2.0) -> dict[str, object]:
 
 
 def hypervisor(root: Path = Path("/")) -> str:
-    """What the firmware and the kernel call the virtual machine; 'unnamed' for one without a name, '' on metal."""
+    """The virtual machine's name by firmware and kernel; 'unnamed' for one without a name, '' on metal."""
     files = ("sys/class/dmi/id/sys_vendor", "sys/class/dmi/id/product_name", "sys/hypervisor/type")
     names = [name for file in files if (name := text_of(root / file))]
     is_virtual = " hypervisor" in text_of(root / "proc" / "cpuinfo")

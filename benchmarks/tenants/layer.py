@@ -160,7 +160,7 @@ def _peak() -> float:
 
 # --- memory ------------------------------------------------------------------------------------------------------
 async def memory(folder: Path, requests: int) -> dict[str, float]:
-    """Of keys, limits, fair queue and ledger, and what requests add to it. SQLAlchemy, which every server has, is not
+    """Memory of keys, limits, fair queue and ledger, and what requests add to it. SQLAlchemy, which every server has, is not
     counted.
     """
     keys = json.loads((folder / "keys.json").read_text())

@@ -107,7 +107,7 @@ def _record(cluster: Cluster) -> RecordFile:
 
 
 def _own_address(host: str) -> list[str]:
-    """By which the others reach this machine. Without it Ray takes the one of the default route, which may be another.
+    """The address by which the others reach this machine. Ray's own choice is that of the default route.
 
     Of a name nothing: many machines resolve their own to loopback.
     """

@@ -110,7 +110,7 @@ def boot() -> str:
 
 
 def without_ray(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what Ray sets for its workers."""
+    """The environment without Ray's variables for its workers."""
     return {name: value for name, value in environment.items() if not name.startswith(RAYS_OWN)}
 
 

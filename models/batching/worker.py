@@ -251,7 +251,7 @@ class Batcher(Generic[P, R]):
         return _Batch(entries, self._cost(entries))
 
     def _awaited(self, entries: list[BatchEntry[P]]) -> list[BatchEntry[P]]:
-        """Those whose requests were not cancelled."""
+        """The entries whose requests were not cancelled."""
         return [picked for picked in entries if picked.key in self._requests]
 
     def _prepare(self) -> None:

@@ -12,7 +12,7 @@ AsgiApp = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Any]], Call
 PRIORITY = "x-vllm-priority"
 """The header that vLLM takes a request's priority from."""
 OWN_PRIORITY = "1"
-"""Of requests of our own. Without the header they would be critical, and shorten every step (`steps.budget`)."""
+"""Priority of our own requests. Without it they would be critical, and shorten every step (`steps.budget`)."""
 BUFFER = 64
 """Body parts that may wait for the reader before the application is held back."""
 

@@ -60,7 +60,7 @@ class ParkedWeights:
 
 
 class Captured(Protocol):
-    """What reads the weights where they lie, and grows while the model serves."""
+    """Memory that reads the weights where they lie, and grows while the model serves."""
 
     @property
     def bytes_left(self) -> int:

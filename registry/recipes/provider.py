@@ -14,7 +14,7 @@ from registry.recipes.fields import Seconds, Size, Strict, Text
 
 
 class Protocol(StrEnum):
-    """Whose wire format a provider speaks."""
+    """The vendor whose wire format a provider speaks."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"

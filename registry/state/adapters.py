@@ -26,7 +26,7 @@ from registry.storage.database import inserting
 
 
 class AdapterTable(VersionTable[AdapterKey, Adapter]):
-    """As `VersionTable`, and:
+    """The adapters' `VersionTable`, and:
 
     | method         | no such adapter | exists                                                              |
     |----------------|-----------------|---------------------------------------------------------------------|

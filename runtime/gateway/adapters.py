@@ -313,7 +313,7 @@ class Adapters:
         return key
 
     def _changed(self, adapter: Adapter, caller: Caller) -> AdapterView:
-        """After every change of an adapter: names and pins follow."""
+        """Let names and pins follow every change of an adapter."""
         self._names.refresh()
         self._apply_pins(adapter.key.base)
         return self._view(adapter, caller)

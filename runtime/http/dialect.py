@@ -54,7 +54,7 @@ class ParsedRequest:
     render: Callable[[Target, AsyncIterator[Event]], Parts]
     """The answer, of the events of all calls in their order; once they have been read, the engine is free again."""
     dialect: Dialect
-    """Of its errors."""
+    """The dialect of its errors."""
     stream: bool = False
     """Whether the answer is a stream of server-sent events."""
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Endpoint:
     parse: Callable[[bytes, Mapping[str, str]], ParsedRequest]
     """Body and query parameters. Raises BadRequest with the field's name."""
     dialect: Dialect
-    """Of errors, as long as the body is not understood."""
+    """The dialect of errors, as long as the body is not understood."""
     parse_object: Callable[[dict[str, Any]], ParsedRequest] | None = None
     """The same for a body that is decoded already, so that it is decoded once; such a path has no query parameters."""
     dialect_of: Callable[[bytes], Dialect] | None = None

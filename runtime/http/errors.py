@@ -27,7 +27,7 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
 class Dialect(StrEnum):
-    """Whose error body a surface's clients read."""
+    """The vendor whose error body a surface's clients read."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"

@@ -538,7 +538,7 @@ class Placement:
         return tuple(self._device)
 
     def moving(self) -> dict[str, str | None]:
-        """On the way into a place, with the one whose place that was."""
+        """The adapter on the way into a place, with the one whose place that was."""
         return self._device.incoming()
 
     @property

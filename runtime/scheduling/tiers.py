@@ -159,12 +159,12 @@ class DeviceTier:
         return {*self._placed, *incoming, *leaving, *self._failed}
 
     def incoming(self) -> dict[str, str | None]:
-        """On the way into a place, with the one whose place that was."""
+        """Adapters on the way into a place, with those whose places they take."""
         unsettled = {digest: place.victim for digest, place in self._placed.items() if not place.settled}
         return self._placing | unsettled
 
     def moving(self, digest: str) -> bool:
-        """On its way into a place or out of one."""
+        """Whether it is on its way into a place or out of one."""
         incoming = self.incoming()
         return digest in incoming or digest in incoming.values()
 

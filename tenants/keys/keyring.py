@@ -41,7 +41,7 @@ class Callers(Protocol):
         ...
 
     def by_exact_id(self, id_: str) -> Caller:
-        """As `by_id`, without successors: for a browser that has shown this key. Raises Unauthorized, Unavailable."""
+        """Like `by_id`, without successors: for a browser that has shown this key. Raises Unauthorized, Unavailable."""
         ...
 
     def member(self, person: Person) -> Caller:
@@ -147,7 +147,7 @@ class Keyring:
             raise
 
     def by_exact_id(self, id_: str) -> Caller:
-        """As `Callers.by_exact_id`."""
+        """See `Callers.by_exact_id`."""
         return self._checked(self._keys.get(id_, self._unknown_key))
 
     def member(self, person: Person) -> Caller:

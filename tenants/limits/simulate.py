@@ -89,7 +89,7 @@ class _Replay:
         return Outcome(came, refused, first, last)
 
     def _request(self, row: Any) -> tuple[_Request, bool]:
-        """Whose attempt it is, and whether that one is seen for the first time."""
+        """The request of an attempt, and whether that is seen for the first time."""
         is_further = row.attempt > 1
         known_request = self._tried.get(row.request) if is_further else None
         request = known_request or _Request(self._further.pop(row.request, 0))

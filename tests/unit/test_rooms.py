@@ -98,3 +98,31 @@ def test_a_banned_word_is_found() -> None:
     house = script("house")
     source = "class Held:\n    def is_told(self, nobody): ...\n\n\nretold = f'{asked}'\n"
     assert [name for _, _, name in house.banned_in({"a.py": source})] == ["is_told", "nobody", "asked", "Held"]
+
+
+FRAGMENTS = {"Of", "As", "Those", "Whose"}
+"""Words with which a docstring begins that leaves out its noun or verb."""
+
+
+def fragments(source: str) -> list[str]:
+    """First lines of docstrings that are no phrase by themselves, those of attributes included."""
+    first = [text.partition("\n")[0] for node in ast.walk(ast.parse(source)) if (text := _docstring(node))]
+    return [line for line in first if line.split()[0] in FRAGMENTS]
+
+
+def _docstring(node: ast.AST) -> str:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return node.value.value.strip()
+    return ""
+
+
+def test_docstrings_are_whole_phrases() -> None:
+    product = [file for file in sources() if file.suffix == ".py" and file.parts[0] in PRODUCT]
+    found = {str(file): texts for file in product if (texts := fragments((ROOT / file).read_text()))}
+    assert found == {}
+
+
+def test_a_fragment_is_found() -> None:
+    assert fragments('"""A room."""\nSIZE = 1\n"""Of a file."""') == ["Of a file."]
+    assert fragments('def read():\n    """As `write`."""\n') == ["As `write`."]
+    assert not fragments('def read():\n    """Read a file."""\n')

@@ -20,7 +20,7 @@ WALKED = frozenset(
 )  # fmt: skip
 """Lists and objects whose entries vLLM visits one by one on the loop that feeds all streams."""
 BAD_WORD_BYTES = 16_384
-"""Of all `bad_words` together. vLLM looks for each with and without a blank before it; EngineCore has a buffer of so
+"""Bytes of all `bad_words`. vLLM looks for each with and without a blank before it; EngineCore has a buffer of so
 many tokens for each request on a GPU, and ends where a request has more.
 """
 ROLES = frozenset({"assistant", "developer", "function", "system", "tool", "user"})

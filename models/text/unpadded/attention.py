@@ -39,7 +39,7 @@ def attend(
     max_length_q: int = 0,
     **more: Any,
 ) -> "tuple[Tensor, None]":
-    """As the library's functions: 1 x heads x tokens x size each; the result is 1 x tokens x heads x size.
+    """The library's attention: 1 x heads x tokens x size each; the result is 1 x tokens x heads x size.
 
     Raises NotImplementedError for what it would compute wrongly.
     """

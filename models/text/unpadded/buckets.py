@@ -27,7 +27,7 @@ class Bucket(NamedTuple):
 
     tokens: int
     inputs: int
-    """Those of the padding included."""
+    """Inputs, those of the padding included."""
     longest: int
 
 
@@ -57,7 +57,7 @@ def _fits(lengths: Sequence[int], bucket: Bucket) -> bool:
 
 
 class CapturePolicy:
-    """What has a graph, and what gets one.
+    """Decides which sizes have a graph, and which get one.
 
     Args:
         buckets: smallest first.

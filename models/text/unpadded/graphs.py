@@ -56,7 +56,7 @@ class CapturedSteps:
         return len(self._steps)
 
     def run(self, packing: Packing) -> "tuple[Tensor, Packing] | None":
-        """As `UnpaddedNetwork.states`, by a graph; None: this step has none. packing: in host memory."""
+        """`UnpaddedNetwork.states` by a graph; None: this step has none. packing: in host memory."""
         bucket = packing.bucket
         if bucket is None:
             return None

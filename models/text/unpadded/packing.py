@@ -27,7 +27,7 @@ class Packing(NamedTuple):
     lengths: tuple[int, ...]
     """Tokens of each input, padding left out."""
     bucket: Bucket | None = None
-    """Whose shape `rows` and `boundaries` have; None: that of the inputs."""
+    """The bucket whose shape `rows` and `boundaries` have; None: that of the inputs."""
 
     def without_padding(self) -> "Packing":
         """The same tensors, cut to the inputs."""
@@ -35,7 +35,7 @@ class Packing(NamedTuple):
         return Packing(rows, boundaries, self.lengths)
 
     def pin(self) -> "Packing":
-        """In memory from which a GPU copies while this process goes on."""
+        """A copy in memory from which a GPU copies while this process goes on."""
         return self._replace(rows=self.rows.pin_memory(), boundaries=self.boundaries.pin_memory())
 
     def to(self, device: str) -> "Packing":

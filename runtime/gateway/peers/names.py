@@ -59,7 +59,7 @@ class PeerModel(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> str | None:
-        """Why its node cannot load it; None: it can, as far as it knows."""
+        """The reason why its node cannot load it; None: it can, as far as it knows."""
         return self.view.problem
 
 

@@ -155,4 +155,4 @@ async def reload(gateway: CurrentGateway) -> Response:
     return json_answer(await gateway.services.reloader.reload())
 
 
-"""Whose paths end with the model: behind those that say more."""
+"""Routes whose paths end with the model: behind those that say more."""

@@ -13,7 +13,7 @@ SET = {
     "VLLM_MAX_N_SEQUENCES", "VLLM_MAX_STOP_STRINGS", "VLLM_MAX_COMPLETION_PROMPTS", "VLLM_MAX_NUM_BAD_WORDS",
     "VLLM_MAX_BAD_WORDS_TOTAL_TOKENS",
 }  # fmt: skip
-"""Those that models/chat/vllm/prewarm.py raises: our bounds refuse before, with a clear text."""
+"""The limits that models/chat/vllm/prewarm.py raises: our bounds refuse before, with a clear text."""
 MEDIA = {
     "VLLM_MAX_MEDIA_DOWNLOAD_SIZE_MB", "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", "VLLM_MAX_AUDIO_DECODE_DURATION_S",
     "VLLM_MAX_AUDIO_DECODE_BYTES", "VLLM_MAX_EMBED_DECODE_BYTES", "VLLM_MAX_IMAGE_PIXELS",

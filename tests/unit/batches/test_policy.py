@@ -25,7 +25,7 @@ from batches.work.policy import (
 from tests.unit.batches.conftest import BATCH
 
 AHEAD = 8
-"""Of 32 places."""
+"""Lines ahead of 32 places."""
 
 
 def room(limit: int, running: int = 0, **options: bool) -> RoomUse:

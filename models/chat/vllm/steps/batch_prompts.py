@@ -42,7 +42,7 @@ def _may_be_cut(scheduler: Any, request: Any) -> bool:
 
 
 def _take(scheduler: Any, tokens: int) -> int:
-    """What a prompt gets of the tokens that it would have in this step; 0: it waits for the next one."""
+    """The tokens that a prompt gets of those that it would have in this step; 0: it waits for the next one."""
     step, left = scheduler.__dict__.get("roundhouse_batch_tokens", (None, 0))
     if step != scheduler.current_step:
         left = _share(scheduler)

@@ -47,7 +47,7 @@ def _show_status(fleet: Json) -> None:
 
 
 def _clocks(members: list[Json]) -> str:
-    """Whose clocks are wrong."""
+    """The servers whose clocks are wrong."""
     off = []
     for one in members:
         if one.get("is_clock_off"):

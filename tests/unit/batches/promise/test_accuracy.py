@@ -32,7 +32,7 @@ class _Batch:
     id: str
     created: float
     lines: list[tuple[Usage, int]]
-    """Those that wait: what each will use, and its bytes."""
+    """Waiting lines: what each will use, and its bytes."""
     total: int
     size: int
     """Bytes of lines that wait or run."""
