@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any, Self
 import httpx
 import psutil
 
+from benchmarks.peers.servers import free_port as free_port
 from models.process_control import die_with_parent, has_ended
 from tests.eventually import PATIENCE, eventually
 
@@ -27,22 +27,6 @@ WITH_US = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
 """Starts Python so that the kernel ends it with the test run, however that ends (1: PR_SET_PDEATHSIG)."""
-
-
-LEAST_PORT = 15_000
-CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""The ports that the system gives to connections."""
-
-
-def free_port() -> int:
-    """A port that nothing listens on now, below those of connections: a server binds it half a minute later."""
-    end = int(CONNECTIONS.read_text().split()[0]) if CONNECTIONS.exists() else LEAST_PORT
-    for port in random.sample(range(LEAST_PORT, end), max(0, min(50, end - LEAST_PORT))):
-        if is_free(port):
-            return port
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def is_free(number: int) -> bool:
