@@ -56,6 +56,11 @@ class Checker:
         """Processes that are there now."""
         return [worker.pid for worker in self._all if worker.returncode is None]
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether each worker has a job."""
+        return self._free.empty()
+
     async def check(
         self,
         source: Path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             if isinstance(log, Path) and log.is_file():
                 report.sections.append((f"log of {name}", value.tail()))
     return report
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_logged() -> None:
+    """Set the level back that a library may have raised for the whole process: tests read what the product logs."""
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 @pytest.fixture(scope="session")
