@@ -33,7 +33,7 @@ class FetchedAdapter:
     path: Path
     unpack_to: Path | None
     words: str
-    """For people: where it came from."""
+    """The source in words, for people."""
 
 
 class Fetcher:

@@ -53,7 +53,7 @@ class AdapterService:
         self.bounds = bounds or Bounds()
         self.checker = Checker(workers)
         self.incoming = data.absolute() / "incoming"
-        """For uploads too: on the store's disk, and emptied at start."""
+        """The folder of adapters on their way in, uploads too: on the store's disk, and emptied at start."""
         self.reserve = reserve or DiskReserve(data)
         self._fetcher = Fetcher(self.incoming, self.bounds, self.reserve)
         self._state, self._leased = state, leased

@@ -15,7 +15,7 @@ URLS = (
 
 class FileState(StrEnum):
     UPLOADED = "uploaded"
-    """Its bytes are stored; it is being checked."""
+    """The bytes are stored; they are being checked."""
     PROCESSED = "processed"
     ERROR = "error"
 
@@ -169,7 +169,7 @@ class BatchRecord:
     callback: str = ""
     """URL that is called when it ends; '': none of its own."""
     output_seconds: int | None = None
-    """For which its answers are stored after its end; None: as long as usual."""
+    """Time for which answers are stored after the batch ended; None: the usual time."""
     queued: Mapping[str, int] = field(default_factory=dict)
     """Input tokens of its lines by name, estimated."""
 

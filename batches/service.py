@@ -26,10 +26,10 @@ from tenants.limits.stored import QueueLimiter
 log = logging.getLogger("roundhouse.batches")
 SWEEP_SECONDS = 60.0
 FORECAST_SECONDS = 0.5
-"""For which the answer to a creation waits for a forecast."""
+"""Time that the answer to a creation waits for a forecast."""
 UNWRITTEN = "The ledger's database takes no rows now, such as on a full disk: lines wait until it does."
 OUTPUT_SECONDS = 30 * 86_400
-"""For which the answers of an ended batch are stored, if its creation said nothing else."""
+"""Time for which the answers of an ended batch are stored, unless its creation asked for another."""
 
 
 class BatchService:

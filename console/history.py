@@ -79,7 +79,7 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     at: float
-    """When it ended, since the epoch."""
+    """The end of the request, in seconds since the epoch."""
     team: str
     endpoint: str
     asked: str

@@ -52,7 +52,7 @@ class ModelPart(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     state: str
     devices: list[str]
-    """Its devices; empty: none."""
+    """Devices that hold it; empty: none."""
     bytes: int
     host_bytes: int
     running: int
@@ -119,7 +119,7 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     """Models that leave first if another one needs room on their device, and how; empty: none could go now."""
     minute: MinuteSeries
     cost_per_accepted: float | None
-    """Since the start, in the server's currency; None: no answer was accepted, or the viewer may not see it."""
+    """Cost since the start, in the server's currency; None: no answer was accepted, or the viewer may not see it."""
     currency: str
     decisions: list[LoggedDecision]
     shares: dict[str, float] | None

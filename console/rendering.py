@@ -23,7 +23,7 @@ from registry.errors import BadRequest, NotFound
 
 class Vendored(NamedTuple):
     package: str
-    """On npm."""
+    """The package's name on npm."""
     version: str
     license: str
     sha256: str

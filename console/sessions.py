@@ -30,9 +30,9 @@ from registry.errors import QueueFull, Unavailable
 from tenants.caller import Person
 
 SECONDS = 12 * 3600
-"""How long somebody stays signed in."""
+"""Lifetime of a session."""
 FRESH_SECONDS = 1.0
-"""How long what the database said of a session counts, and the longest wait for it."""
+"""Time for which the database's word on a session counts, and the longest wait for it."""
 _TOKEN = re.compile(r"\s*[A-Za-z0-9_-]{1,128}\s*\Z", re.ASCII)
 MAX_SESSIONS, OF_A_KEY = 1_000, 20
 """Sessions at one time, of all keys and of each; the oldest one ends for a new one."""

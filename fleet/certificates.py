@@ -31,7 +31,7 @@ AUTHORITY_DAYS, SERVER_DAYS = 3650, 90
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z")
 NAME_RULE = "lower-case letters, digits, dots and hyphens, at most 63, such as node-1"
 SLACK = datetime.timedelta(minutes=1)
-"""How much earlier than its making a certificate is valid: clocks differ."""
+"""Head start of a certificate's validity, since clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class NodeChoice(NamedTuple):
     tries: tuple[str, ...]
     reason: Reason
     candidates: Sequence[tuple[str, ReplicaState]] = ()
-    """For an explanation: those that were compared."""
+    """The replicas that were compared, for an explanation."""
 
 
 def prefix_key(salt: str, digest: str | None, prefix: bytes) -> int:

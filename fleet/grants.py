@@ -30,7 +30,7 @@ class Grant(NamedTuple):
     amount: int
     """0: nothing is left."""
     window: int
-    """When it began, in seconds since the epoch by the database's clock: its name, not a time to compare."""
+    """The window's beginning in seconds since the epoch, by the database's clock: a name, not a time to compare."""
     seconds: float
     """Seconds until the window ends."""
     granted: int

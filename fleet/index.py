@@ -20,7 +20,7 @@ class ReplicaLoad:
 
     def __init__(self) -> None:
         self.sent: list[float] = []
-        """When this server sent a request of which the newest report cannot know."""
+        """Times at which this server sent requests that the newest report does not include yet."""
         self.near: list[float] = []
         """The same, of other models on the same devices."""
         self.beside = 0
@@ -63,11 +63,11 @@ class NodeEntry:
     def __init__(self, name: str) -> None:
         self.name, self.position = name, position_of(name)
         self.at = 0.0
-        """When its newest report was made."""
+        """The time at which its newest report was made."""
         self.loads: dict[str, ReplicaLoad] = {}
-        """By model, of those that are ready for new requests."""
+        """Load by model, of models that are ready for new requests."""
         self.phases: Mapping[str, ReplicaPhase] = {}
-        """By model, of those that are loading or asleep."""
+        """Phase by model, of models that are loading or asleep."""
         self.adapters: tuple[Sequence[str], Sequence[str]] = (), ()
         """Placed and staged, as in its newest report."""
         self.placed: frozenset[str] = frozenset()

@@ -26,9 +26,9 @@ class Lateness(Struct, frozen=True):
     recent: tuple[bool, ...] = ()
     """Whether each of the last OF answers began late."""
     since: float | None = None
-    """When it went out; None: it is in time."""
+    """The time at which the first late request went out; None: no request is late."""
     until: float = 0.0
-    """When the next probe may go."""
+    """The time at which the next probe may go."""
 
     def is_out(self, now: float) -> bool:
         """Whether its requests go to other nodes."""

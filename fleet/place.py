@@ -54,9 +54,9 @@ class ModelNeed:
 
     model: str
     bytes: int
-    """On each of its devices."""
+    """Bytes on each of its devices."""
     devices: int = 1
-    """That one replica is spread over."""
+    """Number of devices that one replica is spread over."""
     least: int = 1
     most: int = 1 << 20
     on: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class FleetPlan:
     unplaced: Mapping[str, str] = field(default_factory=dict)
     """Why a model has fewer replicas than it needs."""
     moved: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """When a model was last moved to or from a node, of the last hour."""
+    """The last move of a model to or from a node, of the last hour."""
     away: Mapping[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
     """Nodes that are not there: since when, and the models that they had."""
 

@@ -41,7 +41,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     state: ReplicaPhase
     """The state of the replica that is closest to answering."""
     ready: Annotated[int, Meta(ge=0, le=256)] = 1
-    """How many of them are ready."""
+    """Number of ready replicas."""
     capacity: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
     """Requests that run at once in those."""
     running: Count = 0
@@ -63,7 +63,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     seq: Count
     """Higher in each report of a boot."""
     uptime: Seconds
-    """By the node's monotonic clock: the arrival less this shows how late a report is."""
+    """Uptime by the node's monotonic clock; arrival minus uptime shows how late a report is."""
     version: Name
     address: Annotated[str, Meta(min_length=1, max_length=512)]
     """URL of its listener for the fleet."""

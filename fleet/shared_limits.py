@@ -59,7 +59,7 @@ class BlockMeter:
         """Counts while the database is away."""
         self._window, self._granted, self._ends = 0, 0, 0.0
         self._empty: tuple[int, float] | None = None
-        """How much was refused last, and until when."""
+        """The amount that was refused last, and until when that holds."""
 
     @property
     def is_unknown(self) -> bool:

@@ -42,14 +42,14 @@ class SignedRequest(NamedTuple):
     """The server that is called."""
     method: str
     path: str
-    """With its query, as it is sent."""
+    """Path with its query, as it is sent."""
     context: str
     """The value of the fleet's own header; '': there is none."""
 
 
 class Signature(NamedTuple):
     milliseconds: str
-    """Since the epoch, by the database's clock."""
+    """Time since the epoch, by the database's clock."""
     nonce: str
     digest: str
 
@@ -125,7 +125,7 @@ class FleetKey:
         self._complaints = Complaints("a request to the fleet's port was refused", time.monotonic)
         self._since = clock()
         self._taken: dict[str, float] = {}
-        """When they may be forgotten, by their numbers, oldest first."""
+        """Numbers that were taken, oldest first, each with the time at which it may be forgotten."""
 
     def refresh(self) -> bool:
         """See `FleetTls`: a key is read at the start only."""

@@ -29,7 +29,7 @@ MAX_LEAD_SECONDS = 10.0
 REPORT_SECONDS = 3.0
 """A node whose newest report is older gets no new requests. Nodes report once a second, and at each change."""
 DRIFT = 0.01
-"""By how much two monotonic clocks may differ in speed."""
+"""Largest difference in speed of two monotonic clocks."""
 
 Verdict = Literal["taken", "too_large", "malformed", "sender", "old", "future", "full"]
 
@@ -37,7 +37,7 @@ Verdict = Literal["taken", "too_large", "malformed", "sender", "old", "future", 
 class StoredReport(NamedTuple):
     report: NodeReport
     at: float
-    """When its node made it, by this server's clock: the arrival less its delay."""
+    """The time of its making by this server's clock: the arrival less its delay."""
 
 
 class ReportTable:
@@ -46,7 +46,7 @@ class ReportTable:
     def __init__(self) -> None:
         self._stored: dict[str, StoredReport] = {}
         self._starts: dict[str, float] = {}
-        """When a node's boot began, by this server's clock: the least arrival less uptime of its reports."""
+        """The start of a node's boot by this server's clock: the least arrival less uptime of its reports."""
         self._lateness: dict[str, Lateness] = {}
         """Lateness of nodes that had a late answer, or are out."""
         self.ignored: Counter[Verdict] = Counter()

@@ -57,7 +57,7 @@ class Estimate:
     """Like the next one, for the processes of all devices together."""
     host_overhead: int
     notes: Mapping[str, str]
-    """How each term came about."""
+    """The reason for each term."""
     devices: int = 1
 
     @property

@@ -17,11 +17,12 @@ SENTENCE: Mapping[str, type] = {
     "unpadded": bool,
     "cuda_graphs": bool,
 }
-"""What `engine.flags` may hold. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the model's
-vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last.
-packed: False computes with the library's own network also where ours fits (`models.text.bert`). compute_type: of
-products on a CPU (`models.text.cpu.linear`). unpadded: on a GPU, run other networks without padding, too, if their
-answers stay the same (`models.text.unpadded`). cuda_graphs: with that, steps of a few sizes are captured as graphs."""
+"""Fields of `engine.flags` for texts. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the
+model's vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may
+last. packed: False computes with the library's own network also where ours fits (`models.text.bert`). compute_type:
+of products on a CPU (`models.text.cpu.linear`). unpadded: on a GPU, run other networks without padding, too, if
+their answers stay the same (`models.text.unpadded`). cuda_graphs: with that, steps of a few sizes are captured as
+graphs."""
 SPEECH: Mapping[str, type] = {
     "threads": int,
     "beam_size": int,
@@ -32,7 +33,7 @@ SPEECH: Mapping[str, type] = {
     "no_repeat_ngram_size": int,
     "step_seconds": float,
 }
-"""What `engine.flags` may hold. vad: False hears silence, too, unless a request says otherwise. step_seconds: about
+"""Fields of `engine.flags` for speech. vad: False hears silence, too, unless a request says otherwise. step_seconds: about
 how long one step may last once the speed is known."""
 KNOWN: Mapping[Task, Mapping[str, type]] = {
     Task.EMBED: SENTENCE,

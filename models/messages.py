@@ -107,7 +107,7 @@ class ResponseStart(Message, frozen=True):
     status: int
     content_type: str
     warning: str = ""
-    """What was done differently from the request; empty: nothing."""
+    """Differences between what was asked and what was done; empty: none."""
 
 
 class Chunk(Message, frozen=True):
@@ -168,7 +168,7 @@ class Usage(Message, frozen=True):
     cached_tokens: int = 0
     audio_seconds: float = 0.0
     batch: int = 0
-    """How many requests or inputs shared the engine step that answered this one (embed, rerank, speech)."""
+    """Number of requests or inputs in the engine step that answered this one (embed, rerank, speech)."""
     written_tokens: int = 0
     """Prompt tokens that a provider wrote into its cache and prices separately."""
 

@@ -108,7 +108,7 @@ class NewVersion:
     rank: int
     bytes: int
     source: str
-    """Its origin in words: a path, a hub id with its revision, or 'upload'."""
+    """Origin in words: a path, a hub id with its revision, or 'upload'."""
     probe: Probe | None = None
 
 

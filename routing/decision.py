@@ -32,7 +32,7 @@ class TargetFacts:
 @dataclass(frozen=True, slots=True)
 class Facts:
     targets: Mapping[str, TargetFacts] = field(default_factory=dict)
-    """By the name that the router's definition has for them. Who is not there is not usable."""
+    """Targets by the names that the router's definition has for them. A target that is missing is not usable."""
     previous: str | None = None
     """The target that this conversation had so far."""
 
@@ -77,7 +77,7 @@ class Decision:
     target: str
     """A name that resolves: a model, an adapter (`name`, `name@ref`, `base:name`) or a provider's model."""
     reason: str
-    """Which stage decided and on what, as one word without blanks: `rule:tools`, `intent:dates`, `abstained`, ..."""
+    """The stage that decided and why, as one word without blanks: `rule:tools`, `intent:dates`, `abstained`, ..."""
     scores: Mapping[str, float] = field(default_factory=dict)
     """The stages' measurements, such as the probabilities of the likeliest intents. 0 to 1."""
     alternatives: tuple[str, ...] = ()

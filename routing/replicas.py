@@ -58,7 +58,7 @@ class ReplicaState(NamedTuple):
     start: float
     """Predicted seconds until its turn; 0: at once."""
     work: float
-    """That waits there, and that runs."""
+    """Work that waits there and that runs."""
     adapter: float = 0.0
     """Seconds until its adapter has a place; 0: it has one, or there is no adapter."""
 

@@ -116,7 +116,7 @@ class Person:
     id: str
     """Stands where a key's id stands: '@' and 7 characters."""
     name: str
-    """For the person's own pages; stored nowhere."""
+    """Name for the person's own pages; never stored."""
     team: str
     scopes: frozenset[Scope]
 

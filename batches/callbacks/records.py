@@ -34,14 +34,14 @@ class Delivery:
     url: str
     event: str
     created: float
-    """When the batch ended."""
+    """The end of the batch, in seconds since the epoch."""
     since: float
-    """When its attempts began: at the end of the batch, or when somebody had it sent again."""
+    """The first moment of its attempts: the end of the batch, or a later `redeliver`."""
     due: float
     """Time of the next attempt."""
     state: DeliveryState = DeliveryState.PENDING
     attempts: int = 0
-    """Since `since`."""
+    """Attempts since `since`."""
     epoch: int | None = None
     """Epoch of the server that sends it."""
     status: int | None = None
@@ -49,7 +49,7 @@ class Delivery:
     error: str = ""
     """Why the last attempt failed."""
     ended: float | None = None
-    """When it was delivered or given up."""
+    """The moment of delivery or of giving up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from registry.base.wording import quoted
 from registry.errors import BadRequest, Conflict, FinalConflict, NotFound, QueueFull
 
 KEPT_SECONDS = 30 * 86_400
-"""For which deliveries are shown after their end."""
+"""Time for which ended deliveries can be listed."""
 TESTS = 4
 """Test events under way."""
 

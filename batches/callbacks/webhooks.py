@@ -21,7 +21,7 @@ from registry.storage.database import Database, inserting
 MOST = 10
 """Webhooks of one team."""
 ROTATION_SECONDS = 86_400.0
-"""For which the former secret signs too."""
+"""Time for which the former secret signs too."""
 PREFIX = "whsec_"
 """The beginning of a secret in Standard Webhooks; base64 follows."""
 DELETED_WORDS = "Its webhook was deleted."

@@ -17,7 +17,7 @@ from registry.storage.files import make_private
 PIECE = 1 << 20
 """Bytes of each piece but the last."""
 ORPHAN_SECONDS = 3600.0
-"""For which bytes may have no row: the server that stores them may have been stopped."""
+"""Age at which bytes without a row are deleted: the server that stored them may have been stopped midway."""
 
 
 class PieceBytes:

@@ -27,7 +27,7 @@ UNFINISHED = 100
 """Batches of one team that may be under way."""
 ANTHROPIC = "anthropic"
 MOST_LINES = {ANTHROPIC: 100_000}
-"""By surface, where it is not the usual bound."""
+"""The most lines a batch may have, by surface, where it is not the usual bound."""
 PREFIXES = {ANTHROPIC: "msgbatch"}
 """Prefixes of ids by surface, where they are not `batch`."""
 BYTES_PER_TOKEN = 4

@@ -23,7 +23,7 @@ REST_BYTES = 1 << 16
 ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ID_LETTERS = 512
 _PLACE = re.compile(r"(.*) - at `\$\[(\d+)\]")
-"""Where msgspec found a fault in a list."""
+"""The part of msgspec's message that names an item of a list."""
 
 
 class SplitJob(msgspec.Struct, frozen=True, kw_only=True, tag="split"):

@@ -29,7 +29,7 @@ LIFE_SECONDS = 30 * DAY
 UNREAD_SECONDS = 3600
 """Life of a batch's input, in seconds, if a crash comes before the batch is created."""
 REPEAT_SECONDS = DAY
-"""For which an Idempotency-Key is remembered."""
+"""Time for which an Idempotency-Key is remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,7 +180,7 @@ class RoomWork:
 
     work: float
     spread: float = MOST_SPREAD
-    """How far off it may be, as a part."""
+    """The likely error of the forecast, as a part of the time that is left."""
     delay: float = 0.0
     """Seconds until the model can begin."""
     tail: float = 0.0

@@ -32,7 +32,7 @@ class Forecaster:
         self._store, self._rooms, self._clock, self._observe = store, rooms, clock, observe
         self.lines = LineWork()
         self._meters = LRUCache[str, RateMeter](MODELS)
-        """By model; names that mean none have no rate."""
+        """Meters by model; a name without a model has no rate."""
         self._needs: dict[str, BatchNeed] = {}
         self._rates: Mapping[str, RoomRate] = {}
         self._renew_at = 0.0

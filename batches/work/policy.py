@@ -72,7 +72,7 @@ class NamedRoom:
     """The key of the model's room."""
     traffic: Traffic
     is_placed: bool = True
-    """Its adapter is in a place, or it needs none."""
+    """True if the adapter is in a place, or none is needed."""
     words: str = ""
     """Why it has no room, if it has none."""
     rate: float = 0.0
@@ -140,7 +140,7 @@ class LineGroup:
     suspects: int = 0
     """Lines that ran in an engine that died; not in `count`."""
     is_placed: bool = False
-    """Its adapter is in a place, or it needs none."""
+    """True if the adapter is in a place, or none is needed."""
     line_work: float = 1.0
     """Expected work of one of them (`models.work`)."""
 

@@ -84,7 +84,7 @@ class BatchWorker:
         self._running: dict[asyncio.Task[None], tuple[LineAttempt, str]] = {}
         """Running lines, with the key of the room that each takes."""
         self._paused: dict[str, tuple[float, float | None]] = {}
-        """By team: until when nothing is claimed for it, and until when its budget is spent."""
+        """Per team: until when nothing is claimed for it, and until when its budget is spent."""
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = self._is_closed = False
         self._batches: dict[str, BatchRecord] = {}

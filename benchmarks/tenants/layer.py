@@ -160,8 +160,9 @@ def _peak() -> float:
 
 # --- memory ------------------------------------------------------------------------------------------------------
 async def memory(folder: Path, requests: int) -> dict[str, float]:
-    """Memory of keys, limits, fair queue and ledger, and what requests add to it. SQLAlchemy, which every server has, is not
-    counted.
+    """Memory of keys, limits, fair queue and ledger, and what requests add to it.
+
+    SQLAlchemy, which every server has, is not counted.
     """
     keys = json.loads((folder / "keys.json").read_text())
     before = _now()

@@ -21,7 +21,7 @@ CLASSES: dict[str, type[RoundhouseError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, RoundhouseError)
 }
 CARRIERS: dict[str, tuple[int, int]] = {"Cause": (500, 0), "Verdict": (400, 0), "CallFailed": (0, 2)}
-"""What becomes an error later: its status (0: it is told before the code), the place of the code. A message follows."""
+"""Phases of an answer that carry an error: status (0: before the code) and place of the code. A message follows."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

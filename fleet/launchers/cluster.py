@@ -13,7 +13,7 @@ from registry.errors import BadRequest
 Port = Annotated[int, Meta(ge=1024, le=65000)]
 Host = Annotated[str, Meta(min_length=1, max_length=253)]
 PORTS = 10
-"""How many ports Ray's own processes use, from the file's `port` on, beside those of its workers."""
+"""Number of ports for Ray's own processes, from the file's `port` on, without those of its workers."""
 WORKERS = 64
 """Ports of Ray's workers, which follow."""
 
@@ -32,7 +32,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The machine of Ray's head, as the others reach it."""
     port: Port = 6379
     folder: Path
-    """On each machine: Ray's token, what is known of processes, and logs."""
+    """The folder on each machine for Ray's token, records of processes, and logs."""
     servers: Annotated[tuple[LaunchedServer, ...], Meta(min_length=1, max_length=4096)]
 
     @property

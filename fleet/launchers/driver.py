@@ -23,7 +23,7 @@ from fleet.launchers.supervisor import Supervisor
 NAMESPACE = "roundhouse"
 STEP_SECONDS = 0.5
 WAIT_SECONDS = 60.0
-"""For a machine that has not joined yet."""
+"""Longest wait for a machine that has not joined yet."""
 END_SECONDS = 90.0
 """Longer than a server's --drain-seconds."""
 

@@ -19,7 +19,7 @@ from registry.storage.files import make_private, write_text
 
 START_SECONDS, END_SECONDS = 120.0, 20.0
 CLIENT_PORT = PORTS - 1
-"""From the first port on: of a server for Ray's remote clients, which the head starts and nobody uses."""
+"""Offset from the first port of a server for Ray's remote clients, which the head starts and which stays unused."""
 OBJECT_STORE_BYTES = 80_000_000
 """Ray's least: nothing is stored there."""
 

@@ -33,7 +33,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
     pid: int
     created: float
-    """Its start, as the kernel has it: process ids are used again."""
+    """The process's start by the kernel's clock: process ids are reused."""
     boot: str
     """The machine's boot id."""
 

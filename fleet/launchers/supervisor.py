@@ -16,7 +16,7 @@ class Starts(NamedTuple):
     """An actor's record of the starts so far."""
 
     last: float | None = None
-    """By the actor's monotonic clock; None: it has started nothing."""
+    """The last start by the actor's monotonic clock; None: it has started nothing."""
     in_a_row: int = 0
     """Starts after which the server ended before STEADY_SECONDS."""
 

@@ -19,7 +19,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     answered: int
     """Among them."""
     refused: int
-    """By a limit."""
+    """Requests refused by a limit."""
     failed: int
     """Requests without an answer after both tries."""
     broken: int

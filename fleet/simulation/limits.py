@@ -23,7 +23,7 @@ class SimLimits:
         self.is_away = False
         """Whether the database is."""
         self.admitted: dict[tuple[str, int], int] = {}
-        """By team and window."""
+        """Amounts admitted, by team and window."""
 
     def admit(self, node: str, team: str, now: float) -> bool:
         capacity = self._capacities.get(team)

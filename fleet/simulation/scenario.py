@@ -33,9 +33,9 @@ class SimFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: FaultKind
     at: Seconds
     seconds: Annotated[float, Meta(gt=0, le=86_400)] = 30.0
-    """How long it lasts, where it ends."""
+    """Duration of a fault that ends."""
     nodes: Annotated[int, Meta(ge=1, le=4096)] = 1
-    """How many of them; of a rack all."""
+    """Number of nodes that it strikes; a rack is struck whole."""
 
 
 class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +44,7 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: Annotated[float, Meta(gt=0, le=10)] = 0.012
     """Time of a token with one request."""
     step_more: Annotated[float, Meta(ge=0, le=1)] = 0.0004
-    """For each further request on the device."""
+    """Seconds that a step takes longer for each further request on the device."""
     prompt_rate: Annotated[float, Meta(ge=1, le=1e6)] = 8000.0
     """Tokens of a prompt that are read in a second."""
     stage: Annotated[float, Meta(ge=0, le=10)] = 0.15
@@ -53,7 +53,7 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds to get an adapter's files from another node: 46 MB over 1 Gbit/s."""
     load: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     load_gib: Annotated[float, Meta(ge=0, le=100)] = 0.5
-    """For each GiB of a model."""
+    """Seconds for each GiB of a model."""
     hop: Annotated[float, Meta(ge=0, le=1)] = 0.0005
 
 
@@ -82,7 +82,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flood: Annotated[float, Meta(ge=0, le=10)] = 0.5
     """The flooder's requests beyond its limit, as a part of all others."""
     flood_limit: Part = 0.05
-    """That team's limit, as a part of all other requests."""
+    """The flooder's limit, as a part of all other requests."""
     device_gib: Annotated[int, Meta(ge=1, le=10_000)] = 80
     devices: Annotated[int, Meta(ge=1, le=64)] = 1
     at_once: Annotated[int, Meta(ge=1, le=4096)] = 16

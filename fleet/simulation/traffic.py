@@ -14,7 +14,7 @@ TEAMS = 8
 PREFIXES = 20
 """Beginnings of prompts that requests to one model share."""
 PREFIX_PART = 0.6
-"""How much of such a prompt is shared."""
+"""Part of such a prompt that is shared."""
 SIZES = (60, 16, 40, 24, 34)
 """GiB of models, one after another."""
 BURST_EVERY, BURST_SECONDS, BURST_RATE = 20.0, 2.0, 2.0
@@ -40,7 +40,7 @@ class SimRequest:
         self.attempts = 0
         self.node, self.boot = "", 0
         self.began = self.first = -1.0
-        """When its turn came, and its first token."""
+        """The time of its turn, and that of its first token."""
         self.is_hit = self.is_cached = False
         self.outcome = ""
 

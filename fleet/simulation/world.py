@@ -18,7 +18,7 @@ from fleet.table import ReportTable
 REPORT_EVERY = 1.0
 PLACE_EVERY = 5.0
 WATCH_SECONDS = 0.5
-"""How long a changed row takes to be seen by a node."""
+"""Time that a changed row takes to reach a node."""
 WARM_PART = 0.2
 """The part of the time that figures leave out: it begins with empty places."""
 

@@ -59,7 +59,7 @@ class Detection:
     architecture: str
     """`model_type` of config.json; '' where there is none."""
     why: str
-    """How that was found, for people."""
+    """The reason in words, for people."""
     convert: bool = False
     """It is to be converted to CTranslate2 before it can be served."""
     notes: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ class Listing:
     """`sizes`: path below the root to bytes. `read`: the bytes of a small listed file."""
 
     where: str
-    """For messages."""
+    """The location in words, for messages."""
     sizes: Mapping[str, int]
     read: Callable[[str], bytes]
     revision: str = ""

@@ -24,7 +24,7 @@ POOLINGS = {
     "lasttoken": ("pooling_mode_lasttoken", "the last token"),
     "weightedmean": ("pooling_mode_weightedmean_tokens", "a weighted mean"),
 }
-"""By the names that sentence-transformers 6 writes; what earlier ones wrote, and what it is for people."""
+"""Poolings by the names that sentence-transformers 6 writes: the names earlier versions wrote, and words for people."""
 TOKENIZER = re.compile(r"tokenizer\.(json|model)\Z|.*(vocab|spiece|spm|sentencepiece|bpe|tiktoken|tekken)")
 """Files that hold the words of a tokenizer, of whichever kind."""
 ASKS = re.compile(r"""['"`](search_query|query|Represent this sentence for searching relevant passages|Instruct): """)

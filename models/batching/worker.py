@@ -122,7 +122,7 @@ class Batcher(Generic[P, R]):
         self._turns = RequestRing(self.limits.padded)
         lock = threading.RLock()
         self._wake, self._behind = threading.Condition(lock), threading.Condition(lock)
-        """For the threads that run steps, and for the one that prepares them."""
+        """Events: one wakes the threads that run steps, the other the thread that prepares steps."""
         self._keys = itertools.count()
         self._requests: dict[int, _Request[R]] = {}
         self._speed = _Speed()

@@ -29,7 +29,7 @@ class Renamer:
         self._display_name = json.dumps(display_name, ensure_ascii=False).encode()
         self._same = served == display_name
         self.overrides: Mapping[str, Raw] = {} if self._same else {"model": Raw(self._display_name)}
-        """For answers with objects of clients and models, which may have a `model` too: replaced by field."""
+        """Values that replace fields of answers with objects of clients and models, which may have a `model` too."""
 
     def __call__(self, data: bytes) -> bytes:
         """Rename in `data`, which holds whole `"model":"..."` pairs.

@@ -143,8 +143,8 @@ error.
 
 
 NO_FUSION = "--compilation-config.pass_config.fuse_allreduce_rms=false"
-"""On several GPUs vLLM would fuse all-reduce and norm by flashinfer. Its import asks CUDA for the devices, in the slot,
-which cannot be forked any more then. The flag `compilation_config` of a recipe replaces it."""
+"""vLLM's fusion of all-reduce and norm on several GPUs, switched off: it imports flashinfer, which asks CUDA for the
+devices, and a slot that did so cannot be forked any more. The flag `compilation_config` of a recipe replaces it."""
 
 
 def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace:

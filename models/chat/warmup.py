@@ -58,8 +58,8 @@ GPU_REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("/v1/completions", {"prompt": "Hello", "max_tokens": 2, "logprobs": count}) for count in (0, 2, 5, 10, 20)),
     ("/v1/completions", {"prompt": "Hello", "max_tokens": 1, "prompt_logprobs": 1}),
 )
-"""On a GPU: Triton compiles a kernel for logprobs of 1, 2, 4, 8, 16 and 32 tokens each, and one for those of prompts.
-Last of all, as those of prompts shorten the steps of a second."""
+"""Warm-up requests on a GPU: Triton compiles a kernel for logprobs of 1, 2, 4, 8, 16 and 32 tokens each, and one
+for those of prompts. They come last, as those of prompts shorten the steps of a second."""
 _LENGTHS, _BEYOND = (5, 16, 131, 132), (13, 14)
 """Tokens of prompts with an adapter, and tokens more than the largest batch that has a graph.
 

@@ -166,7 +166,7 @@ class Recording:
         self._waited = 0.0
         self._ended = self._closed = False
         self.samples = 0
-        """How many have come so far."""
+        """Number of samples so far."""
         self.length: float | None = None
         """Seconds, as the file says; known with the first block, None when it does not say."""
 

@@ -45,7 +45,7 @@ SET_UP = 64 << 20
 """Bytes that a model without its weights takes on a CPU: tokenizer, buffers of CTranslate2."""
 
 PATIENCE_SECONDS = 10.0
-"""How long CTranslate2 may go on with what it has answered already."""
+"""Time that CTranslate2 may go on with a request that is answered already."""
 
 
 def unload(replica: Any, to_cpu: bool) -> None:

@@ -16,7 +16,7 @@ _CHUNKS = 64
 """Recorders and editors write a handful before the sound."""
 _PCM, _EXTENSIBLE = 1, 0xFFFE
 _EXTENDED_PCM = bytes.fromhex("0100000000001000800000aa00389b71")
-"""How the extensible form, which sound of 24 bits or of several channels has, says that it is plain PCM."""
+"""Mark of the extensible form (24 bits or several channels) that says: plain PCM."""
 
 
 def seconds_of(path: Path) -> float:

@@ -40,7 +40,7 @@ INLINE = 4096
 """Characters up to which tokenising is quicker than handing it to a thread (about 0.3 ms)."""
 PROBE = ["The engine must give what its library gives.", "Yes."]
 LONG_PROBE = " ".join(60 * PROBE)
-"""What overflows in 16 bits does so in long texts first."""
+"""A long probe: values that overflow in 16 bits do so in long texts first."""
 TOLERANCE = 1e-4
 """Largest difference of a value between our path and the library's, both with float32."""
 TOLERANCE_16_BIT = 0.02

@@ -36,7 +36,7 @@ _UNREAD = {
     "Gemma3nForCausalLM": re.compile(r".+\.embed_tokens_per_layer\.weight"),
     "Qwen3ForCausalLM": re.compile(r".+\.o_proj\.bias"), "Ernie4_5ForCausalLM": re.compile(r".+_proj\.bias"),
 }  # fmt: skip
-"""By architecture, what vLLM 0.32 passes over without a word, and transformers uses. A head only if it is not tied."""
+"""Weights that vLLM 0.32 skips without a word and transformers uses, by architecture. A head only if it is not tied."""
 _LAYER = re.compile(r"model\.layers\.(?P<number>\d+)\.(?P<module>[\w.]+)\.weight")
 _EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<part>\w+)\.(?:weight|qweight|weight_packed)")
 

@@ -210,7 +210,7 @@ DEFAULTS: Mapping[str, tuple[int | None, ...]] = {
     "glm4v_moe_text": (4096, 46, 10944, 96, 8, None, 151424, 65536),
     "aria_text": (4096, 32, 4096, 32, None, None, 32000, 2048),
 }
-"""By `model_type`, in the order of FIELDS; None: worked out, or not there. As in transformers 5 (a test compares)."""
+"""Defaults by `model_type`, in the order of FIELDS; None: worked out or absent. Those of transformers 5, by a test."""
 
 
 def nested_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -19,7 +19,7 @@ BITS: Mapping[str, int] = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
     "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
-"""By the words of the safetensors format."""
+"""Bits by the words of the safetensors format."""
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Kinds that an engine casts to the dtype it computes in; all others stay as they are in the file."""
 NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "norm", "conv")

@@ -20,11 +20,11 @@ MOST_REPLICAS = 16
 # What a model is made for. `models.tasks` has one object for each.
 class Task(StrEnum):
     endpoint: str
-    """Its main path, which errors name."""
+    """The task's main path, which errors name."""
     engines: tuple[str, ...]
     """The engines that can do it."""
     batches_inside: bool
-    """Its engine batches across requests itself, so no more of them are sent than one batch holds."""
+    """True if the engine batches across requests itself, so that no more are sent than one batch holds."""
 
     def __new__(
         cls, value: str, endpoint: str = "", engines: tuple[str, ...] = (), batches_inside: bool = False
@@ -47,7 +47,7 @@ class Tier(StrEnum):
     DEVICE = "device"
     HOST = "host"
     PREWARMED = "prewarmed"
-    """On disk, and an empty slot has its engine's libraries imported: a load costs weights and set-up only."""
+    """Files on disk, with an empty slot that has imported its engine's libraries: a load costs weights and set-up."""
     DISK = "disk"
 
 

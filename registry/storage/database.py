@@ -20,7 +20,7 @@ from registry.storage.files import is_still, make_private, make_private_file, un
 
 SQLITE, POSTGRES = "sqlite", "postgresql+psycopg"
 BUSY_SECONDS = 5.0
-"""How long a writer waits for another one: each holds the file for milliseconds."""
+"""Longest wait of a writer for another one: each holds the file for milliseconds."""
 _READS = {"roundhouse_reads": True}
 PRAGMAS = ("foreign_keys = ON", "journal_mode = WAL", "synchronous = NORMAL")
 

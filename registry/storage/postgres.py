@@ -29,7 +29,7 @@ for its locks give up."""
 IDLE_SECONDS = 20
 """Between two statements of a transaction: less than the silence after which others take over lines of batches."""
 WRITE_SECONDS, READ_SECONDS = 10.0, 30.0
-"""For each answer. What is written are a few rows; a report may sum up many."""
+"""Time limits of one statement. Writes touch a few rows; a report may sum up many."""
 
 
 def options(url: URL, schema: str | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class IntentPrediction:
     label: str | None
     """The likeliest; None: none of them."""
     confidence: float
-    """That the label is right, by held-out examples."""
+    """Probability that the label is right, estimated on held-out examples."""
     threshold: float
     features: str
     """`letters`, or `letters and vector`."""
@@ -46,7 +46,7 @@ class IntentModel:
 
     heads: Heads
     precision: float
-    """That the thresholds were chosen for."""
+    """The precision that the thresholds were chosen for."""
     spelling: Spelling | None = None
     """Spelling of the examples; None: texts are used as they are."""
 

@@ -68,7 +68,7 @@ class ProviderCall:
         self._upstream, self._model, self._public_name, self._request_id = upstream, model, public_name, request_id
         self._until, self._passed = until, passed
         self._sent_at: float | None = None
-        """On the loop's clock; None: it was not asked yet, or its answer has a status."""
+        """Time of sending on the loop's clock; None: not sent yet, or the answer has a status."""
         self._refusal: BadRequest | None = None
         """The client's own fault, which tells nothing of the provider."""
         self._progress: AnswerProgress | None = None

@@ -49,9 +49,9 @@ class ClientDeadlines(NamedTuple):
     """The client's patience, on the loop's clock; None: as long as the recipe says."""
 
     first: float | None = None
-    """When words have to have come."""
+    """Latest time for the first words."""
     whole: float | None = None
-    """When the whole answer has to be there."""
+    """Latest time for the whole answer."""
 
 
 FOREVER = ClientDeadlines()
@@ -62,7 +62,7 @@ class _Bound(NamedTuple):
 
     at: float
     of: Literal["client", "silence", "whole"] = "silence"
-    """How long the client waits, the provider may be silent, or all of it may take."""
+    """The bound that ends the wait: the client's patience, the provider's silence, or the time for the whole answer."""
 
 
 class Reply:

@@ -156,7 +156,7 @@ class AnswerProgress:
     """The name that the client is to see."""
     usage: Usage = field(default_factory=Usage)
     model: str | None = None
-    """That the provider said it was."""
+    """The model's name, as the provider reports it."""
 
     def object(self, data: bytes) -> tuple[bytes, dict[str, msgspec.Raw]]:
         """An object with the client's name, and its parts. Raises BadAnswer for others."""

@@ -27,7 +27,7 @@ class ReplayOutcome:
     """Outcome of all requests that one target answered for one reason."""
 
     target: str
-    """Who answered, also in the place of the one that was chosen: `model`, or `model:adapter`."""
+    """The model that answered, also in place of the chosen one: `model`, or `model:adapter`."""
     reason: str
     requests: int
     judged: int

@@ -149,7 +149,7 @@ class RequestContext:
     line: LineSink | None = field(default=None, repr=False)
     """The line of a batch that this request is; its source is `batch` then."""
     hop: ExactTarget | None = field(default=None, repr=False)
-    """How another server of the fleet passed it on; None: the client sent it here."""
+    """The hop that brought it from another server of the fleet; None: the client sent it here."""
 
     @property
     def begin_by(self) -> float | None:

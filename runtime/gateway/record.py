@@ -58,7 +58,7 @@ class RequestRecord:
     code: str | None
     """Code of the error that ended it."""
     usage: Usage
-    """By the engine's own count, as far as it is known; of the last attempt."""
+    """Usage of the last attempt by the engine's own count, as far as it is known."""
     seconds: Mapping[str, float]
     """`receive`, then `total`; within that `queue` (of which `load` and `swap`) once it had a turn; `first`: until the
     first byte; `before`: until its last attempt began; `away`: attempts at providers that failed.
@@ -67,7 +67,7 @@ class RequestRecord:
     attempt: int = 1
     """Number of its last attempt."""
     entry: Entry | None = None
-    """Its beginning in the ledger, if there is one."""
+    """The ledger's row for its beginning, if there is one."""
     admission: Admission | None = None
     """The limits' reservation for its last attempt, if there is one."""
     pairs: int = 0
@@ -85,13 +85,13 @@ class RequestRecord:
     first_goal: float | None = None
     """Seconds within which it was to begin."""
     is_stream: bool = False
-    """Its answer came bit by bit, so the time after the first byte shows how fast it was made."""
+    """True if the answer is streamed, so that the time after the first byte shows its speed."""
     warning: str = ""
     """Fields that were left out of the request, as the answer's header gives them."""
     failed_attempts: tuple[str, ...] = ()
     """Model and error code of each attempt before the last."""
     transcript: TranscriptSink | None = field(default=None, repr=False)
-    """Its words, if the team has them stored; for the console alone."""
+    """Texts of the request, if the team has them stored; for the console alone."""
     trace: Trace | None = field(default=None, repr=False)
     causes: dict[str, float] = field(init=False)
     """The parts of its time: queue, load, swap, prefill (until the first byte), decode and, if there was one, provider.

@@ -63,14 +63,14 @@ class Attempt:
     admission: Admission | None = None
     """The limits' reservation for it."""
     entry: Entry | None = None
-    """Its beginning in the ledger."""
+    """The ledger's row for its beginning."""
     lease: Lease | None = None
     device_mark: float | None = None
-    """Since when it is charged time of this machine (`DeviceTime.begin`)."""
+    """The time from which it is charged for this machine (`DeviceTime.begin`)."""
     pairs: int = 0
     """Pairs of query and document."""
     first: float | None = None
-    """When its answer began."""
+    """The time of the answer's first byte."""
     status: int | None = None
     is_stream: bool = False
     warning: str = ""

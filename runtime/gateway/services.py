@@ -129,7 +129,7 @@ class Services:
     reloader: RecipeReloader
     overview: Overview
     callers: Callers
-    """Who owns which key."""
+    """Keys and their owners."""
     administration: Administration
     usage: UsageReport
     responses: ResponseStore

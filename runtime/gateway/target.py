@@ -58,7 +58,7 @@ class Target:
     routed: RouteChoice | None = None
     """None: the client named the target itself."""
     is_strict: bool = False
-    """Its recipe wants hints that have no effect refused, not left out."""
+    """True if the recipe wants hints without effect refused, not left out."""
 
     @property
     def label(self) -> str | None:

@@ -33,8 +33,8 @@ from runtime.gateway.target import Target
 from runtime.http.dialect import Head, Part, Parts
 
 FAILOVER_ERRORS = (ProviderFailed, QueueFull, EngineFailed, Unavailable, LimitExceeded)
-"""What another target may do better; a limit that is met here binds a further attempt only. The client's own faults and
-its deadline are not among them."""
+"""Errors after which another target is tried; a limit that is met here binds a further attempt only. The client's own
+faults and its deadline are not among them."""
 
 
 class PartsOfAttempt(Protocol):

@@ -30,7 +30,7 @@ from runtime.http.schema import (
 )
 
 OPERATIONS: dict[tuple[str, str], Route] = {(one.method.lower(), one.documented_path): one for one in ROUTES}
-"""By method and path."""
+"""Routes by method and path."""
 TAGS = [
     {"name": "Chat", "description": "OpenAI's and Anthropic's chat APIs, answered by vLLM; `model` may be an adapter."},
     {"name": "Generate", "description": "Text Generation Inference's and LoRAX's, without a chat template."},

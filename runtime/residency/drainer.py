@@ -12,7 +12,7 @@ from runtime.slots import frames
 from runtime.slots.link import SlotLink
 
 ABORT_SECONDS = 5.0
-"""How long requests that the drain deadline has ended may take to leave; after that the model ends, too."""
+"""Time that requests ended by the drain deadline have to leave; after that the model ends, too."""
 MOST_FAILED_SLEEPS = 2
 SLEEP_SECONDS = 300.0
 """Most seconds of one sleep: the first one pins host memory, which takes about 0.6 s for each GB."""

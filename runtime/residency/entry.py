@@ -50,7 +50,7 @@ class ModelEntry:
     """Expected seconds of a load."""
     queue: ModelQueue
     number: int = 1
-    """Its number among the model's replicas, from 1."""
+    """Number among the model's replicas, from 1."""
     replicas: "list[ModelEntry]" = field(default_factory=list, repr=False)
     """All replicas of the model by number, this one included; they share the list."""
     is_leaving: bool = False
@@ -60,7 +60,7 @@ class ModelEntry:
     link: SlotLink | None = None
     loaded: LoadResult | None = None
     devices: tuple[str, ...] = ()
-    """Its devices, or its last ones."""
+    """Devices that hold it, or held it last."""
     bytes: int = 0
     """Bytes on all of its devices together."""
     claim: int = 0
@@ -80,7 +80,7 @@ class ModelEntry:
     falling_asleep: bool = False
     """It is DRAINING in order to sleep."""
     room_at: float = 0.0
-    """When those who leave for it are expected to be gone."""
+    """Expected time at which models that leave for it are gone."""
     sleepless: bool = False
     """A wake failed, or so did two sleeps in a row: none is tried again until the server starts anew."""
     failed_sleeps: int = 0

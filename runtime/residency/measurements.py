@@ -25,7 +25,7 @@ class FileEstimates:
     host_adapters: int = 0
     load_seconds: float | None = None
     step: int = 0
-    """On a GPU, bytes that one engine step takes: after a load vLLM has given them back, so no measure shows them."""
+    """Bytes that one engine step takes on a GPU: vLLM gives them back after a load, so no measurement shows them."""
 
 
 def load_key(recipe: Recipe, label: str) -> LoadKey:

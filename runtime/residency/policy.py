@@ -53,7 +53,7 @@ class Resident:
     id: str
     state: ModelState
     bytes: int
-    """On each of its devices."""
+    """Bytes on each of its devices."""
     leases: int
     last_used: float
     loaded_at: float
@@ -72,7 +72,7 @@ class Resident:
     falling_asleep: bool = False
     """It drains in order to sleep."""
     devices: tuple[str, ...] = ()
-    """Where its bytes are."""
+    """Devices that hold the bytes."""
     is_extra: bool = False
     """A replica beyond those that the recipe wants at least: it leaves before all others."""
 
@@ -126,7 +126,7 @@ class Shortage:
     """The amounts to free; zero or less means none."""
 
     bytes: tuple[tuple[str, int], ...]
-    """By device."""
+    """Missing bytes by device."""
     host: int = 0
     slots: int = 0
 
@@ -206,7 +206,7 @@ class Need:
 
     id: str
     bytes: int
-    """On each of its devices."""
+    """Bytes on each of its devices."""
     load_seconds: float
     waiting_since: float
     patience: float = 1.0

@@ -46,7 +46,7 @@ class ReplicaScaler:
     def __init__(self, table: Table, loader: Loader, decide: Callable[[], None]) -> None:
         self._table, self._loader, self._decide = table, loader, decide
         self._over_since: dict[str, float] = {}
-        """When a model's predicted wait rose over its goal."""
+        """Time at which a model's predicted wait rose over its goal."""
         self._paused = Counter[str]()
 
     @contextmanager

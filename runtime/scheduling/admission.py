@@ -35,11 +35,11 @@ class QueueEntry:
     """Work done for it; None: not known yet."""
     aborted: asyncio.Future[RoundhouseError] | None = None
     missed: bool = False
-    """Its adapter was in no place when it came."""
+    """True if its adapter was in no place when it came."""
     swap_seconds: float = 0.0
     """The part of its wait that its adapter's swap took."""
     placing_seconds: float = 0.0
-    """How long it waited in the engine, once it had started, for its adapter to come into its place."""
+    """Time it waited in the engine, once started, until its adapter was in a place."""
     replica: int = 1
     """Number of the replica where it waits or runs."""
 

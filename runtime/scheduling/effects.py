@@ -76,11 +76,11 @@ class AdapterStats:
 
     stage_seconds: float = 0.0
     place_seconds: float = 0.0
-    """Its probes included."""
+    """Seconds of placing, probes included."""
     last_used: float = 0.0
     staged_at: float = 0.0
     placed_at: float = 0.0
-    """When its last staging and its last way into a place ended, by the queue's clock."""
+    """Ends of its last staging and of its last placing, by the queue's clock."""
 
 
 class AdapterEffects:

@@ -29,7 +29,7 @@ class QueueRequest:
     work: float = 1.0
     """Foreseen, in units of a prompt token's work."""
     due: float | None = None
-    """Its deadline, in the queue's clock."""
+    """Deadline by the queue's clock."""
     pool: str = ""
     """'': none of the recipe's."""
     is_line: bool = False

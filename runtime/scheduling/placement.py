@@ -155,7 +155,7 @@ class Placement:
         self.others: tuple[Placement, ...] = ()
         """The policies of the model's other replicas."""
         self.is_away = False
-        """Its engine is not there: other replicas may take over what waits here."""
+        """True while its engine is not there: other replicas may take over the requests that wait here."""
         self.can_revoke = True
         """Lines of batches may be ended (rule 11)."""
         self._adopted: list[str] = []

@@ -40,13 +40,13 @@ class ModelAccounts:
         self.teams = {one: ShareGroup() for one in ServiceClass}
         self.floors = Floors(floor)
         self.classes: Counter[ServiceClass] = Counter()
-        """How many wait, by class."""
+        """Number of waiting requests, by class."""
         self.pools: Counter[str] = Counter()
-        """How many wait, by pool."""
+        """Number of waiting requests, by pool."""
         self.from_people = 0
-        """How many of them are from people (`QueueRequest.is_from_people`)."""
+        """Number of waiting requests from people (`QueueRequest.is_from_people`)."""
         self.revocable = 0
-        """How many are lines (`QueueRequest.is_revocable`)."""
+        """Number of waiting batch lines (`QueueRequest.is_revocable`)."""
         self.of_team: dict[ShareAccount, dict[str, WaitingRequests]] = {}
         """The requests of each and their lines, the newest last."""
         self.arrivals = 0
@@ -68,13 +68,13 @@ class WaitingRequests:
     def __init__(self, accounts: ModelAccounts | None = None) -> None:
         self.accounts = accounts if accounts is not None else ModelAccounts()
         self.classes = self.accounts.classes
-        """How many wait for the model, by class."""
+        """Number of requests that wait for the model, by class."""
         self.floors, self._teams = self.accounts.floors, self.accounts.teams
         self._by_id: dict[str, WaitingRequest] = {}
         self._lanes: dict[str | None, dict[ServiceClass, dict[str, Lane]]] = {}
         self._counts: Counter[str | None] = Counter()
         self.pools: Counter[str] = Counter()
-        """How many wait here, by pool."""
+        """Number of requests that wait here, by pool."""
         self.work = 0.0
 
     def __len__(self) -> int:

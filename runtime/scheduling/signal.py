@@ -50,7 +50,7 @@ class ModelDemand:
     """One model's work, and its replicas."""
 
     replicas: int
-    """That serve it or are on their way."""
+    """Replicas that serve it or are on their way."""
     least: int
     """The least number of replicas, from the recipe."""
     rate: float

@@ -59,7 +59,7 @@ EXIT_FAILED = 4
 API = "LitServer-0"
 """LitServe's name of the API process."""
 START_SECONDS = 10.0
-"""How long a stop that comes during the start waits for the start to be complete."""
+"""Time that a stop during the start waits for the start to be complete."""
 POLL_SECONDS = 0.5
 """Seconds between two looks whether the API process or the manager is stopped."""
 

@@ -158,9 +158,9 @@ class Cause:
     """The cause of an engine's end."""
 
     code: str
-    """For metrics and clients: killed, exited, out_of_memory, engine_hung, engine_failed or ended."""
+    """Code for metrics and clients: killed, exited, out_of_memory, engine_hung, engine_failed or ended."""
     text: str
-    """For people: 'its process was ended by SIGKILL'."""
+    """Text for people: 'its process was ended by SIGKILL'."""
     signal: int | None = None
     """The signal that ended its process, if one did."""
 

@@ -39,7 +39,7 @@ from runtime.slots import frames
 log = logging.getLogger("roundhouse.slot")
 STAY_SECONDS = 10.0
 BUSY_SECONDS = 30.0
-"""How long an adapter waits for the place of another one whose cancelled calls have yet to end."""
+"""Time that an adapter waits for the place of another one whose cancelled calls have yet to end."""
 CLOSE_SECONDS = 4.0  # LitServe gives a worker 5 s between SIGTERM and SIGKILL
 
 
@@ -65,7 +65,7 @@ class SlotServer:
         self._loading = False
         self._asleep = self._changing = False
         self._working: set[asyncio.Task[None]] = set()
-        """That need the engine awake."""
+        """Tasks that need the engine awake."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()

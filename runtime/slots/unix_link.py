@@ -25,7 +25,7 @@ from runtime.slots.processes import GroupPeak, cause_of, group_bytes, hold
 
 log = logging.getLogger("roundhouse.pool")
 KILL_SECONDS = 30.0
-"""How long the kernel may take to end a process group before that is logged, and it is killed again."""
+"""Time the kernel may take to end a process group before that is logged and the group is killed again."""
 
 
 class UnixSlotLink:

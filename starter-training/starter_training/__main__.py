@@ -32,7 +32,7 @@ MINUTES = {
 }
 
 ALSO_MISSED = (0, figures.MISSED)
-"""What is under its aim ships, and its card says so; what could not be measured does not."""
+"""Goals that may be missed: what falls short ships, and its card says so; what could not be measured does not ship."""
 
 # Small batches: on a core the number of steps is what counts.
 RERANK_ON_CPU = (

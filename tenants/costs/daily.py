@@ -30,7 +30,7 @@ class Day:
     total: UsageSum
     hours: list[UsageSum]
     models: list[UsageSum]
-    """By model, adapter and class."""
+    """Sums by model, adapter and class."""
     compared: list[PriceComparison]
 
 

@@ -28,13 +28,13 @@ class Team:
     created: float
     archived: float | None = None
     weight: float = 1.0
-    """Its part of a contended model, beside the other teams'."""
+    """Share of a contended model, relative to the other teams'."""
     timezone: str = "UTC"
-    """By whose clock the days and months of its budgets begin."""
+    """Clock that the days and months of its budgets begin by."""
     store_texts: bool = False
     """Keep prompts and answers of its last requests in memory, for the console."""
     response_hours: int = 0
-    """How long its answers of Responses are stored; 0: they are not."""
+    """Hours for which its answers of Responses are stored; 0: they are not."""
 
 
 @dataclass(frozen=True, slots=True)

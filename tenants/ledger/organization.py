@@ -61,7 +61,7 @@ class UsageQuery:
     models: tuple[str, ...] = ()
     batch: bool | None = None
     costs: bool = False
-    """By project, key and line item (model and adapter), by the day."""
+    """True: sums by project, key and line item (model and adapter), by the day."""
     line_items: tuple[str, ...] = ()
 
     def groups(self, columns: Columns) -> Columns:

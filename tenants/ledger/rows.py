@@ -12,7 +12,7 @@ HOUR = 3600
 BATCH: Final = "batch"
 """Source of lines of batches. An attempt at one that ends without an answer is repeated, so it counts nothing."""
 NAMES = ("team", "key", "model", "adapter", "endpoint", "service_class", "source")
-"""By what sums are kept. No value of them is None: '' is none."""
+"""Names by which sums are kept. No value of them is None: '' stands for none."""
 COUNTS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "audio_ms", "queue_ms", "total_ms",
     "pairs", "device_us", "cold_ms", "cost_micro", "own_micro",
@@ -39,7 +39,7 @@ class Entry:
     service_class: str
     source: str
     price: PriceList | None = None
-    """By which it is charged, also when the recipe has another one by then."""
+    """Price list by which it is charged, even when the recipe has changed by then."""
     reserved_tokens: int = 0
     """The most that it can use: what counts if the server is killed under it."""
     reserved_micro: int = 0
@@ -84,9 +84,9 @@ class Settlement:
     cold_ms: int = 0
     """Load time that it caused, in milliseconds."""
     cost_micro: int = 0
-    """By the list price."""
+    """Cost by the list price."""
     own_micro: int = 0
-    """By the machine's price."""
+    """Cost by the machine's price."""
 
     @property
     def revision(self) -> str:

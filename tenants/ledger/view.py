@@ -44,9 +44,9 @@ class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Share of the machine's time that is charged to these."""
     cold_start_seconds: float
     cost: float
-    """By the list prices of the recipes."""
+    """Cost by the list prices of the recipes."""
     own_cost: float
-    """By the machine's price."""
+    """Cost by the machine's price."""
     lost_cost: float
     """Highest possible cost of interrupted requests. It counts against budgets."""
     accepted: int

@@ -38,11 +38,11 @@ RETRY_SECONDS = 0.5
 ANSWER_SECONDS = 1.0
 """Seconds without an answer after which a fleet's rows are journalled."""
 FAILING_SECONDS = 10.0
-"""How long a failure counts, without a new request that fails or succeeds."""
+"""Time that a failure counts, without a new request that fails or succeeds."""
 
 
 GATHER_SECONDS = 0.25
-"""How long rows for which no request waits are gathered: their commits must not slow down requests."""
+"""Time for which rows that no request waits for are gathered: their commits must not slow down requests."""
 Begun = tuple[Entry, "asyncio.Future[None] | None"]
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class LedgerWriter:
         self._dropped: set[str] = set()
         """Requests whose beginning was not written: their ends are not either."""
         self._riders: dict[str, Rider] = {}
-        """By the uid of their rows, until these have ended."""
+        """Riders by the uid of their rows, until these have ended."""
         self._deferred: list[Settlement] = []
         """Ends with riders that wait for room on the database's disk."""
         self._failed = -FAILING_SECONDS

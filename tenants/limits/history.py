@@ -24,7 +24,7 @@ class SpendingHistory:
     recent: Sequence[PastRequest]
     """The oldest first."""
     spent: Mapping[str, int]
-    """By a limit's id."""
+    """Spending by a limit's id."""
 
 
 def history_of(

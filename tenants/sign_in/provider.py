@@ -26,7 +26,7 @@ DISCOVERY = "/.well-known/openid-configuration"
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
 """Signatures with a public key. `none`, and HMAC with the client's secret, are never accepted."""
 SECONDS = 15.0
-"""For all calls of one step together."""
+"""Time limit for all calls of one step together."""
 LEEWAY = 60
 """Seconds by which the provider's clock may differ."""
 FRESH = 3600.0

@@ -102,15 +102,25 @@ def test_a_banned_word_is_found() -> None:
 
 FRAGMENTS = {"Of", "As", "Those", "Whose"}
 """Words with which a docstring begins that leaves out its noun or verb."""
+ATTRIBUTE_FRAGMENTS = FRAGMENTS | set(
+    ["After", "Before", "But", "By", "For", "From", "How", "If", "In", "Its", "On", "Since", "That", "To", "What", "When", "Where", "Which", "Who", "With"]
+)
+"""Words with which an attribute's text begins that does not name what the attribute is."""
 
 
 def fragments(source: str) -> list[str]:
     """First lines of docstrings that are no phrase by themselves, those of attributes included."""
-    first = [text.partition("\n")[0] for node in ast.walk(ast.parse(source)) if (text := _docstring(node))]
-    return [line for line in first if line.split()[0] in FRAGMENTS]
+    bodies = [body for node in ast.walk(ast.parse(source)) if isinstance(body := getattr(node, "body", None), list)]
+    found = []
+    for body in bodies:
+        for before, node in zip([None, *body], body, strict=False):
+            text, is_attribute = _docstring(node), isinstance(before, ast.Assign | ast.AnnAssign)
+            if text and text.split()[0] in (ATTRIBUTE_FRAGMENTS if is_attribute else FRAGMENTS):
+                found.append(text.partition("\n")[0])
+    return found
 
 
-def _docstring(node: ast.AST) -> str:
+def _docstring(node: ast.stmt) -> str:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
         return node.value.value.strip()
     return ""
@@ -125,4 +135,5 @@ def test_docstrings_are_whole_phrases() -> None:
 def test_a_fragment_is_found() -> None:
     assert fragments('"""A room."""\nSIZE = 1\n"""Of a file."""') == ["Of a file."]
     assert fragments('def read():\n    """As `write`."""\n') == ["As `write`."]
+    assert fragments('class File:\n    size: int\n    """How long it is."""\n') == ["How long it is."]
     assert not fragments('def read():\n    """Read a file."""\n')

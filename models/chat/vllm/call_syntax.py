@@ -229,13 +229,13 @@ class CallScanner:
         self._accept = accept
         self._text = ""
         self._at = 0
-        """Before here everything was given as text or taken as calls."""
+        """Characters that were given as text or taken as calls."""
         self._open: tuple[CallSyntax, Match, Pattern | None] | None = None
         """The block that has begun: its syntax, the match of its beginning, its tail's pattern."""
         self._brackets: Brackets | None = None
         self._without_calls = 0
         self._sought = 0
-        """Before here the open block has no end."""
+        """Characters in which the open block has no end."""
 
     def feed(self, text: str, *, finished: bool) -> Iterator[str]:
         """Give the texts between blocks, as far as they are known to be none."""

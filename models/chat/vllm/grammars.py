@@ -99,7 +99,7 @@ class TimedGrammar:
         self._grammar, self._shared = grammar, shared
         self._budget, self._each = follow, each
         self._taken, self._refused = 0.0, False
-        """Since the last token; whether all grammars together have taken too much, this one too."""
+        """Time taken since the last token; whether all grammars together, this one included, have taken too much."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grammar, name)

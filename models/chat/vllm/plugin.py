@@ -148,7 +148,7 @@ def _metadata() -> None:
 
 
 GPU_PATCHES: dict[str, Callable[[], None]] = {"metadata": _metadata}
-"""By the names that leave them out. What is needed for right answers has no name."""
+"""Patches by the names that leave them out. Those that right answers need have no name."""
 
 
 def _active_counts() -> None:

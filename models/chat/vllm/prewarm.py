@@ -73,9 +73,8 @@ SERVER = (
 MAX_ANSWERS = 128
 """Largest `n` of one request; OpenAI's own limit."""
 NOT_REACHED = 1 << 16
-"""For limits of vLLM's own, below which ours refuse with a clear message: stop strings (4 by default) and prompts of
-one request (1,024).
-"""
+"""Value for limits of vLLM's that ours stay below, so that ours refuse with a clear message: stop strings (4 by
+default) and prompts of one request (1,024)."""
 
 
 def environment() -> None:

@@ -113,7 +113,7 @@ BLOCK = 192
 SCRATCH = 1 << 17
 """Integers of rows that are made at a time: a quarter of a core's cache of 1 MiB."""
 SKEW = 1.5
-"""How much finer rows are rounded than the bound on a block's sums alone would say: they have the larger outliers."""
+"""Factor by which rows are rounded finer than the bound on a block's sums alone asks: they have the larger outliers."""
 ADD, GELU = 1, 2
 _WORD, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
 _local = threading.local()

@@ -22,12 +22,12 @@ WARM_UPS = 2
 
 Replay = Callable[[], "Tensor"]
 Capture = Callable[[Callable[[], "Tensor"]], tuple[Replay, int]]
-"""From a function on fixed memory: what replays it, and the bytes that it took."""
+"""A function that makes a replay from a function on fixed memory, and says the bytes that it took."""
 
 
 class _Step(NamedTuple):
     memory: Packing
-    """On the device; of the bucket's shape."""
+    """Inputs on the device, in the bucket's shape."""
     replay: Replay
 
 

@@ -29,7 +29,7 @@ MIN_DRIVER = 580
 MEMORY = {"cpu": 4 * GIB, "cuda": 16 * GIB}
 """Least host memory. Beside a GPU an engine's process holds up to 4 GiB, and sleeping weights lie there too."""
 DISK = {"cpu": 2 * GIB, "cuda": 20 * GIB}
-"""For what is fetched: the weights of an 8B model are 15 GiB."""
+"""Room for downloads: the weights of an 8B model are 15 GiB."""
 NUMA = "libnuma.so.1"
 FILES = 4096
 """Open files: each stream of a client is one."""
@@ -41,7 +41,7 @@ class HostNeed:
     met: bool
     found: str
     help: str = ""
-    """How to get it; empty when it is met."""
+    """Instructions to meet it; empty when it is met."""
     optional: bool = False
     """Whether the server runs without it, with less."""
 

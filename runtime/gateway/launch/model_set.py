@@ -52,7 +52,7 @@ class ModelSet:
         self._names, self._residency, self._make_queue = names, residency, make_queue
         self._files, self._state, self._metrics, self._register = files, state, metrics, register
         self.writing = asyncio.Lock()
-        """Who changes the shelf holds it, from the look at what is there until the models follow."""
+        """A lock for changes of the shelf, held from the look at it until the models follow."""
         self._changing = asyncio.Lock()
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._to_readd: set[str] = set()

@@ -49,11 +49,11 @@ class LineRooms:
         self._names, self._residency, self._clock, self._provider_of = names, residency, clock, provider_of
         self._observe, self._find_remote = observe, find_remote
         self._lost: dict[str, LostWork] = {}
-        """By model."""
+        """Lost work by model."""
         self._used: dict[str, float] = {}
-        """By model, when the last request ended that was no line."""
+        """Time by model at which the last request that was not a batch line ended."""
         self._worked: dict[str, float] = {}
-        """By model, when the last line ended."""
+        """Time by model at which the last batch line ended."""
 
     def take(self, record: RequestRecord) -> None:
         target = record.target

@@ -43,7 +43,7 @@ from tenants.ledger.rows import BATCH
 log = logging.getLogger("roundhouse.fleet")
 NAME = "peers"
 MAX_NODES = 2
-"""How often a request is sent."""
+"""The most nodes that a request is sent to."""
 LATE_SECONDS = 5.0
 LEFT = "left"
 """The reason for a node where better ones had been tried, or do not have the weights."""

@@ -76,7 +76,7 @@ class Placer:
         self.row, self.by_hand = DesiredReplicas(0, {}), tuple[HandPlacement, ...]()
         self._mean, self._before = DemandMean(), FleetPlan({})
         self._tried: dict[str, float] = {}
-        """When a load was last begun, by model."""
+        """The start of the last load, by model."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -48,7 +48,7 @@ class Puller(ABC):
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._retry_at: dict[str, float] = {}
-        """By digest, of those that no node sent."""
+        """Times to try again, by digest, for adapters that no node sent."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"copies-of-{self._what}s")

@@ -93,12 +93,12 @@ class Fleet:
         self._present: Sequence[Member] = ()
         self._boot, self._renewed_at = 0, 0.0
         self._steady_since = self._swept_at = 0.0
-        """Since when each renewal came in time: only then others have had theirs, too."""
+        """The start of the time in which each renewal was punctual: only then have others renewed theirs, too."""
         self.is_database_older = False
         """It is not used any more."""
         self.on_older_database: Callable[[], None] = lambda: None
         self.blocks: Callable[[], Sequence[FleetBlockView]] = tuple
-        """What this server has taken of limits that all share."""
+        """The blocks of shared limits that this server has taken."""
         self.passed: deque[FleetPassedView] = deque(maxlen=KEPT_PASSED)
         """The last requests that it passed on."""
         self.end_rows: Callable[[str], int] = lambda _server: 0

@@ -22,7 +22,7 @@ class ProvidedModel:
     """One model of a provider, and the way to it."""
 
     name: str
-    """By which clients ask for it: `provider/id`."""
+    """Name under which clients ask for it: `provider/id`."""
     upstream: Upstream
     model: ProviderModel
 

@@ -15,7 +15,7 @@ from runtime.gateway.context import RequestContext
 class RouteInput:
     features: Features
     conversation: bytes | None
-    """Its key; None: nothing holds it together with others."""
+    """Key of the conversation; None: the request belongs to none."""
     is_continued: bool
     """It is not the first request of its conversation, as far as its body tells."""
 

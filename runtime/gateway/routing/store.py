@@ -69,7 +69,7 @@ class RouterStore:
         self._changing = asyncio.Lock()
         self._records: Mapping[str, RouterRecord] = {}
         self._ready: dict[str, Router] = {}
-        """By digest."""
+        """Routers by digest."""
         self.is_shared = False
         """Other servers of a fleet have the same routers: files of those that they add are copied."""
         self.adds_from_files = True

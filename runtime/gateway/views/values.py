@@ -124,7 +124,7 @@ XINFERENCE: Mapping[Task, tuple[str, tuple[str, ...]]] = {
     Task.RERANK: ("rerank", ("rerank",)),
     Task.TRANSCRIBE: ("audio", ("audio2text",)),
 }
-"""Its type of a model that is made for a task, and what such a model can do at least."""
+"""Xinference's type of a model for each task, and the abilities that such a model has at least."""
 
 
 def _foreign_fields(entry: ModelEntry, name: str) -> dict[str, Any]:

@@ -79,7 +79,7 @@ CHANGING = frozenset((
 """Fields of other servers' that change a transcript."""
 
 TEMPERATURES = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-"""What no temperature, or 0, means to Whisper, OpenAI's and others': where a window is badly heard, the next one."""
+"""Whisper's temperatures where none or 0 is sent, as OpenAI's: a badly heard window is tried with the next one."""
 
 LONGEST_STRATEGY = 1000
 """Letters of a `chunking_strategy` that is read: 256 KiB of 1e308 would keep every stream waiting for a second."""

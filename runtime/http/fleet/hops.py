@@ -32,7 +32,7 @@ from tenants.caller import Caller
 
 _HEADER = HEADER.encode()
 OWN_PATHS = "/fleet/"
-"""For the servers themselves: their certificates or signatures are enough."""
+"""Paths for the servers themselves, which certificates or signatures open."""
 
 
 class SignatureMiddleware:

@@ -145,7 +145,7 @@ class BodyPace:
 
 
 STALL_SECONDS = 2.0
-"""How long a client may be silent before its body gives way to another; see `guard.memory`."""
+"""Time that a client may be silent before its body gives way to another; see `guard.memory`."""
 NO_KEY_BYTES = 64 * 2**10
 """Bytes of a body whose sender shows no key where one is needed: the console's paths take such bodies."""
 

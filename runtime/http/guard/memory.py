@@ -62,7 +62,7 @@ class Body:
     """Seconds that its client may still be silent."""
     size: int = 0
     stalls_at: float = math.inf
-    """When it is stalled, on the loop's clock; infinity while nothing is awaited from its client."""
+    """Time on the loop's clock at which it counts as stalled; infinity while nothing is awaited from its client."""
 
     def await_piece(self, now: float) -> None:
         self.stalls_at = now + self.slack

@@ -20,7 +20,7 @@ SINK = 9.0
 """Logit of [SEP]; between that of the like and those of other words."""
 
 WRITTEN = 1.5
-"""How far the found and the not found lie apart in the residual stream."""
+"""Distance between found and not found in the residual stream."""
 
 
 @torch.no_grad()

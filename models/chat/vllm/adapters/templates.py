@@ -47,7 +47,7 @@ class AdapterTemplate:
     model: Any
     """vLLM's LoRAModel, without layers."""
     layers: dict[str, tuple[Any, Half, Half]]
-    """By name: vLLM's weights of a layer, without tensors, and where these are."""
+    """vLLM's weights of each layer by name, without tensors, and their positions."""
     dtype: torch.dtype
     sources: Any = None
 

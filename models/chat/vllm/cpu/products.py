@@ -96,8 +96,8 @@ class Batch:
 
 
 WIDE_ROWS = 8
-"""On a processor that emulates bfloat16, products of so many rows are made in float32: casting A and B included, they
-take half the time at 16 rows and a quarter at 200 (512 x 1,408, rank 256)."""
+"""Rows from which a processor that emulates bfloat16 multiplies in float32: casting A and B included, products take
+half the time at 16 rows and a quarter at 200 (512 x 1,408, rank 256)."""
 
 
 def add(output: torch.Tensor, inputs: torch.Tensor, layer: Layer, batch: Batch, scale: float) -> None:

@@ -13,7 +13,7 @@ FINAL = ("completed", "failed", "expired", "cancelled")
 LEAST_POLL, MOST_POLL = 0.25, 5.0
 """Seconds between two looks; the time grows with that of the wait."""
 PATIENCE_SECONDS = 600.0
-"""For which a server may be away, as while it restarts."""
+"""Time that a server may be away, for example while it restarts."""
 
 
 def follow(client: Client, batch_id: str, *, drawn: bool) -> Json:
