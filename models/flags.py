@@ -33,8 +33,8 @@ SPEECH: Mapping[str, type] = {
     "no_repeat_ngram_size": int,
     "step_seconds": float,
 }
-"""Fields of `engine.flags` for speech. vad: False hears silence, too, unless a request says otherwise. step_seconds: about
-how long one step may last once the speed is known."""
+"""Fields of `engine.flags` for speech. vad: False hears silence, too, unless a request says otherwise. step_seconds:
+about how long one step may last once the speed is known."""
 KNOWN: Mapping[Task, Mapping[str, type]] = {
     Task.EMBED: SENTENCE,
     Task.RERANK: {name: kind for name, kind in SENTENCE.items() if name != "matryoshka_dimensions"},

@@ -102,9 +102,10 @@ def test_a_banned_word_is_found() -> None:
 
 FRAGMENTS = {"Of", "As", "Those", "Whose"}
 """Words with which a docstring begins that leaves out its noun or verb."""
-ATTRIBUTE_FRAGMENTS = FRAGMENTS | set(
-    ["After", "Before", "But", "By", "For", "From", "How", "If", "In", "Its", "On", "Since", "That", "To", "What", "When", "Where", "Which", "Who", "With"]
-)
+ATTRIBUTE_FRAGMENTS = FRAGMENTS | {
+    "After", "Before", "But", "By", "For", "From", "How", "If", "In", "Its", "On", "Since", "That", "To", "What",
+    "When", "Where", "Which", "Who", "With",
+}  # fmt: skip
 """Words with which an attribute's text begins that does not name what the attribute is."""
 
 
