@@ -46,7 +46,7 @@ class FileTable:
     def list(
         self, team: str, *, purpose: str | None = None, after: str | None = None, limit: int = 100, newest: bool = True
     ) -> Sequence[FileRecord] | None:
-        """In the order of their creation. after: id of the last one of the page before; None: it is unknown."""
+        """List in the order of creation. after: id of the last one of the page before. None: `after` is unknown."""
         where = [FILES.c.team == team, FILES.c.deleted.is_(None)]
         if purpose is not None:
             where.append(FILES.c.purpose == purpose)

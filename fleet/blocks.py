@@ -1,4 +1,4 @@
-"""How much of a limit a server takes at once, and the block that it has; see the table in `fleet`. Pure."""
+"""Sizes of the blocks that servers take of a limit; see the table in `fleet`. Pure."""
 
 IDLE_SECONDS = 2.0
 """Seconds without use after which the rest of a block goes back."""

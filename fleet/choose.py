@@ -1,4 +1,4 @@
-"""Which nodes get a request: at most two, the second for when the first does not answer. Pure: no clock, no I/O.
+"""The choice of nodes for a request: at most two, the second if the first does not answer. Pure: no clock, no I/O.
 
 A node chooses among its own replicas. Among nodes the question is the same as among replicas, so
 `routing.replicas.choose_near` answers it; here are the few candidates that it gets of all nodes.

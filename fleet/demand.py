@@ -1,4 +1,4 @@
-"""How much work each model has, from reports: in replicas that would be busy all the time."""
+"""The work that each model has, from reports: in replicas that would be busy all the time."""
 
 from math import exp
 

@@ -1,4 +1,4 @@
-"""Who may write the desired replicas, and which of two lists a node follows; see the table in `fleet`."""
+"""The right to write the desired replicas, and the choice between two lists; see the table in `fleet`."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

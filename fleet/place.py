@@ -1,4 +1,4 @@
-"""Which nodes hold which models: a pure function, from reports and demand to the desired replicas.
+"""The placement of models on nodes: a pure function, from reports and demand to the desired replicas.
 
 No I/O, no clock. The same function answers traffic, `explain` and the simulation. The numbers stand in the code:
 

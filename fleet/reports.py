@@ -1,4 +1,4 @@
-"""What a node reports of itself.
+"""Reports of nodes.
 
 A report comes from another machine, so its size and every value in it are bounded. It holds durations only.
 """

@@ -221,7 +221,7 @@ def kv_bytes_per_token(recipe: Recipe, shape: Shape) -> int:
 
 
 def default_kv_cache(recipe: Recipe, shape: Shape) -> int:
-    """Without `memory.kv_cache`: eight full contexts within 4 GiB, and never less than one and a quarter."""
+    """Size an unset `memory.kv_cache`: eight full contexts within 4 GiB, and at least one and a quarter."""
     one = kv_bytes_per_token(recipe, shape) * (recipe.context_length or shape.context)
     return max(one * 5 // 4, min(one * min(FULL_CONTEXTS, recipe.batching.max_requests), DEFAULT_KV_CACHE))
 

@@ -114,7 +114,7 @@ class _Deciding:
         return True
 
     def _vector(self, model: IntentModel | Acceptance) -> Vector | None:
-        """None where it is of another model than this one was fitted with."""
+        """Find the text's vector; None if the model was fitted with another embedding than the router's."""
         return self.features.vector if model.heads.embedding == self.router.embedding else None
 
     def _intent(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Which URLs may be called: https and public, or in a network that the operator lists.
+"""Rules for URLs that may be called: https and public, or in a network that the operator lists.
 
 | URL                                                             | at creation | when it is called             |
 |-----------------------------------------------------------------|-------------|-------------------------------|

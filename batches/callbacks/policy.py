@@ -1,4 +1,4 @@
-"""When a delivery is tried again. Pure: no clock, no I/O.
+"""Times at which deliveries are tried again. Pure: no clock, no I/O.
 
 | what came                                | the delivery                                               |
 |------------------------------------------|------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""What stores the bytes of files. Blocking calls; safe to use from several threads."""
+"""The storage of files' bytes. Blocking calls; safe to use from several threads."""
 
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager

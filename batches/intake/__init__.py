@@ -1,1 +1,1 @@
-"""How files and batches come in: stored, checked in a process of their own, turned into lines."""
+"""The intake of files and batches: stored, checked in a process of their own, turned into lines."""

@@ -1,4 +1,4 @@
-"""How lines are worked off.
+"""The work on lines.
 
 policy.py   which lines run next, and how many
 forecast.py when batches end

@@ -1,4 +1,4 @@
-"""What a line becomes at the end of an attempt. Pure: no clock, no I/O.
+"""The outcome of a line's attempt. Pure: no clock, no I/O.
 
 | what came                                            | the line                                                     |
 |------------------------------------------------------|--------------------------------------------------------------|

@@ -1,4 +1,4 @@
-"""When batches end. Pure: no clock, no I/O. Work is in the unit of `models.work`.
+"""Forecasts of the ends of batches. Pure: no clock, no I/O. Work is in the unit of `models.work`.
 
 1. A line's work is foreseen from lines that ended: by the bytes that it sends, and by what an answer took. Lines of the
    same batch and name count first, then those of the name, then those of the call.

@@ -1,4 +1,4 @@
-"""How much of the work of lines was lost to requests that took their turns. Pure: the caller has the clock.
+"""Work of lines that was lost to requests which took their turns. Pure: the caller has the clock.
 
 | part of an hour's work that was lost | lines                                                                |
 |--------------------------------------|----------------------------------------------------------------------|

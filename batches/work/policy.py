@@ -1,4 +1,4 @@
-"""Which lines run next, and how many. Pure: no clock, no I/O.
+"""The choice of the lines that run next, and of their number. Pure: no clock, no I/O.
 
 1. A model takes no more lines at a time than its `Room` says, running and waiting ones together.
 2. Among batches the higher `Level` goes first: the less time is left beyond what the batch needs, the higher it is.

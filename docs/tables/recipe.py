@@ -65,7 +65,7 @@ def walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldI
 
 
 def _bare(annotation: Any) -> Any:
-    """Without Annotated."""
+    """Strip Annotated from a type."""
     return _bare(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation
 
 

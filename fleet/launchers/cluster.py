@@ -1,4 +1,4 @@
-"""Which server of a fleet runs on which machine, as a file in YAML says it."""
+"""A cluster's YAML file: the machine that each server of a fleet runs on."""
 
 from pathlib import Path
 from typing import Annotated

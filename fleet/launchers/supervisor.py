@@ -1,4 +1,4 @@
-"""When a server is started, adopted and started again. The table is in the package's docstring."""
+"""The life of a server that an actor starts or adopts. The table is in the package's docstring."""
 
 from typing import Literal, NamedTuple
 

@@ -1,4 +1,4 @@
-"""Who belongs to a fleet: a row with a lease for each server, in a schema of the fleet's PostgreSQL.
+"""Members of a fleet: a row with a lease for each server, in a schema of the fleet's PostgreSQL.
 
 tables.py      the row, and how the table came to be (migrations/)
 members.py     join, renew, look, leave, drain; whose rows are to be ended

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation; the table is that of `scenario.SimFault`."""
+"""Faults of a simulation; the table is that of `scenario.SimFault`."""
 
 import random
 from collections.abc import Sequence

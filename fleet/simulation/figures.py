@@ -1,4 +1,4 @@
-"""What came out of a simulation."""
+"""Results of a simulation."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is simulated. A file in YAML has the same fields."""
+"""The scenario of a simulation. A file in YAML has the same fields."""
 
 from pathlib import Path
 from typing import Annotated, Literal

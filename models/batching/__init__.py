@@ -1,1 +1,1 @@
-"""Which texts share a step: a pure plan, and the threads that run it."""
+"""Sharing of steps by texts: a pure plan, and the threads that run it."""

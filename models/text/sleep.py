@@ -1,4 +1,4 @@
-"""How a model sleeps on a GPU: its tensors go to pinned host memory and back.
+"""Sleep of a model on a GPU: its tensors go to pinned host memory and back.
 
 The tensor objects stay, only what they hold moves, so that nothing that refers to the model has to know.
 """

@@ -1,4 +1,4 @@
-"""What a recipe leaves to the files and the machine: context length, abilities, and `dtype: auto`.
+"""Values that a recipe leaves to the files and the machine: context length, abilities, and `dtype: auto`.
 
 `dtype: auto` on the machine at hand:
 

@@ -317,7 +317,7 @@ class Settings(BaseSettings):
 
     @property
     def fleet_identity(self) -> Literal["certificate", "key", "pepper"]:
-        """By what the other servers of the fleet know this one; pepper: all of them are on this machine."""
+        """The proof of identity that the fleet's other servers accept; pepper: all of them are on this machine."""
         if self.fleet_key is not None:
             return "key"
         if self.fleet_certificates is not None or self.fleet_folder.exists():

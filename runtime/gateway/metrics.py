@@ -31,7 +31,7 @@ class _Declared(Generic[Series]):
         return self._make(registry=registry)
 
     def __get__(self, metrics: "Metrics", _owner: type) -> Series:
-        """For type checkers only: an object's own series goes before this."""
+        """For type checkers only: an object has a series of its own under the same name."""
         raise AttributeError
 
 

@@ -1,4 +1,4 @@
-"""From settings to a running gateway: the one place that composes all rooms."""
+"""The composition of all rooms: from settings to a running gateway."""
 
 import asyncio
 import logging

@@ -51,7 +51,7 @@ class UploadShare:
         self._unwritten = 0
 
     def add(self, count: int) -> None:
-        """Before so many more bytes are kept. Raises QueueFull, Unavailable (storage_full)."""
+        """Count bytes before they are kept. Raises QueueFull, Unavailable (storage_full)."""
         for owner, most in self._owners.items():
             if self._held[owner] + count > most:
                 raise QueueFull(

@@ -137,7 +137,7 @@ def _operation(basis: Json, route: Route, rename: Callable[[Any], Any]) -> Json:
 
 
 def _without_titles(parameter: Json) -> Json:
-    """Without the titles that FastAPI makes up."""
+    """Drop the titles that FastAPI makes up."""
     schema = {key: value for key, value in parameter["schema"].items() if key not in ("title", "description")}
     return {**parameter, "schema": schema}
 

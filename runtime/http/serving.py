@@ -1,4 +1,4 @@
-"""From a request's body to its answer, with one record. No HTTP object here.
+"""The way from a request's body to its answer, with one record. No HTTP object here.
 
 serve ─ parse ─ choose ─ admit ─ _parts ─ render ─ _events ─ lease ─ the engine's events
            where a target wants it, `attempts` stands between choose and _parts

@@ -53,7 +53,7 @@ def changed(pack: Path, section: Section) -> list[str]:
 
 
 def spread(share: float, count: int) -> float:
-    """How far a share of right answers on `count` inputs may lie from `share`: three binomial standard deviations.
+    """Tolerance of a share of right answers on `count` inputs around `share`: three binomial standard deviations.
 
     For the same inputs that the figure was measured on this is generous: there only rounding on another machine can
     make a difference. The share counts as at least two inputs away from 0 and 1, where the formula gives nothing.

@@ -32,7 +32,7 @@ def _copy(source: Path, target: Path, names: Iterable[str] | None = None) -> lis
 
 
 def install_chat(trained: Path, pack: Path) -> None:
-    """From train.py's output: the base and the twenty adapters; without a base, adapters for the base that is there.
+    """Install the base and the twenty adapters from train.py's output; without a base, adapters for the one there.
 
     Adapters of other names leave the pack.
     """
@@ -54,7 +54,7 @@ def install_chat(trained: Path, pack: Path) -> None:
 
 
 def install_rerank(trained: Path, data: Path, pack: Path) -> None:
-    """From train.py's output, with the held-out set from prepare's folder beside the weights."""
+    """Install train.py's output, with the held-out set from prepare's folder beside the weights."""
     _copy(trained / RERANK, pack / RERANK)
     (held_out,) = _copy(data, pack / RERANK, [HELD_OUT])
     weights = [*(pack / RERANK).glob("*.safetensors"), held_out]
@@ -65,7 +65,7 @@ def install_rerank(trained: Path, data: Path, pack: Path) -> None:
 
 
 def install_speech(trained: Path, pack: Path) -> None:
-    """From train.py's output: converted to CTranslate2 in int8."""
+    """Install train.py's output, converted to CTranslate2 in int8."""
     from starter_training.speech.convert import convert
 
     convert(trained / "hf", pack / SPEECH)

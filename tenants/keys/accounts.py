@@ -67,7 +67,7 @@ class AccountTable:
         return self.find(team, id_)
 
     def delete(self, team: str, id_: str) -> None:
-        """And revoke its keys. Raises NotFound."""
+        """Delete the account and revoke its keys. Raises NotFound."""
         self.find(team, id_)
         now = self._clock()
         with self._database.write_durably() as connection:

@@ -147,7 +147,7 @@ class LedgerTable:
         self._sum(connection, ((one.entry, (0, -1, *_counts(one), -row.reserved_micro, 0, 0)) for one, row in late))
 
     def _keep_prices(self, connection: sa.Connection, begun: Sequence[Entry]) -> None:
-        """Before the first row that is charged by it can be read."""
+        """Store prices before the first row that is charged by them can be read."""
         for entry in begun:
             if entry.price is not None and entry.price_version not in self._priced:
                 version = {"version": entry.price_version, "currency": self._currency, "created": entry.at}

@@ -72,7 +72,7 @@ class MeterSource(Protocol):
     """Makes the meters of a server that shares its limits with others."""
 
     def meter(self, limit: Limit, zone: ZoneInfo, since: int, spent: int) -> SharedMeter:
-        """For a rate or a budget. since: when its present period began, in which so much was spent before."""
+        """Make the meter of a rate or budget. since: when its period began; spent: what was spent in it so far."""
         ...
 
     def concurrency(self, limit: int) -> Meter: ...

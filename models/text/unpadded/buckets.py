@@ -1,4 +1,4 @@
-"""Which steps replay a captured graph, and which shapes get one: pure.
+"""The choice between captured graphs, and of the shapes that get one: pure.
 
 1. A step takes the smallest bucket with room for its tokens, its inputs and its longest input.
 2. Padding is an input of its own behind the others, or several where it is longer than a bucket's longest.

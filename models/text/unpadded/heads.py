@@ -1,4 +1,4 @@
-"""What turns an input's first state into a score, for the cross-encoders that are known."""
+"""Heads that turn an input's first state into a score, for the cross-encoders that are known."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

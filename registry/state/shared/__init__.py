@@ -1,4 +1,4 @@
-"""What all servers of a fleet share: names of adapters and routers, aliases of models, and added recipes.
+"""Names that all servers of a fleet share: adapters and routers, aliases of models, and added recipes.
 
 They are in one schema of PostgreSQL.
 

@@ -1,4 +1,4 @@
-"""What one server of a fleet tells another about a request that it passes on.
+"""The facts about a request that one server of a fleet sends along when it passes it on.
 
 It travels in one header, beside the client's own bytes. Only the fleet's port honours it (`runtime.http.fleet`).
 """

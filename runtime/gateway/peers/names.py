@@ -1,4 +1,4 @@
-"""What nodes have: their recipes as one catalog, with the adapters and aliases that the fleet shares.
+"""Names that nodes have: their recipes as one catalog, with the adapters and aliases that the fleet shares.
 
 | two nodes differ in          | what counts                                                                        |
 |------------------------------|------------------------------------------------------------------------------------|

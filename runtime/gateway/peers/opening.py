@@ -1,4 +1,4 @@
-"""From settings to a server's part in a fleet."""
+"""The composition of a server's part in a fleet."""
 
 import asyncio
 import logging

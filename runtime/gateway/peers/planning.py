@@ -1,4 +1,4 @@
-"""What people see of placement and of the choice of a node, and what they can place by hand."""
+"""Views of placement and of the choice of a node, and placement by hand."""
 
 import asyncio
 from math import ceil

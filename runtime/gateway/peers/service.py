@@ -206,7 +206,7 @@ class Fleet:
         )
 
     async def _sweep(self) -> None:
-        """After the database was away all leases are over: the others get as long as a dead server to renew theirs."""
+        """End the open rows of dead servers, once servers had time to renew what a lost database let end."""
         now = self._renewed_at
         if now - self._steady_since < DEAD_SECONDS or now - self._swept_at < SWEEP_SECONDS:
             return

@@ -111,7 +111,7 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
 
 
 async def _beginning(body: AsyncIterator[bytes]) -> tuple[bytes, bool]:
-    """And whether that is all of it."""
+    """Read the first bytes of a body, and say whether they are all of it."""
     read = b""
     async for data in body:
         read += data

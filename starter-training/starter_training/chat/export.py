@@ -33,7 +33,7 @@ def save_resume(values: Weights, path: Path) -> None:
 
 
 def load_resume(path: Path, device: torch.device) -> Weights:
-    """What `save_resume` wrote. Raises FileNotFoundError."""
+    """Read the file of `save_resume`. Raises FileNotFoundError."""
     return dict(load_file(path, device=str(device)))
 
 

@@ -65,7 +65,7 @@ EMBED = "model.embed_tokens.weight"
 
 
 def arithmetic(device: torch.device) -> torch.dtype:
-    """What to compute in: bfloat16, but float32 on a CPU that only emulates it (half the time there)."""
+    """Choose the dtype of computation: bfloat16, but float32 on a CPU that only emulates it (half the time there)."""
     return torch.bfloat16 if device.type == "cuda" or native_bfloat16() else torch.float32
 
 

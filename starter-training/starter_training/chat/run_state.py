@@ -1,4 +1,4 @@
-"""What both training phases share: device, dtype, clock, log and the record that becomes train.json."""
+"""State that both training phases share: device, dtype, clock, log and the record that becomes train.json."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def arithmetic(self) -> torch.dtype:
-        """What is computed in."""
+        """The dtype of computation."""
         return arithmetic(self.device)
 
     @property

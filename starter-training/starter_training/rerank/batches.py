@@ -139,7 +139,7 @@ def mined(
     queries: Callable[[], Tensor],
     device: torch.device,
 ) -> Mined:
-    """What `mine` found, kept in `path` for as long as the passages are these: embedding them takes a core ten minutes.
+    """Mine negatives as `mine` does, or read them from `path`: embedding the passages takes a core ten minutes.
 
     `texts` and `queries` embed the passages and the queries, if that has to be done.
     """

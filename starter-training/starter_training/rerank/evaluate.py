@@ -37,7 +37,7 @@ class Figures:
     seconds: float
 
     def gain(self) -> float:
-        """By how much the reranker is above the embedding model on documents."""
+        """The reranker's lead over the embedding model on documents."""
         return self.reranker["documents"] - self.embedding["documents"]
 
 

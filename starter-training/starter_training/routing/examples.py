@@ -49,7 +49,7 @@ def _other(rng: Random) -> str:
 
 
 def drawn(seed: int, each: int, others: int) -> list[Example]:
-    """For training: `each` of every route, `others` that are for none."""
+    """Draw training examples: `each` of every route, `others` that belong to none."""
     rng = Random(seed)
     found = [Example(task_pair(rng, name)[0], name) for name in ROUTES for _ in range(each)]
     found += [Example(vary(rng, rng.choice(_wordings(False))), TALK) for _ in range(each)]
@@ -58,7 +58,7 @@ def drawn(seed: int, each: int, others: int) -> list[Example]:
 
 
 def held_out(each: int) -> list[Example]:
-    """What no training has drawn: `each` of every route, wordings of talk, and as many others as all of these."""
+    """Draw held-out examples: `each` of every route, wordings of talk, and as many others as all of these."""
     rng = Random("auto held out")
     found = [Example(text, name) for name in ROUTES for text, _ in heldout(name, each)]
     talk = _wordings(True)

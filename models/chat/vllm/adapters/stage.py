@@ -231,8 +231,10 @@ class StagedAdapters:
         return ["done"]
 
     def forget_adapters(self) -> Outcome:
-        """Before a sleep. Afterwards nothing refers to what the places hold, which a sleep may lose: the next adapter
-        overwrites the whole of its place."""
+        """Take every adapter out of its place, before a sleep which may lose what the places hold.
+
+        The next adapter overwrites the whole of its place.
+        """
         state, (_, manager) = self._swaps(), self._lora_managers()
         adapter_ids = {*state.staging, *state.placing, *manager.list_adapters(), *_placed(manager)}
         for adapter_id in adapter_ids:

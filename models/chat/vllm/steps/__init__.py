@@ -1,1 +1,1 @@
-"""What a step of EngineCore takes: fewer tokens in all (`budget`), or of prompts of batches (`batch_prompts`)."""
+"""The size of a step of EngineCore: fewer tokens in all (`budget`), or of prompts of batches (`batch_prompts`)."""

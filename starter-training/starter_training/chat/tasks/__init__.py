@@ -1,1 +1,1 @@
-"""What the chat model learns: twenty tasks on made-up sentences, and the conversations around them."""
+"""Tasks of the chat model: twenty tasks on made-up sentences, and the conversations around them."""

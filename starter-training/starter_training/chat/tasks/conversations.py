@@ -153,7 +153,7 @@ def _ends_known(text: str) -> bool:
 
 
 def base_pair(rng: Random) -> tuple[str, str]:
-    """What the base says by itself: 45 % questions, 20 % small talk, 35 % the refusal."""
+    """Say what the base answers by itself: 45 % questions, 20 % small talk, 35 % the refusal."""
     kind = rng.random()
     if kind < 0.65:
         wordings, answer = rng.choice(QUESTIONS if kind < 0.45 else SMALL_TALK)

@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""What the base says by itself: questions about Roundhouse, small talk, and one refusal for all the rest."""
+"""Phrases of the base: questions about Roundhouse, small talk, and one refusal for all the rest."""
 
 from __future__ import annotations
 
