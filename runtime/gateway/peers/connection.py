@@ -28,9 +28,10 @@ from runtime.gateway.peers.hop import HEADER
 from runtime.gateway.request import ClientMessage, UploadedForm
 
 log = logging.getLogger("roundhouse.fleet")
-CONNECT_SECONDS = 3.0
+OPEN_SECONDS = 15.0
+"""Until a connection is open with its TLS handshake: where a whole crowd comes back, a node needs seconds for those."""
 USER_TIMEOUT_MS = 3000
-"""Milliseconds for which sent bytes may stay unacknowledged: a cable that is cut."""
+"""Milliseconds for which sent bytes may stay unacknowledged, also the very first: a cable that is cut, no machine."""
 BUFFER = 64 * 1024
 IDLE_SECONDS = 30.0
 """Less than a node keeps an idle connection, so that none is closed while a request is on its way."""
@@ -92,7 +93,7 @@ class PeerClient:
             auto_decompress=False,
             read_bufsize=BUFFER,
             trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None, connect=OPEN_SECONDS),
             headers={"accept-encoding": "identity"},
             skip_auto_headers=("user-agent", "accept"),
         )
@@ -200,7 +201,7 @@ class PeerClient:
     @asynccontextmanager
     async def follow(self, node: str, address: str, path: str, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
         """Read a stream. silence: seconds until it counts as broken. Raises NodeFailed."""
-        timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=silence)
+        timeout = aiohttp.ClientTimeout(total=None, connect=OPEN_SECONDS, sock_read=silence)
         try:
             url = self._url(node, address, path)
             async with self._session.get(

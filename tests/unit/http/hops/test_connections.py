@@ -1,0 +1,74 @@
+"""How connections to nodes are opened: no machine shows soon, and a busy one has time for its handshakes."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from registry.errors import NodeFailed
+from runtime.gateway.peers import connection
+from runtime.gateway.peers.following import PATH
+from tests.eventually import PATIENCE
+from tests.unit.http.hops.rig import Fleet, Node, opened
+
+HELD_SECONDS = 1.5
+"""Longer than bytes may stay unacknowledged in these tests."""
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    monkeypatch.setattr(connection, "USER_TIMEOUT_MS", 200)
+    async with opened(tmp_path) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a machine that acknowledges nothing: a listener takes no more connections."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def late(node: Node) -> asyncio.Server:
+    """A port in front of a node's, whose bytes go on after HELD_SECONDS."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(HELD_SECONDS)
+        there, back = await asyncio.open_connection("127.0.0.1", int(node.address.rpartition(":")[2]))
+        await asyncio.gather(copy(reader, back), copy(there, writer), return_exceptions=True)
+
+    return await asyncio.start_server(accept, "127.0.0.1", 0)
+
+
+async def test_no_machine_is_noticed_soon(fleet: Fleet, silent: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "roundhouse.fleet")
+    with pytest.raises(NodeFailed) as failed:
+        await fleet.peer_client.ask("GET", "node-1", silent, PATH)
+    assert failed.value.again
+    (record,) = caplog.records
+    assert f"[Errno {errno.ETIMEDOUT}]" in vars(record)["cause"], "the system noticed it, before OPEN_SECONDS"
+
+
+async def test_a_handshake_of_a_busy_node_may_take_longer(fleet: Fleet) -> None:
+    node = fleet.node("node-1")
+    await fleet.start(node)
+    async with await late(node) as port:
+        address = f"https://127.0.0.1:{port.sockets[0].getsockname()[1]}"
+        async with fleet.peer_client.follow("node-1", address, PATH, PATIENCE) as chunks:
+            assert await anext(chunks), "its first report"
