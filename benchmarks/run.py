@@ -152,6 +152,8 @@ def _one(name: str, settings: RunSettings) -> dict[str, Any]:
 
     try:
         on_loop(guarded)
+    except typer.BadParameter:  # nothing was measured
+        raise
     except Exception as fault:
         traceback.print_exc()
         error = {"error": f"{type(fault).__name__}: {fault}"}

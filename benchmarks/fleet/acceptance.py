@@ -14,6 +14,8 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
+import typer
+
 from benchmarks.fleet.crowds import Crowd
 from benchmarks.fleet.hop import PAUSE_MS, RATE
 from benchmarks.fleet.servers import (
@@ -44,9 +46,11 @@ CARRIED = 0.97
 async def run(bench: Bench) -> None:
     s = bench.settings
     if cores() < LEAST_CORES and not s.smoke:
-        raise RuntimeError(f"this machine has {cores()} cores, and {LEAST_CORES} are needed")
+        raise typer.BadParameter(
+            f"this machine has {cores()} cores, and {LEAST_CORES} are needed; --smoke tries it with a few streams"
+        )
     if not has_postgres():
-        raise RuntimeError("apt-get install postgresql")
+        raise typer.BadParameter("there is no PostgreSQL: apt-get install postgresql")
     pairs = 1 if s.smoke else min(MOST_PAIRS, int(cores() / CORES_OF_PAIR))
     folder = s.work / "fleet"
     with database(folder) as url, ExitStack() as stack:
