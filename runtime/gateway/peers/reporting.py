@@ -149,7 +149,7 @@ class Reporter:
         """Objects whose replacement means other names: cheap to compare."""
         entries = self._residency.entries.values()
         return self._stored(), tuple(
-            (one.recipe, one.revision, one.path, one.broken, one.lead.state) for one in entries
+            (one.recipe, one.revision, one.path, one.broken, one.lead.state, one.pinned) for one in entries
         )
 
     def _state(self) -> tuple[object, ...]:

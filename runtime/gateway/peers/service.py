@@ -34,6 +34,7 @@ from fleet.reports import NodeReport
 from fleet.signatures import FleetKey
 from fleet.table import REPORT_SECONDS, ReportTable
 from fleet.tls import FleetTls
+from registry.base.wording import quoted
 from registry.errors import Conflict, NotFound, RoundhouseError, Unavailable
 from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import Body, PeerAnswer, PeerClient
@@ -273,6 +274,10 @@ class Fleet:
         having = set(nodes if model is None else self._names.nodes_of(model))
         return next((node for node in nodes if node in having), nodes[0])
 
+    def nodes_with_model(self, model: str) -> list[str]:
+        """The nodes that can load a model, by name."""
+        return self._names.nodes_of(model)
+
     def node_of_request(self, request: str) -> str | None:
         """Find the node that got a request last; None: it is not known, or the node is gone."""
         node = next((one.node for one in reversed(self.passed) if one.id == request), None)
@@ -323,27 +328,52 @@ class Fleet:
         )
 
     async def drain(self, name: str, draining: bool, caller: Caller, *, force: bool = False) -> FleetView:
-        """Send a node no new requests, or send them again. Raises NotFound; Conflict for the last node."""
-        if draining and not force:
-            others = [one for one in self._present if one.role == "node" and one.name != name and not one.draining]
-            if not others and any(one.name == name and one.role == "node" for one in self._present):
-                raise Conflict(
-                    f"'{name}' is the last node that takes requests. Drain it with force=true (--force), or start "
-                    "another one first.",
-                    code="last_node",
-                )
+        """Send a node no new requests, or send them again.
+
+        Raises NotFound; Conflict for the last node, or the last one that has a pinned model in memory.
+        """
+        if draining and not force and any(one.name == name and one.role == "node" for one in self._present):
+            self._check_others(name)
         if self.is_database_older:
             raise Unavailable("The fleet's database is at an older state and is not used.", code="database_unavailable")
         await asyncio.to_thread(self._members.drain, name, draining)
         await self._renew()
         return self.view(caller)
 
+    def _check_others(self, name: str) -> None:
+        """Raises Conflict where no other node takes requests, or none of those has a model that is pinned on this."""
+        others = [one.name for one in self._present if one.role == "node" and one.name != name and not one.draining]
+        if not others:
+            raise Conflict(
+                f"'{name}' is the last node that takes requests. Drain it with force=true (--force), or start "
+                "another one first.",
+                code="last_node",
+            )
+        own = self.reporter if name == self.own.name else None
+        models = self._names.by_node.get(name, {}) if own is None else own.models()
+        reports = [self._report_of(other) for other in others]
+        ready = {one.model for report in reports if report is not None for one in report.replicas if one.ready}
+        pinned = sorted(id_ for id_, model in models.items() if model.view.pinned and id_ not in ready)
+        if pinned:
+            raise Conflict(
+                f"'{name}' is the last node that has {' and '.join(map(quoted, pinned))} in memory, pinned there. "
+                "Drain it with force=true (--force), or place it on another node first (roundhouse fleet place).",
+                code="last_node",
+            )
+
+    def _report_of(self, node: str) -> NodeReport | None:
+        """The newest report of a node, this one included."""
+        if node == self.own.name:
+            return None if self.reporter is None else self.reporter.report()
+        stored = self._reports.get(node)
+        return None if stored is None else stored.report
+
     def _view(self, member: Member, now: float) -> FleetMemberView:
         stored = self._reports.get(member.name)
-        report: NodeReport | None = None if stored is None else stored.report
+        report = self._report_of(member.name)
         age: float | None = None if stored is None else round(now - stored.at, 3)
         if member.name == self.own.name:
-            report, age = (None if self.reporter is None else self.reporter.report()), 0.0
+            age = 0.0
         certificate = None if report is None else report.certificate_seconds
         offset = None if report is None else report.clock_offset
         if member.name == self.own.name:

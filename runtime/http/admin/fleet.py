@@ -61,7 +61,8 @@ async def drain_node(
 ) -> Response:
     """Send a node no new requests of the fleet.
 
-    Those that run there go on. The last node is drained only with force=true.
+    Those that run there go on. The last node, and the last one
+    that has a pinned model in memory, is drained only with force=true.
     """
     return json_answer(await _fleet(gateway).drain(node, True, context.caller, force=force))
 

@@ -16,10 +16,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from registry.errors import FinalConflict, RoundhouseError
 from runtime.http.errors import error_response
-from runtime.http.fleet.passing import REQUEST, is_passed_on, node_of_request, pass_on
+from runtime.http.fleet.passing import REQUEST, is_passed_on, node_of_request, nodes_of_model, pass_on
 from runtime.http.guard.access import dialect_of
 
 _CHANGED = re.compile(r"/v1/models(/|\Z)|/api/(pull|delete|copy|create|push)\Z")
+
+
+def _place_for(scope: Scope) -> str:
+    """Words for where a change of a model belongs."""
+    nodes = nodes_of_model(scope)
+    return f"one of the nodes that have the model ({', '.join(nodes)})" if nodes else "a node of the fleet"
 
 
 class FrontMiddleware:
@@ -36,8 +42,8 @@ class FrontMiddleware:
                     return
                 if method not in ("GET", "HEAD") and _CHANGED.match(path):
                     raise FinalConflict(
-                        "This server is a front and has no models of its own: send this to a node of the fleet "
-                        "(roundhouse fleet nodes).",
+                        f"This server is a front and has no models of its own: send this to {_place_for(scope)}. "
+                        "Any server moves a model to other nodes: roundhouse fleet place.",
                         code="is_front",
                     )
             except RoundhouseError as error:

@@ -4,7 +4,7 @@ The node does them for the same caller, and its answer comes back unchanged. A p
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from urllib.parse import unquote
 
@@ -81,6 +81,13 @@ def _model_of(scope: Scope, fleet: Fleet) -> str | None:
         with suppress(NotFound, BadRequest):
             return fleet.model_of("/".join(parts[:end]), context_of(scope).caller, is_adapter=kind == "adapters")
     return None
+
+
+def nodes_of_model(scope: Scope) -> Sequence[str]:
+    """The nodes that can load the model that the path names; none where it names none that is known."""
+    fleet = gateway_of(scope).services.fleet
+    model = None if fleet is None or not scope["path"].startswith(MODEL) else _model_of(scope, fleet)
+    return [] if fleet is None or model is None else fleet.nodes_with_model(model)
 
 
 def _base_in(beginning: bytes) -> str | None:

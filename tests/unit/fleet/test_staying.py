@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from fleet.membership.members import DEAD_SECONDS, LEASE_SECONDS, Member, NewMember, OlderState
-from fleet.reports import NodeReport
+from fleet.reports import NodeReport, ReplicaReport
 from fleet.table import ReportTable
 from registry.errors import Conflict, Unavailable
 from runtime.gateway.peers import service
@@ -147,6 +147,7 @@ async def test_each_servers_lease_and_the_end_of_its_certificate_are_in_view(fle
 
 
 async def test_the_last_node_is_drained_by_force_only(fleet: Fleet, members: Members) -> None:
+    fleet._names = cast(Any, SimpleNamespace(by_node={}))
     fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
     nodes = [Member(f"node-{number}", 1, "node", "https://10.0.0.1:8443", "1.0", number == 2) for number in (1, 2)]
     members.present = [OWN, *nodes]
@@ -157,6 +158,32 @@ async def test_the_last_node_is_drained_by_force_only(fleet: Fleet, members: Mem
     await fleet.drain("node-2", True, EVERYBODY)
     await fleet.drain("node-1", True, EVERYBODY, force=True)
     assert members.drained == ["node-2", "node-1"]
+
+
+async def test_the_last_node_with_a_pinned_model_is_drained_by_force_only(fleet: Fleet, members: Members) -> None:
+    fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
+    nodes = [Member(f"node-{number}", 1, "node", "https://10.0.0.1:8443", "1.0", False) for number in (1, 2)]
+    models = {id_: SimpleNamespace(view=SimpleNamespace(pinned=id_ != "c")) for id_ in ("a", "b", "c")}
+    fleet._names = cast(Any, SimpleNamespace(by_node={"node-1": models, "node-2": {}}))
+    members.present = [OWN, *nodes]
+    await fleet._renew()
+
+    def report(seq: int, *ready: str) -> None:
+        replicas = tuple(ReplicaReport(model=id_, state="ready") for id_ in ready)
+        here = {"node": "node-2", "version": "1.0", "address": nodes[1].address}
+        fleet._reports.add(
+            NodeReport(**here, boot=1, seq=seq, uptime=1.0, replicas=replicas), asyncio.get_running_loop().time()
+        )
+
+    report(1, "a")
+    with pytest.raises(Conflict, match=r"'b' in memory, pinned there\..*--force") as refused:
+        await fleet.drain("node-1", True, EVERYBODY)
+    assert (refused.value.code, members.drained) == ("last_node", [])
+    await fleet.drain("node-2", True, EVERYBODY)
+    await fleet.drain("node-1", True, EVERYBODY, force=True)
+    report(2, "a", "b")
+    await fleet.drain("node-1", True, EVERYBODY)
+    assert members.drained == ["node-2", "node-1", "node-1"]
 
 
 async def test_what_other_teams_do_is_for_administrators(fleet: Fleet) -> None:

@@ -90,7 +90,9 @@ def _show_nodes(fleet: Json) -> None:
 @app.command()
 def drain(
     node: Node,
-    force: Annotated[bool, typer.Option("--force", help="Also if it is the last node.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also if it is the last node, or the last one with a pinned model.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

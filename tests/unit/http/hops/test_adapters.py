@@ -291,6 +291,13 @@ async def test_what_only_a_node_has_is_refused(fleet: Fleet, method: str, path: 
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "is_front")
 
 
+async def test_a_front_says_which_nodes_have_the_model(fleet: Fleet, state: State) -> None:
+    await fleet.start(fleet.node("node-1", state=state), fleet.node("node-2", recipes=[recipe("other")], state=state))
+    fleet.names.names.refresh()
+    answer = await fleet.client.post("/v1/models/chat/load")
+    assert "the nodes that have the model (node-1)" in answer.json()["error"]["message"]
+
+
 async def test_adapters_are_combined_where_their_base_is(fleet: Fleet, state: State) -> None:
     state.adapters.register(KEY, NewVersion(DIGEST, 8, len(CONTENT[1]), "test"), "prod")
     many = fleet.node("node-1", recipes=[recipe("embed", "embed"), recipe("rerank", "rerank")], state=state)
