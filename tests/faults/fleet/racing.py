@@ -1,9 +1,10 @@
 """A node's part in a race for one budget, with its ledger.
 
-    python -m tests.faults.fleet.racing URL FOLDER NAME CAP CLIENTS
+    python -m tests.faults.fleet.racing URL FOLDER NAME CAP CLIENTS FIRST
 
 It prints `in UID` before a request goes on, `done UID` once its end is in the ledger or its journal, `away` when the
-database does not answer, and `end` when all clients were refused for good.
+database does not answer, and `end` when all clients were refused for good. After FIRST requests, or a refusal, it waits
+until the database was away, so that the race lasts until then on any machine; 0: it does not wait.
 """
 
 import asyncio
@@ -31,19 +32,42 @@ ONE = Amounts(money=1)
 TOKENS = 10
 
 
-async def ask(limiter: Limiter, ledger: Ledger) -> None:
+class Half:
+    """The first half of the race, which ends once the database is away. first: requests in it; 0: there is none."""
+
+    def __init__(self, first: int, shared: SharedLimits) -> None:
+        self._left, self._shared, self.is_over = first, shared, not first
+
+    def begin_request(self) -> None:
+        self._left -= 1
+
+    async def wait(self, *, is_refused: bool = False) -> bool:
+        """Wait for its end where its requests are used up. Returns whether it was still going on."""
+        was_on = not self.is_over
+        while not self.is_over and (is_refused or self._left <= 0):
+            await asyncio.sleep(0.02)
+            self.is_over |= self._shared.is_away
+        return was_on
+
+
+async def ask(limiter: Limiter, ledger: Ledger, half: Half) -> None:
     """One client, until the budget is used up."""
     caller = Caller(TEAM)
     while True:
+        await half.wait()
         try:
             await limiter.prepare(caller, "m", ONE)
             admission = limiter.admit(caller, "m", ONE)
         except LimitExceeded:
+            if await half.wait(is_refused=True):
+                continue
             return
         except Unavailable:
+            half.is_over = True
             print("away", flush=True)
             await asyncio.sleep(0.1)
             continue
+        half.begin_request()
         row = replace(entry(team=TEAM), uid=secrets.token_hex(16))
         await ledger.begin(row)
         print("in", row.uid, flush=True)
@@ -54,7 +78,7 @@ async def ask(limiter: Limiter, ledger: Ledger) -> None:
         print("done", row.uid, flush=True)
 
 
-async def race(url: str, folder: Path, name: str, cap: int, clients: int) -> None:
+async def race(url: str, folder: Path, name: str, cap: int, clients: int, first: int) -> None:
     with closing(open_members(url, FLEET)) as members, closing(open_tables(folder, url)) as database:
         database.set_timeouts()
         (folder / name).mkdir(exist_ok=True)
@@ -63,7 +87,8 @@ async def race(url: str, folder: Path, name: str, cap: int, clients: int) -> Non
         await ledger.enable(database)
         limiter.replace([Limit("cap", "team", TEAM, Kind.DAY, cap)], {TEAM: ZoneInfo("UTC")})
         shared.open(BlockTable(members.database), lambda: NODES, name)
-        await asyncio.gather(*(ask(limiter, ledger) for _ in range(clients)))
+        half = Half(first, shared)
+        await asyncio.gather(*(ask(limiter, ledger, half) for _ in range(clients)))
         while ledger.journalled:
             await asyncio.sleep(0.05)
         await shared.close()
@@ -72,4 +97,4 @@ async def race(url: str, folder: Path, name: str, cap: int, clients: int) -> Non
 
 
 if __name__ == "__main__":
-    asyncio.run(race(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5])))
+    asyncio.run(race(sys.argv[1], Path(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:])))

@@ -29,13 +29,17 @@ pytestmark = [
     pytest.mark.skipif(programs() is None, reason="apt-get install postgresql"),
 ]
 CAP, CLIENTS = 1200, 34
+FIRST = CAP // 4, CAP // 4
+"""Requests of the nodes that are not killed, until the database is."""
 
 
 class Node:
     """A process of `tests.faults.fleet.racing`, and what it printed."""
 
-    def __init__(self, url: str, folder: Path, name: str) -> None:
-        words = [sys.executable, "-m", "tests.faults.fleet.racing", url, str(folder), name, str(CAP), str(CLIENTS)]
+    def __init__(self, url: str, folder: Path, name: str, first: int = 0) -> None:
+        """first: requests until it waits for the database to be away; 0: it does not."""
+        numbers = map(str, (CAP, CLIENTS, first))
+        words = [sys.executable, "-m", "tests.faults.fleet.racing", url, str(folder), name, *numbers]
         self._process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read)
@@ -61,7 +65,7 @@ class Node:
 
 def test_the_budget_is_not_exceeded_and_every_answer_is_counted_once(tmp_path: Path) -> None:
     with postgres_server() as server, closing(open_members(server.url, FLEET)) as members:
-        nodes = [Node(server.url, tmp_path, name) for name in NODES]
+        nodes = [Node(server.url, tmp_path, name, first) for name, first in zip(NODES, (0, *FIRST), strict=True)]
         try:
 
             def uids(what: str) -> set[str]:
