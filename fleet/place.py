@@ -3,7 +3,7 @@
 No I/O, no clock. The same function answers traffic, `explain` and the simulation. The numbers stand in the code:
 
 1. Nodes count that reported within LEASE_SECONDS and do not drain. A node that is away for less than RETURN_SECONDS
-   gets its own models back when it returns.
+   stays in the plan beside them: it keeps what it has if it was only cut off, and gets it back if it had ended.
 2. What is there stays: the plan before, and what nodes report beside it.
 3. Placement by hand comes first: on the nodes that it names, or with the number of replicas that it names. Others leave
    for it, but never those that were placed by hand.
@@ -44,7 +44,7 @@ SMALL = 0.3
 EVEN = 1.15
 LEAST_HELP = 0.25
 """Less of a device that other models leave is no reason for a replica."""
-Why = Literal["hand", "least", "demand", "room", "back"]
+Why = Literal["hand", "least", "demand", "room"]
 THERE = frozenset(("ready", "loading", "asleep"))
 
 
@@ -86,8 +86,8 @@ class FleetPlan:
     """Why a model has fewer replicas than it needs."""
     moved: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """The last move of a model to or from a node, of the last hour."""
-    away: Mapping[str, tuple[float, tuple[str, ...]]] = field(default_factory=dict)
-    """Nodes that are not there: since when, and the models that they had."""
+    away: Mapping[str, float] = field(default_factory=dict)
+    """Nodes that are not there, and since when."""
 
 
 class _Node:
@@ -172,8 +172,22 @@ class _Planner:
         for need in by_demand:
             self._fill(need)
         self._grow(by_demand)
-        replicas = {model: tuple(sorted(names)) for model, names in self._on.items()}
-        return FleetPlan(replicas, tuple(self._moves), self._unplaced, self._moved, self._away())
+        away = self._away()
+        return FleetPlan(self._desired(away), tuple(self._moves), self._unplaced, self._moved, away)
+
+    def _desired(self, away: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
+        """Nodes by model, with those that are away: one that was cut off keeps what it has in memory (1)."""
+        desired = {model: set(names) for model, names in self._on.items()}
+        for model, names in self._before.replicas.items():
+            need = self._needs.get(model)
+            if need is None:
+                continue
+            for name in names:
+                is_by_hand = name in need.on
+                is_enough = need.replicas is not None and len(desired[model]) >= need.replicas
+                if name in away and (is_by_hand or not (need.on or is_enough)):
+                    desired[model].add(name)
+        return {model: tuple(sorted(names)) for model, names in desired.items()}
 
     # --- what is there ----------------------------------------------------------------------------------------------
     def _keep(self, reports: ReportTable) -> None:
@@ -189,33 +203,20 @@ class _Planner:
         for model, names in planned.items():
             for name in names:
                 self._return(model, name)
-        for name, (_, models) in self._before.away.items():
-            for model in models:
-                if self._return(model, name):
-                    self._moves.append(FleetMove(model, name, "load", "back"))
 
-    def _return(self, model: str, name: str) -> bool:
+    def _return(self, model: str, name: str) -> None:
         """Give a node a model that it had in the plan before, where it has room for it."""
         need, node = self._needs.get(model), self._nodes.get(name)
         if need is None or node is None or model in node.where or name in need.not_on:
-            return False
-        devices = node.devices_for(need)
-        if devices is not None:
+            return
+        if (devices := node.devices_for(need)) is not None:
             self._add(need, node, devices)
-        return devices is not None
 
-    def _away(self) -> dict[str, tuple[float, tuple[str, ...]]]:
-        """Nodes that are not there, with what they had."""
-        before, away = self._before, dict[str, tuple[float, tuple[str, ...]]]()
-        for name, (since, models) in before.away.items():
-            if name not in self._nodes and self._now - since < RETURN_SECONDS:
-                away[name] = since, models
-        for model, names in before.replicas.items():
-            for name in names:
-                if name not in self._nodes:
-                    since, models = away.get(name, (self._now, ()))
-                    away[name] = since, tuple(sorted({*models, model}))
-        return away
+    def _away(self) -> dict[str, float]:
+        """Nodes of the plan before that are not there, and since when."""
+        absent = {name for names in self._before.replicas.values() for name in names if name not in self._nodes}
+        since = {name: self._before.away.get(name, self._now) for name in sorted(absent)}
+        return {name: at for name, at in since.items() if self._now - at < RETURN_SECONDS}
 
     # --- the rules --------------------------------------------------------------------------------------------------
     def _by_hand(self, need: ModelNeed) -> None:  # 3

@@ -132,8 +132,24 @@ def test_a_node_that_returns_gets_its_own_models() -> None:
     during = place(models, later(table, 20.0, left), {"a": 1.5}, 20.0, before)
     after = place(models, later(table, 60.0), {"a": 1.5}, 60.0, during)
     assert gone in after.replicas["a"]
+    assert (gone in during.replicas["a"], after.moves) == (True, ()), "it was not told to unload what it has"
     long = place(models, later(table, 20.0 + RETURN_SECONDS, left), {"a": 1.5}, 20.0 + RETURN_SECONDS, during)
-    assert long.away == {}
+    assert (long.away, gone in long.replicas["a"]) == ({}, False)
+
+
+def test_a_node_that_is_away_loses_what_was_placed_elsewhere_by_hand() -> None:
+    table, two = nodes(3, 40), [need("a", least=2), need("b", least=0)]
+    before = place(two, table, {}, 0.0)
+    gone, other = before.replicas["a"]
+    table = later(table, 20.0, [name for name in ("n0", "n1", "n2") if name != gone])
+    for hand, stays in (
+        ({"on": (other,), "replicas": 1}, False),
+        ({"on": (gone, other), "replicas": 2}, True),
+        ({"replicas": 1}, False),
+        ({"replicas": 3}, True),
+    ):
+        plan = place([need("a", **hand), need("b", least=0)], table, {}, 20.0, before)
+        assert (gone in plan.replicas["a"]) is stays, hand
 
 
 def test_a_model_over_high_takes_the_room_of_one_that_needs_it_least() -> None:
@@ -237,15 +253,14 @@ def test_over_many_steps_bytes_fit_and_moves_are_held(
         for name in names:
             assert sum(sizes[model] for model, on in plan.replicas.items() if name in on) <= 80 * GIB
         for model, on in plan.replicas.items():
-            assert set(on) <= set(names)
+            assert set(on) <= set(names) | plan.away.keys()
             for name in names:
                 if (name in on) != (name in before.replicas.get(model, ())) and name not in before.away:
                     assert (model, name) in {one[:2] for one in plan.moves}, "nothing changes without a move"
         for move in plan.moves:
             if move.why in ("least", "demand"):
                 assert now - moved.get(move[:2], -HOLD_SECONDS) >= HOLD_SECONDS
-            if move.why != "back":
-                moved[move[:2]] = now
+            moved[move[:2]] = now
         for one in models:
             enough = one.replicas if one.replicas is not None else one.least
             assert len(plan.replicas[one.model]) >= enough or one.model in plan.unplaced or one.on
