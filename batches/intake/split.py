@@ -6,6 +6,7 @@ The body is mapped, not read, and what a request holds is a view of it until it 
 number of requests only, and whoever sends more of them than fit gets the same answer as for too many.
 """
 
+import itertools
 import mmap
 import re
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,10 @@ ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ID_LETTERS = 512
 _PLACE = re.compile(r"(.*) - at `\$\[(\d+)\]")
 """The part of msgspec's message that names an item of a list."""
+_BYTE = re.compile(r"\(byte (\d+)\)$")
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[][{},]', re.DOTALL)
+MOST_TOKENS = 5_000_000
+"""Texts, brackets and commas of a body that are looked through for the request with the error: a few seconds."""
 
 
 class SplitJob(msgspec.Struct, frozen=True, kw_only=True, tag="split"):
@@ -103,8 +108,30 @@ def _fields(path: Path) -> dict[str, msgspec.Raw]:
         return _FIELDS.decode(body)
     except RecursionError:
         raise _Fault("The body is nested too deeply.") from None
-    except NOT_JSON as error:
+    except msgspec.ValidationError as error:
         raise _Fault(f"The body is not a JSON object: {error}.") from None
+    except NOT_JSON as error:
+        found = _BYTE.search(str(error))
+        where = _request_at(body, int(found[1]) if found else len(body))
+        raise _Fault(f"{where or 'The body'} is not JSON: {error}.", where) from None
+
+
+def _request_at(body: bytes | mmap.mmap, place: int) -> str:
+    """The request that a byte of a body with an error belongs to; empty where it is in none."""
+    depth = number = 0
+    is_listed, field = False, b""
+    for token in itertools.islice(_TOKEN.finditer(body, 0, place), MOST_TOKENS):
+        if token[0] in (b"[", b"{"):
+            depth += 1
+            if depth == 2:
+                is_listed, number = field == b'"requests"', 0
+        elif token[0] in (b"]", b"}"):
+            depth -= 1
+        elif token[0] == b"," and depth == 2:
+            number += 1
+        elif depth == 1:
+            field = token[0]
+    return f"{LIST}.{number}" if is_listed and depth > 1 else ""
 
 
 def _url(fields: Mapping[str, msgspec.Raw], urls: tuple[str, ...]) -> str:
