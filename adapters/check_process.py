@@ -12,8 +12,6 @@ import signal
 import sys
 import traceback
 from dataclasses import asdict
-from errno import EDQUOT, EFBIG, ENOSPC, EROFS
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -24,55 +22,7 @@ from adapters.content.forms import inner_folder
 from adapters.content.normalise import normalise
 from adapters.content.tensor_file import BadFile
 from adapters.content.validate import examine
-from adapters.types import Base
-from registry.bounds import Bounds
-
-FULL = (ENOSPC, EDQUOT, EFBIG, EROFS)
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """`source`: a folder, or an archive when `unpack_to` names the empty folder to unpack it into.
-
-    `out`: the empty folder that takes the normalised files; None: a dry run.
-    `file_bytes`: the largest file that may be written; None: `unpacked_bytes` of the bounds.
-    `trusted`: who registers it may bring a chat template.
-    """
-
-    source: Path
-    base: Base
-    bounds: Bounds
-    unpack_to: Path | None = None
-    out: Path | None = None
-    file_bytes: int | None = None
-    trusted: bool = False
-
-
-class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`fit`: digest, rank and bytes hold. `unfit`: `faults` says why. `disk_full`, `broken`: `detail` says what."""
-
-    outcome: Literal["fit", "unfit", "disk_full", "broken"]
-    digest: str = ""
-    rank: int = 0
-    bytes: int = 0
-    notes: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
-    detail: str = ""
-
-
-def encode_job(job: Job) -> bytes:
-    """One line of JSON, its end included."""
-    return msgspec.json.encode(job, enc_hook=_plain) + b"\n"
-
-
-def _plain(value: object) -> object:
-    return value.model_dump() if isinstance(value, Bounds) else str(value)
-
-
-def decode_job(line: str | bytes) -> Job:
-    """Raises msgspec.DecodeError."""
-    return msgspec.json.decode(
-        line, type=Job, dec_hook=lambda kind, value: Bounds(**value) if kind is Bounds else kind(value)
-    )
+from adapters.jobs import FULL, CheckAnswer, Job, decode_job
 
 
 def check(job: Job) -> CheckAnswer:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from adapters.check_process import CheckAnswer, Job, encode_job
+from adapters.jobs import CheckAnswer, Job, encode_job
 from adapters.types import Base, CheckedAdapter
 from registry.base.child import Child
 from registry.bounds import Bounds

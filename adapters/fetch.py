@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from adapters import remote
-from adapters.check_process import FULL
+from adapters.jobs import FULL
 from adapters.remote import download_repository
 from adapters.types import AdapterSource, ComposedAdapter, UploadedArchive, UrlSource
 from registry.base.threads import Threads

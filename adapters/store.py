@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
+from adapters.content.digest import digest_of
 from adapters.content.forms import CONFIG, TENSORS
-from adapters.content.normalise import digest_of
 from registry.base.json import NOT_JSON
 from registry.errors import EngineFailed
 from registry.storage.files import sync_folder

@@ -14,12 +14,15 @@ long as another may give it.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from registry.base.wording import quoted
 from registry.errors import Forbidden, Unavailable
 from routing.decision import UNKNOWN_TARGET, Decision, Facts, Features, TargetFacts, Vector
-from routing.intents.model import Acceptance, IntentModel, IntentPrediction
 from routing.routers.content import Router
+
+if TYPE_CHECKING:
+    from routing.intents.model import Acceptance, IntentModel, IntentPrediction
 
 NO_ROUTE_RETRY = 10.0
 """Seconds after which a target may be there."""
@@ -113,7 +116,7 @@ class _Deciding:
         self.candidates = candidates
         return True
 
-    def _vector(self, model: IntentModel | Acceptance) -> Vector | None:
+    def _vector(self, model: "IntentModel | Acceptance") -> "Vector | None":
         """Find the text's vector; None if the model was fitted with another embedding than the router's."""
         return self.features.vector if model.heads.embedding == self.router.embedding else None
 
@@ -130,7 +133,7 @@ class _Deciding:
             return None
         return f"intent:{prediction.label}"
 
-    def _saw_intents(self, prediction: IntentPrediction, threshold: float) -> None:
+    def _saw_intents(self, prediction: "IntentPrediction", threshold: float) -> None:
         self.scores |= {label: round(p, 4) for label, p in prediction.top(TOP)}
         if prediction.label is not None:
             self.scores[prediction.label] = round(prediction.confidence, 4)

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Facts:
 UNKNOWN_TARGET = TargetFacts(usable=False, why_not="unknown")
 
 
-Vector = npt.NDArray[np.float32]
+Vector: TypeAlias = "npt.NDArray[np.float32]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +64,7 @@ class Features:
     """The request's language in two letters; None: to be guessed from the text."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names in lower case."""
-    vector: Vector | None = None
+    vector: "Vector | None" = None
     """The text's embedding by the model that the router names, of length 1; None: that model is not resident."""
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from adapters.content.digest import SALT
 from adapters.content.forms import CONFIG, MOST, TENSORS
-from adapters.content.normalise import SALT
 from registry.errors import Unfit
 from registry.storage.files import sync_folder
 

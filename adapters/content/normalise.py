@@ -11,7 +11,6 @@ there is one. The digest depends on nothing else: not on the file's order, dtype
 names, metadata or machine.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from adapters.content.base_shapes import layer_of
+from adapters.content.digest import digest_of
 from adapters.content.forms import CONFIG, TENSORS
 from adapters.content.names import canonical_order
 from adapters.content.tensor_file import BadFile, TensorInfo, finite_bfloat16, read_bits, to_bfloat16, to_float32
@@ -30,16 +30,6 @@ from adapters.content.tokenizer import TEMPLATE
 from adapters.content.validate import Examination, Pair
 from adapters.types import Base, CheckedAdapter
 from registry.storage.files import sync_folder
-
-SALT = b"roundhouse adapter 1\n"
-
-
-def digest_of(config: bytes, tensors: Iterator[bytes]) -> str:
-    """'sha256:…' of a canonical config and the bytes of its tensor file."""
-    digest = hashlib.sha256(SALT + struct.pack("<Q", len(config)) + config)
-    for part in tensors:
-        digest.update(part)
-    return "sha256:" + digest.hexdigest()
 
 
 def normalise(examination: Examination, base: Base, out: Path | None) -> CheckedAdapter:

@@ -16,13 +16,17 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from yarl import URL
 
 from batches.callbacks.records import MOST_URL
 from registry.base.threads import Threads
 from registry.errors import BadRequest
-from routing.providers.address import AddressRules, Found, LookUp, Resolver, host_fault, look_up
+from routing.providers.address import AddressRules, Found, LookUp, host_fault, look_up
+
+if TYPE_CHECKING:
+    from routing.providers.session import Resolver
 
 CODE = "callback_refused"
 REMEDY = "the server's operator can allow its network with --callback-networks"
@@ -43,7 +47,9 @@ class CallbackAddresses:
     def rules(self, scheme: str) -> AddressRules:
         return self._rules if scheme == "https" else replace(self._rules, is_listed_only=True)
 
-    def resolver(self, scheme: str) -> Resolver:
+    def resolver(self, scheme: str) -> "Resolver":
+        from routing.providers.session import Resolver
+
         return Resolver(self.rules(scheme), self._look_up_by)
 
     async def check(self, url: str, param: str) -> str:

@@ -14,16 +14,22 @@ The body of an answer is not read; a connection over which too many bytes come i
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-import aiohttp
 import msgspec
 from standardwebhooks.webhooks import Webhook as Signer
 from yarl import URL
 
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.records import DeliveryOutcome
+from registry.base.lazy import LazyModule
 from registry.errors import RoundhouseError
-from routing.providers.address import AddressRefused, guarded_session, host_fault
+from routing.providers.address import AddressRefused, host_fault
+
+if TYPE_CHECKING:
+    import aiohttp
+else:
+    aiohttp = LazyModule("aiohttp")
 
 CONNECT_SECONDS, WHOLE_SECONDS = 5.0, 15.0
 BUFFER = 4096
@@ -64,7 +70,7 @@ class CallbackSender:
 
     def __init__(self, addresses: CallbackAddresses) -> None:
         self._addresses = addresses
-        self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self._sessions = dict[str, "aiohttp.ClientSession"]()
 
     async def send(self, url: str, id_: str, body: bytes, secrets: Sequence[str], now: float) -> DeliveryOutcome:
         """now: seconds since the epoch. Raises nothing but CancelledError."""
@@ -87,7 +93,9 @@ class CallbackSender:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return DeliveryOutcome(None, _words(error))
 
-    def _session(self, scheme: str) -> aiohttp.ClientSession:
+    def _session(self, scheme: str) -> "aiohttp.ClientSession":
+        from routing.providers.session import guarded_session
+
         if scheme not in self._sessions:
             timeout = aiohttp.ClientTimeout(total=WHOLE_SECONDS, connect=CONNECT_SECONDS)
             resolver = self._addresses.resolver(scheme)

@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BufferedReader
+from math import prod
 from pathlib import Path, PurePath
-
-from safetensors import SafetensorError, safe_open
 
 from registry.errors import Unfit
 from registry.files.missing_weights import refuse_missing_weights
+from registry.files.tensor_header import read_tensor_headers
 
-BITS: Mapping[str, int] = {
+BITS: dict[str, int] = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
     "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
@@ -72,21 +72,17 @@ def read_weights(folder: Path) -> Weights:
     files = _weight_files(folder)
     for file in files:
         try:
-            with safe_open(file, framework="numpy") as tensors:
-                for name in tensors.keys():  # noqa: SIM118  (no mapping: it cannot be iterated)
-                    view = tensors.get_slice(name)
-                    shape, kind = view.get_shape(), view.get_dtype()
-                    shapes[name] = shape
-                    if kind not in BITS:
-                        raise Unfit(f"{file.name}: tensor {name} has the unknown type {kind}", code="bad_weights")
-                    size = 1
-                    for side in shape:
-                        size *= side
-                    elements[kind] += size
-                    if len(shape) == 2 and name.endswith(".weight") and not any(word in name for word in NOT_LINEAR):
-                        linear.append((shape[0], shape[1]))
-        except (SafetensorError, OSError) as error:
+            tensors = read_tensor_headers(file, BITS)
+        except (ValueError, OSError) as error:
             raise Unfit(f"{file} cannot be read as safetensors: {error}", code="bad_weights") from None
+        for name, tensor in tensors.items():
+            shape, kind = tensor.shape, tensor.dtype
+            shapes[name] = shape
+            if kind not in BITS:
+                raise Unfit(f"{file.name}: tensor {name} has the unknown type {kind}", code="bad_weights")
+            elements[kind] += prod(shape)
+            if len(shape) == 2 and name.endswith(".weight") and not any(word in name for word in NOT_LINEAR):
+                linear.append((shape[0], shape[1]))
     refuse_missing_weights(folder, shapes)
     named = tuple(str(file.relative_to(folder)) for file in files)
     return Weights(dict(elements), tuple(linear), named, head=any("lm_head" in name for name in shapes))

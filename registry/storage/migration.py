@@ -14,6 +14,7 @@ So servers of two versions run on one database, and one of the older version can
 
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -47,6 +48,8 @@ def can_use(database: Database, scripts: Path, table: str) -> bool:
 
 
 def _upgrade(database: Database, scripts: Path, table: str, to: str) -> None:
+    # Alembic imports Mako, which imports all of Pygments' lexers (5 MiB) to colour templates; migrations have none
+    sys.modules.setdefault("mako.ext.pygmentplugin", None)  # type: ignore[arg-type]
     from alembic import command  # 0.1 s
     from alembic.config import Config
     from alembic.script import ScriptDirectory

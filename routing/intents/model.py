@@ -1,6 +1,5 @@
 """Predictions of fitted heads: an intent, or the targets that are good enough."""
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from safetensors.numpy import load, save
 from registry.errors import Unfit
 from routing.decision import Vector
 from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead, sigmoid, signs, softmax
+from routing.intents.kinds import Kind
 from routing.intents.spelling import EDGE, Spelling
 
 OUT = "-"
@@ -54,7 +54,7 @@ class IntentModel:
         """The text that is classified and embedded: with its typing errors corrected."""
         return text if self.spelling is None else self.spelling.corrected(text)
 
-    def predict(self, text: str, vector: Vector | None = None) -> IntentPrediction:
+    def predict(self, text: str, vector: "Vector | None" = None) -> IntentPrediction:
         """vector: of what `read` makes of the text."""
         heads, mix = self.heads, self.heads.mix_for(vector)
         z = heads.logits(self.read(text), vector)
@@ -82,16 +82,16 @@ class Acceptance:
         """The confidence that is enough when all features are there, as chosen on held-out texts."""
         return (self.heads.both or self.heads.alone).threshold
 
-    def threshold_for(self, vector: Vector | None) -> float:
+    def threshold_for(self, vector: "Vector | None") -> float:
         """The same by what there is to look at."""
         return self.heads.mix_for(vector).threshold
 
-    def expected(self, text: str, vector: Vector | None = None) -> dict[str, float]:
+    def expected(self, text: str, vector: "Vector | None" = None) -> dict[str, float]:
         scores = sigmoid(self.heads.logits(text, vector))
         return {name: float(p) for name, p in zip(self.heads.labels, scores, strict=True)}
 
 
-def _features(heads: Heads, vector: Vector | None) -> str:
+def _features(heads: Heads, vector: "Vector | None") -> str:
     return "letters" if heads.mix_for(vector) is heads.alone else "letters and vector"
 
 
@@ -100,7 +100,6 @@ MAX_WORDS, MAX_PAIRS = 1 << 16, 1 << 20
 _KEY = "roundhouse"
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
-Kind = Literal["intents", "complexity"]
 
 
 class _Mix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -215,10 +214,6 @@ def _spelling(tensors: Mapping[str, Any]) -> Spelling:
         raise _unfit("its pairs are of words that are not there")
     pair_counts = {(vocabulary[a], vocabulary[b]): count for a, b, count in pairs.tolist()}
     return Spelling(dict(zip(words, counts.tolist(), strict=True)), pair_counts)
-
-
-def digest_of(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def _tensor(tensors: Mapping[str, Any], name: str, kind: type, shape: tuple[int, ...] | int) -> Any:

@@ -2,7 +2,8 @@
 
     call ── plan ──> path and body ── connection ──> bytes ── pass_through, translation ──> the engine's events
 
-connection.py  the one place with I/O: connections, where they may go, time-outs, bounds
+connection.py  the one place with I/O: connections, time-outs, bounds
+address.py     where connections may go; session.py the client that goes nowhere else
 plan.py        which path answers a call, and whether its dialect has to be translated; tasks.py all but chat
 pass_through.py  an answer in the client's own dialect: its bytes, with the client's model name and call numbers
 translation/   OpenAI's chat from and to Anthropic's messages; bytes and values only

@@ -20,17 +20,22 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-import aiohttp
 from yarl import URL
 
+from registry.base.lazy import LazyModule
 from registry.errors import DeadlineExceeded, ProviderFailed, ProviderTimedOut
 from registry.recipes.provider import Protocol, Provider
 from routing.providers import faults
-from routing.providers.address import AddressRefused, AddressRules, Resolver, guarded_session, host_fault
+from routing.providers.address import AddressRefused, AddressRules, host_fault
 
-Body = bytes | Callable[[], aiohttp.FormData]
+if TYPE_CHECKING:
+    import aiohttp
+else:
+    aiohttp = LazyModule("aiohttp")
+
+Body: TypeAlias = "bytes | Callable[[], aiohttp.FormData]"
 """JSON; or a form, made anew for each attempt."""
 BUFFER = 64 * 1024
 """Bytes that may wait for us, twice over, before the provider is held back."""
@@ -68,7 +73,7 @@ class _Bound(NamedTuple):
 class Reply:
     """An answer that has begun. `chunks` once."""
 
-    def __init__(self, provider: Provider, response: aiohttp.ClientResponse, first: _Bound, whole: _Bound) -> None:
+    def __init__(self, provider: Provider, response: "aiohttp.ClientResponse", first: _Bound, whole: _Bound) -> None:
         self._provider, self._response, self._first, self._whole = provider, response, first, whole
         self.status = response.status
         self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
@@ -152,6 +157,8 @@ class Connection:
     """A provider's connections. Made and closed on the event loop."""
 
     def __init__(self, provider: Provider) -> None:
+        from routing.providers.session import Resolver, guarded_session
+
         self._provider = provider
         self._rules = AddressRules("a provider", PRIVATE_REMEDY, private=provider.private_addresses)
         sending = aiohttp.TraceConfig()
@@ -253,7 +260,7 @@ def without_key(provider: Provider, body: bytes) -> bytes:
     return body.replace(key, b"***") if len(key) >= LEAST_KEY else body
 
 
-async def _is_sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+async def _is_sent(_session: "aiohttp.ClientSession", context: SimpleNamespace, _params: object) -> None:
     context.trace_request_ctx()
 
 

@@ -9,11 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import aiohttp
 import msgspec
-import numpy as np
 
 from models.messages import (
     EmbedRequest,
@@ -29,6 +27,7 @@ from models.messages import (
 )
 from models.speech.length import seconds_of
 from registry.base.json import NOT_JSON
+from registry.base.lazy import LazyModule
 from registry.errors import BadRequest
 from registry.recipes.provider import Provider, ProviderModel, Surface
 from routing.providers import usage_bounds
@@ -36,6 +35,12 @@ from routing.providers.connection import Body
 from routing.providers.pass_through import BadAnswer
 from routing.providers.plan import audio
 from routing.providers.usage_bounds import UsageBounds
+
+if TYPE_CHECKING:
+    import aiohttp
+    import numpy as np
+else:
+    aiohttp, np = LazyModule("aiohttp"), LazyModule("numpy")
 
 LARGEST = 36.0
 """Largest logit: beyond it a relevance is 0 or 1 in double precision."""
@@ -235,7 +240,7 @@ class _Transcript(msgspec.Struct):
     model: str | None = None
 
 
-def _transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callable[[], aiohttp.FormData]:
+def _transcribe_form(request: TranscribeRequest, model: ProviderModel) -> "Callable[[], aiohttp.FormData]":
     """A form of the recording, which is read while it is sent."""
     if request.hotwords is not None:
         raise _unsupported("hotwords", model.name)
@@ -251,7 +256,7 @@ def _transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callab
     if request.temperature[:1] != [0.0]:
         fields["temperature"] = str(request.temperature[0])
 
-    def form() -> aiohttp.FormData:
+    def form() -> "aiohttp.FormData":
         form_data = aiohttp.FormData(fields)
         if request.word_timestamps:
             for kind in ("segment", "word"):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -24,7 +24,10 @@ from registry.errors import Unavailable, Unfit
 from registry.recipes.router import RouterSpec, Rule, When, compiled
 from registry.storage.files import sync_folder
 from routing.decision import Features
-from routing.intents.model import Acceptance, IntentModel, Kind, digest_of, from_bytes
+from routing.intents.kinds import Kind, digest_of
+
+if TYPE_CHECKING:  # numpy is imported for the first router with a model
+    from routing.intents.model import Acceptance, IntentModel
 
 LONGEST_VALUE = 1024
 """Characters of a header's value that a pattern is held against."""
@@ -90,8 +93,8 @@ class Router:
     tag: str = "v1"
     """Tag of its version, such as 'v1'."""
     digest: str = ""
-    intents: IntentModel | None = None
-    complexity: Acceptance | None = None
+    intents: "IntentModel | None" = None
+    complexity: "Acceptance | None" = None
     rules: Rules = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,6 +191,10 @@ class RouterContent:
 
     def router(self, tag: str) -> Router:
         """Ready to decide. Raises Unfit (bad_router_model)."""
+        if not self.models:
+            return Router(self.spec, tag, self.digest)
+        from routing.intents.model import Acceptance, IntentModel, from_bytes
+
         fitted = {kind: from_bytes(data) for kind, data in self.models}
         intents, complexity = fitted.get("intents"), fitted.get("complexity")
         if not isinstance(intents, IntentModel | None) or not isinstance(complexity, Acceptance | None):

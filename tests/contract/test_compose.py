@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adapters.check_process import Job, check
+from adapters.check_process import check
 from adapters.compose.jobs import (
     Combine,
     ComposeProgress,
@@ -29,6 +29,7 @@ from adapters.compose.jobs import (
     plan,
 )
 from adapters.content.tokenizer import read_template
+from adapters.jobs import Job
 from adapters.types import Base, ComposedAdapter
 from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unavailable, Unfit

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from adapters.check_process import CheckAnswer, Job, check
+from adapters.check_process import check
+from adapters.jobs import CheckAnswer, Job
 from adapters.types import Base
 from launch.checks.process import check as check_model
 from models.messages import EmbedRequest

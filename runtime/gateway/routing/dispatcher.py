@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Annotated, Literal, Protocol
 
 import msgspec
-import numpy as np
 from cachetools import TLRUCache
 from msgspec import Meta
 
@@ -276,7 +275,7 @@ class RouterDispatcher:
             return None  # to look at a text must not send it to a provider
         return target, EmbedRequest(inputs=[router.read(text)[:MOST_CHARACTERS]], truncate=True)
 
-    async def vector(self, router: Router, text: str, request: Request) -> Vector | None:
+    async def vector(self, router: Router, text: str, request: Request) -> "Vector | None":
         """The text's embedding, at the cost of a request that has room for it. No error, no load."""
         found = self.embedding_call(router, text)
         if found is None:
@@ -285,6 +284,8 @@ class RouterDispatcher:
         is_admitted = request.attempt.admission is not None
         if not is_admitted and not self._budgets.has_room(request.context.caller, target, call):
             return None
+        import numpy as np  # only routers with an embedding need it
+
         probe = Request(replace(request.context, caller=EVERYBODY, source="probe"), PROBE_ENDPOINT)
         try:
             async with asyncio.timeout(VECTOR_SECONDS), self._source.lease_inside(probe, target) as lease:

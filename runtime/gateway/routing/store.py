@@ -20,7 +20,7 @@ from registry.recipes.router import RouterSpec
 from registry.records import RouterKey, RouterRecord, RouterVersion
 from registry.state.database import State
 from registry.state.versions import VersionChange, check_alias
-from routing.intents.model import Kind
+from routing.intents.kinds import Kind
 from routing.routers.content import Router, RouterContent, RouterContentStore, models_in
 from runtime.gateway.names import Names
 

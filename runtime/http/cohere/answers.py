@@ -3,17 +3,22 @@
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
+from registry.base.lazy import LazyModule
 from registry.errors import EngineFailed
 from routing.providers.translation.completions import CUT, GAVE_UP, ChatDelta, ChatUsage
 from runtime.http.embeddings.bodies import Matrix, base64, numbers, write_rows
 from runtime.http.ollama.answers import EngineAnswer, EngineChoice, read
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = LazyModule("numpy")
 
 Json = dict[str, Any]
 
@@ -190,19 +195,19 @@ class CohereWriter:
 
 
 # --- embeddings ------------------------------------------------------------------------------------------------------
-def _int8(rows: Matrix) -> NDArray[np.float32]:
+def _int8(rows: Matrix) -> "NDArray[np.float32]":
     """Each vector scaled so that its largest value is 127, which changes no cosine; zeros stay."""
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
     scaled: NDArray[np.float32] = np.rint(rows * (127 / np.where(largest > 0, largest, 1)))
     return scaled
 
 
-def _ubinary(rows: Matrix) -> NDArray[np.uint8]:
+def _ubinary(rows: Matrix) -> "NDArray[np.uint8]":
     """A bit for each dimension, the first the highest of its byte: whether the value is above 0."""
     return np.packbits(rows > 0, axis=1)
 
 
-def _integers(rows: NDArray[Any]) -> list[bytes]:
+def _integers(rows: "NDArray[Any]") -> list[bytes]:
     return [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
 
 

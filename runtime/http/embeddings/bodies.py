@@ -3,17 +3,22 @@
 import asyncio
 import binascii
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
-import numpy as np
 import orjson
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from models.messages import EmbedRequest, EmbedResult
+from registry.base.lazy import LazyModule
 from registry.errors import BadRequest, EngineFailed
 from runtime.http.schema import COUNT, NUMBER, STRING, array, component, either, record
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = LazyModule("numpy")
 
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Text = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
@@ -141,7 +146,7 @@ def input_list(value: str | list[str | int | list[int]], param: str) -> list[str
 SLICE = 32 * 1024
 """Numbers that are written without a pause: 2 to 4 ms as text."""
 
-Matrix = NDArray[np.float32]
+Matrix: TypeAlias = "NDArray[np.float32]"
 EMBEDDINGS = component(
     "Embeddings",
     record(

@@ -17,7 +17,7 @@ from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unfit
 from registry.recipes.router import RouterSpec
 from registry.state.versions import RemoveAlias, Rollback, SetAlias
-from routing.intents.model import Kind
+from routing.intents.kinds import Kind
 from routing.routers.replay import ReplayOutcome, ReplayPoint, outcomes, replay
 from runtime.gateway.routing.store import RouterAddition, RouterView
 from runtime.http import hints

@@ -15,7 +15,8 @@ import psutil
 import pytest
 import torch
 
-from adapters.check_process import Job, check
+from adapters.check_process import check
+from adapters.jobs import Job
 from adapters.types import Base
 from models.chat.vllm import plugin, variables
 from models.chat.vllm.adapters import read

@@ -8,8 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from adapters.check_process import CheckAnswer, Job, check
+from adapters.check_process import check
 from adapters.content.base_shapes import UnknownBase, layer_of, read_base
+from adapters.jobs import CheckAnswer, Job
 from adapters.types import Base
 from registry.bounds import Bounds
 from registry.files.shape import LLAMA_LIKE

@@ -11,7 +11,8 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from adapters.check_process import CheckAnswer, Job, check
+from adapters.check_process import check
+from adapters.jobs import CheckAnswer, Job
 from adapters.store import Store
 from adapters.types import Base
 from registry.bounds import Bounds

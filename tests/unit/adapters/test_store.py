@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.check_process import Job, check
+from adapters.check_process import check
+from adapters.jobs import Job
 from adapters.store import MARK, Store
 from adapters.types import Base
 from registry.bounds import Bounds
@@ -155,7 +156,7 @@ def test_removing_twice_is_no_fault(store: Store, digest: str) -> None:
 NO_ONE = """
 import os, sys
 from pathlib import Path
-from adapters.content.normalise import digest_of
+from adapters.content.digest import digest_of
 from adapters.store import Store
 
 if os.geteuid() == 0:

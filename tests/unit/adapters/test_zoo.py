@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.check_process import CheckAnswer, Job, check
+from adapters.check_process import check
+from adapters.jobs import CheckAnswer, Job
 from adapters.types import Base
 from registry.bounds import Bounds
 from tests.unit.adapters.makers import name, write_adapter

@@ -12,8 +12,9 @@ import pytest
 from safetensors.numpy import load, save
 
 from registry.errors import Unfit
+from routing.intents.kinds import digest_of
 from routing.intents.measures import auroc, calibration_error, threshold_for
-from routing.intents.model import OUT, IntentModel, digest_of, from_bytes, to_bytes
+from routing.intents.model import OUT, IntentModel, from_bytes, to_bytes
 from routing.intents.report import picture, text
 from routing.intents.spelling import Spelling, mistyped, recased
 from routing.intents.training import Example, TrainingOptions, TrainingResult, train

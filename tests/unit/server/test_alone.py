@@ -1,4 +1,4 @@
-"""A server that belongs to no fleet carries nothing of one."""
+"""A server carries nothing of a fleet that it does not belong to, and no library that none of its requests needed."""
 
 import subprocess
 import sys
@@ -35,14 +35,16 @@ async def serve():
 asyncio.run(serve())
 rooms = ("fleet", "ray", "runtime.gateway.peers", "runtime.http.fleet", "registry.state.shared")
 print([name for name in sys.modules if any(name == room or name.startswith(f"{room}.") for room in rooms)])
+libraries = ("aiohttp", "numpy", "pygments", "psycopg", "cryptography", "huggingface_hub", "tokenizers", "torch")
+print([name for name in libraries if name in sys.modules])
 print(len(made), "contexts")
 print([name for name in layers if "Hop" in name or "Front" in name], context.get("node"))
 """
 
 
-def test_it_imports_no_fleet_makes_no_context_and_adds_no_layer(tmp_path: Path) -> None:
+def test_it_imports_no_fleet_and_no_idle_library_makes_no_context_and_adds_no_layer(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path), str(STARTER)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines()[-3:] == ["[]", "0 contexts", "[] None"]
+    assert done.stdout.splitlines()[-4:] == ["[]", "[]", "0 contexts", "[] None"]

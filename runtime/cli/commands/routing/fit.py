@@ -80,7 +80,7 @@ def vectors(client: Client, model: str, texts: Sequence[str], is_drawn: bool) ->
 def router(client: Client, name: str) -> tuple["Router", Json]:
     """The server's router, ready to decide here, and the prices of its targets."""
     from registry.recipes.router import RouterSpec
-    from routing.intents.model import Kind
+    from routing.intents.kinds import Kind
     from routing.routers.content import RouterContent
 
     view = client.get(f"/v1/routers/{part(name)}")

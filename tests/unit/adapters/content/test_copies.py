@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from adapters.content.copies import CopyReader, CopyWriter
+from adapters.content.digest import digest_of
 from adapters.content.forms import CONFIG, TENSORS
-from adapters.content.normalise import digest_of
 from registry.errors import Unfit
 
 CONTENT = (b'{"r": 8}', bytes(range(256)) * 9000)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from adapters.check_process import CheckAnswer, Job, check
+from adapters.check_process import check
 from adapters.content.config import REFUSED
 from adapters.content.forms import CONFIG, FOREIGN, KINDS, TENSORS
+from adapters.jobs import CheckAnswer, Job
 from adapters.types import Base
 from registry.bounds import Bounds
 from tests.unit.adapters.makers import write_adapter, write_base

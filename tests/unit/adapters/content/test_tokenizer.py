@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from adapters.check_process import CheckAnswer, Job, check
+from adapters.check_process import check
 from adapters.content.forms import CONFIG
 from adapters.content.tokenizer import own_template
+from adapters.jobs import CheckAnswer, Job
 from adapters.types import Base
 from registry.bounds import Bounds
 from tests.unit.adapters.makers import write_adapter, write_base

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from adapters.content.digest import digest_of
 from adapters.content.forms import CONFIG, TENSORS
-from adapters.content.normalise import digest_of
 from adapters.service import AdapterService
 from fleet.table import ReportTable
 from registry.errors import Unavailable

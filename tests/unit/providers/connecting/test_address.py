@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from routing.providers.address import AddressRefused, AddressRules, Resolver, fault, host_fault
+from routing.providers.address import AddressRefused, AddressRules, fault, host_fault
 from routing.providers.connection import PRIVATE_REMEDY
+from routing.providers.session import Resolver
 from tests.fakes import traces
 from tests.unit.providers.rig import Rig, rigged
 
