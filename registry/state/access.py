@@ -34,6 +34,8 @@ class TableAccess:
     """Set by each change, where servers share the tables."""
     writing: threading.Lock = field(default_factory=threading.Lock)
     """Held by a change until memory has it. One for all tables that share a revision."""
+    table: str = ""
+    """The table's name for other servers, which read it anew after a change."""
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -46,7 +48,7 @@ class TableAccess:
         with self.writing:
             with self.database.write() as db:
                 yield db
-                number = 0 if self.revision is None else self.revision.advance(db)
+                number = 0 if self.revision is None else self.revision.advance(db, self.table)
                 replace = load(db)
             replace()
             if self.revision is not None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -142,14 +143,15 @@ class State:
         own = TableAccess(self._database, alone=not read_only)
         names = own if shared is None else TableAccess(shared.database, revision=shared.revision)
         self._names = names
-        self.adapters, self.routers = AdapterTable(names, clock), RouterTable(names, clock)
-        self.models = ModelTable(own, clock, names)
+        self.adapters = AdapterTable(replace(names, table="adapters"), clock)
+        self.routers = RouterTable(replace(names, table="routers"), clock)
+        self.models = ModelTable(own, clock, own if shared is None else replace(names, table="aliases"))
         self.recipes: RecipeTable | None = None
         """Recipes that were added at run time, where servers share them; else they are files."""
         if shared is not None:
             from registry.state.shared import recipes
 
-            self.recipes = recipes.RecipeTable(names, clock)
+            self.recipes = recipes.RecipeTable(replace(names, table="recipes"), clock)
             self.refresh()
             self.adapters.reserved, self.routers.reserved = map(self._digests, (ADAPTERS, ROUTERS))
         for read in (self.adapters.all, self.routers.all, self.models.pins, self.models.aliases):
@@ -167,10 +169,16 @@ class State:
             number = revision.read(db)
             if number == revision.known:
                 return False
-            loads: list[Load] = [self.adapters.reload, self.routers.reload, self.models.reload]
-            loads += [] if self.recipes is None else [self.recipes.reload]
-            for replace in [load(db) for load in loads]:
-                replace()
+            loads: dict[str, Load] = {
+                "adapters": self.adapters.reload, "routers": self.routers.reload, "aliases": self.models.reload,
+            }  # fmt: skip
+            if self.recipes is not None:
+                loads["recipes"] = self.recipes.reload
+            changed = revision.tables_until(number)
+            if changed is None or not changed <= loads.keys():  # a change was missed, or is of a newer version
+                changed = frozenset(loads)
+            for put in [load(db) for table, load in loads.items() if table in changed]:
+                put()
             revision.known = number
         return True
 

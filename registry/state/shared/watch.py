@@ -78,7 +78,8 @@ class SharedWatch:
                     if time.monotonic() >= due:
                         self._look(listening)
                         due = time.monotonic() + LOOK_SECONDS
-                    if list(driver.notifies(timeout=STEP_SECONDS, stop_after=1)):
+                    for notification in driver.notifies(timeout=STEP_SECONDS, stop_after=1):
+                        self._tables.revision.announced(notification.payload)
                         due = 0.0
             finally:
                 self.is_listening = False

@@ -1,6 +1,7 @@
 """What several servers do with the same names at once."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -42,6 +43,33 @@ def test_a_lost_notification_costs_one_look(fleet: Sharers) -> None:
     one.tables.revision.channel = "nobody_listens"
     one.state.models.set_alias("fast", "m")
     eventually(lambda: other.state.models.aliases() == {"fast": "m"})
+
+
+def test_a_server_that_heard_of_each_change_reads_the_changed_tables_alone(
+    fleet: Sharers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = fleet.server(), fleet.server()
+    revision, reads, reload = other.tables.revision, list[str](), other.state.adapters.reload
+
+    def read(db: sa.Connection) -> Callable[[], None]:
+        reads.append("adapters")
+        return reload(db)
+
+    monkeypatch.setattr(other.state.adapters, "reload", read)
+    one.state.models.set_alias("fast", "m")
+    revision.announced(f"{one.tables.revision.known} aliases")
+    assert other.state.refresh()
+    assert (other.state.models.aliases(), reads) == ({"fast": "m"}, [])
+    one.state.adapters.register(KEY, new(1), "prod")  # this one is missed
+    one.state.models.set_alias("fast", "n")
+    revision.announced(f"{one.tables.revision.known} aliases")
+    assert other.state.refresh()
+    assert (other.state.models.aliases(), reads) == ({"fast": "n"}, ["adapters"])
+    assert other.state.adapters.get(KEY).version("prod").digest == digest(1)
+    one.state.models.set_alias("fast", "o")
+    revision.announced(str(one.tables.revision.known))  # by a server of an older version
+    assert other.state.refresh()
+    assert (other.state.models.aliases(), reads) == ({"fast": "o"}, ["adapters", "adapters"])
 
 
 def test_what_is_measured_and_pinned_stays_each_servers_own(fleet: Sharers) -> None:
