@@ -16,7 +16,6 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.json", TE
 MOST = 64 << 20
 """Bytes of such a file that is read."""
 CHECKPOINT = re.compile(r"checkpoint-\d{1,12}")
-LFS = b"version https://git-lfs.github.com/spec/"
 MERGE = "Merge it into its base (merge_and_unload), and serve what comes of it: roundhouse models add."
 
 TAKEN: Mapping[str, str] = {
@@ -92,13 +91,6 @@ def foreign_form(names: Collection[str]) -> str | None:
         if any(pattern.fullmatch(name) for name in names):
             return f"This is an adapter in the form of {maker}, not of peft. {remedy}"
     return None
-
-
-def is_lfs_pointer(start: bytes) -> bool:
-    return start.startswith(LFS)
-
-
-LFS_FAULT = "is a pointer of git-lfs, and not the file itself: run 'git lfs pull' in the repository."
 
 
 def inner_folder(folder: Path) -> Path:

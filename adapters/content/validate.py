@@ -27,11 +27,9 @@ from adapters.content.config import AdapterConfig, read_config
 from adapters.content.faults import Faults, quote_value
 from adapters.content.forms import (
     CONFIG,
-    LFS_FAULT,
     TENSORS,
     blob_of,
     foreign_form,
-    is_lfs_pointer,
     other_family,
 )
 from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
@@ -40,6 +38,7 @@ from adapters.content.tokenizer import examine_tokenizer
 from adapters.types import Base
 from registry.base.json import read_object
 from registry.bounds import Bounds
+from registry.files import git_lfs
 from registry.files.shape import text_config
 from registry.files.sources import something_else
 
@@ -164,9 +163,9 @@ def _open(folder: Path, directory: int, name: str, limit: int, faults: Faults) -
             faults.add(f"{name} has {kind.st_size} bytes, over the limit of {limit}.")
             return -1
         fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-        if is_lfs_pointer(os.pread(fd, 64, 0)):
+        if git_lfs.is_pointer(os.pread(fd, git_lfs.LENGTH, 0)):
             os.close(fd)
-            faults.add(f"{name} {LFS_FAULT}")
+            faults.add(f"{name} {git_lfs.FAULT}")
             return -1
         return fd
     except OSError as error:

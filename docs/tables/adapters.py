@@ -1,7 +1,8 @@
 """The tables of docs/reference/adapter-forms.md: the forms in which adapters come."""
 
 from adapters.content.config import REFUSED
-from adapters.content.forms import FOREIGN, KINDS, LFS_FAULT, TAKEN
+from adapters.content.forms import FOREIGN, KINDS, TAKEN
+from registry.files import git_lfs
 
 
 def forms() -> str:
@@ -15,4 +16,4 @@ def forms() -> str:
         by_remedy.setdefault(remedy, []).append(f"`{kind}`")
     rows += [f"| `peft_type` {', '.join(kinds)} | {remedy} |" for remedy, kinds in by_remedy.items()]
     rows += [f"| `{setting}` set | {why[0].upper()}{why[1:]} |" for setting, why in REFUSED.items()]
-    return "\n".join([*rows, f"| git-lfs | A file that {LFS_FAULT} |"])
+    return "\n".join([*rows, f"| git-lfs | A file that {git_lfs.FAULT} |"])

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from launch.checks.network import network_faults, tensor_names
-from launch.files.listing import list_folder
+from launch.files.listing import Listing, list_folder
 from models.chat.vllm import source as vllm_source
 from registry.base.json import read_object
+from registry.files.shape import text_config
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
 
@@ -26,10 +27,10 @@ def faults_of(recipe: Recipe, folder: Path) -> Iterator[str]:
         return
     if recipe.engine.flags.get("tokenizer") or "auto_map" in read_object(folder / "tokenizer_config.json"):
         return
-    yield from _tokenizer_faults(recipe, folder, listing.chat_template())
+    yield from _tokenizer_faults(recipe, folder, listing)
 
 
-def _tokenizer_faults(recipe: Recipe, folder: Path, named: str) -> Iterator[str]:
+def _tokenizer_faults(recipe: Recipe, folder: Path, listing: Listing) -> Iterator[str]:
     from transformers import AutoTokenizer
 
     try:
@@ -48,19 +49,23 @@ def _tokenizer_faults(recipe: Recipe, folder: Path, named: str) -> Iterator[str]
     template = recipe.engine.flags.get("chat_template")
     if not isinstance(template, str) or "{" not in template:
         template = tokenizer.chat_template
+    if not template and listing.has_processor():
+        template = listing.json("chat_template.json").get("chat_template")
     if isinstance(template, dict):
         template = template.get("default")
     if not template:
-        if named and "chat_template" not in recipe.engine.flags:
+        if listing.chat_template() and "chat_template" not in recipe.engine.flags:
             yield (
                 "It has chat templates, but none that is used without a name: set engine.flags.chat_template, or name "
                 "one 'default'."
             )
         return
-    yield from _template_faults(tokenizer, template)
+    rows = text_config(read_object(folder / "config.json")).get("vocab_size")
+    yield from _template_faults(tokenizer, template, rows if isinstance(rows, int) else None)
 
 
-def _template_faults(tokenizer: Any, template: str) -> Iterator[str]:
+def _template_faults(tokenizer: Any, template: str, rows: int | None) -> Iterator[str]:
+    """Args: rows: tokens that the network has; None: its config does not tell."""
     fault = ""
     for messages in (GREETING, PARTS):
         try:
@@ -71,12 +76,23 @@ def _template_faults(tokenizer: Any, template: str) -> Iterator[str]:
             fault = fault or f"({type(error).__name__}: {_first(error)})"
         else:
             if "Hello" in str(rendered):
+                yield from _unknown_tokens(tokenizer, str(rendered), rows)
                 return
             fault = fault or "(it leaves the message out)"
     yield (
         f"Its chat template cannot write a user's message {fault}: use the one of the model that it was made from, "
         "or set engine.flags.chat_template."
     )
+
+
+def _unknown_tokens(tokenizer: Any, prompt: str, rows: int | None) -> Iterator[str]:
+    ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    if rows is not None and (largest := max(ids, default=0)) >= rows:
+        yield (
+            f"Its chat template writes {tokenizer.convert_ids_to_tokens(largest)!r}, which is token {largest:,} of its "
+            f"tokenizer, and the network has {rows:,} tokens: use the tokenizer and the template of the model that it "
+            "was made from, or save it after resize_token_embeddings and training."
+        )
 
 
 def _first(error: Exception) -> str:

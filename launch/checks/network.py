@@ -94,6 +94,12 @@ def _missing(network: str, missing: set[str], surplus: set[str], config: Mapping
             "that it should be: without it the model would answer at random. If its output is tied to its embeddings, "
             'write "tie_word_embeddings": true into config.json; else save the whole model.'
         )
+    elif prefix := _wrapper(missing, surplus):
+        yield (
+            f"Its weights have '{prefix}' before their names, from what the model was wrapped in when it was saved "
+            "(torch.compile, DistributedDataParallel, a larger model): save the model inside, or rename the weights "
+            "without it."
+        )
     elif missing:
         also = f", and there is {_few(surplus)} instead" if surplus else ""
         yield (
@@ -105,6 +111,15 @@ def _missing(network: str, missing: set[str], surplus: set[str], config: Mapping
             f"The files hold {len(surplus)} weights that a {network} does not have: {_few(surplus)}. Use the "
             "config.json that the weights were saved with."
         )
+
+
+def _wrapper(missing: set[str], surplus: set[str]) -> str:
+    """What stands before the name of each missing weight in the files, with its dot; '': nothing does."""
+    if not missing:
+        return ""
+    shortest = min(missing, key=lambda name: (len(name), name))
+    prefixes = {name.removesuffix(shortest) for name in surplus if name.endswith(f".{shortest}")}
+    return next((one for one in sorted(prefixes) if {f"{one}{name}" for name in missing} <= surplus), "")
 
 
 def _root(name: str) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from models.process_control import die_with_parent
 from registry.errors import RoundhouseError
+from registry.files import git_lfs
 from registry.recipes.definition import Recipe, Task
 
 JSONS = (
@@ -27,7 +28,9 @@ def broken_files(folder: Path) -> Iterator[str]:
     """A sentence for each file of a model that cannot be read as what its name says."""
     for file in sorted((*folder.glob("*"), *folder.glob("*/config.json"))):
         name = str(file.relative_to(folder))
-        if any(fnmatch(name, pattern) for pattern in JSONS):
+        if any(fnmatch(name, pattern) for pattern in (*JSONS, *TEXTS)) and git_lfs.is_pointer_file(file):
+            yield f"{name} {git_lfs.FAULT}"
+        elif any(fnmatch(name, pattern) for pattern in JSONS):
             try:
                 json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError, RecursionError) as error:

@@ -22,6 +22,7 @@ from models.sources.repository import files_of, missing_bytes
 from registry.base.child import PACKAGES, with_our_packages
 from registry.base.wording import size_words
 from registry.errors import DoesNotFit, EngineFailed, Unfit
+from registry.files import git_lfs
 from registry.recipes.fields import GgufSource
 
 BYTES = 2
@@ -64,7 +65,10 @@ def describe(file: Path) -> GgufDescription:
     Raises Unfit (gguf_not_served), EngineFailed (check_failed).
     """
     with file.open("rb") as stream:
-        header = read_header(stream.read(HEADER))
+        beginning = stream.read(HEADER)
+    if git_lfs.is_pointer(beginning):
+        raise Unfit(f"{file} {git_lfs.FAULT}", code="gguf_not_served", param="source")
+    header = read_header(beginning)
     original = f"{header.base}, from which it was made" if header and header.base else "the original, as safetensors"
     command = [sys.executable, "-P", "-m", "launch.conversion.gguf", str(os.getpid()), str(file)]
     try:

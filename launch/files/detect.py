@@ -348,6 +348,14 @@ def _refuse_two_models(listing: Listing) -> None:
     indexed = isinstance(listing.json(INDEX).get("weight_map"), dict)
     there = [name for name in listing.names(*WEIGHTS) if name == "model.safetensors" or not indexed]
     others = [name for name in there if name not in weights and (here or is_included(name))]
+    if others and weights and others[0].startswith("adapter_"):
+        raise Unfit(
+            f"{listing.where} has an adapter ({others[0]}) beside {min(weights)}, and vLLM may answer with parts of "
+            "both. Merge it (peft's merge_and_unload) and add what comes of it, or keep the two in folders of their "
+            "own and register the adapter: roundhouse adapters add.",
+            code="bad_weights",
+            param="source",
+        )
     if others and weights:
         where = "" if here else ", in a folder, and add that"
         raise Unfit(

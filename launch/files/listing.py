@@ -10,6 +10,7 @@ from typing import Any
 from models.sources.repository import Repository, files_of, missing_bytes
 from models.sources.resolve import EXCLUDED
 from registry.errors import Unfit
+from registry.files import git_lfs
 from registry.files.shape import nested_configs
 from registry.files.sources import TIMEOUT, endpoint, hub_errors
 from registry.files.weights import BITS, Weights
@@ -88,6 +89,10 @@ class Listing:
             template = named.get("tool_use") or named.get("default") or ""
         return str(template)
 
+    def has_processor(self) -> bool:
+        """Whether it takes more than text, so that vLLM reads a processor's chat_template.json."""
+        return "preprocessor_config.json" in self or "processor_config.json" in self
+
     def is_tekken(self) -> bool:
         """Whether only Mistral's tokenizer (tekken.json) can serve this model.
 
@@ -101,8 +106,11 @@ class Listing:
         return self.read(name).decode("utf-8", "replace")
 
     def _read(self, name: str) -> object:
+        text = self.text(name)
+        if git_lfs.is_pointer(text[: git_lfs.LENGTH].encode()):
+            raise Unfit(f"{name} of {self.where} {git_lfs.FAULT}", code="bad_config")
         try:
-            content: object = json.loads(self.text(name) or "{}")
+            content: object = json.loads(text or "{}")
             json.dumps(content, ensure_ascii=False).encode()  # half a character is in no answer, and in no recipe
         except (ValueError, RecursionError) as error:
             raise Unfit(f"{name} of {self.where} is broken: {error}", code="bad_config") from None

@@ -41,6 +41,8 @@ KEYS = (
     "max_sequence_length", "max_seq_length", "seq_len", "n_ctx",
 )  # fmt: skip
 """The smallest one counts."""
+PROCESSORS = "chat_template.json"
+"""The file for the chat template of a processor; some trainers write that of a text model there too."""
 WHOLE = "model_max_length"
 """Counts in place of them all: Command R's, whose positions are fewer."""
 
@@ -189,6 +191,7 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
         _adapter_places(draft, facts, shape, machine)
     _cache(draft, facts, shape, machine, working_set, dtype)
     _output(draft, facts)
+    _template(draft, facts.listing)
     _parsers(draft, facts)
 
 
@@ -199,6 +202,15 @@ def _output(draft: Draft, facts: ChatFacts) -> None:
     if not facts.weights.head and "tie_word_embeddings" not in config and family in TIED_BY_DEFAULT:
         why = f"lm_head.weight is not in the files, and the output of a {family} is its embedding by default"
         draft.pick("engine.flags.hf_overrides", TIED, why)
+
+
+def _template(draft: Draft, listing: Listing) -> None:
+    """Put a text model's template into the recipe if it is only where vLLM looks for processors' templates."""
+    template = listing.json(PROCESSORS).get("chat_template")
+    tokenizers = "chat_template.jinja" in listing or listing.json("tokenizer_config.json").get("chat_template")
+    if isinstance(template, str) and template and not tokenizers and not listing.has_processor():
+        why = f"{PROCESSORS} has it alone, which is read only of models that take more than text"
+        draft.pick("engine.flags.chat_template", template, why)
 
 
 def _requests(shape: Shape, machine: Machine) -> int:

@@ -73,7 +73,8 @@ def _pooling(draft: Draft, listing: Listing) -> None:
         if pooling.get(key) or mode in ([modes] if isinstance(modes, str) else modes)
     ]
     if not is_read:
-        says = f", though {folder}/config.json says {', '.join(declared)}" if declared else ""
+        differs = declared and declared != [POOLINGS["mean"][1]]
+        says = f", though {folder}/config.json says {', '.join(declared)}" if differs else ""
         draft.notes.append(
             f"It has no modules.json: vectors are the mean over the tokens, the library's default{says}."
         )

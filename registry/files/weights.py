@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path, PurePath
 
 from registry.errors import Unfit
+from registry.files import git_lfs
 from registry.files.missing_weights import refuse_missing_weights
 from registry.files.tensor_header import read_tensor_headers
 
@@ -65,12 +66,14 @@ class Weights:
 def read_weights(folder: Path) -> Weights:
     """Headers of all weight files in `folder`. Raises Unfit if none can be read."""
     if (folder / "model.bin").is_file() and not any(folder.glob("*.safetensors")):
+        _refuse_pointer(folder / "model.bin")
         return _ctranslate2(folder / "model.bin")
     elements: Counter[str] = Counter()
     linear: list[tuple[int, int]] = []
     shapes: dict[str, list[int]] = {}
     files = _weight_files(folder)
     for file in files:
+        _refuse_pointer(file)
         try:
             tensors = read_tensor_headers(file, BITS)
         except (ValueError, OSError) as error:
@@ -86,6 +89,11 @@ def read_weights(folder: Path) -> Weights:
     refuse_missing_weights(folder, shapes)
     named = tuple(str(file.relative_to(folder)) for file in files)
     return Weights(dict(elements), tuple(linear), named, head=any("lm_head" in name for name in shapes))
+
+
+def _refuse_pointer(file: Path) -> None:
+    if git_lfs.is_pointer_file(file):
+        raise Unfit(f"{file} {git_lfs.FAULT}", code="bad_weights")
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -105,7 +113,10 @@ def _weight_files(folder: Path) -> list[Path]:
         # The same weights in the vendor's own layout may lie beside: they are not loaded.
         root = sorted(f for f in folder.glob("*.safetensors") if not f.name.startswith(("consolidated", "adapter_")))
     if missing := [file.name for file in root if not os.path.isfile(file)]:  # Path.is_file raises for a long name
-        raise Unfit(f"{folder} lacks {', '.join(missing[:5])}, which its index names", code="bad_weights")
+        raise Unfit(
+            f"{folder} lacks {', '.join(missing[:5])}, which its index names: copy the whole folder.",
+            code="bad_weights",
+        )
     if not root:
         pickled = sorted(f.name for f in folder.glob("*.bin")) + sorted(f.name for f in folder.glob("*.pt"))
         if pickled:

@@ -89,6 +89,10 @@ def llama(folder: Path, *, tied: bool) -> Path:
     return folder
 
 
+def tied_llama(folder: Path) -> Path:
+    return llama(folder, tied=True)
+
+
 def tie_key_missing(folder: Path) -> Path:
     """No lm_head.weight in the file, and no word in config.json that the output is tied to the embeddings."""
     llama(folder, tied=True)
@@ -106,6 +110,61 @@ def peft_names(folder: Path) -> Path:
     """A whole model that was saved from inside a PeftModel."""
     file = llama(folder, tied=False) / "model.safetensors"
     save_file({f"base_model.model.{name}": tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+    return folder
+
+
+def template_of_a_processor(folder: Path) -> Path:
+    """Its chat template is in chat_template.json alone, as some trainers write it."""
+    llama(folder, tied=True)
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").unlink()
+    edit(folder / "tokenizer_config.json", chat_template=None)
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    return folder
+
+
+def named_templates(folder: Path) -> Path:
+    """Its tokenizer has two named chat templates, and none of them is the default."""
+    llama(folder, tied=True)
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").unlink()
+    templates = [{"name": name, "template": template} for name in ("tool_use", "rag")]
+    edit(folder / "tokenizer_config.json", chat_template=templates)
+    return folder
+
+
+def names_of_a_wrapper(folder: Path) -> Path:
+    """Saved from inside torch.compile."""
+    file = llama(folder, tied=False) / "model.safetensors"
+    save_file({f"_orig_mod.{name}": tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+    return folder
+
+
+def more_tokens_than_rows(folder: Path) -> Path:
+    """Its template writes a token that was added to the tokenizer, and not to the network."""
+    from transformers import AutoTokenizer
+
+    llama(folder, tied=True)
+    tokenizer = AutoTokenizer.from_pretrained(str(CHAT))
+    tokenizer.add_tokens([f"<|extra{number}|>" for number in range(70)])
+    tokenizer.chat_template = "{% for m in messages %}<|extra69|>{{ m['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def git_lfs_pointer(folder: Path) -> Path:
+    """Cloned without git-lfs."""
+    llama(folder, tied=True)
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12\n"
+    (folder / "model.safetensors").write_text(pointer)
+    return folder
+
+
+def adapter_beside(folder: Path) -> Path:
+    """A trainer saved the base and its adapter into one folder."""
+    llama(folder, tied=True)
+    for name in FILES:
+        shutil.copy(ADAPTER / name, folder)
     return folder
 
 
@@ -147,4 +206,5 @@ def st_dense_missing(folder: Path) -> Path:
 
 Maker = Callable[[Path], Path]
 TAKEN_ADAPTERS: tuple[Maker, ...] = (finder_zip, trainer_zip, named)
+TAKEN_CHATS: tuple[Maker, ...] = (tied_llama, template_of_a_processor)
 TAKEN_MODELS: tuple[Maker, ...] = (matryoshka_note, matryoshka_config)

@@ -15,7 +15,7 @@ from models.messages import EmbedRequest
 from models.text.embeddings import EmbeddingEngine
 from registry.bounds import Bounds
 from tests.contract import people_folders as made
-from tests.contract.people_folders import ADAPTER, CHAT, TAKEN_ADAPTERS, TAKEN_MODELS, Maker
+from tests.contract.people_folders import ADAPTER, CHAT, TAKEN_ADAPTERS, TAKEN_CHATS, TAKEN_MODELS, Maker
 from tests.unit.launch.test_checks import faults, proposal_of
 
 pytestmark = pytest.mark.real
@@ -107,6 +107,33 @@ def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
         AutoTokenizer.from_pretrained(str(folder))
 
 
+def test_a_template_in_a_processors_file_is_used(tmp_path: Path) -> None:
+    """vLLM would not find it there, and answer that the model has no chat template."""
+    folder = made.template_of_a_processor(tmp_path / "it")
+    recipe = proposal_of(folder).recipe
+    assert recipe.engine.flags["chat_template"] == (CHAT / "chat_template.jinja").read_text()
+    assert faults(folder) == ""
+    (folder / "preprocessor_config.json").write_text("{}")
+    assert "chat_template" not in proposal_of(folder).recipe.engine.flags, "vLLM reads it of a processor"
+    assert faults(folder) == ""
+
+
+REFUSED_CHATS = (
+    (made.named_templates, "none that is used without a name", "name one 'default'"),
+    (made.names_of_a_wrapper, "'_orig_mod.' before their names", "rename the weights without it"),
+    (made.more_tokens_than_rows, "writes '<|extra69|>', which is token", "320 tokens"),
+    (made.git_lfs_pointer, "model.safetensors is a pointer of git-lfs", "run 'git lfs pull'"),
+    (made.adapter_beside, "an adapter (adapter_model.safetensors) beside model.safetensors", "roundhouse adapters add"),
+)
+
+
+@pytest.mark.parametrize(("maker", "fault", "remedy"), REFUSED_CHATS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_chat_model_that_cannot_answer_is_refused(maker: Maker, fault: str, remedy: str, tmp_path: Path) -> None:
+    result = faults(maker(tmp_path / "it"))
+    assert fault in result
+    assert remedy in result
+
+
 def test_an_embedding_model_without_one_of_its_steps_is_refused(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -145,5 +172,6 @@ def test_every_maker_has_its_test() -> None:
         one for name, one in vars(made).items()
         if callable(one) and getattr(one, "__module__", "") == made.__name__ and name != "edit"
     } - helpers  # fmt: skip
-    refused = {made.own_template, made.tie_key_missing, made.no_tokenizer, made.peft_names, made.st_dense_missing}
-    assert makers == {*TAKEN_ADAPTERS, *TAKEN_MODELS, *refused}
+    refused = {maker for maker, _, _ in REFUSED_CHATS}
+    refused |= {made.own_template, made.tie_key_missing, made.no_tokenizer, made.peft_names, made.st_dense_missing}
+    assert makers == {*TAKEN_ADAPTERS, *TAKEN_CHATS, *TAKEN_MODELS, *refused}
