@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from adapters.content.faults import Faults, few, quote_value
-from adapters.content.forms import KINDS, MERGE, foreign_form
+from adapters.content.forms import KINDS, MERGE, foreign_form, init_remedy
 from adapters.content.tokenizer import TEMPLATE
 from registry.bounds import Bounds
 
@@ -166,8 +166,7 @@ def _check_settings(data: dict[str, Any], faults: Faults) -> list[str]:
     if init not in _PLAIN_INITS and data.get("init_lora_weights") is not None:
         faults.add(
             f"init_lora_weights is {quote_value(data['init_lora_weights'])}: "
-            "such a start changes the base weights, and the "
-            "adapter fits only those. Save it again with peft's path_initial_model_for_weight_conversion."
+            f"such a start changes the base weights, and the adapter fits only those. {init_remedy(init)}"
         )
     task = data.get("task_type")
     if task not in (None, "CAUSAL_LM"):

@@ -51,6 +51,19 @@ KINDS: Mapping[str, str] = {
 }  # fmt: skip
 """peft_type to the remedy."""
 
+SAVE_CONVERTED = "Save it again with peft's path_initial_model_for_weight_conversion."
+INITS: Mapping[str, str] = {
+    **dict.fromkeys(("pissa", "olora", "corda", "lora_ga"), SAVE_CONVERTED),
+    "loftq": f"peft cannot convert it. {MERGE}",
+}
+"""init_lora_weights that changes the base, or its beginning, to the remedy: peft converts those that its
+LoraModel.subtract_mutated_init is for."""
+
+
+def init_remedy(init: str) -> str:
+    return next((remedy for name, remedy in INITS.items() if init.startswith(name)), SAVE_CONVERTED)
+
+
 FOREIGN: Mapping[str, tuple[re.Pattern[str], str]] = {
     "mlx-lm": (
         re.compile(r"adapters\.(safetensors|npz)"),

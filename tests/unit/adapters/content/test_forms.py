@@ -9,7 +9,7 @@ import pytest
 
 from adapters.check_process import check
 from adapters.content.config import REFUSED
-from adapters.content.forms import CONFIG, FOREIGN, KINDS, TENSORS
+from adapters.content.forms import CONFIG, FOREIGN, INITS, KINDS, TENSORS
 from adapters.jobs import CheckAnswer, Job
 from adapters.types import Base
 from registry.bounds import Bounds
@@ -118,6 +118,14 @@ def test_another_kind_of_peft_is_refused_with_the_remedy(base: Base, tmp_path: P
 def test_a_setting_that_changes_the_tensors_is_refused_by_name(base: Base, tmp_path: Path, setting: str) -> None:
     write_adapter(tmp_path / "it", settings={setting: ["x"]})
     assert REFUSED[setting] in " ".join(judge(tmp_path / "it", base).faults)
+
+
+@pytest.mark.parametrize("init", [*INITS, "pissa_niter_4"])
+def test_a_start_that_changes_the_base_is_refused_with_its_remedy(base: Base, tmp_path: Path, init: str) -> None:
+    write_adapter(tmp_path / "it", settings={"init_lora_weights": init})
+    faults = " ".join(judge(tmp_path / "it", base).faults)
+    assert f"init_lora_weights is '{init}'" in faults
+    assert INITS[init.partition("_niter")[0]] in faults
 
 
 def test_a_pointer_of_git_lfs_says_what_to_run(base: Base, tmp_path: Path) -> None:
