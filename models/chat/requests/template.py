@@ -3,6 +3,7 @@
 vLLM ignores such a name without a word, also a slip in `enable_thinking`: the model goes on thinking.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +39,8 @@ def texts(path: Path, flags: Mapping[str, Flag]) -> list[str]:
     """The texts that may hold the chat template of the model in folder `path`; empty: there is no such file."""
     flag = str(flags.get("chat_template", flags.get("chat-template", "")))
     if flag:
-        return [Path(flag).read_text(errors="replace") if len(flag) < 4096 and Path(flag).is_file() else flag]
+        is_file = len(flag) < 4096 and os.path.isfile(flag)  # Path.is_file raises for a long name
+        return [Path(flag).read_text(errors="replace") if is_file else flag]
     return [(path / name).read_text(errors="replace") for name in FILES if (path / name).is_file()]
 
 

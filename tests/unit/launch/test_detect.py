@@ -173,7 +173,7 @@ INDEX = {"model.safetensors.index.json": {"weight_map": {"a": "model-00001-of-00
         ({}, {**WEIGHTS, "model_ema.safetensors": 9}, "a/m", "Keep one, in a folder, and add that."),
         ({}, {**WEIGHTS, "consolidated.safetensors": 9}, "/srv/m", "has consolidated.safetensors beside"),
         ({}, {**WEIGHTS, "consolidated.safetensors": 9}, "a/m", ""),
-        ({}, {**WEIGHTS, "adapter_model.safetensors": 9}, "/srv/m", "has an adapter (adapter_model.safetensors) beside"),
+        ({}, {**WEIGHTS, "adapter_model.safetensors": 9}, "/srv/m", "an adapter (adapter_model.safetensors) beside"),
         ({}, {**WEIGHTS, "adapter_model.safetensors": 9}, "a/m", ""),
         (INDEX, {**WEIGHTS, "model-00001-of-00002.safetensors": 9}, "/srv/m", "beside model-00001-of-00002"),
         (INDEX, {"model-00001-of-00002.safetensors": 9, "consolidated.safetensors": 9, "x.safetensors": 9}, "/m", ""),

@@ -304,6 +304,12 @@ def test_a_template_in_a_file_of_its_own(tmp_path: Path) -> None:
     assert chat_fields.knows_effort(tmp_path, {"chat_template": str(tmp_path / "mine.jinja")})
 
 
+def test_a_template_that_is_longer_than_a_file_name_may_be(tmp_path: Path) -> None:
+    """It is no path, and asking the disk for it is an error of its own."""
+    text = "{{ reasoning_effort }}" + "x" * 300
+    assert template.texts(tmp_path, {"chat_template": text}) == [text]
+
+
 # --- names in `chat_template_kwargs` that a model's chat template does not read ---------------------------------------
 JINJA, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 
