@@ -1,5 +1,6 @@
 """What lists, metrics and names tell about adapters, and how they are removed, on the starter base over HTTP."""
 
+import json
 import shutil
 import threading
 import time
@@ -117,6 +118,21 @@ def test_a_dry_run_tells_and_registers_nothing(server: Server, tmp_path: Path) -
     bad = register(server, "trial", tmp_path / "good", dry_run="true")
     assert (bad.status_code, bad.json()["error"]["code"]) == (422, "unfit_adapter")
     assert server.http.get("/v1/adapters/trial").status_code == 404
+
+
+def test_what_a_check_noted_is_in_the_answer_the_list_and_the_log(server: Server, tmp_path: Path) -> None:
+    folder = new_content(tmp_path / "untrained", 0)
+    config = json.loads((folder / "adapter_config.json").read_text()) | {"base_model_name_or_path": "Qwen/Qwen2.5-7B"}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    registered = register(server, "untrained", folder)
+    assert registered.status_code == 201, registered.text
+    notes = registered.json()["notes"]
+    assert any("All lora_B are zero" in note for note in notes)
+    assert any("Qwen/Qwen2.5-7B as its base" in note for note in notes)
+    assert server.http.get("/v1/adapters/untrained").json()["notes"] == notes
+    log = server.log.read_text()
+    assert all(note in log for note in notes)
+    assert server.http.delete("/v1/adapters/untrained").status_code == 200
 
 
 def test_vllms_two_calls(server: Server, tmp_path: Path) -> None:
