@@ -33,6 +33,7 @@ A **block**, the part of a limit that one server may use in one window:
       └────────(idle for IDLE_SECONDS: what is left goes back)─────────┴─────────(the next block)────────────┘
 
 The sum of blocks never exceeds the limit's capacity. The block of a killed server stays granted until its window ends.
+Requests at once have no windows: see `at_once.py`.
 
 reports.py    what a node reports
 table.py      the newest report of each node
@@ -47,6 +48,7 @@ grants.py     the blocks in the database
 certificates.py   makes certificates
 tls.py        connections with them
 signatures.py     signed requests on a closed network instead
+at_once.py    a server's share of requests at once
 shared_limits.py  the limits of a server in a fleet, which uses its blocks
 simulation/   a fleet on a virtual clock, with these policies
 launchers/    starts servers on machines that Ray joins, and starts them again

@@ -19,6 +19,9 @@ Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Seconds = Annotated[float, Meta(ge=0, le=1e10)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 
+AT_ONCE_SHARES = "at-once-shares"
+FEATURES = (AT_ONCE_SHARES,)
+"""Features that the first fleets did not have. They are used while all nodes name them in their reports."""
 ReplicaPhase = Literal["loading", "ready", "asleep", "draining", "unloading", "failed"]
 
 
@@ -76,6 +79,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     certificate_seconds: Seconds | None = None
     """Seconds until its certificate ends; None: a node of an earlier version."""
+    features: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+    """Names of `FEATURES` that this node has."""
     clock_offset: Annotated[float, Meta(ge=-1e10, le=1e10)] | None = None
     """Seconds by which its clock is ahead of the database's; None: a node of an earlier version."""
 

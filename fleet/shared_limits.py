@@ -6,8 +6,7 @@
 | does not             | what is left of the block, then the amount / | what is left of the block, then nobody knows  |
 |                      | nodes a minute, as one server counts it      | whether there is more (`is_unknown`)          |
 
-Requests at once are not taken in blocks, since a killed server would hold its own for ever: each server lets in its
-part, the amount / nodes.
+Requests at once have no window in which they are used up: `fleet.at_once`.
 """
 
 import asyncio
@@ -21,10 +20,12 @@ from time import monotonic_ns
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
+from fleet.at_once import AtOnceMeter
 from fleet.blocks import SHARES, LimitBlock
 from fleet.grants import BlockTable, Grant, Period, Spent
+from fleet.membership.at_once import AtOnceTable, Share
 from registry.errors import Unavailable
-from tenants.limits.meters import SECOND, Concurrency, Hold, LimitLevel, Rate
+from tenants.limits.meters import SECOND, Hold, LimitLevel, Rate
 from tenants.limits.records import Kind, Limit
 
 log = logging.getLogger("roundhouse.fleet")
@@ -144,21 +145,6 @@ class BlockMeter:
         self._granted = max(0, self._granted - amount)
 
 
-class _OwnPart(Concurrency):
-    """Requests at once: this server's part of them."""
-
-    def __init__(self, limit: int, server: "SharedLimits") -> None:
-        super().__init__(limit)
-        self._server = server
-
-    def wait(self, amount: int, now: int) -> float | None:
-        return 0.0 if self._running + amount <= self._server.part(self.limit) else self._seconds
-
-    def level(self, now: int) -> LimitLevel:
-        level, part = super().level(now), self._server.part(self.limit)
-        return LimitLevel(part, max(0, part - self._running), level.seconds)
-
-
 class SharedLimits:
     """`tenants.limits.meters.MeterSource` of a server in a fleet. For one event loop.
 
@@ -170,18 +156,36 @@ class SharedLimits:
         self.is_away = False
         """The database does not answer, or is not used."""
         self._is_refused = False
+        self.has_shares = False
+        """All nodes know shares of requests at once."""
         self._table: BlockTable | None = None
+        self._at_once: AtOnceTable | None = None
         self._names: Callable[[], Sequence[str]] = tuple
+        self._all_have_shares: Callable[[], bool] = lambda: True
         self._own = ""
         self._meters: weakref.WeakSet[BlockMeter] = weakref.WeakSet()
+        self._counts: weakref.WeakSet[AtOnceMeter] = weakref.WeakSet()
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="limits")
         self._pending: set[asyncio.Future[Any]] = set()
         """Calls that the database has not answered yet."""
         self._task: asyncio.Task[None] | None = None
 
-    def open(self, table: BlockTable, names: Callable[[], Sequence[str]], own: str) -> None:
-        """Begin. names: of the fleet's living nodes; own: this server's."""
-        self._table, self._names, self._own = table, names, own
+    def open(
+        self,
+        table: BlockTable,
+        at_once: AtOnceTable,
+        names: Callable[[], Sequence[str]],
+        own: str,
+        all_have_shares: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Begin.
+
+        Args:
+            names: of the fleet's living nodes; own: this server's.
+            all_have_shares: whether all nodes know shares of requests at once.
+        """
+        self._table, self._at_once, self._names, self._own = table, at_once, names, own
+        self._all_have_shares, self.has_shares = all_have_shares, all_have_shares()
         self._task = asyncio.create_task(self._keep(), name="limits")
 
     def refuse_database(self) -> None:
@@ -197,6 +201,8 @@ class SharedLimits:
         for meter in self._meters:
             meter.block.missing(0, self.clock() / SECOND)
             self.give_back(meter, meter.block.surplus(0))
+        for count in list(self._counts):
+            await count.look(is_last=True)
         await self._settle()
         self.is_away = True
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -211,8 +217,14 @@ class SharedLimits:
         self._meters.add(made)
         return made
 
-    def concurrency(self, limit: int) -> Concurrency:
-        return _OwnPart(limit, self)
+    def concurrency(self, limit: Limit) -> AtOnceMeter:
+        made = AtOnceMeter(limit, self)
+        self._counts.add(made)
+        return made
+
+    def counts(self) -> list[AtOnceMeter]:
+        """List the meters of requests at once."""
+        return list(self._counts)
 
     @property
     def nodes(self) -> int:
@@ -236,6 +248,18 @@ class SharedLimits:
         )
         future.add_done_callback(lambda done: None if _failed(done) else meter.granted(done.result(), now))
         return future.result().amount if await self._answers(future) else None
+
+    async def call(
+        self, work: Callable[[AtOnceTable], Share], answered: Callable[[Share], None]
+    ) -> "asyncio.Future[Share] | None":
+        """See `fleet.at_once.ShareSource`."""
+        table = self._at_once
+        if self.is_away or table is None:
+            return None
+        future = self._ask(lambda: work(table))
+        future.add_done_callback(lambda done: None if _failed(done) else answered(done.result()))
+        await self._answers(future)
+        return future
 
     def give_back(self, meter: BlockMeter, amount: int) -> None:
         """Soon. Of a database that does not answer, the others get it when the window ends."""
@@ -288,6 +312,9 @@ class SharedLimits:
                 self.is_away = self._is_refused
                 log.info("the fleet's database answers again")
             return
+        self.has_shares = self._all_have_shares()
+        for count in list(self._counts):
+            await count.look(is_refresh=looks % REFRESH_LOOKS == 0)
         now = self.clock() / SECOND
         for meter in self._meters:
             self.give_back(meter, meter.block.idle(now) or meter.block.surplus(max(1, meter.share)))

@@ -338,8 +338,10 @@ class Limiter:
     def _meter(self, limit: Limit, zone: ZoneInfo, spent: int) -> _LimitMeter:
         source = self._source
         if limit.kind is Kind.AT_ONCE:
-            own = Concurrency(limit.amount) if source is None else source.concurrency(limit.amount)
-            return _LimitMeter(limit, own, zone)
+            if source is None:
+                return _LimitMeter(limit, Concurrency(limit.amount), zone)
+            part = source.concurrency(limit)
+            return _LimitMeter(limit, part, zone, part)
         if source is not None:
             since = period_of(limit.kind, zone, self._wall())[0] if limit.kind.is_spend else 0
             shared = source.meter(limit, zone, since, spent)

@@ -75,7 +75,9 @@ class MeterSource(Protocol):
         """Make the meter of a rate or budget. since: when its period began; spent: what was spent in it so far."""
         ...
 
-    def concurrency(self, limit: int) -> Meter: ...
+    def concurrency(self, limit: Limit) -> SharedMeter:
+        """For requests at once."""
+        ...
 
 
 class Rate:

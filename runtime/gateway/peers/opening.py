@@ -13,8 +13,10 @@ from console.sessions import SECONDS
 from console.state import Console
 from fleet.certificates import NAME, NAME_RULE
 from fleet.grants import BlockTable
+from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import MemberTable, NewMember, open_members, schema_of
 from fleet.membership.sessions import SessionTable
+from fleet.reports import AT_ONCE_SHARES
 from fleet.shared_limits import SharedLimits
 from fleet.signatures import FleetKey, key_of_pepper, read_key
 from fleet.table import ReportTable
@@ -131,6 +133,14 @@ def _blocks(limits: SharedLimits) -> list[FleetBlockView]:
                 here=max(0, meter.block.left) / unit, seconds=round(level.seconds, 1),
             )
         )  # fmt: skip
+    for count in limits.counts():
+        level = count.level(limits.clock())
+        views.append(
+            FleetBlockView(
+                id=count.id, limit=count.described.words, amount=count.limit, left=level.remaining, here=count.unused,
+                seconds=0.0,
+            )
+        )  # fmt: skip
     return sorted(views, key=lambda one: one.limit)
 
 
@@ -149,12 +159,18 @@ def share(
     fleet: Fleet, database: Database, limits: SharedLimits, console: Console, keys: KeyWatch, ledger: Ledger
 ) -> None:
     """Limits, browsers' sessions, the ledger's clock and the ends of dead servers' rows are the fleet's from now on."""
-    limits.open(BlockTable(database), fleet.nodes, fleet.own.name)
+    at_once = AtOnceTable(database, fleet.own.server)
+    limits.open(BlockTable(database), at_once, fleet.nodes, fleet.own.name, lambda: fleet.all_know(AT_ONCE_SHARES))
     fleet.blocks = partial(_blocks, limits)
     console.sessions.share(SessionTable(database, SECONDS), fleet.fleet)
     if console.sign_in is not None:
         console.sign_in.share(keys.derive("sign-in"))
-    fleet.end_rows = ledger.interrupt_server
+
+    def end_rows(server: str) -> int:
+        at_once.free(server)
+        return ledger.interrupt_server(server)
+
+    fleet.end_rows = end_rows
     ledger.clock = fleet.now
 
     def refuse() -> None:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import msgspec
 
-from fleet.reports import MAX_ADAPTERS, DeviceReport, NodeReport, ReplicaPhase, ReplicaReport, encode
+from fleet.reports import FEATURES, MAX_ADAPTERS, DeviceReport, NodeReport, ReplicaPhase, ReplicaReport, encode
 from registry.files.context import abilities_of
 from runtime.config.device import Device
 from runtime.gateway.models import Models
@@ -131,6 +131,7 @@ class Reporter:
             placed=tuple(digest for digest, tier in adapters if tier == "device"),
             staged=tuple(digest for digest, tier in adapters if tier == "host"),
             draining=self._is_draining(),
+            features=FEATURES,
             certificate_seconds=self._certificate_seconds(),
             clock_offset=self._clock_offset(),
         )

@@ -103,7 +103,7 @@ class Fleet:
         self.passed: deque[FleetPassedView] = deque(maxlen=KEPT_PASSED)
         """The last requests that it passed on."""
         self.end_rows: Callable[[str], int] = lambda _server: 0
-        """Ends a dead server's open rows in the ledger; blocks."""
+        """Ends a dead server's open rows in the ledger, and its shares of limits; blocks."""
         self._task: asyncio.Task[None] | None = None
         self.is_draining = self.is_leaving = False
         self.dropped_headers = 0
@@ -131,6 +131,11 @@ class Fleet:
     def nodes(self) -> list[str]:
         """Names of the nodes that are there, by the database's leases."""
         return [one.name for one in self._present if one.role == "node"]
+
+    def all_know(self, feature: str) -> bool:
+        """Whether no other node lacks a feature of `fleet.reports.FEATURES`, as far as nodes have reported."""
+        reports = [self._reports.get(name) for name in self.nodes() if name != self.own.name]
+        return all(one is None or feature in one.report.features for one in reports)
 
     def leave(self) -> None:
         """The server stops: others send no more requests. Returns at once."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from fleet.grants import BlockTable
+from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import open_members
 from fleet.shared_limits import SharedLimits
 from registry.errors import LimitExceeded, Unavailable
@@ -86,7 +87,7 @@ async def race(url: str, folder: Path, name: str, cap: int, clients: int, first:
         limiter = Limiter(source=shared)
         await ledger.enable(database)
         limiter.replace([Limit("cap", "team", TEAM, Kind.DAY, cap)], {TEAM: ZoneInfo("UTC")})
-        shared.open(BlockTable(members.database), lambda: NODES, name)
+        shared.open(BlockTable(members.database), AtOnceTable(members.database, name), lambda: NODES, name)
         half = Half(first, shared)
         await asyncio.gather(*(ask(limiter, ledger, half) for _ in range(clients)))
         while ledger.journalled:

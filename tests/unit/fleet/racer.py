@@ -8,6 +8,7 @@ import sys
 from zoneinfo import ZoneInfo
 
 from fleet.grants import BlockTable
+from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import open_members
 from fleet.shared_limits import SharedLimits
 from registry.errors import LimitExceeded
@@ -23,7 +24,7 @@ async def race(url: str, capacity: int, count: int) -> None:
     shared, members = SharedLimits(), open_members(url, "race")
     limiter = Limiter(source=shared)
     limiter.replace([Limit("cap", "team", "search", Kind.DAY, capacity)], {"search": ZoneInfo("UTC")})
-    shared.open(BlockTable(members.database), lambda: NODES, "a")
+    shared.open(BlockTable(members.database), AtOnceTable(members.database, "a"), lambda: NODES, "a")
 
     async def request() -> None:
         caller = Caller("search")

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from fleet.grants import BlockTable
+from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import MemberTable, open_members
 from fleet.shared_limits import SharedLimits
 from registry.errors import LimitExceeded, Unavailable
@@ -44,7 +45,8 @@ class Node:
         await self.ledger.enable(database)
         budget = Limit("cap", "team", "capped", Kind.DAY, CAP)
         self.limiter.replace([budget], {"capped": ZoneInfo("UTC")})
-        self.shared.open(BlockTable(members.database), lambda: NODES, self.name)
+        at_once = AtOnceTable(members.database, self.name)
+        self.shared.open(BlockTable(members.database), at_once, lambda: NODES, self.name)
 
     async def serve(self, team: str, stop: asyncio.Event) -> None:
         while not stop.is_set():

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 
 from fleet.blocks import IDLE_SECONDS, LimitBlock, block_size
 from fleet.grants import KEPT_SECONDS, BlockTable, Spent
+from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import open_members
 from fleet.membership.tables import BLOCKS
 from tests.postgres import postgres, programs
@@ -124,6 +126,27 @@ def test_others_see_what_was_taken(table: BlockTable) -> None:
     (level,) = table.levels(["a", "b"]).values()
     assert (level.amount, level.window, level.granted) == (0, grant.window, grant.amount)
     assert abs(level.seconds - grant.seconds) < 3600
+
+
+def test_requests_at_once_of_servers_that_race_and_of_one_that_is_dead(url: str) -> None:
+    with closing(open_members(url, "race").database) as database:
+        tables = {server: AtOnceTable(database, server) for server in "abc"}
+        shares = dict.fromkeys(tables, 0)
+
+        def race(server: str) -> None:
+            for _ in range(10):
+                shares[server] = tables[server].take("l", 10, shares[server] + 1, 3).own
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(race, tables))
+        assert sum(shares.values()) == 10
+        assert tables["a"].take("l", 10, 11, 3) == (shares["a"], 10)
+        assert tables["a"].give_back("l", shares["a"] + 5) == (shares["a"], 10), "no more than there was"
+        tables["a"].free("b")
+        assert tables["b"].give_back("l", shares["b"]) == (0, 10 - shares["b"]), "it learns that it was taken for dead"
+        assert tables["a"].give_back("l", 0) == (0, shares["c"])
+        assert tables["b"].take("other", 80, 3, 5) == (3, 3)
+        assert tables["c"].take("other", 800, 1, 5) == (20, 23), "an eighth of it by five nodes"
 
 
 def test_a_block_is_used_given_back_and_over() -> None:

@@ -137,7 +137,7 @@ def test_a_node_that_returns_gets_its_own_models() -> None:
     assert (long.away, gone in long.replicas["a"]) == ({}, False)
 
 
-def test_a_node_that_is_away_loses_what_was_placed_elsewhere_by_hand() -> None:
+def test_a_node_that_is_away_loses_what_was_placed_on_others_by_hand() -> None:
     table, two = nodes(3, 40), [need("a", least=2), need("b", least=0)]
     before = place(two, table, {}, 0.0)
     gone, other = before.replicas["a"]

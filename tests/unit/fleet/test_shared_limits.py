@@ -11,6 +11,7 @@ import pytest
 from fleet import shared_limits
 from fleet.blocks import IDLE_SECONDS, block_size
 from fleet.grants import BlockTable, Grant, Spent
+from fleet.membership.at_once import AtOnceTable, Share
 from fleet.shared_limits import EMPTY_SECONDS, SharedLimits
 from registry.errors import LimitExceeded, Unavailable
 from tenants.caller import Caller
@@ -29,6 +30,7 @@ class Table:
 
     def __init__(self) -> None:
         self.taken: dict[str, int] = {}
+        self.shares = Shares(self)
         self.takes, self.is_away = 0, False
         self._alone = threading.Lock()
         self.go = threading.Event()
@@ -62,6 +64,34 @@ class Table:
             raise Unavailable("no")
 
 
+class Shares:
+    """Limits of requests at once in the database, as `AtOnceTable` has them. `of` is one server's."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.own: dict[str, int] = {}
+
+    def of(self, server: str) -> "ServerShares":
+        return ServerShares(self, server)
+
+
+class ServerShares:
+    def __init__(self, shares: Shares, server: str) -> None:
+        self._shares, self._server = shares, server
+
+    def take(self, limit: str, capacity: int, amount: int, nodes: int) -> Share:
+        self._shares.table._answer()
+        own = self._shares.own.get(self._server, 0)
+        block = block_size(capacity, sum(self._shares.own.values()), amount - own, nodes) if amount > own else 0
+        self._shares.own[self._server] = own + block
+        return Share(own + block, sum(self._shares.own.values()))
+
+    def give_back(self, limit: str, amount: int) -> Share:
+        self._shares.table._answer()
+        own = self._shares.own[self._server] = min(amount, self._shares.own.get(self._server, 0))
+        return Share(own, sum(self._shares.own.values()))
+
+
 class Clock:
     def __init__(self) -> None:
         self.ns = 10**12
@@ -77,10 +107,11 @@ class Rig:
     """One server."""
 
     def __init__(self, table: Table, clock: Clock, own: str, *limits: Limit) -> None:
-        self.shared = SharedLimits(clock)
+        self.shared, self.all_have_shares = SharedLimits(clock), True
         self.limiter = Limiter(clock=clock, source=self.shared)
         self.limiter.replace(limits, {"search": ZoneInfo("UTC")})
-        self.shared.open(cast(BlockTable, table), lambda: NODES, own)
+        shares = cast(AtOnceTable, table.shares.of(own))
+        self.shared.open(cast(BlockTable, table), shares, lambda: NODES, own, lambda: self.all_have_shares)
 
     async def ask(self, most: Amounts = ONE) -> Admission:
         await self.limiter.prepare(CALLER, "m", most)
@@ -230,14 +261,84 @@ async def test_its_window_ends(rigs: list[Rig], table: Table, clock: Clock) -> N
 
 
 @limits(limit(Kind.AT_ONCE, 5))
-async def test_requests_at_once_are_each_servers_part(rigs: list[Rig]) -> None:
-    running = [await rig.ask() for rig, part in zip(rigs, (2, 2, 1), strict=True) for _ in range(part)]
-    assert len(running) == 5
+async def test_requests_at_once_run_anywhere_and_never_more_than_the_limit(
+    rigs: list[Rig], table: Table, clock: Clock
+) -> None:
+    first, second, third = rigs
+    running = [await first.ask() for _ in range(4)]
+    running.append(await second.ask())
     for rig in rigs:
-        await rig.refused()
+        assert "requests at once of team 'search' is 5;" in (await rig.refused()).message
+    assert (sum(table.shares.own.values()), third.remaining(Kind.AT_ONCE)) == (5, 0)
+    for one in running[:4]:
+        first.limiter.settle(one, ONE)
+    await first.look()
+    clock.pass_(EMPTY_SECONDS)
+    running = [await third.ask() for _ in range(4)]
+    await first.refused()
+    assert table.shares.own == {"a": 0, "b": 1, "c": 4}
+
+
+@limits(limit(Kind.AT_ONCE, 2))
+async def test_more_servers_than_requests_at_once(rigs: list[Rig]) -> None:
+    answers = await asyncio.gather(*(rig.ask() for rig in rigs), return_exceptions=True)
+    assert sum(isinstance(one, LimitExceeded) for one in answers) == 1
+
+
+@limits(limit(Kind.AT_ONCE, 48))
+async def test_a_share_serves_several_requests_and_goes_back_when_it_is_idle(
+    rigs: list[Rig], table: Table, clock: Clock
+) -> None:
+    first, *_ = rigs
+    running = [await first.ask() for _ in range(3)]
+    assert table.shares.own == {"a": 4}
+    for one in running:
+        first.limiter.settle(one, ONE)
+    await first.look()
+    assert table.shares.own == {"a": 2}, "an eighth of it by three nodes"
+    clock.pass_(IDLE_SECONDS)
+    await first.look()
+    assert table.shares.own == {"a": 0}
+
+
+@limits(limit(Kind.AT_ONCE, 5))
+async def test_what_an_earlier_run_left_goes_back(rigs: list[Rig], table: Table) -> None:
+    first, *_ = rigs
+    table.shares.own["a"] = 5
+    await first.look(looks=shared_limits.REFRESH_LOOKS)
+    assert table.shares.own["a"] == 0
+
+
+@limits(limit(Kind.AT_ONCE, 5))
+async def test_beside_a_node_of_the_version_before_each_server_has_its_part(rigs: list[Rig], table: Table) -> None:
+    for rig in rigs:
+        rig.all_have_shares = False
+        await rig.look()
+    running = [await rig.ask() for rig, part in zip(rigs, (2, 2, 1), strict=True) for _ in range(part)]
     assert "requests at once of team 'search' is 5, of which this server has 2" in (await rigs[0].refused()).message
     rigs[0].limiter.settle(running[0], ONE)
     await rigs[0].ask()
+    for rig in rigs:
+        rig.all_have_shares = True
+        await rig.look()
+    await rigs[0].refused()
+    assert sum(table.shares.own.values()) <= 5
+
+
+@limits(limit(Kind.AT_ONCE, 6))
+async def test_while_the_database_is_away_a_server_has_its_share_or_its_part(rigs: list[Rig], table: Table) -> None:
+    first, second, _ = rigs
+    running = [await first.ask() for _ in range(5)]
+    table.is_away = True
+    for _ in range(2):
+        await second.ask()
+    await second.refused()
+    assert second.shared.is_away
+    first.limiter.settle(running[0], ONE)
+    await first.ask()
+    table.is_away = False
+    await second.look()
+    await second.refused()
 
 
 # --- a database that does not answer ---------------------------------------------------------------------------------

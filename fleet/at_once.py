@@ -1,0 +1,130 @@
+"""Requests at once of a team or key, of which this server runs its share.
+
+| the fleet                                    | this server runs at most                                        |
+|----------------------------------------------|-----------------------------------------------------------------|
+| all nodes know shares                        | its share: the sum of all is never more than the limit          |
+| a node is of a version before                | its part: the amount / nodes, but at least 1                    |
+| the database does not answer                 | its share, or its part if that is more                          |
+
+A share that lies idle goes back. A dead server's is freed where its open rows in the ledger are ended.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from fleet.blocks import IDLE_SECONDS, SHARES
+from fleet.membership.at_once import AtOnceTable, Share
+from tenants.limits.meters import SECOND, Concurrency, Hold, LimitLevel
+from tenants.limits.records import Limit
+
+
+class ShareSource(Protocol):
+    """What a meter needs of `fleet.shared_limits.SharedLimits`."""
+
+    is_away: bool
+    has_shares: bool
+    """All nodes know shares."""
+    clock: Callable[[], int]
+
+    @property
+    def nodes(self) -> int: ...
+    def part(self, amount: int) -> int: ...
+    async def call(
+        self, work: Callable[[AtOnceTable], Share], answered: Callable[[Share], None]
+    ) -> "asyncio.Future[Share] | None":
+        """Call the database and wait ANSWER_SECONDS. None: it is away. `answered` takes an answer that is late, too."""
+        ...
+
+
+class AtOnceMeter(Concurrency):
+    """`tenants.limits.meters.SharedMeter`. One call of the database at a time."""
+
+    is_unknown = False
+
+    def __init__(self, limit: Limit, server: ShareSource) -> None:
+        super().__init__(limit.amount)
+        self.id, self.described, self._server = limit.id, limit, server
+        self._share, self._all, self._used = 0, 0, 0
+        self._turn = asyncio.Lock()
+        self._pending: asyncio.Future[Share] | None = None
+        self._is_read = False
+        """A share that an earlier run of this server left was given back."""
+        self._empty_until = 0
+        """Until then the others have taken all."""
+
+    @property
+    def unused(self) -> int:
+        """The number of further requests that may run here."""
+        return max(0, self._most - self._running)
+
+    @property
+    def _most(self) -> int:
+        server = self._server
+        if not server.has_shares:
+            return server.part(self.limit)
+        return max(self._share, server.part(self.limit)) if server.is_away else self._share
+
+    # --- as one server counts ---------------------------------------------------------------------------------------
+    def change(self, limit: int, now: int) -> None:
+        self.limit, self._empty_until = limit, 0
+
+    def wait(self, amount: int, now: int) -> float | None:
+        return 0.0 if self._running + amount <= self._most else self._seconds
+
+    def take(self, amount: int, now: int) -> Hold:
+        self._used = now
+        return super().take(amount, now)
+
+    def settle(self, hold: Hold, used: int, now: int) -> None:
+        self._used = now
+        super().settle(hold, used, now)
+
+    def level(self, now: int) -> LimitLevel:
+        """The level by the shares of others when this server looked last."""
+        level = super().level(now)
+        if not self._server.has_shares:
+            return LimitLevel(self._most, self.unused, level.seconds)
+        left = self.limit - max(self._all, self._share) + self._share - self._running
+        return LimitLevel(self.limit, max(0, min(self.limit, left)), level.seconds)
+
+    # --- with the others --------------------------------------------------------------------------------------------
+    async def prepare(self, amount: int) -> bool:
+        """Take a larger share for a request that finds too little here. Returns whether it was enough."""
+        async with self._turn:
+            needed, now = self._running + amount, self._server.clock()
+            if needed <= self._most:
+                return True
+            if not self._server.has_shares or now < self._empty_until:
+                return False
+            await self._call(lambda table: table.take(self.id, self.limit, needed, self._server.nodes))
+            if self._running + amount > self._most:
+                self._empty_until = self._server.clock() + SECOND // 4
+            return self._running + amount <= self._most
+
+    async def look(self, *, is_refresh: bool = False, is_last: bool = False) -> None:
+        """Give back what lies idle, and see what the others have. is_last: give back all that does not run.
+
+        What runs beyond the share comes into it: it began beside a node of before, or while this server was cut off.
+        """
+        async with self._turn:
+            if self._running > self._share and self._server.has_shares:
+                needed = self._running
+                await self._call(lambda table: table.take(self.id, self.limit, needed, self._server.nodes))
+                return
+            is_idle = is_last or self._server.clock() - self._used >= IDLE_SECONDS * SECOND
+            spare = 0 if is_idle else self.limit // (SHARES * self._server.nodes)
+            target = min(self._share, self._running + spare)
+            is_known = self._is_read and not self._share and not self._running
+            if target == self._share and (is_known or not is_refresh):
+                return
+            self._share = target
+            await self._call(lambda table: table.give_back(self.id, target))
+
+    async def _call(self, work: Callable[[AtOnceTable], Share]) -> None:
+        if self._pending is None or self._pending.done():
+            self._pending = await self._server.call(work, self._answered)
+
+    def _answered(self, share: Share) -> None:
+        self._share, self._all = share
+        self._is_read = True

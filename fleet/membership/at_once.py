@@ -1,0 +1,71 @@
+"""Limits of requests at once in the fleet's PostgreSQL: each server's share of them.
+
+Every call waits for the database, and raises Unavailable: use a thread.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from fleet.blocks import block_size
+from fleet.membership.tables import AT_ONCE
+from registry.storage.database import Database, translate_errors
+
+
+class Share(NamedTuple):
+    own: int
+    """The number of requests that this server may run at once."""
+    all: int
+    """The same of all servers together."""
+
+
+class AtOnceTable:
+    """server: id of this server's data directory."""
+
+    def __init__(self, database: Database, server: str) -> None:
+        self._database, self._server = database, server
+
+    def take(self, limit: str, capacity: int, amount: int, nodes: int) -> Share:
+        """Take what this server lacks of so many requests at once, and some more where much is left."""
+        with self._alone(limit) as connection:
+            own, others = self._read(connection, limit)
+            block = block_size(capacity, own + others, amount - own, nodes) if amount > own else 0
+            self._write(connection, limit, own + block)
+        return Share(own + block, own + block + others)
+
+    def give_back(self, limit: str, amount: int) -> Share:
+        """Keep at most so many."""
+        with self._alone(limit) as connection:
+            own, others = self._read(connection, limit)
+            if own > amount:
+                self._write(connection, limit, amount)
+        return Share(min(own, amount), min(own, amount) + others)
+
+    def free(self, server: str) -> None:
+        """A server is dead: let others have its share."""
+        with translate_errors(), self._database.engine.begin() as connection:
+            connection.execute(sa.delete(AT_ONCE).where(AT_ONCE.c.server == server))
+
+    def _read(self, connection: sa.Connection, limit: str) -> Share:
+        """This server's share, and that of the others."""
+        query = sa.select(AT_ONCE.c.server, AT_ONCE.c.amount).where(AT_ONCE.c.limit_id == limit)
+        shares = {row.server: int(row.amount) for row in connection.execute(query)}
+        own = shares.pop(self._server, 0)
+        return Share(own, sum(shares.values()))
+
+    def _write(self, connection: sa.Connection, limit: str, amount: int) -> None:
+        values = {"limit_id": limit, "server": self._server, "amount": amount}
+        statement = postgresql.insert(AT_ONCE).values(values)
+        statement = statement.on_conflict_do_update(index_elements=["limit_id", "server"], set_={"amount": amount})
+        connection.execute(statement)
+
+    @contextmanager
+    def _alone(self, limit: str) -> Iterator[sa.Connection]:
+        """A transaction in which no other server changes its share of a limit."""
+        name = sa.func.concat(sa.func.current_schema(), " at once ", limit)
+        with translate_errors(), self._database.engine.begin() as connection:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(name))))
+            yield connection
