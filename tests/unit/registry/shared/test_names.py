@@ -45,7 +45,7 @@ def test_a_lost_notification_costs_one_look(fleet: Sharers) -> None:
     eventually(lambda: other.state.models.aliases() == {"fast": "m"})
 
 
-def test_a_server_that_heard_of_each_change_reads_the_changed_tables_alone(
+def test_a_server_that_knows_of_each_change_reads_the_changed_tables_alone(
     fleet: Sharers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = fleet.server(), fleet.server()
