@@ -35,6 +35,8 @@ SLICE = 256
 """Encoded bytes that zstd gets at once, which bounds its pieces too: each 4 may become a block of 128 KiB."""
 WINDOW = 8 * 2**20
 """Bytes of the largest window that a decoder of HTTP has to accept (RFC 9659); zstd fills it with what it decodes."""
+MOST_EMPTY = 2**20
+"""Encoded bytes beyond the decoded ones: members and blocks may be empty, and an endless body of them has no size."""
 _ZLIB = 15
 _GZIP, _RAW = 16 + _ZLIB, -_ZLIB
 
@@ -288,6 +290,8 @@ class _Body:
             message = await self._await_message()
             if message["type"] != "http.request":
                 return message
+            if self._received - self._size > MOST_EMPTY:
+                raise _undecodable_error("it holds almost nothing")
             self._pieces = decodes.feed(message.get("body", b""))
             self._received_all = not message.get("more_body", False)
         await asyncio.sleep(0)  # a small body may decode into many pieces

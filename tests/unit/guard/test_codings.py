@@ -130,3 +130,16 @@ async def test_a_packed_form_is_a_form(tmp_path: Path, name: str) -> None:
         part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
         bomb = pack(part + bytes(2**27))
         assert (await post(server, b"/v1/audio/transcriptions", coding.encode(), bomb, kind)).status == 413
+
+
+@pytest.mark.parametrize(
+    ("coding", "empty"), [("gzip", gzip.compress(b"")), ("deflate", b"\0\0\0\xff\xff"), ("zstd", zstd(b""))]
+)
+async def test_a_body_that_goes_on_and_decodes_to_nothing_is_refused(tmp_path: Path, coding: str, empty: bytes) -> None:
+    part = empty * (2**16 // len(empty))
+    chunk = b"%x\r\n%s\r\n" % (len(part), part)
+    head = b"POST /v1/embeddings HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n"
+    async with served(tmp_path) as server:
+        answer = await server.ask(head + b"Content-Encoding: %s\r\n" % coding.encode(), chunk * 20)
+        assert (answer.status, b"almost nothing" in answer.body) == (400, True)
+        assert server.memory.held == 0
