@@ -42,6 +42,8 @@ PART_LINES, PART_BYTES = 500, 1 << 17
 """A part ends with the line that reaches either."""
 VALUE_BYTES = 2
 """The least that a value takes in a body, its comma included: shorter lines need no count."""
+NUL = "\0"
+"""PostgreSQL's texts hold none, and no model's name does."""
 BOM = b"\xef\xbb\xbf"
 
 
@@ -221,6 +223,8 @@ class _Reader:
         if len(text) > CUSTOM_ID_LETTERS:
             words = f"A custom_id may have {CUSTOM_ID_LETTERS} letters; this one has {len(text)}."
             raise _Fault("invalid_custom_id", words, "custom_id")
+        if NUL in text:
+            raise _Fault("invalid_custom_id", "A custom_id must not hold a NUL character.", "custom_id")
         return text
 
     def _check_method(self, raw: bytes) -> None:
@@ -254,9 +258,10 @@ def _model(raw: bytes) -> str:
     except NOT_JSON:
         raise _Fault("invalid_json_line", "The body must be a JSON object.", "body") from None
     try:
-        return _TEXT.decode(name)[:256] if name else ""
+        text = _TEXT.decode(name)[:256] if name else ""
     except NOT_JSON:
         return ""
+    return "" if NUL in text else text
 
 
 def _missing(name: str) -> _Fault:

@@ -1,6 +1,6 @@
 """The table of lines: stored, claimed under an epoch, ended exactly once, read in the input's order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -163,12 +163,21 @@ class LineTable:
         return len(numbers)
 
     # --- results ----------------------------------------------------------------------------------------------------
-    def results(self, batch: str, after: int = -1, limit: int = CHUNK) -> Sequence[Line]:
-        """Final lines in the input's order, with their results. after: number of the last line before."""
+    def results(
+        self, batch: str, after: int = -1, limit: int = CHUNK, most: int = MAX_OUTPUT
+    ) -> Sequence[Line]:
+        """Final lines in the input's order, with their results.
+
+        after: number of the last line before. most: bytes of the results together; a first line with more comes alone.
+        """
         final = [state.value for state in (LineState.ENDED, LineState.CANCELLED, LineState.EXPIRED)]
-        query = sa.select(LINES).where(LINES.c.batch == batch, LINES.c.number > after, LINES.c.state.in_(final))
+        chosen = (LINES.c.batch == batch, LINES.c.number > after, LINES.c.state.in_(final))
+        length = sa.func.coalesce(sa.func.length(LINES.c.result), 0)
+        sizes = sa.select(LINES.c.number, length).where(*chosen).order_by(LINES.c.number).limit(limit)
         with self._database.read() as connection:
-            return [_line(row) for row in connection.execute(query.order_by(LINES.c.number).limit(limit))]
+            last = _last_within(connection.execute(sizes), most)
+            query = sa.select(LINES).where(*chosen, LINES.c.number <= last).order_by(LINES.c.number)
+            return [_line(row) for row in connection.execute(query)]
 
     def has_results(self, batch: str, *, completed: bool) -> bool:
         """Whether final lines with a status below 400 are stored; not completed: other final lines."""
@@ -193,6 +202,17 @@ class LineTable:
         )
         with self._database.read() as connection:
             return {code: int(number) for code, number in connection.execute(query)}
+
+
+def _last_within(sizes: Iterable[sa.Row[tuple[int, int]]], most: int) -> int:
+    """Number of the last line up to which the results have at most so many bytes, or of the first line; -1: none."""
+    last, total = -1, 0
+    for number, size in sizes:
+        total += size
+        if total > most and last >= 0:
+            break
+        last = number
+    return last
 
 
 def _is_final(completed: bool) -> sa.ColumnElement[bool]:

@@ -150,7 +150,7 @@ class BatchCreator:
         while True:
             try:
                 return await self._try(batch)
-            except EngineFailed as error:
+            except (BadRequest, EngineFailed) as error:  # the database takes no such text, or the checker died of it
                 return await self._fail(batch, [BatchFault(error.code, error.message)])
             except FileNotFoundError:
                 text = "The input file is gone: upload it again and create another batch."

@@ -184,6 +184,8 @@ def _check_id(job: SplitJob, text: str, ids: set[str], where: str) -> None:
         raise _Fault(f"{where}: it must have 1 to 64 letters, digits, hyphens or underscores.", where)
     if not 0 < len(text) <= ID_LETTERS:
         raise _Fault(f"{where}: it must have 1 to {ID_LETTERS} letters.", where)
+    if "\0" in text:
+        raise _Fault(f"{where}: it must not hold a NUL character.", where)
     if text in ids:
         raise _Fault(f"{where}: {text[:64]!r} is there twice.", where)
     ids.add(text)

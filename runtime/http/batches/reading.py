@@ -10,8 +10,8 @@ from batches.output import OutputKind, kind_of, render_line
 from batches.records import BatchRecord, FileRecord, Line
 from batches.service import BatchService
 
-PAGE_LINES = 100
-"""Lines with their results that are in memory at a time."""
+PAGE_LINES, PAGE_BYTES = 100, 1 << 20
+"""Lines, and bytes of their results, that are in memory at a time, as long as the client reads."""
 JSONL = "application/jsonl"
 _RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})", re.ASCII)
 
@@ -90,7 +90,7 @@ async def rendered(
     after = -1
     while True:
         lines = await service.store.read(
-            lambda tables, after=after: tables.lines.results(batch.id, after, PAGE_LINES)  # type: ignore[misc]
+            lambda tables, after=after: tables.lines.results(batch.id, after, PAGE_LINES, PAGE_BYTES)  # type: ignore[misc]
         )
         if not lines:
             return

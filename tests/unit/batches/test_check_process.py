@@ -74,6 +74,7 @@ def test_line_ends_blank_lines_and_a_mark_are_no_faults(path: Path, start: bytes
         (line(""), "missing_required_parameter", "custom_id"),
         (line(7), "invalid_custom_id", "custom_id"),
         (line("x" * 10_000), "invalid_custom_id", "custom_id"),
+        (line("a\0b"), "invalid_custom_id", "custom_id"),
         (line(method=...), "missing_required_parameter", "method"),
         (line(method="GET"), "invalid_method", "method"),
         (line(url=...), "missing_required_parameter", "url"),
@@ -83,7 +84,7 @@ def test_line_ends_blank_lines_and_a_mark_are_no_faults(path: Path, start: bytes
         (line(body=...), "missing_required_parameter", "body"),
         (line(body="text"), "invalid_json_line", "body"),
     ],
-    ids=range(22),
+    ids=range(23),
 )
 def test_each_fault_has_its_code_and_line(path: Path, content: bytes, code: str, param: str | None) -> None:
     (fault,) = faults(job(path, b"\n" + line("before") + b"\n" + content + b"\n" + line("after")))
@@ -123,6 +124,12 @@ def test_the_first_hundred_faults_and_the_count_of_all(path: Path) -> None:
 def test_no_line_of_a_file_with_a_fault_comes_after_it(path: Path) -> None:
     found, _ = read(job(path, b"{\n" + line("a")))
     assert found == []
+
+
+def test_a_model_whose_name_no_database_takes_fails_its_line_later(path: Path) -> None:
+    (answer, _) = check(job(path, line("a", body={"model": "a\0b"})))
+    assert isinstance(answer, InputPart)
+    assert [one.model for one in answer.lines] == [""]
 
 
 def test_a_model_that_is_no_text_fails_its_line_later(path: Path) -> None:

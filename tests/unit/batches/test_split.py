@@ -123,6 +123,11 @@ def test_another_url(tmp_path: Path, url: str) -> None:
     assert found.param == "url"
 
 
+def test_an_id_that_no_database_takes(tmp_path: Path) -> None:
+    content = json.dumps({"requests": [{"custom_id": "a\0b", "body": {}}], "url": "/v1/embeddings"})
+    assert split(job(tmp_path, content.encode(), "requests")).param == "requests.0.custom_id"
+
+
 def test_too_many(tmp_path: Path) -> None:
     found = split(job(tmp_path, json.dumps(body("a", "b", "c")).encode(), most=2))
     assert (found.param, "several batches" in found.fault) == ("requests", True)

@@ -189,6 +189,20 @@ def test_answers_beyond_the_bound_are_not_stored(
     assert state(tables) == (BatchState.COMPLETED, LineCounts(2, 1, 1))
 
 
+def test_results_are_read_in_pages_of_bounded_bytes(tables: BatchTables, start: Start) -> None:
+    start("chat", "chat", "chat", "chat", "chat")
+    epoch, _ = tables.runners.open(alone=True)
+    for line, size in zip(tables.lines.claim(epoch, BATCH.id, "chat", 5, 20.0), (90, 40, 60, 1, 200), strict=True):
+        end = LineEnd(200, body=b"x" * size)
+        assert tables.lines.end(epoch, line, LineChange(LineState.ENDED, end, 1, 0), 20.0)
+    pages, after = [], -1
+    while page := tables.lines.results(BATCH.id, after, most=100):
+        pages.append([line.number for line in page])
+        after = page[-1].number
+    assert pages == [[0], [1, 2], [3], [4]]
+    assert [line.number for line in tables.lines.results(BATCH.id, 0, limit=2, most=100)] == [1, 2]
+
+
 def test_a_line_waits_again_until_it_is_ready(tables: BatchTables, start: Start) -> None:
     start("m")
     epoch, _ = tables.runners.open()
