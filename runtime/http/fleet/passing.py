@@ -26,10 +26,13 @@ MODEL_ROUTES = frozenset(("/v1/models", "/v1/models/{model:path}", "/v1/models/{
 MODEL, REQUEST = "/v1/models/", "/v1/requests/"
 BEGINNING = 64 * 2**10
 """Bytes of a body in which the model's name is looked for. Without it any node is asked, and says what is wrong."""
+LONGEST_NAME = 512
 _BASE = re.compile(
-    rb'"base(?:_model_name)?"\s*:\s*"([^"\\]{1,512})"|name="base"[^\n]*\r\n(?:[^\r\n]+\r\n)*\r\n([^\r]+)'
+    rb'"base(?:_model_name)?"\s*:\s*"([^"\\]{1,512})"'
+    rb'|name="base"[^\r\n]{0,256}+\r\n(?:[^\r\n]{1,256}+\r\n){0,4}+\r\n([^\r]{1,512})'
 )
-_PART = re.compile(rb'"adapters"\s*:\s*\[\s*\{[^}]*?"name"\s*:\s*"([^"\\]{1,512})"')
+"""Each part has a bound, here and below: a client may write the beginning of a match thousands of times."""
+_PART = re.compile(rb'"adapters"\s*:\s*\[\s*\{[^}]{0,256}?"name"\s*:\s*"([^"\\]{1,512})"')
 
 
 def is_passed_on(method: str, path: str) -> bool:
@@ -76,7 +79,7 @@ async def pass_on(scope: Scope, receive: Receive, send: Send, node: str | None =
 def _model_of(scope: Scope, fleet: Fleet) -> str | None:
     """The model of the adapter, or the model, that the path names; None: it names none that is known."""
     kind, _, rest = scope["path"].removeprefix("/v1/").partition("/")
-    parts = rest.split("/")
+    parts = rest[:LONGEST_NAME].split("/")
     for end in range(len(parts), 0, -1):  # 'team/name/aliases/prod': names have slashes, too
         with suppress(NotFound, BadRequest):
             return fleet.model_of("/".join(parts[:end]), context_of(scope).caller, is_adapter=kind == "adapters")
