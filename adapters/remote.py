@@ -21,6 +21,8 @@ from registry.storage.reserve import DiskReserve
 
 SCHEMES = ("s3", "gs", "https")
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
+CHAIN = "::"
+"""fsspec opens what stands behind it, such as a file of this machine, for what stands before it."""
 BLOCK = 1 << 20
 READ_TIMEOUT = 60.0
 """Seconds without a byte."""
@@ -56,11 +58,20 @@ def _file_system(url: str) -> tuple[Any, str]:
 
     scheme = url.partition("://")[0]
     options: dict[str, Any] = {"skip_instance_cache": True}
-    if scheme == "https":
+    if CHAIN in url:
+        raise BadRequest(
+            f"An address with '{CHAIN}' names several, one in the other: write one, or upload the adapter.",
+            code="source_not_supported",
+        )
+    if scheme in ("https", "http"):
         from aiohttp import ClientTimeout
 
+        from adapters.remote_hosts import SourceClient
+
         waits = ClientTimeout(total=None, sock_connect=TIMEOUT, sock_read=READ_TIMEOUT)
-        options |= {"ssl": ssl.create_default_context(), "client_kwargs": {"timeout": waits}}
+        options |= {
+            "ssl": ssl.create_default_context(), "client_kwargs": {"timeout": waits}, "get_client": SourceClient(url)
+        }  # fmt: skip
     try:
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
     except ImportError:
@@ -103,11 +114,21 @@ def _errors(path: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError) as error:
         cause = error.__cause__ or error.__context__
+        _check_address(path, error)
         if cause is not None and not 400 <= getattr(cause, "status", 404 if _is_missing(cause) else 0) < 500:
             raise _unreadable(path, cause) from cause
         raise NotFound(f"There is no {quoted(path)} that this server may read.", code="source_not_found") from None
     except Exception as error:
+        _check_address(path, error)
         raise _unreadable(path, error) from error
+
+
+def _check_address(path: str, error: Exception) -> None:
+    """Raises BadRequest where an address was refused: to try again would not help."""
+    from adapters.remote_hosts import refusal_of
+
+    if (refused := refusal_of(error)) is not None:
+        raise BadRequest(f"{quoted(path)} cannot be read: {refused}.", code="source_not_supported") from None
 
 
 def _is_missing(error: BaseException) -> bool:

@@ -163,9 +163,7 @@ class LineTable:
         return len(numbers)
 
     # --- results ----------------------------------------------------------------------------------------------------
-    def results(
-        self, batch: str, after: int = -1, limit: int = CHUNK, most: int = MAX_OUTPUT
-    ) -> Sequence[Line]:
+    def results(self, batch: str, after: int = -1, limit: int = CHUNK, most: int = MAX_OUTPUT) -> Sequence[Line]:
         """Final lines in the input's order, with their results.
 
         after: number of the last line before. most: bytes of the results together; a first line with more comes alone.
@@ -175,7 +173,7 @@ class LineTable:
         length = sa.func.coalesce(sa.func.length(LINES.c.result), 0)
         sizes = sa.select(LINES.c.number, length).where(*chosen).order_by(LINES.c.number).limit(limit)
         with self._database.read() as connection:
-            last = _last_within(connection.execute(sizes), most)
+            last = _last_within([(int(number), int(size)) for number, size in connection.execute(sizes)], most)
             query = sa.select(LINES).where(*chosen, LINES.c.number <= last).order_by(LINES.c.number)
             return [_line(row) for row in connection.execute(query)]
 
@@ -204,7 +202,7 @@ class LineTable:
             return {code: int(number) for code, number in connection.execute(query)}
 
 
-def _last_within(sizes: Iterable[sa.Row[tuple[int, int]]], most: int) -> int:
+def _last_within(sizes: Iterable[tuple[int, int]], most: int) -> int:
     """Number of the last line up to which the results have at most so many bytes, or of the first line; -1: none."""
     last, total = -1, 0
     for number, size in sizes:

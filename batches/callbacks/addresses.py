@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 from yarl import URL
 
 from batches.callbacks.records import MOST_URL
+from registry.base.address import AddressRules, Found, LookUp, host_fault, look_up
 from registry.base.threads import Threads
 from registry.errors import BadRequest
-from routing.providers.address import AddressRules, Found, LookUp, host_fault, look_up
 
 if TYPE_CHECKING:
-    from routing.providers.session import Resolver
+    from registry.base.session import Resolver
 
 CODE = "callback_refused"
 REMEDY = "the server's operator can allow its network with --callback-networks"
@@ -48,7 +48,7 @@ class CallbackAddresses:
         return self._rules if scheme == "https" else replace(self._rules, is_listed_only=True)
 
     def resolver(self, scheme: str) -> "Resolver":
-        from routing.providers.session import Resolver
+        from registry.base.session import Resolver
 
         return Resolver(self.rules(scheme), self._look_up_by)
 

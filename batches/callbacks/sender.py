@@ -22,9 +22,9 @@ from yarl import URL
 
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.records import DeliveryOutcome
+from registry.base.address import AddressRefused, host_fault
 from registry.base.lazy import LazyModule
 from registry.errors import RoundhouseError
-from routing.providers.address import AddressRefused, host_fault
 
 if TYPE_CHECKING:
     import aiohttp
@@ -94,7 +94,7 @@ class CallbackSender:
             return DeliveryOutcome(None, _words(error))
 
     def _session(self, scheme: str) -> "aiohttp.ClientSession":
-        from routing.providers.session import guarded_session
+        from registry.base.session import guarded_session
 
         if scheme not in self._sessions:
             timeout = aiohttp.ClientTimeout(total=WHOLE_SECONDS, connect=CONNECT_SECONDS)

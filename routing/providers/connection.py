@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from yarl import URL
 
+from registry.base.address import AddressRefused, AddressRules, host_fault
 from registry.base.lazy import LazyModule
 from registry.errors import DeadlineExceeded, ProviderFailed, ProviderTimedOut
 from registry.recipes.provider import Protocol, Provider
 from routing.providers import faults
-from routing.providers.address import AddressRefused, AddressRules, host_fault
 
 if TYPE_CHECKING:
     import aiohttp
@@ -157,7 +157,7 @@ class Connection:
     """A provider's connections. Made and closed on the event loop."""
 
     def __init__(self, provider: Provider) -> None:
-        from routing.providers.session import Resolver, guarded_session
+        from registry.base.session import Resolver, guarded_session
 
         self._provider = provider
         self._rules = AddressRules("a provider", PRIVATE_REMEDY, private=provider.private_addresses)

@@ -2,18 +2,20 @@
 
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import fsspec
 import pytest
 
 from adapters import remote
 from adapters.content.forms import CONFIG, TENSORS
 from adapters.remote import download
+from adapters.remote_hosts import SourceClient
 from adapters.types import UrlSource
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, RoundhouseError, TooLarge, Unavailable
@@ -25,6 +27,23 @@ RESERVE = DiskReserve(Path(), 0)
 
 
 class Quiet(SimpleHTTPRequestHandler):
+    """Serves files; a path that begins with `/to/` redirects to the URL behind it."""
+
+    def do_GET(self) -> None:
+        self._answer(super().do_GET)
+
+    def do_HEAD(self) -> None:
+        self._answer(super().do_HEAD)
+
+    def _answer(self, serve: Callable[[], None]) -> None:
+        if not self.path.startswith("/to/"):
+            serve()
+            return
+        self.send_response(302)
+        self.send_header("location", self.path.removeprefix("/to/"))
+        self.send_header("content-length", "0")
+        self.end_headers()
+
     def log_message(self, *_: Any) -> None:
         pass
 
@@ -100,6 +119,42 @@ def test_a_host_that_does_not_answer_may_do_so_later(out: Path) -> None:
     with pytest.raises(Unavailable) as error:
         fetch("http://127.0.0.1:1/legal", out)
     assert error.value.retry_after
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["http://localhost:{port}", "http://127.0.0.2:{port}", "http://169.254.169.254", "http://2130706433:{port}"],
+)
+def test_a_redirect_to_a_private_address_is_refused(site: str, out: Path, target: str) -> None:
+    port = site.rpartition(":")[2]
+    with pytest.raises(BadRequest, match=r"cannot be read: .* is (private|not a valid|no whole)") as error:
+        fetch(f"{site}/to/{target.format(port=port)}/legal.tar.gz", out)
+    assert error.value.code == "source_not_supported"
+    assert not list(out.iterdir())
+
+
+def test_a_redirect_on_the_same_host_is_followed(site: str, out: Path) -> None:
+    fetch(f"{site}/to/{site}/legal.tar.gz", out)
+    assert [path.name for path in out.iterdir()] == ["legal.tar.gz"]
+
+
+@pytest.mark.parametrize("url", ["https://169.254.169.254/legal", "https://[fe80::1]/legal", "https://0.0.0.0/legal"])
+def test_no_connection_goes_to_a_clouds_credentials(out: Path, url: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        fetch(url, out)
+    assert error.value.code == "source_not_supported"
+
+
+async def test_a_redirect_from_https_to_http_is_refused() -> None:
+    async with await SourceClient("https://store.example/legal")() as client:
+        with pytest.raises(aiohttp.ClientOSError, match="leads to http"):
+            await client.get("http://store.example/legal")
+
+
+@pytest.mark.parametrize("url", ["https://store.example/a::file:///etc", "memory://a::file:///etc/passwd"])
+def test_an_address_in_another_is_refused(out: Path, url: str) -> None:
+    with pytest.raises(BadRequest, match="write one"):
+        fetch(url, out)
 
 
 def test_a_scheme_whose_package_is_not_installed_names_it(out: Path) -> None:

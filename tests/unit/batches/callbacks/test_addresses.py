@@ -8,8 +8,8 @@ import pytest
 
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.sender import CallbackSender
+from registry.base.address import Found
 from registry.errors import BadRequest
-from routing.providers.address import Found
 from tests.eventually import PATIENCE
 from tests.unit.batches.callbacks.receiver import Receiver, new_secret
 

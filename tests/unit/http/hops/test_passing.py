@@ -20,7 +20,9 @@ def test_the_first_part_is_found() -> None:
     assert found[1] == b"legal"
 
 
-@pytest.mark.parametrize("part", [b'name="base"\r\n', b'name="base"\r\nx\r\ny\r\n', b'"adapters":[{', b'"adapters":[{"name"'])
+@pytest.mark.parametrize(
+    "part", [b'name="base"\r\n', b'name="base"\r\nx\r\ny\r\n', b'"adapters":[{', b'"adapters":[{"name"']
+)
 def test_the_beginning_of_a_match_again_and_again_takes_no_longer_than_other_bytes(part: bytes) -> None:
     """Without bounds inside the patterns this would take many minutes."""
     body = part * (2**20 // len(part))

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from routing.providers.address import AddressRefused, AddressRules, fault, host_fault
+from registry.base.address import AddressRefused, AddressRules, fault, host_fault
+from registry.base.session import Resolver
 from routing.providers.connection import PRIVATE_REMEDY
-from routing.providers.session import Resolver
 from tests.fakes import traces
 from tests.unit.providers.rig import Rig, rigged
 
@@ -21,11 +21,12 @@ PUBLIC = ["93.184.216.34", "2606:4700::1", "64:ff9b::5db8:d822", "::ffff:93.184.
 PRIVATE = [
     "127.0.0.1", "10.1.2.3", "192.168.0.1", "::1", "fd00::1", "fec0::1", "feff::1", "::127.0.0.1", "::10.0.0.1",
     "::ffff:10.0.0.1", "2002:0a00:0001::1", "64:ff9b::7f00:1", "64:ff9b::10.0.0.1",
+    "::ffff:0:127.0.0.1",
 ]  # fmt: skip
 NEVER = [
     "169.254.169.254", "fe80::1", "fe80::1%eth0", "::ffff:169.254.169.254", "::169.254.169.254",
     "64:ff9b::169.254.169.254", "64:ff9b:1::169.254.169.254", "2002:a9fe:a9fe::1", "0.0.0.0", "::", "224.0.0.1",
-    "64:ff9b::0.0.0.0", "64:ff9b:1:a00:0:100:808:808",
+    "::ffff:0:169.254.169.254", "64:ff9b::0.0.0.0", "64:ff9b:1:a00:0:100:808:808",
 ]  # fmt: skip
 
 

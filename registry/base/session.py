@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from routing.providers.address import AddressRefused, AddressRules, Found, LookUp, fault
+from registry.base.address import AddressRefused, AddressRules, Found, LookUp, fault
 
 
 async def _look_up(host: str, port: int, family: int) -> Sequence[Found]:

@@ -14,6 +14,8 @@ LookUp = Callable[[str, int, int], Awaitable[Sequence[Found]]]
 
 TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 """NAT64's prefix for IPv4 addresses in the last 32 bits."""
+TRANSLATED_BEFORE = ipaddress.IPv6Network("::ffff:0:0:0/96")
+"""The same of RFC 2765, before there was that one."""
 TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b:1::/48")
 """The same in one network, which alone knows which bits of it they are (RFC 8215)."""
 
@@ -58,7 +60,7 @@ def _embedded_target(address: Address) -> Address:
     if isinstance(address, ipaddress.IPv4Address):
         return address
     embedded = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-    if address in TRANSLATED:
+    if address in TRANSLATED or address in TRANSLATED_BEFORE:
         return embedded
     if int(address) >> 32 == 0 and int(address) > 1:  # "::a.b.c.d"; 0 and 1 are IPv6's own
         return embedded
