@@ -56,6 +56,8 @@ class StoreRequest(msgspec.Struct):
         items = [_message(given)] if isinstance(given, str) else given
         if not isinstance(items, list):
             return b"[]"  # the engine refuses it
+        if not all(isinstance(item, dict) for item in items):  # a background response is stored before the engine looks
+            raise BadRequest("Each item of 'input' must be an object.", param="input")
         before: list[Any] = []
         if row is not None:
             answer = _ANSWER.decode(row.answer)

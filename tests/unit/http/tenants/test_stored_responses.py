@@ -199,6 +199,8 @@ async def test_input_items_by_pages(rig: Rig) -> None:
         ({"previous_response_id": 7}, "previous_response_id"),
         ({"background": True, "store": False}, "store"),
         ({"background": True, "stream": True}, "stream"),
+        ({"background": True, "input": ["hello"]}, "input"),
+        ({"background": True, "input": [None, 5]}, "input"),
     ],
 )
 async def test_what_is_refused(rig: Rig, body: dict[str, Any], param: str) -> None:
