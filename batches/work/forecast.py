@@ -3,7 +3,7 @@
 1. A line's work is foreseen from lines that ended: by the bytes that it sends, and by what an answer took. Lines of the
    same batch and name count first, then those of the name, then those of the call.
 2. A model's rate is the work of lines that ended while others waited, over that time: what others took of the model,
-   and what models took of each other, is in it.
+   and what models took of each other, is in it. Once lines of a new batch end, what was before them counts little.
 3. Batches share a rate as `policy` orders them: higher levels first; late batches one after the other; teams of another
    level by weight, and a team's batches one after the other.
 4. A batch is not done before its last lines are, which run beside ever fewer others: a long line's time is added.
@@ -26,8 +26,12 @@ WINDOW_SECONDS = 5.0
 """Over which a rate is measured."""
 MEMORY, MEMORY_LINES = 20, 1000
 """A rate is about the mean of so many windows, or of windows with so many lines, if these are fewer: newer ones count
-more. Where many lines end, a window tells more than what was before, such as of another adapter's lines.
+more. Where many lines end, a window tells more than what was before.
 """
+NEW_LINES = 16
+"""What was measured before a batch counts as so many lines of its own: adapters, prompts and caches differ."""
+BATCHES = 64
+"""Batches of which a meter knows that it has measured them."""
 LEAST_RATE = 1e-3
 LONGEST = 366 * 86_400.0
 """Seconds: nothing is foreseen beyond."""
@@ -59,14 +63,21 @@ class RateMeter:
     def __init__(self) -> None:
         self._seen: float | None = None
         self._seconds = self._work = self._starts = 0.0
-        self._count = self._lines = 0
+        self._count = self._lines = self._known = 0
         self._mean = self._variance = 0.0
+        self._batches = LRUCache[str, None](BATCHES)
 
-    def add(self, work: float) -> None:
+    def add(self, work: float, batch: str = "") -> None:
         """A line was answered. It counts only while others wait."""
-        if self._seen is not None:
-            self._work += work
-            self._lines += 1
+        if self._seen is None:
+            return
+        if batch not in self._batches:
+            self._batches[batch] = None
+            self._end_window(WINDOW_SECONDS / 4)
+            self._seconds, self._work, self._lines = 0.0, 0.0, 0  # its first lines took longer
+            self._known = min(self._known, NEW_LINES)
+        self._work += work
+        self._lines += 1
 
     def advance(self, now: float, *, is_full: bool) -> None:
         """Time goes on. is_full: from now on lines wait although the model has as many as it may have."""
@@ -77,9 +88,7 @@ class RateMeter:
         else:
             self._seconds += now - self._seen
         self._seen = now if is_full else None
-        if self._seconds >= WINDOW_SECONDS and (self._work or self._count):  # the first lines may take longer
-            self._take(self._work / self._seconds)
-            self._seconds, self._work, self._lines = 0.0, 0.0, 0
+        self._end_window(WINDOW_SECONDS)
 
     def rate(self) -> RoomRate | None:
         """The measured rate; None: nothing was measured."""
@@ -96,13 +105,18 @@ class RateMeter:
     @property
     def _part(self) -> float:
         """Part of the mean that the window has, or what there is of it."""
-        return max(min(1.0, self._seconds / WINDOW_SECONDS) / MEMORY, self._lines / (self._lines + MEMORY_LINES))
+        return max(min(1.0, self._seconds / WINDOW_SECONDS) / MEMORY, self._lines / max(1, self._lines + self._known))
 
-    def _take(self, rate: float) -> None:
+    def _end_window(self, least: float) -> None:
+        """Take the rate of a window that was long enough."""
+        if self._seconds < least or not (self._work or self._count):  # the first lines may take longer
+            return
         self._count += 1
-        part, off = max(1 / self._count, self._part), rate - self._mean
+        part, off = max(1 / self._count, self._part), self._work / self._seconds - self._mean
         self._mean += part * off
         self._variance = (1 - part) * (self._variance + part * off * off)
+        self._known = min(MEMORY_LINES, self._known + self._lines)
+        self._seconds, self._work, self._lines = 0.0, 0.0, 0
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ class Forecaster:
         line, batch = attempt.line, attempt.batch
         seconds = time.monotonic() - attempt.began
         self.lines.learn(batch.id, batch.endpoint, attempt.model, line.length, attempt.used, seconds)
-        self._meter(room).add(attempt.work)
+        self._meter(room).add(attempt.work, batch.id)
 
     def advance(self, full: Iterable[str]) -> None:
         """Called at each look. full: models with as many lines as they may have, while others wait for them."""

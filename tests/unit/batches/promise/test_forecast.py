@@ -140,6 +140,21 @@ def test_neither_the_first_lines_nor_the_last_ones_make_a_rate_lower() -> None:
     assert meter.rate() == first, "lines that had the model to themselves do not count"
 
 
+def test_what_was_measured_before_a_batch_counts_little() -> None:
+    meter, now = RateMeter(), 0.0
+    meter.advance(now, is_full=True)
+    for batch, rate in (("a", 100), ("b", 200)):
+        meter.add(1.0, batch)
+        for _ in range(10):
+            for _ in range(rate // 2):
+                meter.add(1.0, batch)
+            now += 0.5
+            meter.advance(now, is_full=True)
+        found = meter.rate()
+        assert found is not None
+        assert found.per_second == pytest.approx(rate, rel=0.05)
+
+
 def test_the_work_of_lines_is_that_of_lines_like_them() -> None:
     lines = LineWork()
     assert lines.of("b", CHAT, "m", 10, 1000) == (200.0 + 10 * ANSWER_WORK, 1.0)
