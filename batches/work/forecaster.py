@@ -18,6 +18,8 @@ log = logging.getLogger("roundhouse.batches")
 RENEW_SECONDS = 60.0
 EARLY_SECONDS = 2.0
 """The same while a batch has no forecast, or has just begun."""
+OTHERS_SECONDS = 1.5 * RENEW_SECONDS
+"""For which a forecast of another server stays. Two that measured other lines would go back and forth."""
 CREATION, TENTH = "creation", "tenth"
 Observe = Callable[[str, float], None]
 """Takes when a forecast was made, and the seconds that it gave over those that it took."""
@@ -37,6 +39,8 @@ class Forecaster:
         self._rates: Mapping[str, RoomRate] = {}
         self._renew_at = 0.0
         self._levels: dict[str, Level] = {}
+        self._made: dict[str, float] = {}
+        """When this server's last forecast of a batch was made."""
 
     def level(self, batch: BatchRecord, now: float) -> Level:
         """The level of a batch now."""
@@ -78,6 +82,7 @@ class Forecaster:
         await self._exchange_rates(now)
         self._needs = {}
         self._levels = {one.id: self._levels[one.id] for one, _ in batches if one.id in self._levels}
+        self._made = {one.id: self._made[one.id] for one, _ in batches if one.id in self._made}
         await self._store_of(batches, now)
         is_new = any(one.first_forecast is None or one.tenth_forecast is None for one, _ in batches)
         self._renew_at = time.monotonic() + (EARLY_SECONDS if is_new else RENEW_SECONDS)
@@ -126,7 +131,13 @@ class Forecaster:
                 batch.id, batch.team, caller.weight, level, batch.priority, batch.deadline, rooms[batch.id]
             )
         found = forecast(list(self._needs.values()), rates, now)
-        mine = {id_: found[id_] for id_ in by_id if id_ in found}
+        mine = {id_: found[id_] for id_, (batch, _) in by_id.items() if id_ in found and self._may_store(batch, now)}
         if mine:
             tenths = {one.id for one, _ in batches if one.counts.left <= 0.9 * one.counts.total}
             await self._store.write(lambda tables: tables.batches.store_forecasts(mine, tenths))
+            self._made |= {id_: one.made for id_, one in mine.items()}
+
+    def _may_store(self, batch: BatchRecord, now: float) -> bool:
+        """Whether no other server forecasts a batch."""
+        made = None if batch.forecast is None else batch.forecast.made
+        return self._store.is_alone or made in (None, self._made.get(batch.id)) or now - (made or 0) > OTHERS_SECONDS

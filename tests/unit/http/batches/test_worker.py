@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batches.records import BatchState, LineCounts, LineState
+from batches.records import BatchState, Forecast, LineCounts, LineState
 from batches.runners import RunnerTable
 from batches.store import BatchStore
 from batches.work import ends, forecast, forecaster, worker
@@ -537,6 +537,22 @@ async def test_a_batch_is_forecast_while_it_runs_and_judged_at_its_end(
     known = await bench.get("b")
     assert known.forecast is not None, "the model's rate and its lines are known by now"
     await bench.worker.forecast("unknown")
+
+
+async def test_another_servers_forecast_stays_until_it_is_old(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(bench.store), "is_alone", False)
+    always = lambda needs, _, now: {one.id: Forecast(now, now, now, now) for one in needs}  # noqa: E731
+    monkeypatch.setattr(forecaster, "forecast", always)
+    bench.worker.stop_claiming()  # so that only this test forecasts
+    await bench.create([body("t")], other_batch("b", created=time.time()))
+    for age, is_stored in ((10.0, False), (2 * forecaster.OTHERS_SECONDS, True)):
+        made = time.time() - age
+        theirs = {"b": Forecast(made, made, made, made)}
+        await bench.store.write(lambda tables, theirs=theirs: tables.batches.store_forecasts(theirs))
+        await bench.worker.forecast("b")
+        found = await bench.get("b")
+        assert found.forecast is not None
+        assert (found.forecast.made > made) is is_stored
 
 
 async def test_lines_for_another_nodes_model_are_left_to_it_with_its_reason(bench: Bench) -> None:
