@@ -142,8 +142,8 @@ def ago(moment: float | None) -> str:
 
 
 def unless_hidden(view: Mapping[str, Any], text: str) -> str:
-    """`text` about use, unless the server hides use from this key."""
-    return "not told to this key" if view["running"] is None else text
+    """`text` about use, unless the server hides use from this key, or does not know it."""
+    return "not shown to this key, or by a front" if view["running"] is None else text
 
 
 def seconds(value: float | None) -> str:

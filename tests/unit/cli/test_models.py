@@ -114,7 +114,7 @@ def test_a_plan_with_a_gpu_tells_of_host_memory_and_sleep(server: FakeServer, ru
 def test_a_key_that_may_not_see_usage_of_others_reads_so(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/models/starter-chat", Answer(model(running=None, waiting=None)))
     reported = run("models", "show", "starter-chat").stdout
-    assert reported.count("not told to this key") == 2
+    assert reported.count("not shown to this key, or by a front") == 2
     assert "None" not in reported
 
 

@@ -36,7 +36,7 @@ def _show_status(fleet: Json) -> None:
             ("fleet", fleet["name"]),
             ("this server", f"{fleet['server']}, a {fleet['role']}"),
             ("joined", "yes" if fleet["is_joined"] else "no: its database does not answer"),
-            ("servers", f"{fleet['nodes']} nodes, {fleet['fronts']} fronts"),
+            ("servers", f"nodes: {fleet['nodes']}, fronts: {fleet['fronts']}"),
             ("certificate ends", f"{ends} UTC" if (ends := fleet["certificate_ends"]) else "none: the fleet has a key"),
             ("epoch", f"{fleet['epoch']}{'' if fleet['is_followed'] else ', not followed: it is an older one'}"),
             ("clocks", _clocks(fleet["members"])),
@@ -213,6 +213,6 @@ def signal(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 
 def _show_signal(signal: Json) -> None:
-    print(f"{signal['nodes']} nodes, {signal['needed_nodes']} needed")
+    print(f"nodes: {signal['nodes']}, needed: {signal['needed_nodes']}")
     rows = [[one["model"], str(one["ready"]), f"{one['demand']:.2f}", str(one["needed"])] for one in signal["models"]]
     table(["MODEL", "READY", "DEMAND", "NEEDED"], rows, ["READY", "DEMAND", "NEEDED"])

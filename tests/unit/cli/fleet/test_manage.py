@@ -122,5 +122,5 @@ def test_a_choice_and_the_signal_are_explained(run: Run, server: FakeServer) -> 
     }  # fmt: skip
     server.on("GET", "/v1/fleet/signal", Answer(signal))
     first, *_, last = run("fleet", "signal").stdout.splitlines()
-    assert first == "2 nodes, 3 needed"
+    assert first == "nodes: 2, needed: 3"
     assert last.split() == ["starter-chat", "2", "1.75", "3"]
