@@ -1,93 +1,128 @@
-"""Embeddings and rerank with padding, without it, and without it as CUDA graphs: which recipe value pays on a card.
+"""Embeddings and rerank on mixed lengths: each recipe value beside the bare library on the same card.
 
-One server holds the starter's two models three times. Requests of mixed lengths come from 16 clients; each way has
-its turn in each round. On a CPU all three are one way, so a ratio there says how much the figures vary.
+One server holds both encoders of the shipped recipes (`encoder_shapes`) three times: with padding, without it, and
+without it as CUDA graphs. The library gets the same files. Each has its turn in each round. On a CPU all three ways are
+one, so a ratio between them there says how much the figures vary.
 """
 
+import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import yaml
 
 from benchmarks.embed_rerank import DOCUMENTS, WORDS
+from benchmarks.gpu.encoder_shapes import write_encoder
 from benchmarks.gpu.other_tasks import APART, QUERY, TEXTS
 from benchmarks.gpu.report import Report
 from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.workload import Workload
-from benchmarks.peers.bare import starter
-from benchmarks.peers.servers import Roundhouse
+from benchmarks.peers.bare import Bare
+from benchmarks.peers.servers import Roundhouse, Server, start_all
 from registry.recipes.fields import Flag
 
+KINDS = ("embed", "rerank")
 WAYS: dict[str, dict[str, Flag]] = {
     "padded": {},
     "unpadded": {"unpadded": True},
     "graphs": {"unpadded": True, "cuda_graphs": True},
 }
-CLIENTS, REQUESTS, ROUNDS = 16, 320, 3
+LIBRARY = "library"
+CLIENTS = (16, 64)
+REQUESTS, ROUNDS = 20, 3
+"""Requests of each client in a round, and rounds."""
 
 
-def write_recipes(kind: str, folder: Path) -> dict[str, Path]:
-    """A recipe of the starter's model for each way, by its id."""
-    found = starter(kind)
-    if found is None:
-        return {}
-    source, weights = found
+def write_recipes(kind: str, shipped: Path, weights: Path, folder: Path, *, tiny: bool = False) -> dict[str, Path]:
+    """The shipped recipe for each way, by its id, over these weights."""
     files = {}
     folder.mkdir(parents=True, exist_ok=True)
     for way, flags in WAYS.items():
-        data: dict[str, Any] = yaml.safe_load(source.read_text())
+        data: dict[str, Any] = yaml.safe_load((shipped / f"bge-{kind}.yaml").read_text())
         data |= {"id": f"{kind}-{way}", "aliases": [], "source": {"path": str(weights)}}
         data["engine"]["flags"] = flags
+        if tiny:
+            data["dtype"] = "auto"  # 16 bits are slow on a CPU
         files[data["id"]] = folder / f"{data['id']}.yaml"
         files[data["id"]].write_text(yaml.safe_dump(data, sort_keys=False))
     return files
 
 
-async def run(report: Report, folder: Path, is_over: Callable[[], bool], *, tiny: bool) -> None:
-    """Requests a second of each way, and how far its answers are from those with padding."""
-    kinds = {kind: files for kind in ("embed", "rerank") if (files := write_recipes(kind, folder / "recipes"))}
-    models = [model for files in kinds.values() for model in files]
-    recipes = [file for files in kinds.values() for file in files.values()]
-    with Roundhouse(models[0], folder, recipes, load=models) as server:
-        report.server("encoders by recipe value", server.command())
-        for kind in kinds:
-            cells = await _turns(server, kind, 1 if tiny else ROUNDS, 32 if tiny else REQUESTS, is_over)
+async def run(report: Report, shipped: Path, folder: Path, is_over: Callable[[], bool], *, tiny: bool) -> None:
+    """Measure both kinds with few clients, then with many, until the time is over.
+
+    Args:
+        shipped: folder of the recipes for this card.
+        is_over: tells when no more rounds begin.
+    """
+    weights = {kind: write_encoder(kind, folder / kind, tiny=tiny) for kind in KINDS}
+    recipes = {
+        name: file
+        for kind, path in weights.items()
+        for name, file in write_recipes(kind, shipped, path, folder / "recipes", tiny=tiny).items()
+    }
+    server = Roundhouse("embed-padded", folder, list(recipes.values()), load=list(recipes))
+    library = Bare(weights, folder)
+    with ExitStack() as stack:
+        await asyncio.to_thread(start_all, stack, [server, library])
+        for one in (server, library):
+            report.server(f"encoders, {one.name}", one.command())
+        for kind in KINDS:
             values = {way: _values(server, kind, f"{kind}-{way}") for way in WAYS}
+            values[LIBRARY] = _values(library, kind, kind)
             apart = {
-                way: round(max(abs(a - b) for a, b in zip(values[way], values["padded"], strict=True)), 5)
-                for way in WAYS
+                way: round(max(abs(a - b) for a, b in zip(some, values[LIBRARY], strict=True)), 5)
+                for way, some in values.items()
             }
-            rates = {way: max(cell.requests_per_second for cell in some) for way, some in cells.items()}
-            failed = sum(len(cell.failures) for some in cells.values() for cell in some)
-            report.add(
-                f"{kind} by recipe value", not failed and max(apart.values()) <= APART, failed=failed, apart=apart,
-                per_second={way: round(rate, 1) for way, rate in rates.items()},
-                over_padded={way: round(rate / rates["padded"], 3) for way, rate in rates.items()},
-            )  # fmt: skip
+            report.add(f"{kind}: answers are the library's", max(apart.values()) <= APART, apart=apart)
+        for clients in CLIENTS:
+            for kind in KINDS:
+                name = f"{kind} on mixed lengths, {clients} clients"
+                if clients != CLIENTS[0] and is_over():
+                    report.leave_out(name, "no time is left")
+                    continue
+                rounds = 1 if tiny else ROUNDS
+                number = (2 if tiny else REQUESTS) * clients
+                cells = await _turns(server, library, kind, clients, number, rounds, is_over)
+                _add(report, name, cells)
+
+
+def _add(report: Report, name: str, cells: dict[str, list[Cell]]) -> None:
+    rates = {way: median(cell.requests_per_second for cell in some) for way, some in cells.items()}
+    failed = sum(len(cell.failures) for some in cells.values() for cell in some)
+    report.add(
+        name, not failed, failed=failed, rounds=len(cells[LIBRARY]),
+        per_second={way: round(rate, 1) for way, rate in rates.items()},
+        over_library={way: round(rates[way] / rates[LIBRARY], 3) for way in WAYS},
+        over_padded={way: round(rates[way] / rates["padded"], 3) for way in WAYS},
+    )  # fmt: skip
 
 
 async def _turns(
-    server: Roundhouse, kind: str, rounds: int, number: int, is_over: Callable[[], bool]
+    server: Server, library: Server, kind: str, clients: int, number: int, rounds: int, is_over: Callable[[], bool]
 ) -> dict[str, list[Cell]]:
-    cells: dict[str, list[Cell]] = {way: [] for way in WAYS}
+    cells: dict[str, list[Cell]] = {way: [] for way in (*WAYS, LIBRARY)}
     workload, lengths = Workload(44), WORDS["mixed"]
     for turn in range(rounds):
         if turn and is_over():
             break
-        for way in WAYS:
+        for way in cells:
             model = f"{kind}-{way}"
             requests = [
                 workload.embed(model, words) if kind == "embed" else workload.rerank(model, words, DOCUMENTS)
                 for words in (lengths[i % len(lengths)] for i in range(number))
             ]
+            asked = library if way == LIBRARY else server
             if not turn:  # until graphs are captured
-                await closed_loop(server, requests, CLIENTS)
-            cells[way].append(await closed_loop(server, requests, CLIENTS))
+                await closed_loop(asked, requests, clients)
+            cells[way].append(await closed_loop(asked, requests, clients))
     return cells
 
 
-def _values(server: Roundhouse, kind: str, model: str) -> list[float]:
+def _values(server: Server, kind: str, model: str) -> list[float]:
     if kind == "embed":
         body: dict[str, Any] = {"model": model, "input": list(TEXTS)}
         data = server.http.post("/v1/embeddings", json=body).raise_for_status().json()["data"]

@@ -26,9 +26,14 @@ NOTE = re.compile(r".+, \d{4}-\d\d-\d\d, commit [0-9a-f]{8,40}\b.*")
 """The note of figures from a card: which card, day and commit."""
 
 
+def recipe_folder(card_bytes: int) -> Path:
+    """The recipes for a card of that size."""
+    return RECIPES / ("h200" if card_bytes >= LARGE else "single-gpu-80gb")
+
+
 def recipe_file(card_bytes: int) -> Path:
     """The chat recipe for a card of that size."""
-    return RECIPES / ("h200" if card_bytes >= LARGE else "single-gpu-80gb") / "llama-8b.yaml"
+    return recipe_folder(card_bytes) / "llama-8b.yaml"
 
 
 def model(file: Path, shape: Shape, folder: Path) -> Chat:

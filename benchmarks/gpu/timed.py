@@ -9,9 +9,8 @@
 | sweep    | first token of base and resident adapter by length of the prompt                           | 30      |
 | shipped  | the storm in the recipe that ships for this card, and its `expected:`                      | 40      |
 | sleep    | a sleep and a wake, the first and later ones                                               | 120     |
-| padding  | embeddings and rerank with padding, without it, and as CUDA graphs                         | 60      |
-| encoders | embeddings and rerank beside the bare library on the same card                             | 120     |
-| speech   | transcription beside faster-whisper on the same card                                       | 120     |
+| encoders | embeddings and rerank on mixed lengths, in each recipe value, beside the bare library      | 150     |
+| speech   | transcription in the shape of Whisper large-v3-turbo, beside faster-whisper's batches      | 120     |
 | tune     | configurations of the LoRA kernels, used by the servers that start after it                | 110     |
 
 Tiers, storm, mixed and sweep share servers, whose start takes two minutes when nothing is compiled yet. A part begins
@@ -30,11 +29,12 @@ from typing import Any
 
 import yaml
 
-from benchmarks import embed_rerank, speech
+from benchmarks import speech
 from benchmarks.adapters.pair import register
 from benchmarks.gpu import correctness, encoders, large, shipped, tune_lora
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import Shape, write_base
+from benchmarks.gpu.whisper_shape import TINY, TURBO, write_whisper
 from benchmarks.harness import Bench, RunSettings
 from benchmarks.load.client import Reply, request_bytes
 from benchmarks.load.clients import Cell, ask_until, closed_loop, one
@@ -46,8 +46,8 @@ from models import nvml
 from models.chat.vllm import tuned
 
 SECONDS = {
-    "oracle": 90, "tiers": 60, "storm": 40, "mixed": 15, "sweep": 30, "shipped": 40, "sleep": 120, "padding": 60,
-    "encoders": 120, "speech": 120, "tune": 110,
+    "oracle": 90, "tiers": 60, "storm": 40, "mixed": 15, "sweep": 30, "shipped": 40, "sleep": 120, "encoders": 150,
+    "speech": 120, "tune": 110,
 }  # fmt: skip
 PARTS = tuple(SECONDS)
 START = 130
@@ -113,8 +113,7 @@ class TimedRun:
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "oracle": self._oracle, "tiers": self._tiers, "storm": self._storm, "mixed": self._mixed,
             "sweep": self._sweep, "shipped": self._shipped, "sleep": self._sleep,
-            "padding": self._padding, "encoders": lambda: self._bench("encoders", embed_rerank.run),
-            "speech": lambda: self._bench("speech", speech.run), "tune": self._tune,
+            "encoders": self._encoders, "speech": self._speech, "tune": self._tune,
         }  # fmt: skip
         with self._stack:
             for name in names:
@@ -269,8 +268,7 @@ class TimedRun:
 
     async def _shipped(self) -> None:
         folder = self._work / "shipped"
-        card = 0 if self._device == "cpu" else nvml.gpu(self._device).total
-        model = shipped.model(shipped.recipe_file(card), self._shape, folder)
+        model = shipped.model(shipped.recipe_file(self._card), self._shape, folder)
         files = write_adapters(folder / "adapters", model.path, 6 if self._tiny else ADAPTERS, RANK)
         with Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1") as server:
             self._report.server("shipped", server.command())
@@ -307,23 +305,39 @@ class TimedRun:
                 if self._budget.left < 30:
                     break
 
-    async def _padding(self) -> None:
-        over = self._budget.until(SECONDS["padding"])
-        await encoders.run(self._report, self._work / "padding", over, tiny=self._tiny)
+    async def _encoders(self) -> None:
+        os.environ["BARE_DEVICE"] = "cpu" if self._device == "cpu" else "cuda"
+        recipes, folder = shipped.recipe_folder(self._card), self._work / "encoders"
+        over = self._budget.until(SECONDS["encoders"])
+        await encoders.run(self._report, recipes, folder, over, tiny=self._tiny)
+
+    @property
+    def _card(self) -> int:
+        """Bytes of the card; 0 without one."""
+        return 0 if self._device == "cpu" else nvml.gpu(self._device).total
 
     def _model(self, folder: Path, idle: str = "0s") -> Chat:
         base = write_base(folder / "base", self._shape, values=False)
         return recipe(self._shape, base, folder, idle=idle, values=self._values)
 
-    async def _bench(self, name: str, measure: Callable[[Bench], Awaitable[None]]) -> None:
-        """A part of `benchmarks`, beside the bare library on the same device."""
+    async def _speech(self) -> None:
+        """The shipped recipe beside the library on the same device, as `make bench` measures the starter's."""
         os.environ["BARE_DEVICE"] = "cpu" if self._device == "cpu" else "cuda"
-        settings = RunSettings(quick=True, tiny=False, smoke=self._tiny, seed=0, work=self._work / name)
-        bench = Bench(name, settings)
+        folder = self._work / "speech"
+        weights = write_whisper(folder / "model", TINY if self._tiny else TURBO)
+        data: dict[str, Any] = yaml.safe_load((shipped.recipe_folder(self._card) / "whisper.yaml").read_text())
+        data |= {"source": {"path": str(weights)}, "aliases": []}
+        if self._tiny:
+            data["dtype"] = "float32"
+        file = folder / "whisper.yaml"
+        file.write_text(yaml.safe_dump(data, sort_keys=False))
+        bench = Bench("speech", RunSettings(quick=True, tiny=False, smoke=self._tiny, seed=0, work=folder))
         try:
-            await measure(bench)
+            await speech.measure(bench, file, weights)
+            for what in ("alone", "four", "long"):
+                bench.bar(f"{what}: speed over the library's", f"{what}.ratio", ">=", 1.0)
         finally:
-            self._report.add(name, not bench.failures, **bench.result())
+            self._report.add("speech", not bench.failures, **bench.result())
 
     async def _tune(self) -> None:
         folder = self._work / "tuned"

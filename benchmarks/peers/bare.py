@@ -15,16 +15,23 @@ STARTER = ROOT / "recipes" / "starter"
 
 
 class Bare(Server):
-    """`benchmarks.peers.bare_handler` with some models. `models`: kind (embed, rerank, speech) to folder."""
+    """`benchmarks.peers.bare_handler` with some models.
 
-    def __init__(self, models: dict[str, Path], folder: Path) -> None:
+    Args:
+        models: kind (embed, rerank, speech) to folder.
+        speech_recipe: says how much is heard at once.
+    """
+
+    def __init__(
+        self, models: dict[str, Path], folder: Path, speech_recipe: Path = STARTER / "starter-speech.yaml"
+    ) -> None:
         super().__init__("bare library", "unused", folder)
-        self._models = models
+        self._models, self._speech_recipe = models, speech_recipe
 
     def command(self) -> Sequence[str]:
         words = [sys.executable, "-m", "benchmarks.peers.bare_handler", "--port", str(self.port)]
         if "speech" in self._models:
-            words += ["--speech-window", str(load_recipes(STARTER / "starter-speech.yaml")[0].window.seconds)]
+            words += ["--speech-window", str(load_recipes(self._speech_recipe)[0].window.seconds)]
         return [*words, *(word for kind, path in self._models.items() for word in (f"--{kind}", str(path)))]
 
 

@@ -6,19 +6,31 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from safetensors import safe_open
 
-from benchmarks.gpu import acceptance, correctness, encoders, large, machine, shipped, timed
+from benchmarks.gpu import (
+    acceptance,
+    correctness,
+    encoder_shapes,
+    encoders,
+    large,
+    machine,
+    shipped,
+    timed,
+    whisper_shape,
+)  # fmt: skip
 from benchmarks.gpu.correctness import ANSWERS, write_recipes
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import SHAPES, write_base
 from benchmarks.gpu.timed import TimedRun
 from models import nvml
 from models.flags import flag_fault
+from models.speech.model import SpeechModel, WindowRequest
 from models.text import loading
 from registry.recipes.definition import Expected
 from registry.recipes.loading import load_recipes
@@ -223,7 +235,6 @@ def timed_run(
     for name in timed.PARTS:
         if hasattr(run, f"_{name}"):
             monkeypatch.setattr(run, f"_{name}", part(name))
-    monkeypatch.setattr(run, "_bench", part("bench"))
     return run, ran
 
 
@@ -231,8 +242,8 @@ async def test_parts_that_the_budget_does_not_hold_are_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, ran = timed_run(tmp_path, Clock(), 225.0, monkeypatch)
-    await run.run(["tiers", "mixed", "oracle", "sleep", "tune", "encoders"])
-    assert ran == ["tiers", "mixed", "oracle", "sleep", "tune", "bench"]
+    await run.run(["tiers", "mixed", "oracle", "sleep", "tune"])
+    assert ran == ["tiers", "mixed", "oracle", "sleep", "tune"]
     results = json.loads((tmp_path / "today.json").read_text())
     assert not results["steps"]["mixed ended early"]["ok"]
     assert "left_out" not in results
@@ -282,16 +293,54 @@ def test_the_machine_is_named_as_its_firmware_names_it(tmp_path: Path) -> None:
     assert machine.hypervisor(tmp_path) == "unnamed"
 
 
-@pytest.mark.parametrize("kind", ["embed", "rerank"])
+@pytest.mark.parametrize("kind", encoders.KINDS)
 def test_each_way_of_an_encoder_is_a_recipe_value(kind: str, tmp_path: Path) -> None:
-    files = encoders.write_recipes(kind, tmp_path)
-    made = {recipe.id: recipe for recipe in load_recipes([tmp_path])}
-    assert {name: recipe.engine.flags for name, recipe in made.items()} == {
-        f"{kind}-{way}": flags for way, flags in encoders.WAYS.items()
-    }
-    assert files.keys() == made.keys()
-    assert all(flag_fault(recipe) is None for recipe in made.values())
-    assert [loading.leaves_padding(made[f"{kind}-{way}"], "cuda:0") for way in encoders.WAYS] == [False, True, True]
+    """All else is as the recipe ships for the card."""
+    for folder in ("h200", "single-gpu-80gb"):
+        at = tmp_path / folder
+        files = encoders.write_recipes(kind, shipped.RECIPES / folder, tmp_path, at)
+        made = {recipe.id: recipe for recipe in load_recipes([at])}
+        assert {name: recipe.engine.flags for name, recipe in made.items()} == {
+            f"{kind}-{way}": flags for way, flags in encoders.WAYS.items()
+        }
+        assert files.keys() == made.keys()
+        assert all(flag_fault(recipe) is None for recipe in made.values())
+        assert [loading.leaves_padding(made[f"{kind}-{way}"], "cuda:0") for way in encoders.WAYS] == [False, True, True]
+        (recipe,) = load_recipes([shipped.RECIPES / folder / f"bge-{kind}.yaml"])
+        same = ("dtype", "batching", "context_length", "residency", "window", "queue")
+        assert [getattr(made[f"{kind}-padded"], name) for name in same] == [getattr(recipe, name) for name in same]
+
+
+@pytest.mark.parametrize(("kind", "parameters"), [("embed", 335_141_888), ("rerank", 567_755_777)])
+def test_encoders_have_the_sizes_of_the_published_ones(kind: str, parameters: int) -> None:
+    """The parameters of bge-large-en-v1.5 with its pooler, and of bge-reranker-v2-m3."""
+    sides = encoder_shapes.tensors(encoder_shapes.config(kind))
+    assert sum(int(np.prod(one)) for one in sides.values()) == parameters
+
+
+def test_an_encoder_of_random_weights_is_read_by_the_library(tmp_path: Path) -> None:
+    pair = ("a signal", "the brake")
+    folders = {kind: encoder_shapes.write_encoder(kind, tmp_path / kind, tiny=True) for kind in encoders.KINDS}
+    library = loading.import_library()
+    arguments: dict[str, Any] = {"device": "cpu", "local_files_only": True, "model_kwargs": {"dtype": "float32"}}
+    first, second = library.SentenceTransformer(str(folders["embed"]), **arguments).encode(pair)
+    assert (float(first @ first), abs(float(first @ second)) < 0.999) == (pytest.approx(1, abs=1e-4), True)
+    assert 0 < library.CrossEncoder(str(folders["rerank"]), **arguments).predict([pair])[0] < 1
+
+
+def test_a_whisper_of_random_weights_says_its_words_and_ends(tmp_path: Path) -> None:
+    """By the way of the library and by the server's, which asks for times, at the first temperature."""
+    folder = whisper_shape.write_whisper(tmp_path / "whisper", whisper_shape.TINY)
+    (recipe,) = load_recipes([shipped.RECIPES / "single-gpu-80gb" / "whisper.yaml"])
+    model = SpeechModel(recipe.model_copy(update={"dtype": "float32"}), folder, "cpu", {}, 1)
+    tokens = [model.whisper.hf_tokenizer.id_to_token(i) for i in range(whisper_shape.TINY.vocabulary)]
+    expected = whisper_shape.spoken(tokens)
+    assert len(expected) == whisper_shape.WORDS
+    features = model.features(np.zeros(16_000, np.float32))
+    (result,) = model.run([WindowRequest(features, 30.0)])
+    assert [token for segment in result.segments for token in segment.tokens] == expected
+    assert not result.poor
+    assert not result.silent
 
 
 @pytest.mark.parametrize(("card", "folder"), [(85_520_809_984, "single-gpu-80gb"), (150_754_820_096, "h200")])
