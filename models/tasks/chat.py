@@ -76,6 +76,8 @@ def _prompts(body: Mapping[str, Any]) -> int:
 
 def _whole(value: object) -> int | None:
     """A number as vLLM reads it: '5' and 5.0 are 5. It refuses everything else."""
+    if value is None:  # nearly always: an exception takes as long as all the rest
+        return None
     try:
         number = _WHOLE.validate_python(value)
     except ValidationError:

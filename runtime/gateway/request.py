@@ -64,6 +64,8 @@ class Attempt:
     """The limits' reservation for it."""
     entry: Entry | None = None
     """The ledger's row for its beginning."""
+    is_end_awaited: bool = False
+    """Whether the ledger commits its end before the client gets the last part."""
     lease: Lease | None = None
     device_mark: float | None = None
     """The time from which it is charged for this machine (`DeviceTime.begin`)."""

@@ -88,6 +88,7 @@ class Answer(Response):
         super().__init__()
         self._parts, self._keep_alive = parts, PING if dialect is Dialect.ANTHROPIC else COMMENT
         self._is_silent, self._is_between = False, True
+        self._pinging: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.current_task()
@@ -102,7 +103,7 @@ class Answer(Response):
             watcher.cancel()
 
     async def _send(self, start: Send, more: Send) -> None:
-        pinging: asyncio.Task[None] | None = None
+        silence: asyncio.TimerHandle | None = None
         try:
             async with aclosing(self._parts) as parts:
                 async for part in parts:
@@ -110,27 +111,39 @@ class Answer(Response):
                     if isinstance(part, Head):
                         await start(_start(part))
                         if part.content_type.startswith(EVENT_STREAM) and not part.is_relayed:
-                            pinging = asyncio.create_task(self._ping(more))
+                            silence = self._watch_silence(more)
                     else:
                         self._is_between = part.endswith(ENDS)
                         await more({"type": "http.response.body", "body": part, "more_body": True})
-                if pinging is not None:
-                    pinging.cancel()
+                self._stop_watching(silence)
                 await more({"type": "http.response.body", "body": b"", "more_body": False})
         except OSError:  # the client left while we were sending
             return
         finally:
-            if pinging is not None:
-                pinging.cancel()
+            self._stop_watching(silence)
+
+    def _watch_silence(self, more: Send) -> asyncio.TimerHandle:
+        """Begin pings after a while: most streams end before, and a timer costs them less than a task."""
+
+        def begin() -> None:
+            self._pinging = asyncio.create_task(self._ping(more))
+
+        return asyncio.get_running_loop().call_later(SILENCE_SECONDS, begin)
+
+    def _stop_watching(self, silence: asyncio.TimerHandle | None) -> None:
+        if silence is not None:
+            silence.cancel()
+        if self._pinging is not None:
+            self._pinging.cancel()
 
     async def _ping(self, more: Send) -> None:
         """Never inside an event: a provider's parts may be cut anywhere."""
         with suppress(OSError):
             while True:
-                await asyncio.sleep(SILENCE_SECONDS)
                 if self._is_silent and self._is_between:
                     await more({"type": "http.response.body", "body": self._keep_alive, "more_body": True})
                 self._is_silent = True
+                await asyncio.sleep(SILENCE_SECONDS)
 
 
 def _start(head: Head) -> dict[str, object]:

@@ -177,7 +177,7 @@ def _client_error(error: Exception, parsed: ParsedRequest, request: Request) -> 
 
 
 async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
-    """One attempt's answer. The ledger commits its end before its last part.
+    """One attempt's answer. Where a row is somebody's bill, the ledger commits its end before its last part.
 
     is_further: an attempt after the first, which limits admit for itself.
     """
@@ -203,7 +203,7 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
                 yield Head(part.status, part.content_type, headers)
                 continue
             assert head is not None
-            if request.attempt.entry is None or is_whole:
+            if not request.attempt.is_end_awaited or is_whole:
                 yield part
                 if head.is_stream and last_event_start(part) < len(part):
                     request.sent()

@@ -110,7 +110,7 @@ class LedgerSink:
             router, decision = target.routed.router, target.routed.decision
             reason = decision.full_reason[:128]
             entry = replace(entry, router=router, target=decision.target, reason=reason, score=decision.score)
-        attempt.entry = entry
+        attempt.entry, attempt.is_end_awaited = entry, not lenient
         if not lenient:
             return self._ledger.begin(entry)
         self._ledger.note(entry)

@@ -96,6 +96,23 @@ async def test_the_last_event_waits_for_the_ledger_and_no_other(kept: LedgerRig,
     assert held.startswith(last)
 
 
+async def test_without_keys_and_limits_no_event_waits(kept: LedgerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is nobody's bill there: what the engine says in one piece leaves in one, while the engine works on."""
+    sink: Any = kept.gateway.gateway._ledger
+    monkeypatch.setattr(sink, "_is_lenient", lambda: True)
+    link, wire = kept.gateway.links["chat"], wire_of(kept, PATH)
+    link.script = lambda _: [STREAM, Chunk(data=event(FINISH) + DONE), END]
+    link.gate.clear()
+    link.free = 2
+    task = asyncio.create_task(wire.run())
+    await wire.first.wait()
+    assert [message["body"] for message in wire.sent if message.get("body")] == [event(FINISH) + DONE]
+    link.gate.set()
+    await task
+    await kept.ledger.flush()
+    assert [row.end for row in kept.rows()] == ["done"]
+
+
 async def test_a_transcripts_last_event_waits_too(kept: LedgerRig, gate: Gate) -> None:
     kept.gateway.links["speech"].script = lambda _: SCRIPT
     form = httpx.Request("POST", "http://test", data={"model": "speech", "stream": "true"}, files={"file": WAV})
