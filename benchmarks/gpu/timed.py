@@ -340,6 +340,9 @@ class TimedRun:
             self._report.add("speech", not bench.failures, **bench.result())
 
     async def _tune(self) -> None:
+        if self._device == "cpu":
+            self._report.leave_out("tune", "there is no GPU whose kernels could be tuned")
+            return
         folder = self._work / "tuned"
         seconds = min(float(SECONDS["tune"]), self._budget.left)
         found = await asyncio.to_thread(tune_lora.tune, self._shape, RANK, PLACES, seconds, folder)

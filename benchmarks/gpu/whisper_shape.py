@@ -79,9 +79,7 @@ def write_whisper(folder: Path, shape: WhisperShape) -> Path:
 def spoken(tokens: list[str]) -> list[int]:
     """What every window says: words that begin with a space, all different."""
     end = tokens.index("<|endoftext|>")
-    return [i for i, one in enumerate(tokens[:end]) if one[0] == "Ġ" and one[1:].isascii() and one[1:].isalpha()][
-        :WORDS
-    ]
+    return [i for i, token in enumerate(tokens[:end]) if re.fullmatch("Ġ[a-z]+", token)][:WORDS]
 
 
 def _write_tokenizer(folder: Path, count: int) -> list[str]:
