@@ -216,7 +216,7 @@ class _Rooms:
         trusted = settings.trust_clients
         line_rooms = LineRooms(
             names, residency, provider_of=self.providers.provider_of, observe=self.metrics.count_line,
-            find_remote=None if self.fleet is None else self.fleet.backend.find,
+            find_remote=None if self.fleet is None else self.fleet.backend.find, was_removed=self.model_set.was_removed,
         )  # fmt: skip
         services = Services(
             settings=settings,

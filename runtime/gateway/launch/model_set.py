@@ -5,6 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 
+from cachetools import LRUCache
+
 from launch.recipe_store import Arrangement, RecipeShelf, StoredRecipes, arrange
 from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe
@@ -17,6 +19,8 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.updates import RecipeExchange
 
 log = logging.getLogger("roundhouse.gateway")
+REMOVED = 1000
+"""Removed models that are remembered."""
 
 
 class ModelSet:
@@ -57,6 +61,8 @@ class ModelSet:
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._to_readd: set[str] = set()
         """Models to add again once they have left."""
+        self._removed = LRUCache[str, bool](REMOVED)
+        """Models that were removed by a request, not by the files of this server."""
         self._shelved, self.faults = shelved.recipes, (*shelved.faults, *arrange(self.given, shelved.recipes).notes)
         """Faults of the recipe files as they were read last; such recipes stay as they were."""
 
@@ -73,6 +79,10 @@ class ModelSet:
 
     def is_leaving(self, model: str) -> bool:
         return model in self._leaving
+
+    def was_removed(self, model: str) -> bool:
+        """Whether a request removed the model, here or on any server of a fleet, as far as this run has seen."""
+        return model in self._removed
 
     async def wait_until_removed(self, model: str) -> None:
         """Returns once it has left; at once if it does not leave."""
@@ -111,7 +121,12 @@ class ModelSet:
                 log.error("a recipe is left out", extra={"cause": fault})
             recipes = {recipe.id: recipe for recipe in arranged.recipes}
             self._to_readd &= recipes.keys()
-            leaving = [self._drop(m) for m in self._residency.entries if m not in recipes and m not in self._leaving]
+            gone = [m for m in self._residency.entries if m not in recipes and m not in self._leaving]
+            if given is None:
+                self._removed.update(dict.fromkeys(gone, True))
+            for model in recipes:
+                self._removed.pop(model, None)
+            leaving = [self._drop(model) for model in gone]
             for recipe in arranged.recipes:
                 await self._set(recipe)
         return arranged, leaving

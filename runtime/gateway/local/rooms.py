@@ -35,6 +35,7 @@ class LineRooms:
     observe: takes the model of a line that ran, for how many seconds, and whether they were lost.
     find_remote: what a name means on other nodes of a fleet, where its requests go there; None: there is no fleet.
         Nodes take lines for their own models from the database that they share, so none takes one for another node.
+    was_removed: whether a request removed the model of this id.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class LineRooms:
         provider_of: Callable[[str, Caller], Provider | None] = lambda _name, _caller: None,
         observe: Callable[[str, float, bool], None] = lambda _model, _seconds, _is_lost: None,
         find_remote: Callable[[str, Caller], ResolvedName | None] | None = None,
+        was_removed: Callable[[str], bool] = lambda _model: False,
     ) -> None:
+        self._was_removed = was_removed
         self._names, self._residency, self._clock, self._provider_of = names, residency, clock, provider_of
         self._observe, self._find_remote = observe, find_remote
         self._lost: dict[str, LostWork] = {}
@@ -106,8 +109,11 @@ class LineRooms:
         return NamedRoom(f"{provider.id}/", Traffic(most, most=most))
 
     def _was_known(self, name: str) -> bool:
-        """Whether `pin` spelled the name: then its node may come back."""
-        return self._find_remote is not None and "@" in name and not self._names.is_router(name.partition("@")[0])
+        """Whether `pin` spelled the name: then its node may come back, unless the fleet removed the model."""
+        spelled = name.partition("@")[0]
+        if self._find_remote is None or "@" not in name or self._names.is_router(spelled):
+            return False
+        return not self._was_removed(spelled.partition(":")[0])
 
     def pin(self, names: Sequence[str], caller: Caller) -> dict[str, str]:
         """Spell out each name with its present version, without names of no model of the server or fleet."""

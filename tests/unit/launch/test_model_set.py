@@ -97,6 +97,25 @@ async def test_a_model_that_drains_holds_no_other_back(made: tuple[ModelSet, Lea
     assert set(residency.entries) == {"new"}
 
 
+async def test_what_a_request_removed_is_remembered_until_it_is_added_again(made: tuple[ModelSet, Leaving]) -> None:
+    model_set, residency = made
+    model_set.shelf = shelf = SimpleNamespace(read=lambda: StoredRecipes((), ()))  # type: ignore[assignment]
+    of_file, added = recipe("of-file", "chat"), recipe("added", "embed")
+    for id_ in (of_file.id, added.id):
+        residency.may_go[id_] = gone = asyncio.Event()
+        gone.set()
+    shelf.read = lambda: StoredRecipes((added,), ())
+    await model_set.reload([of_file])
+    shelf.read = lambda: StoredRecipes((), ())
+    await model_set.reload()
+    assert [model_set.was_removed(id_) for id_ in ("of-file", "added")] == [False, True]
+    await model_set.reload([])
+    assert not model_set.was_removed("of-file"), "other nodes may have it in their files"
+    shelf.read = lambda: StoredRecipes((added,), ())
+    await model_set.reload()
+    assert not model_set.was_removed("added")
+
+
 async def test_a_model_added_while_it_leaves_comes_once_it_has_left(made: tuple[ModelSet, Leaving]) -> None:
     model_set, residency = made
     old = recipe("old", "chat")

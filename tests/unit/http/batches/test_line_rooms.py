@@ -92,5 +92,15 @@ def test_lines_wait_for_a_node_that_is_gone_and_wrong_names_are_answered(gateway
     assert room_for(gateway.line_rooms.room("far@1", CALLER).traffic, Level.IDLE) > 0, "there is no fleet"
 
 
+def test_lines_for_a_model_that_the_fleet_removed_are_answered(gateway: FakeGateway) -> None:
+    away = rooms.LineRooms(
+        gateway.names, gateway.residency, find_remote=lambda _name, _caller: None, was_removed={"far"}.__contains__
+    )
+    for name in ("far@1", "far:adapter@v1"):
+        assert away.room(name, CALLER).words == ""
+        assert room_for(away.room(name, CALLER).traffic, Level.IDLE) > 0, "so that the lines get the error"
+    assert away.room("farther@1", CALLER).words != ""
+
+
 def _resolved(name: str, one: Recipe) -> ResolvedName | None:
     return ResolvedName(one) if name.partition("@")[0] == one.id else None
