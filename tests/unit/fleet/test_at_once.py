@@ -1,0 +1,78 @@
+"""Requests at once of three servers on a real PostgreSQL: together never more than the limit, and all of it is used."""
+
+import asyncio
+from contextlib import closing
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from fleet import shared_limits
+from fleet.grants import BlockTable
+from fleet.membership.at_once import AtOnceTable
+from fleet.membership.members import open_members
+from fleet.shared_limits import SharedLimits
+from registry.errors import LimitExceeded
+from tenants.caller import Caller
+from tenants.limits.limiter import Amounts, Limiter
+from tenants.limits.records import Kind, Limit
+from tests.eventually import PATIENCE
+from tests.postgres import postgres, programs
+
+pytestmark = pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL: apt-get install postgresql")
+SERVERS = ("a", "b", "c")
+MOST = 7
+CALLER = Caller("search")
+
+
+async def test_clients_of_three_servers_of_which_one_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_limits, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(shared_limits, "ANSWER_SECONDS", PATIENCE)
+    with postgres() as url, closing(open_members(url, "once")) as members:
+        tables = {name: AtOnceTable(members.database, name) for name in SERVERS}
+        limiters, opened = {}, {}
+        for name in SERVERS:
+            opened[name] = shared = SharedLimits()
+            limiters[name] = limiter = Limiter(source=shared)
+            limiter.replace([Limit("l", "team", "search", Kind.AT_ONCE, MOST)], {"search": ZoneInfo("UTC")})
+            shared.open(BlockTable(members.database), tables[name], lambda: SERVERS, name)
+        running, levels = 0, list[int]()
+
+        async def run(name: str, goal: int) -> None:
+            """One client, until so many requests ran at once."""
+            nonlocal running
+            while goal not in levels:
+                try:
+                    await limiters[name].prepare(CALLER, "m", Amounts())
+                    admission = limiters[name].admit(CALLER, "m", Amounts())
+                except LimitExceeded:
+                    await asyncio.sleep(0.01)
+                    continue
+                running += 1
+                levels.append(running)
+                await asyncio.sleep(0.01)
+                running -= 1
+                limiters[name].settle(admission, Amounts())
+
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*(run(name, MOST) for name in SERVERS for _ in range(5)))
+            assert max(levels) == MOST
+            held = [await _admitted(limiters["a"]) for _ in range(3)]  # it dies now, with what it holds
+            opened["a"]._task.cancel()  # type: ignore[union-attr]
+            levels.clear()
+            await asyncio.gather(*(run(name, MOST - len(held)) for name in ("b", "c") for _ in range(5)))
+            assert max(levels) == MOST - len(held)
+            tables["b"].free("a")
+            levels.clear()
+            await asyncio.gather(*(run(name, MOST) for name in ("b", "c") for _ in range(5)))
+            assert max(levels) == MOST
+        for shared in opened.values():
+            await shared.close()
+
+
+async def _admitted(limiter: Limiter) -> object:
+    while True:
+        try:
+            await limiter.prepare(CALLER, "m", Amounts())
+            return limiter.admit(CALLER, "m", Amounts())
+        except LimitExceeded:
+            await asyncio.sleep(0.01)
