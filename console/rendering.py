@@ -123,6 +123,12 @@ def moment(value: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(value))
 
 
+def instant(value: float) -> str:
+    """2026-11-23 14:05:09.120 UTC."""
+    whole = round(value, 3)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(whole))}.{round(whole % 1 * 1e3):03d} UTC"
+
+
 def ago(moment: float | None) -> str:
     return "never" if not moment else humanize.naturaltime(time.time() - moment)
 
@@ -138,7 +144,7 @@ templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-templates.filters.update(size=size, seconds=seconds, ago=ago, count=count, money=money, moment=moment)
+templates.filters.update(size=size, seconds=seconds, ago=ago, count=count, money=money, moment=moment, instant=instant)
 
 
 JSON = "application/json"

@@ -136,13 +136,16 @@ async function name(button) {
   }
 }
 
-// <input data-filter="ID">: of the rows or choices of that element those stay visible that hold all of its words.
+// <input data-filter="ID">: only rows or choices of that element that hold all of its words stay visible. Of choices the
+// first visible one is chosen where the chosen one is hidden.
 function filter(field) {
   const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
   for (const one of document.getElementById(field.dataset.filter).querySelectorAll(":scope > tr, option")) {
     const text = one.textContent.toLowerCase();
     one.hidden = !words.every((word) => text.includes(word));
   }
+  const list = document.getElementById(field.dataset.filter);
+  if (list.selectedOptions?.[0]?.hidden) list.value = [...list.options].find((one) => !one.hidden)?.value ?? list.value;
 }
 for (const field of document.querySelectorAll("[data-filter]")) {
   field.addEventListener("input", () => filter(field));

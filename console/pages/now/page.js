@@ -15,10 +15,10 @@ function spark(id, values) {
   $(`spark-${id}`).firstElementChild.setAttribute("points", points.join(" "));
 }
 
-function segment(kind, part, name, words, title) {
+function segment(kind, part, name, words, title, least = 0.07) {
   const made = make("span", { class: kind, title: title ?? `${name}: ${words}` }, make("b", {}, name), make("i", {}, words));
   made.style.flexGrow = part;
-  if (part < 0.07) made.classList.add("narrow");
+  if (part < least) made.classList.add("narrow");
   return made;
 }
 
@@ -80,7 +80,7 @@ function causes() {
   const whole = spent.reduce((sum, [, value]) => sum + value, 0);
   for (const [name, value] of spent) document.querySelector(`[data-cause="${name}"]`).textContent = ms(value);
   put($("causes"), ...(whole
-    ? spent.filter(([, value]) => value > 0).map(([name, value]) => segment(name, value / whole, name, ms(value)))
+    ? spent.filter(([, value]) => value > 0).map(([name, value]) => segment(name, value / whole, name, ms(value), undefined, 0.2))
     : [make("span", { class: "none" }, "No request ended in the last minute.")]));
 }
 
@@ -120,9 +120,9 @@ function requests() {
   const longest = Math.max(...now.requests.map((one) => one.total), 1e-9);
   const rows = now.requests.map((one) => make("tr", { "data-key": one.id },
     make("td", {}, make("a", { class: "mono", href: `requests?id=${encodeURIComponent(one.id)}` }, one.id.length > 12 ? `${one.id.slice(0, 12)}…` : one.id)),
-    make("td", { class: "wide" }, one.team, " ", make("span", { class: `tag ${one.service_class}` }, one.service_class)),
-    make("td", { class: "wrap" }, one.answered_by || "-"), make("td", { class: "wide dim" }, one.why || "-"),
-    make("td", {}, make("span", { class: `tag ${one.end}` }, one.end)), make("td", {}, fall(one.causes, longest)), make("td", { class: "num" }, ms(one.total))));
+    make("td", { class: "wide" }, one.team, ...(one.service_class === "interactive" ? [] : [" ", make("span", { class: `tag ${one.service_class}` }, one.service_class)])),
+    make("td", { class: "wrap who" }, one.answered_by || "-"), make("td", { class: "wide dim" }, one.why || "-"),
+    make("td", {}, make("span", { class: `tag ${one.end}` }, one.end)), make("td", {}, fall(one.causes, longest)), make("td", { class: "num sum" }, ms(one.total))));
   put($("last-requests"), ...(rows.length ? rows : [make("tr", {}, make("td", { colspan: 7, class: "empty" }, "No request has ended yet."))]));
 }
 

@@ -1,22 +1,44 @@
-// Adding a provider, and asking one whether it answers.
+// Adding and editing a provider, and asking one whether it answers.
 import { api, ask, held, say, sender } from "../act.js";
 
 const said = document.getElementById("said");
+const form = document.getElementById("provider");
+let edited = null; // the definition that the form shows: what has no field there stays as it is
 const path = (id) => api(`v1/providers/${encodeURIComponent(id)}`);
 
-document.getElementById("provider")?.addEventListener("submit", (event) => {
+function show(id, definition) {
+  edited = definition;
+  const { id: name, protocol, base_url: address, key_env: key, models } = form.elements;
+  name.readOnly = definition !== null;
+  form.querySelector("[type=reset]").hidden = definition === null;
+  form.querySelector("[type=submit]").textContent = definition === null ? "Add it" : "Save";
+  document.getElementById("form-title").textContent = definition === null ? "Add a provider" : `Edit ${id}`;
+  if (definition === null) return;
+  name.value = id;
+  protocol.value = definition.protocol;
+  address.value = definition.base_url;
+  key.value = definition.key_env ?? "";
+  models.value = definition.models.map((model) => model.name).join(", ");
+  address.focus();
+}
+
+form?.addEventListener("reset", () => show("", null));
+form?.addEventListener("submit", (event) => {
   event.preventDefault();
   const { id, protocol, base_url: address, key_env: key, models } = event.target.elements;
   const names = models.value.split(",").map((name) => name.trim()).filter(Boolean);
+  const { key_env: _, ...others } = edited ?? {};
+  const known = new Map((edited?.models ?? []).map((model) => [model.name, model]));
   const document_ = {
-    protocol: protocol.value, base_url: address.value.trim(), models: names.map((name) => ({ name })),
+    ...others, protocol: protocol.value, base_url: address.value.trim(), models: names.map((name) => known.get(name) ?? { name }),
     ...(key.value.trim() ? { key_env: key.value.trim() } : {}),
   };
   const where = document.getElementById("added");
   held(sender(event), async () => {
     try {
       await ask("PUT", path(id.value.trim()), document_);
-      say(where, `${id.value.trim()} is there: use ${id.value.trim()}/${names[0]} as a model.`, "good");
+      say(where, edited ? `${id.value.trim()} is changed.` : `${id.value.trim()} is there: use ${id.value.trim()}/${names[0]} as a model.`, "good");
+      if (edited) form.reset();
       document.dispatchEvent(new Event("changed"));
     } catch (error) {
       say(where, error.message, "bad", error.faults);
@@ -24,7 +46,17 @@ document.getElementById("provider")?.addEventListener("submit", (event) => {
   });
 });
 
-document.addEventListener("click", (event) => {
+document.addEventListener("click", async (event) => {
+  const pencil = event.target.closest("[data-edit]");
+  if (pencil) {
+    const { edit: id } = pencil.dataset;
+    try {
+      show(id, (await (await ask("GET", path(id))).json()).definition);
+    } catch (error) {
+      say(said, error.message, "bad", error.faults);
+    }
+    return;
+  }
   const button = event.target.closest("[data-test]");
   if (!button) return;
   const { test: id } = button.dataset;

@@ -44,7 +44,7 @@ function plot(points, threshold) {
   const [least, most] = [Math.min(...points.map(of)), Math.max(...points.map(of))];
   const x = (value) => EDGE + ((WIDTH - 2 * EDGE) * (value - least)) / (most - least || 1);
   const y = (value) => HEIGHT - EDGE + 10 - (HEIGHT - EDGE - 10) * value;
-  const words = quality === "accepted" ? "accepted answers" : "decided by an intent";
+  const words = quality === "accepted" ? "accepted answers" : "requests that an intent decides";
   const svg = make("div", {});
   const image = draw(null, "svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curve", role: "img", "aria-label": `Share of ${words} against ${hasCosts ? "the mean cost of a request" : "the threshold"}; the figures are in the table below` });
   for (const step of [0, 0.25, 0.5, 0.75, 1]) {
@@ -53,15 +53,16 @@ function plot(points, threshold) {
   }
   const shown = points.filter((point) => point[quality] !== null).sort((a, b) => of(a) - of(b));
   draw(image, "polyline", { class: "path", points: shown.map((point) => `${x(of(point)).toFixed(1)},${y(point[quality]).toFixed(1)}`).join(" ") });
-  for (const point of shown) draw(draw(image, "circle", { class: "point", cx: x(of(point)), cy: y(point[quality]), r: 3.5 }), "title", {}, `threshold ${point.threshold}: ${percent(point[quality])} ${words}, ${money(point.cost_micro)} a request`);
+  for (const point of shown) draw(draw(image, "circle", { class: "point", cx: x(of(point)), cy: y(point[quality]), r: 3.5 }), "title", {}, `threshold ${point.threshold}: ${percent(point[quality])} ${words}, ${money(point.cost_micro)} per request`);
   const own = threshold === null ? null : shown.reduce((a, b) => (!a || Math.abs(b.threshold - threshold) < Math.abs(a.threshold - threshold) ? b : a), null);
   if (own) {
     draw(image, "circle", { class: "own", cx: x(of(own)), cy: y(own[quality]), r: 6 });
     draw(image, "text", { class: "own", x: Math.min(x(of(own)) + 10, WIDTH - 150), y: y(own[quality]) - 10 }, `threshold ${part(threshold)}`);
   }
-  draw(image, "text", { x: EDGE, y: HEIGHT - 4 }, hasCosts ? money(least) : "0");
-  draw(image, "text", { x: WIDTH - EDGE, y: HEIGHT - 4, "text-anchor": "end" }, hasCosts ? `${money(most)} a request` : "threshold 1");
-  svg.append(image, make("p", { class: "small dim" }, `Share of ${words}, against ${hasCosts ? "the mean cost of a request" : `the threshold: ${costs[0] ? "a request would cost the same at each" : "these requests had no price"}`}.`));
+  draw(image, "text", { x: EDGE, y: HEIGHT - 4 }, hasCosts ? money(least) : part(least));
+  draw(image, "text", { x: WIDTH / 2, y: HEIGHT - 4, "text-anchor": "middle" }, hasCosts ? "mean cost per request" : "threshold");
+  draw(image, "text", { x: WIDTH - EDGE, y: HEIGHT - 4, "text-anchor": "end" }, hasCosts ? money(most) : part(most));
+  svg.append(image, make("p", { class: "small dim" }, `Share of ${words}, against ${hasCosts ? "the mean cost of a request" : "the threshold"}.${hasCosts ? "" : costs[0] ? " A request would cost the same at each." : " These requests had no price."}`));
   return svg;
 }
 
@@ -76,11 +77,11 @@ async function curve() {
   $("outcomes").replaceChildren();
   try {
     const report = await (await ask("GET", api(`v1/routers/${encodeURIComponent(name.value)}/report?days=${days.value}`))).json();
-    $("outcomes").replaceChildren(table(["answered by", "requests", "judged", "accepted", "cost a request"],
+    $("outcomes").replaceChildren(table(["answered by", "requests", "judged", "accepted", "cost per request"],
       report.outcomes.map((one) => [`${one.target}, ${one.reason}`, String(one.requests), String(one.judged), percent(one.accepted), money(one.cost_micro)])));
     if (report.replay.length) {
       $("curve").replaceChildren(plot(report.replay, told ? Number(told) : null));
-      $("outcomes").append(make("details", {}, make("summary", {}, "The curve as a table"), table(["threshold", "decided by an intent", "accepted", "cost a request"],
+      $("outcomes").append(make("details", {}, make("summary", {}, "The curve as a table"), table(["threshold", "decided by an intent", "accepted", "cost per request"],
         report.replay.map((one) => [one.threshold.toFixed(2), percent(one.answered), percent(one.accepted), money(one.cost_micro)]))));
     } else say($("curve"), "Nobody has asked this router in that time, or no intents decided. Ask it in the Playground; tell with POST /v1/feedback which answers were of use.");
   } catch (error) {

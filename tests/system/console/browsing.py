@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.eventually import PATIENCE
 from tests.system.serving import PACK
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
 )
 PAGES = ("now", "models", "adapters", "playground", "requests", "batches", "routers", "providers", "usage", "teams")
-WIDTH, PHONE = 1320, 390
+WIDTH, PHONE = 1280, 390
 SPOKEN = PACK / "samples" / "kitchen-light.wav"
 EAR = (
     "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
@@ -47,6 +48,7 @@ def looking(browser: Any, url: str, provoked: tuple[str, ...] = ()) -> Iterator[
     context = browser.new_context(viewport={"width": WIDTH, "height": 1180}, base_url=f"{url}/console/")
     context.grant_permissions(["microphone", "clipboard-read", "clipboard-write"], origin=url)
     found, complaints, foreign = context.new_page(), [], []
+    found.set_default_timeout(1000 * PATIENCE)  # a model may have to load first
     found.on("console", lambda stated: complaints.append(stated.text) if stated.type == "error" else None)
     found.on("pageerror", lambda error: complaints.append(str(error)))
     found.on("request", lambda sent: None if sent.url.startswith((url, "blob:")) else foreign.append(sent.url))

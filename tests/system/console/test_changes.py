@@ -93,6 +93,7 @@ def test_an_adapter_among_many_is_found(page: Any) -> None:
     assert left.evaluate_all("all => all.filter((one) => !one.hidden).map((one) => one.value)") == [
         "starter-chat:rot13"
     ]
+    assert page.input_value("#targets-left") == "starter-chat:rot13", "and is chosen"
 
 
 def test_a_version_is_rolled_back_and_answers_its_probe(page: Any, server: Server, tmp_path: Path) -> None:

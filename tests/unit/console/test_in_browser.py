@@ -338,6 +338,30 @@ async def test_a_provider_is_added_and_tested(console: Console) -> None:
     ]
 
 
+async def test_an_edited_provider_keeps_what_has_no_field(console: Console) -> None:
+    sent: list[tuple[str, Any]] = []
+    small = {"name": "small", "price": {"input": 1.0, "output": 2.0}}
+    definition = {
+        "protocol": "openai", "base_url": "https://far.example/v1", "key_file": "/run/far", "models": [small],
+    }  # fmt: skip
+
+    async def answer(route: Any) -> None:
+        sent.append((route.request.method, route.request.post_data and route.request.post_data_json))
+        await route.fulfill(json={"id": "far", "definition": definition})
+
+    row = reported("<tr><td><button data-edit=far>Edit</button></tr>", kind="text/html")
+    async with console() as displayed, looking(displayed, {"v1/providers": answer, "providers?part": row}) as page:
+        await page.goto("providers")
+        await page.evaluate("document.dispatchEvent(new Event('changed'))")
+        await page.click("[data-edit=far]")
+        await page.wait_for_selector("text=Edit far")
+        await page.fill("#provider [name=models]", "small, large")
+        await page.click("#provider [type=submit]")
+        await page.wait_for_selector("#added .good >> text=far is changed")
+        assert await page.inner_text("#form-title") == "Add a provider"
+    assert sent == [("GET", None), ("PUT", definition | {"models": [small, {"name": "large"}]})]
+
+
 async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(console: Console) -> None:
     gate = Gate(stated("late"))
     async with console() as displayed, looking(displayed, {"v1/chat": gate}) as page:

@@ -14,6 +14,8 @@ import pytest
 from console.history import RequestRoute, RequestRow
 from console.rendering import VENDORED, files, templates
 from console.web import pages
+from registry.errors import EngineFailed
+from runtime.residency.states import ModelState
 from tenants.caller import Scope
 from tests.unit.console.conftest import HTML, Console, key, sign_in
 from tests.unit.console.fleets import FLEET
@@ -146,7 +148,7 @@ async def test_one_request_has_a_page_with_all_that_is_known_of_it(console: Cons
         assert "replica 2 (adapter)" in await displayed.page("requests?id=req-2")
         assert "replica 2: adapter" in await displayed.page("requests")
         expected = ("Left out: &#39;foo&#39;.", "60 requests a minute", "large queue_full", "sha256:abc", "(2 cached)")
-        for words in (*expected, "13.3 a second", "prefill", "24 %", "Not stored"):
+        for words in (*expected, "13.3 a second", "prefill", "24 %", "Not stored", ".000 UTC"):
             assert words in page, words
         assert 'href="requests?id=req-1/odd"' in await displayed.page("requests")
         assert "No request of yours" in await displayed.page(f"requests?id={MARKUP}")
@@ -216,6 +218,18 @@ async def test_a_models_plan_and_pages_without_one(console: Console) -> None:
         unknown = await displayed.client.get("/console/nothing", headers=HTML)
         assert unknown.status_code == 404
         assert (await displayed.client.get("/console/now?part=../layout")).status_code == 404
+
+
+@pytest.mark.parametrize(("state", "colour"), [(ModelState.READY, "dim"), (ModelState.FAILED, "bad")])
+async def test_a_failure_is_dated_and_red_only_while_it_lasts(console: Console, state: ModelState, colour: str) -> None:
+    async with console() as displayed:
+        entry = displayed.gateway.entries["chat"]
+        entry.fail(EngineFailed("died: SIGKILL"))
+        entry.state = state
+        page = await displayed.page("models")
+    dated = re.search(r'<span class="small (\w+)">(now|a moment ago|\d+ seconds? ago): died: SIGKILL</span>', page)
+    assert dated, page
+    assert dated[1] == colour
 
 
 async def test_a_page_is_written_beside_the_event_loop(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
