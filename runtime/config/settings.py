@@ -180,8 +180,8 @@ class Settings(BaseSettings):
         default=6,
         ge=1,
         le=64,
-        description="How many models can be in memory at once; unless set, two more than there are models, "
-        "if memory allows.",
+        description="How many models can be in memory at once; unless set, two more than there are models "
+        "at the start, if memory allows.",
     )
     prewarm: Annotated[bool, MEMORY] = Field(
         default=True, description="Import engine libraries ahead of need, for faster loads."

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pydantic import ByteSize
 
 from models import nvml
 from registry.bounds import Bounds
+from registry.recipes.loading import load_documents
 from runtime.cli.commands.server.options import options
-from runtime.cli.commands.server.serve import _reachable, _take_port
+from runtime.cli.commands.server.serve import _reachable, _slots, _take_port
 from runtime.cli.failures import RefusedError
 from runtime.cli.local import announce, processes
 from runtime.cli.local.announce import sample_requests
@@ -98,6 +100,21 @@ def test_every_setting_is_an_option_and_a_variable(name: str, run: Run, monkeypa
     back = names[not default] if names else f"{option.opts[0]}={default}"
     if name not in UNWRITTEN:  # their defaults cannot be written
         assert getattr(settings_of(monkeypatch, run, back), name) == default, "what is given wins"
+
+
+@pytest.mark.parametrize(("added", "free", "slots"), [(0, 64, 6), (9, 64, 15), (9, 12, 12), (9, 2, 6), (90, 640, 64)])
+def test_slots_grow_with_the_models_where_memory_allows(
+    added: int, free: int, slots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """free: GiB. Two more than there are models, those that were added at run time too."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free << 30))
+    (tmp_path / "recipes").mkdir()
+    for number in range(added):
+        (tmp_path / "recipes" / f"{number}.yaml").touch()
+    documents = load_documents(starter_recipes())
+    assert len(documents.models) == 4
+    assert _slots(Settings(recipes=(), run_dir=tmp_path), documents, tmp_path) == slots
+    assert _slots(Settings(recipes=(), run_dir=tmp_path, slots=3), documents, tmp_path) == 3
 
 
 def test_a_variable_holds_several_recipes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
