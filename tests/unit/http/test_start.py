@@ -1,13 +1,17 @@
-"""A server that cannot start says why in words, not in a traceback."""
+"""A server that is starting, or cannot."""
 
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.types import Message
 
 from registry.errors import Conflict
+from registry.recipes.definition import Recipe
 from runtime.http.middleware import ContextMiddleware
+from tests.unit.http.fakes import FakeGateway, application, recipe
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,23 @@ async def test_what_keeps_it_from_starting_is_one_line(error: Exception) -> None
     with pytest.raises(type(error)):  # uvicorn's to take: it has been told
         await app({"type": "lifespan", "state": {}}, receive, send)
     assert sent == [{"type": "lifespan.startup.failed", "message": str(error)}]
+
+
+@pytest.mark.parametrize("name", ["legal", "chat:legal"])
+async def test_an_adapter_that_is_still_to_be_registered_is_to_be_requested_again(name: str, tmp_path: Path) -> None:
+    """On an empty data directory the port answers before the adapters of recipes are there: SDKs retry a 503."""
+    places = {"adapters": {"device": 1, "host": 1, "max_rank": 8}}
+    with_adapter = {"memory": places, "adapters": [{"name": "legal", "source": {"path": "x"}}]}
+    chat = Recipe.model_validate(recipe("chat", "chat").model_dump(exclude_unset=True) | with_adapter)
+    gateway = FakeGateway(tmp_path, [chat])
+    body = {"model": name, "messages": [{"role": "user", "content": "hello"}]}
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        gateway.gateway.phase = "starting"
+        early = await client.post("/v1/chat/completions", json=body)
+        assert (early.status_code, early.headers["retry-after"]) == (503, "1"), early.text
+        assert "is being registered: try again" in early.json()["error"]["message"]
+        unknown = await client.post("/v1/chat/completions", json=body | {"model": "nothing"})
+        assert unknown.status_code == 404
+        gateway.gateway.phase = "ready"
+        assert (await client.post("/v1/chat/completions", json=body)).status_code == 404

@@ -66,6 +66,12 @@ def test_the_server_needs_no_test_tools() -> None:
         assert canonicalize_name(Requirement(text).name) in pins("cpu")
 
 
+@pytest.mark.parametrize("build", ["cpu", "cuda"])
+def test_each_build_has_postgresqls_driver(build: str) -> None:
+    """With its library: `psycopg` alone needs one of the system."""
+    assert {"psycopg", "psycopg-binary"} <= set(pins(build))
+
+
 def test_the_cpu_build_has_cpu_torch_and_no_cuda_builds() -> None:
     result = pins("cpu")
     assert result["torch"] == {"2.13.0+cpu"}

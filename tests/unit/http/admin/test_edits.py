@@ -1,4 +1,4 @@
-"""Changes of a model's recipe that come together."""
+"""Changes of a model's recipe that come together, and the forms of its source."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,6 +14,7 @@ from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
 from runtime.config.device import Device
 from runtime.gateway.files import FilesInUse, ModelFiles
+from runtime.http.admin.bodies import AddModelBody, source_text
 from runtime.residency.entry import ModelEntry
 from runtime.residency.measurements import load_key
 from runtime.residency.updates import RecipeExchange
@@ -207,3 +208,16 @@ async def _slowly(_: object) -> None:
 def _at_once(entry: ModelEntry, exchange: RecipeExchange) -> None:
     entry.recipe = exchange.recipe
     exchange.done()
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ({"path": "/srv/mine"}, "/srv/mine"),
+        ({"hub": "org/name", "revision": "v1"}, "org/name@v1"),
+        ({"package": "models.starter", "inside": "pack"}, "package:models.starter/pack"),
+    ],
+)
+def test_a_models_source_is_a_text_or_an_object_as_an_adapters(form: dict[str, str], text: str) -> None:
+    for source in (form, text):
+        assert source_text(AddModelBody.model_validate({"source": source}).source) == text
