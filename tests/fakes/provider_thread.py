@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.eventually import PATIENCE
 from tests.fakes.provider import ProviderFake, Script, provider_fake
 
 
@@ -21,7 +22,7 @@ def provider_in_thread(script: Script) -> Iterator[ProviderFake]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
     thread.start()
-    assert started.wait(60)
+    assert started.wait(PATIENCE)
     try:
         yield found[0]
     finally:

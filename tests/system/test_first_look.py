@@ -11,7 +11,7 @@ from typing import Any
 import cohere
 import pytest
 
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.system.serving import Server
 
 pytestmark = pytest.mark.real
@@ -51,7 +51,7 @@ def test_other_servers_habits(server: Server) -> None:
 
 
 def test_a_websocket_is_refused_clearly(server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as raw:
         raw.sendall(
             b"GET /v1/realtime HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from registry.bounds import USUAL
+from tests.eventually import PATIENCE
 
 SET = {
     "VLLM_MAX_N_SEQUENCES", "VLLM_MAX_STOP_STRINGS", "VLLM_MAX_COMPLETION_PROMPTS", "VLLM_MAX_NUM_BAD_WORDS",
@@ -37,7 +38,7 @@ print(json.dumps({name: str(getattr(vllm.envs, name)) for name in vllm.envs.envi
 
 @pytest.mark.real
 def test_every_limit_is_known_and_lies_above_ours() -> None:
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
     values = json.loads(done.stdout.splitlines()[-1])
     limits = {name for name in values if re.search(r"_MAX_|LIMIT", name)}

@@ -22,7 +22,7 @@ from models.chat.vllm import plugin, variables
 from models.chat.vllm.adapters import read
 from registry.bounds import Bounds
 from tests.contract.vllm.stock import stock
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.unit.adapters import makers
 
 pytestmark = pytest.mark.real
@@ -71,7 +71,7 @@ def test_ranks_of_logprobs_are_counted_without_a_compiler(before: str, compiled:
     """vLLM compiles this one function at the first request with logprobs: 8 to 15 s on a CPU."""
     code = LOGPROBS.format(before=before)
     clean = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"}  # another test's
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, env=clean)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env=clean)
     assert done.stdout.split() == [compiled], done.stderr[-2000:]
 
 

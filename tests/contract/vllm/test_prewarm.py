@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.chat import fixtures as chat_fixtures
+from tests.eventually import PATIENCE
 
 PROBE = """
 import asyncio, gc, os, sys
@@ -40,7 +41,7 @@ os._exit(0)
 def test_a_load_in_a_warm_slot_imports_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = chat_fixtures.write_base(tmp_path / "base")
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # EngineCore runs `modules`
-    done = subprocess.run([sys.executable, "-c", PROBE, str(base)], capture_output=True, text=True, timeout=280)
+    done = subprocess.run([sys.executable, "-c", PROBE, str(base)], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
     known, more = done.stdout.splitlines()[-1].split(" ", 1)
     assert int(known) > 1000

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.docs.blocks import DOCS, Fence, fences
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.system.agents.recorder import recorded
 from tests.system.agents.scripted import (
     CLAUDE_SAYS,
@@ -28,7 +28,7 @@ from tests.system.agents.scripted import (
 from tests.system.frameworks.environments import agents, interpreter
 from tests.system.serving import ROOT, Server
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]  # the first installs and starts
+pytestmark = pytest.mark.real
 HERE = Path(__file__).parent
 PERSON = {"name": "alice", "age": 30, "city": "paris"}
 TOO_LONG = ("maximum context length is 8192 tokens", "prompt is too long")
@@ -80,7 +80,7 @@ def run_codex(url: str, home: Path, work: Path, model: str, task: str, *options:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()
@@ -99,7 +99,7 @@ def run_claude(url: str, home: Path, work: Path, model: str, task: str, *options
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -155,7 +155,7 @@ def answers(scripted: Server) -> dict[str, dict[str, Any]]:
     )
     found: dict[str, dict[str, Any]] = {}
     for command in commands:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=290)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr[-2000:]
         found |= json.loads(done.stdout.splitlines()[-1])
     return found

@@ -13,6 +13,7 @@ from httpx import Response
 
 from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from routing.providers.breaker import RUN, Phase
+from tests.eventually import PATIENCE
 from tests.fakes import traces
 from tests.fakes.provider import GATE, HANG, Play
 from tests.unit.http.fakes import Wire
@@ -125,7 +126,7 @@ async def test_other_traffic_is_unaffected(tmp_path: Path) -> None:
         await rig.fake.arrived.wait()
         others = await asyncio.gather(*(rig.chat(name) for name in ["well/big", "chat"] * 20))
         assert {found.status_code for found in others} == {200}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             ended = await asyncio.gather(*faults)
         assert all("error" in found.text for found in ended)
         assert rig.gateway.providers.upstreams["there"].running == 0
@@ -171,7 +172,7 @@ async def test_a_clients_read_timeout_bounds_only_the_beginning(tmp_path: Path) 
         headers = {"content-type": "application/json", "x-stainless-read-timeout": "2"}
         wire = Wire(rig.app, "/v1/chat/completions", [requested(True)], headers)
         began = time.monotonic()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             task = asyncio.create_task(wire.run())
             await wire.first.wait()
             await asyncio.sleep(max(0.0, began + 2.1 - time.monotonic()))
@@ -194,7 +195,7 @@ async def test_a_connection_that_does_not_come(tmp_path: Path) -> None:
             one.connect_ex(where)
         url, times = f"http://127.0.0.1:{where[1]}/v1", {**SHORT, "connect": 0.2, "first_byte": 30.0}
         async with rigged(tmp_path, lambda seen: Play(), base_url=url, timeouts=times) as rig:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (504, "provider_timeout")
         assert "no connection in time" in found.json()["error"]["message"]
@@ -204,7 +205,7 @@ async def test_a_connection_that_does_not_come(tmp_path: Path) -> None:
 async def test_the_whole_request_has_a_bound_of_its_own(tmp_path: Path, parts: list[Any]) -> None:
     times = {"first_byte": 500.0, "between_bytes": 500.0, "whole": 0.3}
     async with rigged(tmp_path, lambda seen: stream(*parts), timeouts=times) as rig:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             found = await rig.chat(stream=True)
         last = json.loads(found.text.split("data: ")[-1])
         assert last["error"]["code"] == "deadline_exceeded"

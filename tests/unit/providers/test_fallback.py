@@ -21,6 +21,7 @@ from runtime.http.routes import ENDPOINTS
 from tenants.caller import EVERYBODY
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit
+from tests.eventually import PATIENCE
 from tests.fakes import traces
 from tests.fakes.provider import HANG, Play
 from tests.unit.http.answering import Answered, answer
@@ -276,7 +277,7 @@ async def test_one_budget_of_time(tmp_path: Path, routed: list[str]) -> None:
         assert found.status == 200
         hung = {**two(Play([HANG]), Play([HANG]), timeouts={})}
     async with rigged_with(tmp_path / "2", hung) as rig:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             found = await _with_deadline(rig, 0.6)
         assert (found.status, json.loads(found.body)["error"]["code"]) == (504, "deadline_exceeded")
 

@@ -19,6 +19,7 @@ from models.messages import Usage
 from routing.providers.call import INLINE_TOKENS, estimated
 from routing.providers.pass_through import is_other_model
 from runtime.gateway.record import End
+from tests.eventually import PATIENCE
 from tests.fakes import traces
 from tests.fakes.provider import CUT, HANG, Play, Seen
 from tests.unit.http.fakes import Wire
@@ -30,7 +31,7 @@ from tests.unit.providers.rig import rigged
 async def test_a_whole_answer_that_fails(tmp_path: Path, name: str) -> None:
     play, status, code = BEFORE[name]
     async with rigged(tmp_path, lambda seen: play, timeouts=bounds(code), max_answer=8 * 2**20) as rig:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (status, code), found.text
         assert len(rig.fake.seen) == 1
@@ -45,7 +46,7 @@ async def test_a_whole_answer_that_fails(tmp_path: Path, name: str) -> None:
 async def test_a_stream_that_fails_before_its_first_words_has_a_status(tmp_path: Path, name: str) -> None:
     play, status, code = FIRST[name]
     async with rigged(tmp_path, lambda seen: play, timeouts=bounds(code)) as rig:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             found = await rig.chat(stream=True)
         assert (found.status_code, found.json()["error"]["code"]) == (status, code)
 
@@ -55,7 +56,7 @@ async def test_a_stream_that_fails_in_its_middle_ends_with_an_error_event(tmp_pa
     play, code = AFTER[name]
     async with rigged(tmp_path, lambda seen: play, timeouts=bounds(code, first_byte=30.0), max_answer=8 * 2**20) as rig:
         wire = Wire(rig.app, "/v1/chat/completions", [requested(True)], {"content-type": "application/json"})
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             task = asyncio.create_task(wire.run())
             await wire.first.wait()
             rig.fake.gate.set()
@@ -438,7 +439,7 @@ async def test_a_client_that_leaves_cancels_the_provider(tmp_path: Path, is_stre
         await (wire.first if is_stream else rig.fake.arrived).wait()
         wire.leave.set()
         await task
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await rig.fake.left.wait()
         assert rig.gateway.records.all[0].end is End.CANCELLED
         assert rig.gateway.providers.upstreams["there"].running == 0

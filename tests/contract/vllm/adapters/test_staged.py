@@ -21,6 +21,7 @@ from models.chat.vllm.adapters.read import FILES, ReadFile, read_adapter, tensor
 from tests.contract.vllm import manager_fixtures as fixtures
 from tests.contract.vllm.cpu.ways import WAYS, way
 from tests.contract.vllm.stock import stock
+from tests.eventually import PATIENCE
 
 pytestmark = pytest.mark.real
 RANK = 16
@@ -232,14 +233,14 @@ class Worker(stage.StagedAdapters):
     def stage(self, number: int, path: Path) -> list[str]:
         outcome = self.stage_adapter(number, str(path))
         if outcome == ["running"]:
-            wait([self._swaps().staging[number]], timeout=60)
+            wait([self._swaps().staging[number]], timeout=PATIENCE)
             outcome = self.poll_adapter(number)
         return outcome
 
     def place(self, number: int, evict: int = 0) -> list[str]:
         outcome = self.place_adapter(number, evict)
         if outcome == ["running"]:
-            wait([self._swaps().placing[number][1]], timeout=60)
+            wait([self._swaps().placing[number][1]], timeout=PATIENCE)
             outcome = self.poll_adapter(number)[:1]
         return outcome
 
@@ -344,7 +345,7 @@ def test_one_that_was_read_takes_effect_when_it_is_placed(tmp_path: Path) -> Non
         worker.stage_adapter(number, str(path))
         reading = worker.reading_adapter(number)
         assert reading is not None
-        wait([reading], timeout=60)
+        wait([reading], timeout=PATIENCE)
     assert worker.place(1) == ["done"]
     assert worker.held_adapters() == [[1], [1]]
     outcome = worker.place_adapter(2, 1)
@@ -363,7 +364,7 @@ def test_one_that_was_read_ahead_of_a_drop_evicts_nothing(tmp_path: Path) -> Non
     assert worker.stage_adapter(5, str(paths[5]), 1) == ["running"]
     reading = worker.reading_adapter(5)
     assert reading is not None
-    wait([reading], timeout=60)
+    wait([reading], timeout=PATIENCE)
     assert worker.place(5) == ["full"]
     assert worker.held_adapters() == [[1, 2, 3, 4], []]
     assert worker.drop_adapter(2) == ["done"]
@@ -378,7 +379,7 @@ def test_a_place_that_is_being_written_is_nobodys(tmp_path: Path, monkeypatch: p
     path = fixtures.write_adapter(tmp_path / "a", ALL, 1, torch.bfloat16)
     assert worker.stage(1, path) == ["done", "staged"]
     assert worker.place_adapter(1, 0) == ["running"]
-    wait([worker._swaps().placing[1][1]], timeout=60)
+    wait([worker._swaps().placing[1][1]], timeout=PATIENCE)
     assert worker.manager.lora_index_to_id == [None] * fixtures.PLACES
     with pytest.raises(KeyError):
         worker.answer([1])
@@ -434,7 +435,7 @@ def test_on_a_gpu_a_place_takes_one_call(tmp_path: Path, monkeypatch: pytest.Mon
     path = fixtures.write_adapter(tmp_path / "a", ALL, 1, torch.bfloat16)
     assert worker.stage(1, path) == ["done", "staged"]
     assert worker.place_adapter(1, 0) == ["running"], "on a CPU"
-    wait([worker._swaps().placing[1][1]], timeout=60)
+    wait([worker._swaps().placing[1][1]], timeout=PATIENCE)
     assert worker.poll_adapter(1) == ["done", "placed"]
     before = worker.answer([1])
     assert worker.stage(2, fixtures.write_adapter(tmp_path / "b", ALL, 2, torch.bfloat16)) == ["done", "staged"]

@@ -26,6 +26,7 @@ from tenants.ledger.ledger import Ledger
 from tenants.ledger.table import Difference, LedgerTable
 from tenants.limits.limiter import Limiter
 from tenants.storage.opening import open_tables
+from tests.eventually import PATIENCE
 from tests.unit.batches.conftest import KEY
 from tests.unit.http.fakes import FakeGateway, recipe
 
@@ -121,7 +122,7 @@ class Bench:
         return found
 
     async def until(self, look: Callable[[BatchRecord], object], id_: str = BATCH.id) -> BatchRecord:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while not look(batch := await self.get(id_)):
                 await asyncio.sleep(0.01)
         return batch

@@ -98,13 +98,13 @@ async def test_names_mean_what_they_did_when_the_batch_was_created(bench: Bench)
 
 
 async def test_no_more_lines_are_in_the_queue_than_its_places_and_a_few(bench: Bench) -> None:
+    queue = bench.gateway.queues["chat"]
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(100)])
-    async with asyncio.timeout(30):
-        while len(bench.link.requests) < 32:
+    async with asyncio.timeout(PATIENCE):
+        while len(bench.link.requests) < 32 or bench.worker.running < 40 or queue.waiting < 8:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)  # nothing more comes
-    queue = bench.gateway.queues["chat"]
     assert (queue.running, queue.waiting) == (32, 8)
     assert bench.worker.running == 40
     bench.link.gate.set()
@@ -184,7 +184,7 @@ async def test_a_cancelled_batch_stops_what_runs(bench: Bench) -> None:
     bench.link.free = 0
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(50)])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while len(bench.link.requests) < 32:
             await asyncio.sleep(0.01)
     await bench.store.write(lambda tables: tables.batches.cancel(BATCH.id, time.time()))
@@ -267,7 +267,7 @@ async def test_half_of_the_places_are_for_a_batch_with_little_time(bench: Bench)
 async def test_a_key_without_rights_cancels_its_batch(bench: Bench) -> None:
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(3)])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while len(bench.link.requests) < 3:
             await asyncio.sleep(0.01)
 
@@ -354,7 +354,7 @@ async def test_a_stopped_server_goes_on_where_it_was(tmp_path: Path) -> None:
 
     bench.link.script = script
     await bench.create([body(f"t{number}") for number in range(60)])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while len(bench.link.requests) < 40:
             await asyncio.sleep(0.01)
     bench.worker.stop_claiming()
@@ -426,7 +426,7 @@ async def test_a_ledger_that_cannot_write_holds_up_no_stop(tmp_path: Path, monke
 
     monkeypatch.setattr(LedgerTable, "write", fail)
     await bench.create([body("t")])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not bench.link.requests:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
@@ -490,7 +490,7 @@ async def test_where_much_work_was_lost_lines_leave_places_free(bench: Bench) ->
     bench.link.look = lambda _: seen.append(bench.gateway.queues["chat"].running)
     bench.link.gate.clear()
     await bench.create([body("t") for _ in range(60)])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while bench.worker.running < 24:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
+import pytest
 from fastapi import FastAPI
 
+from fleet import choose
 from fleet.certificates import issue, make_authority
 from fleet.membership.members import Member
 from fleet.signatures import FleetKey
@@ -18,6 +20,7 @@ from fleet.table import ReportTable
 from fleet.tls import FleetTls
 from runtime.config.device import Device
 from runtime.gateway.core import Gateway
+from runtime.gateway.peers import backend, connection, following, pulling, service
 from runtime.gateway.peers.backend import PeerBackend
 from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import PeerClient
@@ -29,6 +32,7 @@ from runtime.gateway.peers.service import new_member
 from runtime.http.fleet.app import fleet_application
 from runtime.http.fleet.fronts import FrontMiddleware
 from runtime.server.listener import FleetListener
+from tests.eventually import PATIENCE
 from tests.system.serving import free_port
 from tests.unit.http.fakes import FakeGateway, application
 
@@ -76,8 +80,8 @@ class Node:
         server = self.listener._server
         for listening in server.servers:
             listening.close()
-        for connection in list(server.server_state.connections):
-            connection.transport.abort()
+        for made in list(server.server_state.connections):
+            made.transport.abort()
 
 
 class Fleet:
@@ -96,8 +100,8 @@ class Fleet:
         gateway = self.front.gateway
         gateway._backends = {"peers": self.backend, **gateway._backends}
         cards, member, no_members = PeerCards(None, self.names), new_member("front-1", "", None), cast(Any, None)
-        service = FleetService("tests", member, own, no_members, self.peer_client, self.reports, self.names, cards)
-        with_fleet(gateway, service)
+        members = FleetService("tests", member, own, no_members, self.peer_client, self.reports, self.names, cards)
+        with_fleet(gateway, members)
         self.app: FastAPI = application(self.front, [(FrontMiddleware, {})])
         self.nodes: list[Node] = []
         self.client: httpx.AsyncClient
@@ -107,7 +111,7 @@ class Fleet:
             await node.listener.start()
         self.nodes += nodes
         self.follower.set([node.member for node in self.nodes])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while any(node.name not in self.names._nodes or self.reports.get(node.name) is None for node in nodes):
                 await asyncio.sleep(0.01)
 
@@ -117,9 +121,16 @@ class Fleet:
 
 @asynccontextmanager
 async def opened(folder: Path, state: Any = None, key: bytes | None = None) -> AsyncIterator[Fleet]:
-    """state: the names that the servers share; None: there are no adapters. key: instead of certificates."""
-    fleet = Fleet(folder, state, key)
+    """state: the names that the servers share; None: there are no adapters. key: instead of certificates.
+
+    No node is silent because this process had to wait for a core.
+    """
     async with AsyncExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for module in (backend, following, pulling, service, choose):
+            patch.setattr(module, "REPORT_SECONDS", PATIENCE)
+        patch.setattr(connection, "OPEN_SECONDS", PATIENCE)
+        fleet = Fleet(folder, state, key)
         transport = httpx.ASGITransport(app=fleet.app)
         fleet.client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://test"))
         try:

@@ -18,6 +18,7 @@ from runtime.gateway.peers import backend
 from runtime.gateway.peers.connection import PeerClient
 from runtime.gateway.peers.following import PATH
 from tests.eventually import PATIENCE
+from tests.unit.http.fakes import Wire
 from tests.unit.http.hops.rig import Fleet, Node, opened
 
 EMBED = {"model": "embed", "input": "a"}
@@ -52,7 +53,7 @@ async def two(fleet: Fleet) -> tuple[Node, Node]:
 
 
 async def until(seen: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not seen():
             await asyncio.sleep(0.01)
 
@@ -119,21 +120,33 @@ async def test_a_dead_node_costs_no_request_whose_answer_had_not_begun(fleet: Fl
     nodes[0].fake.links["embed"].gate.set()
 
 
+async def begun(fleet: Fleet) -> tuple[Wire, asyncio.Task[None]]:
+    """A stream whose first event the client has: without one it would be tried again."""
+    headers = {"host": "test", "content-type": "application/json"}
+    wire = Wire(fleet.app, "/v1/chat/completions", [msgspec.json.encode(STREAM)], headers)
+    running = asyncio.create_task(wire.run())
+    async with asyncio.timeout(PATIENCE):
+        await wire.first.wait()
+    return wire, running
+
+
+def text_of(wire: Wire) -> str:
+    return b"".join(message.get("body", b"") for message in wire.sent).decode()
+
+
 async def test_a_node_that_dies_in_mid_stream_ends_it_with_an_error_event(fleet: Fleet) -> None:
     node = scripted(fleet.node("node-1"))
     await fleet.start(node)
     link = node.fake.links["chat"]
     link.free = 2
     link.gate.clear()
-    running = asyncio.create_task(fleet.client.post("/v1/chat/completions", json=STREAM))
-    await until(lambda: link.requests)
-    await asyncio.sleep(0.2)  # its first events are on their way; without them it would be tried again
+    wire, running = await begun(fleet)
     await node.kill()
-    answer = await running
-    assert answer.status_code == 200
-    assert answer.text.startswith('data: {"choices"')
-    assert '"code":"node_failed"' in answer.text
-    assert "[DONE]" not in answer.text
+    await running
+    assert wire.sent[0]["status"] == 200
+    assert text_of(wire).startswith('data: {"choices"')
+    assert '"code":"node_failed"' in text_of(wire)
+    assert "[DONE]" not in text_of(wire)
     link.gate.set()
 
 
@@ -167,13 +180,11 @@ async def test_a_stream_of_a_silent_node_ends_with_an_error_event(fleet: Fleet) 
     link = node.fake.links["chat"]
     link.free = 2
     link.gate.clear()
-    running = asyncio.create_task(fleet.client.post("/v1/chat/completions", json=STREAM))
-    await until(lambda: fleet.peer_client._running.get("node-1"))
-    await asyncio.sleep(0.2)  # its first events are on their way; without them it would be tried again
+    wire, running = await begun(fleet)
     fleet.peer_client.lost("node-1")  # as when no report has come for three seconds
-    answer = await running
-    assert answer.text.startswith('data: {"choices"')
-    assert '"code":"node_failed"' in answer.text
+    await running
+    assert text_of(wire).startswith('data: {"choices"')
+    assert '"code":"node_failed"' in text_of(wire)
     link.gate.set()
 
 

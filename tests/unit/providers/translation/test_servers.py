@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import PATIENCE
 from tests.fakes import traces
 from tests.fakes.provider import GATE, Play, Seen
 from tests.unit.http.fakes import Wire
@@ -240,7 +241,7 @@ async def test_a_sound_begins_with_its_first_piece(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: play, **CHAT) as rig:
         wire = Wire(rig.app, "/v1/chat/completions", [body], {"content-type": "application/json"})
         task = asyncio.create_task(wire.run())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             await wire.first.wait()
         rig.fake.gate.set()
         await task

@@ -16,7 +16,7 @@ from registry.state.database import State
 from registry.state.shared import watch
 from registry.state.shared.tables import REVISION
 from registry.storage.database import Database, url_of
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.unit.registry.makers import KEY, digest, new, recipe
 from tests.unit.registry.shared.rig import Sharers
 
@@ -31,7 +31,7 @@ def test_a_change_of_one_server_is_seen_by_all_others(fleet: Sharers, monkeypatc
     for one in others:
         eventually(lambda one=one: one.state.models.aliases() == {"fast": "m"})  # type: ignore[misc]
         assert one.state.adapters.get(KEY).version("prod").digest == digest(1)
-        assert one.changed.wait(60)
+        assert one.changed.wait(PATIENCE)
     others[0].state.adapters.delete(KEY, force=True)
     eventually(lambda: first.state.adapters.all() == ())
     assert first.state.adapters.ever() == {KEY}
