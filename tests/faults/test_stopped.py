@@ -13,9 +13,8 @@ from tests.eventually import PATIENCE, eventually
 from tests.system.serving import STARTER, Server, alive, is_free
 
 pytestmark = pytest.mark.real
-RECIPE = [STARTER / "starter-embed.yaml"]
+EMBED = [STARTER / "starter-embed.yaml"]
 CHAT = [STARTER / "starter-chat.yaml"]
-REQUESTED = {"model": "starter-embed", "input": "steam"}
 COMPLETE = {"model": "starter-chat", "prompt": "on", "max_tokens": 1}
 
 
@@ -49,18 +48,17 @@ def reported_of_the_end(server: Server) -> bool:
     """Those who wait for an answer hear of it: their connections break."""
     try:
         while True:
-            server.http.post("/v1/embeddings", json=REQUESTED, timeout=PATIENCE)
+            server.http.get("/v1/models", timeout=PATIENCE)
     except httpx.TransportError as error:
         return not isinstance(error, httpx.TimeoutException)
 
 
 @pytest.mark.parametrize("whom", [gateway, manager])
 def test_one_that_is_stopped_for_long_ends_the_server(tmp_path: Path, whom: Callable[[Server], psutil.Process]) -> None:
-    """The bound is --hung-after, as for engines."""
-    server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--hung-after", "2")
+    """The bound is --hung-after, as for engines. There is none: it could not answer within 2 s on busy cores."""
+    server = Server(tmp_path / "data", EMBED, "--slots", "1", "--hung-after", "2")
     try:
         server.wait_ready()
-        assert server.http.post("/v1/embeddings", json=REQUESTED, timeout=PATIENCE).status_code == 200
         family = server.family()
         whom(server).suspend()
         assert reported_of_the_end(server)

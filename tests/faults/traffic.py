@@ -13,21 +13,24 @@ from tests.system.serving import PACK, Server
 
 MODELS = ("starter-chat", "starter-embed", "starter-rerank", "starter-speech")
 WAV = PACK / "samples" / "kitchen-light.wav"
+PATIENT = {"Prefer": f"wait={PATIENCE:.0f}"}
 
 
 def ask(http: httpx.Client, model: str, kind: str | None = None) -> httpx.Response:
-    """One short request; `kind` is the starter model whose task `model` has."""
+    """One short request, which waits for a load as long as it takes; `kind` is the starter model of `model`'s task."""
     match kind or model:
         case "starter-chat":
             body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
-            return http.post("/v1/chat/completions", json=body)
+            return http.post("/v1/chat/completions", json=body, headers=PATIENT)
         case "starter-embed":
-            return http.post("/v1/embeddings", json={"model": model, "input": "a warm kitchen"})
+            body = {"model": model, "input": "a warm kitchen"}
+            return http.post("/v1/embeddings", json=body, headers=PATIENT)
         case "starter-rerank":
-            return http.post("/v1/rerank", json={"model": model, "query": "a", "documents": ["a", "b"]})
+            body = {"model": model, "query": "a", "documents": ["a", "b"]}
+            return http.post("/v1/rerank", json=body, headers=PATIENT)
         case _:
             files = {"file": ("a.wav", WAV.read_bytes()), "model": (None, model)}
-            return http.post("/v1/audio/transcriptions", files=files)
+            return http.post("/v1/audio/transcriptions", files=files, headers=PATIENT)
 
 
 class ClientThreads:

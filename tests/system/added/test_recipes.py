@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.eventually import eventually
+from tests.faults import traffic
 from tests.system.serving import PACK, Server
 from tests.unit.launch.whisper import save_whisper
 
@@ -15,9 +16,9 @@ pytestmark = pytest.mark.real
 RECIPE = """
 id: {id}
 version: {version}
-task: rerank
-source: {{package: models.starter, inside: pack/starter-rerank}}
-engine: {{name: sentence-transformers}}
+task: transcribe
+source: {{package: models.starter, inside: pack/starter-speech}}
+engine: {{name: faster-whisper}}
 batching: {{max_requests: {requests}}}
 """
 
@@ -53,7 +54,7 @@ def ids(server: Server) -> list[str]:
 
 
 def ask(server: Server, model: str) -> Any:
-    return server.http.post("/v1/rerank", json={"model": model, "query": "a", "documents": ["b"]})
+    return traffic.ask(server.http, model, "starter-speech")
 
 
 def test_sighup_reads_them_again_and_ends_nothing(tmp_path: Path) -> None:
@@ -124,6 +125,8 @@ def test_a_whisper_of_transformers_is_converted_and_transcribes(server: Server, 
     folder = save_whisper(tmp_path / "whisper")
     answer = server.http.post("/v1/models", json={"source": str(folder), "id": "heard"})
     assert answer.status_code == 201, answer.text
+    server.http.post("/v1/models/heard/load")  # it is converted first, which may take longer than a request waits
+    server.wait_state("heard", "ready")
     sound = (PACK / "samples" / "timer.wav").open("rb")
     received = server.http.post("/v1/audio/transcriptions", data={"model": "heard"}, files={"file": sound})
     assert received.status_code == 200, f"{received.text}\n{server.tail()}"

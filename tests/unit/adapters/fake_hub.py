@@ -156,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _is_large(name: str) -> bool:
     """What lies in large file storage."""
-    return name.endswith((".safetensors", ".bin", ".gguf"))
+    return name.endswith((".safetensors", ".bin", ".gguf", ".model"))
 
 
 def _blob(data: bytes) -> str:
