@@ -19,7 +19,7 @@ RENEW_SECONDS = 60.0
 EARLY_SECONDS = 2.0
 """The same while a batch has no forecast, or has just begun."""
 OTHERS_SECONDS = 1.5 * RENEW_SECONDS
-"""For which a forecast of another server stays. Two that measured other lines would go back and forth."""
+"""Seconds for which another server's forecast stays. Two that measured other lines would go back and forth."""
 CREATION, TENTH = "creation", "tenth"
 Observe = Callable[[str, float], None]
 """Takes when a forecast was made, and the seconds that it gave over those that it took."""
