@@ -29,7 +29,7 @@ MEMORY, MEMORY_LINES = 20, 1000
 more. Where many lines end, a window tells more than what was before.
 """
 NEW_LINES = 16
-"""What was measured before a batch counts as so many lines of its own: adapters, prompts and caches differ."""
+"""Lines of its own for which earlier measurements count in a batch: adapters, prompts and caches differ."""
 BATCHES = 64
 """Batches of which a meter knows that it has measured them."""
 LEAST_RATE = 1e-3

@@ -40,7 +40,7 @@ class Forecaster:
         self._renew_at = 0.0
         self._levels: dict[str, Level] = {}
         self._made: dict[str, float] = {}
-        """When this server's last forecast of a batch was made."""
+        """The time of this server's last forecast of each batch."""
 
     def level(self, batch: BatchRecord, now: float) -> Level:
         """The level of a batch now."""

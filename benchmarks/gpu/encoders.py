@@ -115,10 +115,10 @@ async def _turns(
                 workload.embed(model, words) if kind == "embed" else workload.rerank(model, words, DOCUMENTS)
                 for words in (lengths[i % len(lengths)] for i in range(number))
             ]
-            asked = library if way == LIBRARY else server
+            target = library if way == LIBRARY else server
             if not turn:  # until graphs are captured
-                await closed_loop(asked, requests, clients)
-            cells[way].append(await closed_loop(asked, requests, clients))
+                await closed_loop(target, requests, clients)
+            cells[way].append(await closed_loop(target, requests, clients))
     return cells
 
 
