@@ -71,7 +71,6 @@ def write_whisper(folder: Path, shape: WhisperShape) -> Path:
     spec.register_vocabulary(tokens)
     spec.config.suppress_ids_begin = [tokens.index("<|endoftext|>")]
     spec.validate()
-    spec.optimize()
     spec.save(str(folder))
     return folder
 
