@@ -21,6 +21,7 @@ from batches.records import BatchRecord, BatchState
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
 from registry.errors import FinalConflict, NotFound, RoundhouseError
+from registry.storage.reserve import DiskReserve
 from tenants.limits.stored import QueueLimiter
 
 log = logging.getLogger("roundhouse.batches")
@@ -28,6 +29,7 @@ SWEEP_SECONDS = 60.0
 FORECAST_SECONDS = 0.5
 """Time that the answer to a creation waits for a forecast."""
 UNWRITTEN = "The ledger's database takes no rows now, such as on a full disk: lines wait until it does."
+FULL = "The server's disk has only its reserve left: lines wait until there is room for their answers."
 OUTPUT_SECONDS = 30 * 86_400
 """Time for which the answers of an ended batch are stored, unless its creation asked for another."""
 
@@ -35,7 +37,8 @@ OUTPUT_SECONDS = 30 * 86_400
 class BatchService:
     """addresses: where callbacks may go. queue_limits: of tokens that unfinished batches hold.
 
-    is_unwritten: the ledger's database takes no rows now, so that no line can end.
+    is_unwritten: the ledger's database takes no rows now, so that no line can end. reserve: of the disk, which lines
+    and their answers do not touch; None: there is none.
     """
 
     def __init__(
@@ -46,15 +49,16 @@ class BatchService:
         addresses: CallbackAddresses,
         queue_limits: QueueLimiter,
         is_unwritten: Callable[[], bool] = lambda: False,
+        reserve: DiskReserve | None = None,
     ) -> None:
-        self.store, self._is_unwritten = store, is_unwritten
+        self.store, self._is_unwritten, self._reserve = store, is_unwritten, reserve
         self._folder, self._data_dir = FolderBytes(data_dir), data_dir
         self._pieces: FileBytes | None = None
         self._changed = asyncio.Event()
         checker = InputChecker()
         self.files = StoredFiles(store, self._content, checker, limits)
         self.callbacks = CallbackService(store, addresses)
-        self.creator = BatchCreator(store, self.files, checker, queue_limits)
+        self.creator = BatchCreator(store, self.files, checker, queue_limits, reserve)
         self._wake: Callable[[], None] = lambda: None
 
     def _content(self) -> FileBytes:
@@ -99,9 +103,12 @@ class BatchService:
         return [self._with_wait(one) for one in batches]
 
     def _with_wait(self, batch: BatchRecord) -> BatchRecord:
-        """The batch with the one reason to wait that its row cannot hold."""
-        waits = batch.state is BatchState.IN_PROGRESS and self._is_unwritten()
-        return replace(batch, waits=UNWRITTEN) if waits else batch
+        """The batch with the reasons to wait that its row cannot hold."""
+        if batch.state is not BatchState.IN_PROGRESS:
+            return batch
+        if self._is_unwritten():
+            return replace(batch, waits=UNWRITTEN)
+        return replace(batch, waits=FULL) if self._reserve is not None and self._reserve.is_short else batch
 
     async def failures(self, batch: BatchRecord) -> Mapping[str, int]:
         """Failed lines by code. Raises Unavailable, QueueFull."""

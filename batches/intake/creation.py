@@ -20,6 +20,7 @@ from batches.records import CHUNK, BatchFault, BatchRecord, BatchState, NewLine
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
 from registry.errors import BadRequest, EngineFailed, QueueFull, RoundhouseError
+from registry.storage.reserve import DiskReserve
 from tenants.limits.stored import QueueLimiter
 
 log = logging.getLogger("roundhouse.batches")
@@ -65,10 +66,18 @@ async def _do_nothing(_: str) -> None:
 
 
 class BatchCreator:
-    """limits: of the tokens that a team's unfinished batches hold."""
+    """limits: of the tokens that a team's unfinished batches hold. reserve: of the disk; None: there is none."""
 
-    def __init__(self, store: BatchStore, files: StoredFiles, checker: InputChecker, limits: QueueLimiter) -> None:
+    def __init__(
+        self,
+        store: BatchStore,
+        files: StoredFiles,
+        checker: InputChecker,
+        limits: QueueLimiter,
+        reserve: DiskReserve | None = None,
+    ) -> None:
         self._store, self._files, self._checker, self._limits = store, files, checker, limits
+        self._reserve = reserve
         self.resolve: Resolve = _as_named
         """Run at the end of a validation."""
         self.started: Callable[[str], Awaitable[None]] = _do_nothing
@@ -79,8 +88,10 @@ class BatchCreator:
         """Return the batch once it is committed, or the one that the same call created before.
 
         Raises NotFound for the input file, BadRequest for one of another purpose, QueueFull (too_many_batches),
-        FinalConflict for an Idempotency-Key that came with another body, Unavailable.
+        FinalConflict for an Idempotency-Key that came with another body, Unavailable (storage_full where the disk has
+        only its reserve left).
         """
+        self._check_room()
         prefix = PREFIXES.get(new.surface, "batch")
         batch = BatchRecord(
             f"{prefix}_{secrets.token_hex(16)}", new.team, new.key, new.surface, new.endpoint, new.input_file,
@@ -202,8 +213,14 @@ class BatchCreator:
 
     async def _add(self, batch: BatchRecord, waiting: list[NewLine]) -> bool:
         """Store the first lines of those that wait. False: the batch is cancelled, or another server validates it."""
+        self._check_room()
         lines, waiting[:CHUNK] = waiting[:CHUNK], []
         return await self._store.write(lambda tables: tables.lines.add(batch.id, lines, tables.runners.server))
+
+    def _check_room(self) -> None:
+        """Raises Unavailable: lines take room too, and a file makes any number of batches."""
+        if self._reserve is not None and self._reserve.is_short:
+            raise self._reserve.full_error()
 
     async def _fail(self, batch: BatchRecord, faults: Sequence[BatchFault], count: int | None = None) -> None:
         await self._store.write(lambda tables: self._fail_in(tables, batch, faults, count))

@@ -127,14 +127,14 @@ class _Rooms:
         limits = FileLimits(disk=settings.files_disk, line_bytes=settings.max_json, values=settings.bounds.json_values)
         store = BatchStore(self.ledger, settings.data_dir, self.keys.tables, lambda: self.keys.derive("webhooks"))
         addresses = CallbackAddresses(settings.callback_networks)
+        self.reserve = DiskReserve(settings.data_dir, settings.disk_reserve)
         self.batches = BatchService(
             store, settings.data_dir, limits, addresses, self.queue_limiter,
-            is_unwritten=lambda: self.ledger.journalled > 0 or self.ledger.is_failing,
+            is_unwritten=lambda: self.ledger.journalled > 0 or self.ledger.is_failing, reserve=self.reserve,
         )  # fmt: skip
         self.fleet: FleetParts | None = None
         self.tracing = start_tracing()
         self.bounds = WaitingBound(settings.max_waiting)
-        self.reserve = DiskReserve(settings.data_dir, settings.disk_reserve)
 
     async def open(self) -> None:
         """Read the state and the recipes. Raises what they say is wrong."""

@@ -60,7 +60,7 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
         services.batches.read_line,
         services.line_rooms,
         services.callers.by_id,
-        is_open=lambda: gateway.phase == "ready",
+        is_open=lambda: gateway.phase == "ready" and not services.reserve.is_short,  # answers need room
         observe=lambda made, ratio: services.batch_forecasts.labels(made).observe(ratio),
         taken_over=services.batches.look,
     )

@@ -245,6 +245,7 @@ class FakeGateway:
             limits,
             CallbackAddresses(self.settings.callback_networks),
             self.queue_limiter,
+            reserve=reserve,
         )
         self.line_rooms = LineRooms(self.names, residency, provider_of=self.providers.provider_of)
         services = Services(

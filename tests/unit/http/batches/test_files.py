@@ -13,10 +13,13 @@ import pytest
 from openai.types import FileDeleted, FileObject
 
 from batches.files import FileTable
+from batches.records import BatchState
 from registry.errors import Unavailable
+from registry.storage.reserve import DiskReserve
+from runtime.http.batches.lines import batch_worker
 from tests.system.vendor.strict import faults
 from tests.unit.disks import mount_small
-from tests.unit.http.batches.conftest import BatchServer, jsonl
+from tests.unit.http.batches.conftest import URL, BatchServer, jsonl
 
 FORM = {"purpose": "batch"}
 
@@ -255,6 +258,29 @@ async def test_a_disk_that_fills_up_during_an_upload_keeps_nothing(tmp_path: Pat
         assert answer.status_code == 507
         assert [path.name for path in _stored(served)] == [first.id]
         await served.close()
+
+
+async def test_a_disk_at_its_reserve_takes_no_batch_and_no_answers(
+    served: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file would do for any number of batches, whose lines and answers are rows of the ledger's database."""
+    file = await served.upload(jsonl("a"))
+    made = await served.client.batches.create(input_file_id=file.id, endpoint=URL, completion_window="24h")
+    await served.reach(made.id, BatchState.IN_PROGRESS)
+    worker = batch_worker(served.gateway.gateway)
+    served.gateway.gateway.phase = "ready"
+    assert worker._is_open()
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskReserve, "is_short", True)
+        assert not worker._is_open(), "no line is claimed"
+        with pytest.raises(openai.InternalServerError) as caught:
+            await served.client.batches.create(input_file_id=file.id, endpoint=URL, completion_window="24h")
+        assert (caught.value.status_code, caught.value.code) == (503, "storage_full")
+        assert "reserve" in served.raw[-1]["error"]["message"]
+        await served.client.batches.retrieve(made.id)
+        assert "reserve" in served.raw[-1]["roundhouse"]["waits"]
+    assert len((await served.client.batches.list()).data) == 1
+    assert worker._is_open()
 
 
 async def test_a_store_that_fails_keeps_neither_row_nor_bytes(
