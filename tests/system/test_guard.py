@@ -3,18 +3,17 @@
 What it refuses, and when, is in tests/unit/guard; here nothing is loaded.
 """
 
-import os
 import select
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
-from tests.eventually import PATIENCE, eventually
-from tests.system.serving import STARTER, Server, alive, is_free
+from tests.eventually import PATIENCE
+from tests.faults.traffic import ask
+from tests.system.serving import STARTER, Server
 
 pytestmark = pytest.mark.real
 RECIPE = [STARTER / "starter-embed.yaml"]
@@ -99,7 +98,7 @@ def test_a_body_of_a_gigabyte_is_not_kept_in_memory(guarded: Server, path: str, 
 
 
 def test_an_input_of_megabytes_is_refused_unread(guarded: Server) -> None:
-    assert guarded.http.post("/v1/embeddings", json={"model": "starter-embed", "input": "a"}).status_code == 200
+    assert ask(guarded.http, "starter-embed").status_code == 200
     slot = psutil.Process(guarded.slot_pid("starter-embed"))
     before = slot.memory_info().rss, sum(slot.cpu_times()[:2])
     refused = guarded.http.post("/v1/embeddings", json={"model": "starter-embed", "input": "a b c d " * 475_000})
@@ -114,26 +113,3 @@ def test_its_data_is_its_users(guarded: Server) -> None:
     body = {"name": "x", "base": "starter-embed", "source": {"path": "/etc"}}
     refused = guarded.http.post("/v1/adapters", json=body).json()["error"]
     assert refused["code"] == "adapters_not_supported"  # before any path is looked at
-
-
-@pytest.mark.parametrize("which", ["gateway", "manager"])
-def test_a_server_whose_part_is_killed_ends_whole(tmp_path: Path, which: str) -> None:
-    """LitServe restarts neither its API process nor its manager: what is left must not hold port and memory."""
-    server = Server(tmp_path / "data", RECIPE, "--slots", "1")
-    try:
-        server.wait_ready()
-        gateway, family = server.gateway(), server.family()
-        (gateway if which == "gateway" else _manager(server, gateway)).kill()
-        assert server.process.wait(PATIENCE) == 4, server.tail()
-        eventually(lambda: not alive(family), server.tail)
-        eventually(lambda: is_free(server.port), server.tail)
-    finally:
-        server.close()
-
-
-def _manager(server: Server, gateway: psutil.Process) -> psutil.Process:
-    """The other fork of the main process: it has the same command line."""
-    main = psutil.Process(server.process.pid)
-    forks = [p for p in main.children() if p.cmdline() == main.cmdline() and p.pid not in (gateway.pid, os.getpid())]
-    assert len(forks) == 1, [p.cmdline() for p in main.children()]
-    return forks[0]

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.real
 RUN = """
 import sys
 from pathlib import Path
-from tests.system.serving import Server
-server = Server(Path(sys.argv[1]))
+from tests.system.serving import STARTER, Server
+server = Server(Path(sys.argv[1]), [STARTER / "starter-chat.yaml"], "--slots", "1")
 if sys.argv[2] == "serving":
     server.wait_ready()
     server.http.post("/v1/models/starter-chat/load").raise_for_status()

@@ -29,7 +29,7 @@ def has_ipv6() -> bool:
 def test_an_address_of_this_machine(host: str, called: str, tmp_path: Path) -> None:
     """LitServe takes three of them. Its own variable for a key asks nobody for one."""
     env = {**os.environ, "LIT_SERVER_API_KEY": "litserves"}
-    server = Server(tmp_path / "a" / "data", [STARTER / "starter-embed.yaml"], "--host", host, env=env)
+    server = Server(tmp_path / "a" / "data", [STARTER / "starter-embed.yaml"], "--host", host, "--slots", "1", env=env)
     server.http = httpx.Client(base_url=f"http://{called}:{server.port}", timeout=600)
     with closing(server):
         server.wait_ready()

@@ -17,7 +17,8 @@ from registry.recipes.fields import PackageSource
 from runtime.cli.main import app
 from tests.contract.chat import fixtures
 from tests.eventually import PATIENCE, eventually
-from tests.system.serving import PACK, ROOT, Server
+from tests.faults.traffic import ask
+from tests.system.serving import PACK, Server
 from tests.unit.adapters.fake_hub import FakeHub, serve
 from tests.unit.launch.test_gguf import write_gguf
 
@@ -117,7 +118,7 @@ class Listener:
                 if line.startswith("data: {"):
                     text += "".join(one["delta"].get("content") or "" for one in json.loads(line[6:])["choices"])
                     begun.set()
-                else:
+                elif not line.startswith(":"):  # a comment, which tells that the server still works on it
                     text += line
         return text
 
@@ -204,7 +205,7 @@ def test_a_proposal_changes_nothing_and_gives_its_reasons(server: Server) -> Non
 
 def test_the_same_again_changes_nothing_and_another_of_its_name_is_refused(server: Server) -> None:
     assert add(server, PACK / "starter-chat", 200, id="my-chat")["new"] is False
-    refused = add(server, PACK / "starter-rerank", 409, id="my-chat")["error"]
+    refused = add(server, PACK / "starter-speech", 409, id="my-chat")["error"]
     assert refused["code"] == "name_in_use"
     assert "my-chat" in refused["message"]
 
@@ -229,7 +230,7 @@ def test_what_is_no_model_is_refused_with_what_would_work(
 
 def test_a_stream_goes_on_while_its_model_changes_and_another_goes(server: Server, alone: str) -> None:
     with Listener(server.url, alone):
-        add(server, PACK / "starter-rerank", id="passing")
+        add(server, PACK / "starter-speech", id="passing")
         edited = server.http.patch("/v1/models/my-chat", json={"changes": {"batching.max_requests": 8}})
         assert edited.status_code == 200, edited.text
         assert server.http.delete("/v1/models/passing").json()["deleted"] is True
@@ -253,22 +254,22 @@ def test_one_that_is_removed_and_added_again_finishes_its_stream_first(server: S
 
 
 def test_an_edit_makes_a_version_and_the_former_one_answers_by_its_number(server: Server) -> None:
-    add(server, PACK / "starter-rerank")
-    before = server.model("starter-rerank")["recipe_version"]
-    answer = server.http.patch("/v1/models/starter-rerank", json={"changes": {"batching.max_requests": 16}})
+    add(server, PACK / "starter-speech")
+    before = server.model("starter-speech")["recipe_version"]
+    answer = server.http.patch("/v1/models/starter-speech", json={"changes": {"batching.max_requests": 16}})
     assert answer.status_code == 200, answer.text
     edited = answer.json()
     assert (edited["before"], edited["version"]) == (before, before + 1)
     assert edited["changed"] == ["batching.max_requests"]
-    assert server.model("starter-rerank")["recipe_version"] == before + 1
-    for name in ("starter-rerank", f"starter-rerank@{before}", f"starter-rerank@{before + 1}"):
-        ranked = server.http.post("/v1/rerank", json={"model": name, "query": "slot", "documents": ["a", "b"]})
-        assert ranked.status_code == 200, ranked.text
-    missing = server.http.post("/v1/rerank", json={"model": "starter-rerank@9", "query": "a", "documents": ["b"]})
+    assert server.model("starter-speech")["recipe_version"] == before + 1
+    for name in ("starter-speech", f"starter-speech@{before}", f"starter-speech@{before + 1}"):
+        text = ask(server.http, name, "starter-speech")
+        assert text.status_code == 200, text.text
+    missing = ask(server.http, "starter-speech@9", "starter-speech")
     assert missing.json()["error"]["code"] == "model_version_not_found" if "error" in missing.json() else True
-    gone = server.http.delete(f"/v1/models/starter-rerank@{before}")
+    gone = server.http.delete(f"/v1/models/starter-speech@{before}")
     assert gone.json()["versions"] == [before], gone.text
-    assert server.http.get(f"/v1/models/starter-rerank@{before}").status_code == 404
+    assert server.http.get(f"/v1/models/starter-speech@{before}").status_code == 404
 
 
 def test_an_edit_with_faults_changes_nothing(server: Server) -> None:
@@ -287,8 +288,8 @@ def test_what_was_added_and_removed_is_so_after_a_kill(
     (folder / "recipes").mkdir()
     first = Server(folder / "data", [folder / "recipes"], "--slots", "1").wait_ready()
     try:
-        add(first, PACK / "starter-rerank", id="kept")
-        add(first, PACK / "starter-rerank", id="gone")
+        add(first, PACK / "starter-speech", id="kept")
+        add(first, PACK / "starter-speech", id="gone")
         assert first.http.delete("/v1/models/gone").status_code == 200
         exported = first.http.get("/v1/models/kept/recipe").text
     finally:
@@ -298,7 +299,7 @@ def test_what_was_added_and_removed_is_so_after_a_kill(
     second = Server(folder / "data", [folder / "recipes"], "--slots", "1").wait_ready()
     try:
         assert [one["id"] for one in second.http.get("/v1/models").json()["data"]] == ["kept"]
-        answer = second.http.post("/v1/rerank", json={"model": "kept", "query": "a", "documents": ["b"]})
+        answer = ask(second.http, "kept", "starter-speech")
         assert answer.status_code == 200, answer.text
     finally:
         second.close()
@@ -308,19 +309,18 @@ def test_a_source_that_was_broken_is_looked_at_again(tmp_path: Path) -> None:
     recipes = tmp_path / "recipes"
     recipes.mkdir()
     (recipes / "late.yaml").write_text(
-        "id: late\nversion: 1\ntask: rerank\nsource: {path: ../late}\nengine: {name: sentence-transformers}\n"
+        "id: late\nversion: 1\ntask: transcribe\nsource: {path: ../late}\nengine: {name: faster-whisper}\n"
     )
     server = Server(tmp_path / "data", [recipes], "--slots", "1")
     try:
         server.wait_ready()
-        body = {"model": "late", "query": "a", "documents": ["b"]}
-        refused = server.http.post("/v1/rerank", json=body)
+        refused = ask(server.http, "late", "starter-speech")
         assert refused.status_code == 503, refused.text
         assert "no folder" in refused.text
         assert server.model("late")["problem"]
-        shutil.copytree(ROOT / "models" / "starter" / "pack" / "starter-rerank", tmp_path / "late")
+        shutil.copytree(PACK / "starter-speech", tmp_path / "late")
         assert server.http.post("/v1/models/late/load").status_code == 200, server.tail()
-        assert server.http.post("/v1/rerank", json=body).status_code == 200
+        assert ask(server.http, "late", "starter-speech").status_code == 200
         assert server.model("late")["problem"] is None
     finally:
         server.close()
