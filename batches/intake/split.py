@@ -10,6 +10,7 @@ import itertools
 import mmap
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -136,10 +137,10 @@ def _request_at(body: bytes | mmap.mmap, place: int) -> str:
 
 def _url(fields: Mapping[str, msgspec.Raw], urls: tuple[str, ...]) -> str:
     """The body's `url`. Raises _Fault."""
-    url = msgspec.json.decode(fields.get("url", b"null"))
-    if url not in urls:
-        raise _Fault(f"'url' is one of {', '.join(urls)}.", "url")
-    return str(url)
+    with suppress(*NOT_JSON):  # also a number that no float holds
+        if (url := msgspec.json.decode(fields.get("url", b"null"))) in urls:
+            return str(url)
+    raise _Fault(f"'url' is one of {', '.join(urls)}.", "url")
 
 
 def _write(job: SplitJob, listed: msgspec.Raw, url: str, out: BinaryIO) -> int:
