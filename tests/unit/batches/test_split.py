@@ -117,7 +117,7 @@ def test_what_is_refused(tmp_path: Path, content: str, param: str | None) -> Non
         assert found.param == param
 
 
-@pytest.mark.parametrize("url", ['"/v1/models"', "5", "null", "{}", "1e400", '"\\ud800"'])
+@pytest.mark.parametrize("url", ['"/v1/models"', "5", "null", "{}", "1e400"])
 def test_another_url(tmp_path: Path, url: str) -> None:
     found = split(job(tmp_path, f'{{"requests": [{{"body": {{}}}}], "url": {url}}}'.encode(), "requests"))
     assert found.param == "url"
