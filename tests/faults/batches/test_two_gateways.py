@@ -1,14 +1,17 @@
 """Two gateways on one PostgreSQL, one of them stopped in mid-line and let go on: each line is answered once.
 
 The other one takes its lines over after 30 s of silence. What the stopped one answers when it goes on is not written.
-Both deliver callbacks: each event comes once, or again with the same id.
+Both deliver callbacks: each event comes once, or again with the same id. With BATCHES_STOPPED_SECONDS=45 it is stopped
+for that long.
 """
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +27,8 @@ from tests.system.serving import ROOT, STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")]
 LINES, SMALL = 400, 5
+STOPPED_SECONDS = float(os.environ.get("BATCHES_STOPPED_SECONDS", "0"))
+"""The least time for which a gateway is stopped."""
 URL = "/v1/chat/completions"
 
 
@@ -74,13 +79,17 @@ def test_a_gateway_that_was_stopped_for_long_writes_nothing(tmp_path: Path) -> N
         server_id = (stopped.data / "server-id").read_text().strip()
         eventually(lambda: rows(owner.format(server_id)), stopped.tail)
         gateway.send_signal(signal.SIGSTOP)
+        until = time.monotonic() + STOPPED_SECONDS
         try:
             orphans = {row.number for row in rows(owner.format(server_id))}
             assert orphans
             eventually(lambda: batch()["status"] == "completed", other.tail, 10 * PATIENCE)
+            time.sleep(max(0.0, until - time.monotonic()))
         finally:
             gateway.send_signal(signal.SIGCONT)
         eventually(lambda: "another server took over" in stopped.log.read_text(errors="replace"), stopped.tail)
+        running = "roundhouse_running_requests"
+        eventually(lambda: stopped.metric(running, model="starter-chat") == 0, stopped.tail)  # its calls are cancelled
         assert batch()["request_counts"] == {"total": LINES, "completed": LINES, "failed": 0}
         content = stopped.http.get(f"/v1/files/{batch()['output_file_id']}/content").text
         answers = [json.loads(line) for line in content.splitlines()]
