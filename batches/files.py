@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batches.records import UNFINISHED, FileRecord, FileState
-from batches.storage.queries import lock_repeats, page
+from batches.storage.queries import find, find_all, lock_repeats, page
 from batches.storage.tables import BATCHES, FILES
 from registry.storage.database import Database
 
@@ -39,9 +39,7 @@ class FileTable:
             query = query.where(FILES.c.team == team)
         if not deleted:
             query = query.where(FILES.c.deleted.is_(None))
-        with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else _file(row)
+        return find(self._database, query, _file)
 
     def list(
         self, team: str, *, purpose: str | None = None, after: str | None = None, limit: int = 100, newest: bool = True
@@ -50,15 +48,11 @@ class FileTable:
         where = [FILES.c.team == team, FILES.c.deleted.is_(None)]
         if purpose is not None:
             where.append(FILES.c.purpose == purpose)
-        with self._database.read() as connection:
-            rows = page(connection, FILES, where, team, after, limit, newest=newest)
-        return None if rows is None else [_file(row) for row in rows]
+        return page(self._database, FILES, _file, where, team, after, limit, newest=newest)
 
     def find_repeat(self, team: str, idempotency: str, since: float) -> FileRecord | None:
         """The file that the same Idempotency-Key of the team created since then, also one that was deleted."""
-        with self._database.read() as connection:
-            row = connection.execute(_repeat(team, idempotency, since)).one_or_none()
-        return None if row is None else _file(row)
+        return find(self._database, _repeat(team, idempotency, since), _file)
 
     def ids(self) -> set[str]:
         """Ids of all files whose bytes are stored."""
@@ -85,8 +79,7 @@ class FileTable:
         states = [state.value for state in UNFINISHED]
         reads = sa.exists().where(BATCHES.c.input_file == FILES.c.id, BATCHES.c.state.in_(states))
         query = sa.select(FILES).where(FILES.c.deleted.is_not(None) | (FILES.c.expires <= now), ~reads).limit(limit)
-        with self._database.read() as connection:
-            return [_file(row) for row in connection.execute(query)]
+        return find_all(self._database, query, _file)
 
     def remove(self, id_: str) -> None:
         """Remove the row of a file whose bytes are gone."""

@@ -14,7 +14,7 @@ from batches.content.folder import FolderBytes
 from batches.content.protocol import FileBytes
 from batches.intake.checker import InputChecker
 from batches.intake.creation import BatchCreator, NewBatch
-from batches.intake.stored_files import FileLimits, StoredFiles, unknown_page_error
+from batches.intake.stored_files import FileLimits, StoredFiles
 from batches.looks import look_repeatedly
 from batches.output import OutputKind
 from batches.records import BatchRecord, BatchState
@@ -87,14 +87,13 @@ class BatchService:
         self, team: str, surface: str, after: str | None, limit: int, *, newest: bool = True, param: str = "after"
     ) -> tuple[Sequence[BatchRecord], bool]:
         """A page, and whether there are more. Raises BadRequest for an unknown `after`; Unavailable, QueueFull."""
-        missing: Sequence[BatchRecord] | None = [] if after is None else None
-        batches = await self.store.find(
-            lambda tables: tables.batches.list(team, surface, after=after, limit=limit + 1, newest=newest),
-            missing,
+        batches, more = await self.store.page(
+            lambda tables, most: tables.batches.list(team, surface, after=after, limit=most, newest=newest),
+            after,
+            limit,
+            param,
         )
-        if batches is None:
-            raise unknown_page_error(after or "", param)
-        return [self._with_wait(one) for one in batches[:limit]], len(batches) > limit
+        return [self._with_wait(one) for one in batches], more
 
     async def recent(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
         """The newest batches of a team, or of all. Raises Unavailable, QueueFull."""
@@ -159,7 +158,7 @@ class BatchService:
                 f"Batch {quoted(id_)} is {batch.state.value}: cancel it, and delete it once it has ended.",
                 code="batch_running",
             )
-        await self._forget(id_)
+        await self.forget(id_)
 
     async def remove_old(self, now: float) -> int:
         """Remove the answers of batches whose time is over. Returns of how many batches.
@@ -168,7 +167,7 @@ class BatchService:
         """
         old = await self.store.read(lambda tables: tables.batches.with_old_results(now, OUTPUT_SECONDS))
         for id_ in old:
-            await self._forget(id_)
+            await self.forget(id_)
         return len(old)
 
     async def has_lines(self, batch: BatchRecord, kind: OutputKind) -> bool:
@@ -176,12 +175,8 @@ class BatchService:
         completed = kind is OutputKind.OUTPUT
         return await self.store.read(lambda tables: tables.lines.has_results(batch.id, completed=completed))
 
-    async def forget(self, batch: BatchRecord, kind: OutputKind) -> None:
-        """Remove the lines of an output file. Raises Unavailable."""
-        await self._forget(batch.id, kind)
-
-    async def _forget(self, id_: str, *kinds: OutputKind) -> None:
-        """Remove the lines of an ended batch that stand in these files, or in any."""
+    async def forget(self, id_: str, *kinds: OutputKind) -> None:
+        """Remove the lines of an ended batch that stand in these files, or in any. Raises Unavailable."""
         for kind in kinds or OutputKind:
             completed = kind is OutputKind.OUTPUT
             while await self.store.write(partial(_forget_lines, id_, completed)):

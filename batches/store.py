@@ -1,12 +1,14 @@
 """The tables of a running server: nothing until the first file or batch, then beside the ledger."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from registry.base.threads import Threads
+from registry.base.wording import quoted
+from registry.errors import BadRequest
 from registry.storage.files import server_id
 from tenants.ledger.ledger import Ledger
 
@@ -84,6 +86,24 @@ class BatchStore:
     async def find(self, work: Callable[[BatchTables], T], missing: T) -> T:
         """`read` for a server that may have no files and batches."""
         return await self.read(work) if await self.opened() else missing
+
+    async def page(
+        self,
+        work: Callable[[BatchTables, int], Sequence[T] | None],
+        after: str | None,
+        limit: int,
+        param: str = "after",
+    ) -> tuple[Sequence[T], bool]:
+        """A page of a list, and whether there are more; work: reads so many, or None where `after` is unknown.
+
+        Raises BadRequest for an unknown `after`; Unavailable, QueueFull.
+        """
+        missing: Sequence[T] | None = [] if after is None else None
+        rows = await self.find(lambda tables: work(tables, limit + 1), missing)
+        if rows is None:
+            text = f"There is no {quoted(after or '')} in this list (any more): begin with its first page."
+            raise BadRequest(text, param=param)
+        return rows[:limit], len(rows) > limit
 
     @property
     def shared_database(self) -> "Database | None":

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from batches.callbacks.outbox import announce
 from batches.callbacks.webhooks import ensure_signer
 from batches.records import UNFINISHED, BatchFault, BatchRecord, BatchState, Forecast, LineCounts, LineUsage
-from batches.storage.queries import lock_repeats, page
+from batches.storage.queries import find, find_all, lock_repeats, page
 from batches.storage.tables import BATCHES, FILES, LINES
 from registry.storage.database import Database
 
@@ -55,36 +55,28 @@ class BatchTable:
 
     def find_repeat(self, team: str, surface: str, idempotency: str, since: float) -> BatchRecord | None:
         """The batch that the same Idempotency-Key of the team created since then."""
-        with self._database.read() as connection:
-            row = connection.execute(_repeat(team, surface, idempotency, since)).one_or_none()
-        return None if row is None else _batch(row)
+        return find(self._database, _repeat(team, surface, idempotency, since), _batch)
 
     def get(self, id_: str, team: str | None = None) -> BatchRecord | None:
         """The batch; None: unknown, deleted, or another team's. team: None for any."""
         query = sa.select(BATCHES).where(BATCHES.c.id == id_, BATCHES.c.deleted.is_(None))
         if team is not None:
             query = query.where(BATCHES.c.team == team)
-        with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else _batch(row)
+        return find(self._database, query, _batch)
 
     def list(
         self, team: str, surface: str, *, after: str | None = None, limit: int = 20, newest: bool = True
     ) -> Sequence[BatchRecord] | None:
         """The newest ones first. after: id of the last one of the page before; None: it is unknown."""
         where = [BATCHES.c.team == team, BATCHES.c.surface == surface, BATCHES.c.deleted.is_(None)]
-        with self._database.read() as connection:
-            rows = page(connection, BATCHES, where, team, after, limit, newest=newest)
-        return None if rows is None else [_batch(row) for row in rows]
+        return page(self._database, BATCHES, _batch, where, team, after, limit, newest=newest)
 
     def unfinished(self, team: str | None = None, limit: int = 1000) -> Sequence[BatchRecord]:
         """Batches that are not final, the oldest first. team: None for all."""
         query = sa.select(BATCHES).where(BATCHES.c.state.in_([state.value for state in UNFINISHED]))
         if team is not None:
             query = query.where(BATCHES.c.team == team)
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(BATCHES.c.created, BATCHES.c.id).limit(limit))
-            return [_batch(row) for row in rows]
+        return find_all(self._database, query.order_by(BATCHES.c.created, BATCHES.c.id).limit(limit), _batch)
 
     def queued(self, team: str) -> Mapping[str, int]:
         """Input tokens that the lines hold that are left of a team's batches, by name; estimated."""
@@ -99,9 +91,8 @@ class BatchTable:
         query = sa.select(BATCHES).where(BATCHES.c.deleted.is_(None))
         if team is not None:
             query = query.where(BATCHES.c.team == team)
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(BATCHES.c.created.desc(), BATCHES.c.id.desc()).limit(limit))
-            return [_batch(row) for row in rows]
+        query = query.order_by(BATCHES.c.created.desc(), BATCHES.c.id.desc()).limit(limit)
+        return find_all(self._database, query, _batch)
 
     def start(
         self,

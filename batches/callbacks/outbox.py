@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from batches.callbacks.records import EVENTS, Delivery, DeliveryChange, DeliveryState
 from batches.callbacks.webhooks import webhook_of
 from batches.records import BatchState
-from batches.storage.queries import is_open
+from batches.storage.queries import find_all, is_open
 from batches.storage.tables import OUTBOX, WEBHOOKS
 from registry.storage.database import Database
 
@@ -89,8 +89,7 @@ class OutboxTable:
     def of(self, batch: str) -> Sequence[Delivery]:
         """Deliveries of a batch, at most `LISTED`."""
         query = sa.select(OUTBOX).where(OUTBOX.c.batch == batch).order_by(OUTBOX.c.created, OUTBOX.c.id).limit(LISTED)
-        with self._database.read() as connection:
-            return [_delivery(row) for row in connection.execute(query)]
+        return find_all(self._database, query, _delivery)
 
     def redeliver(self, batch: str, now: float) -> int:
         """Send the deliveries of a batch again that are delivered or dead, and pending ones at once. Returns how many.

@@ -10,7 +10,7 @@ from batches.callbacks.sender import CallbackSender, event_body
 from batches.records import BatchRecord
 from batches.store import BatchStore, BatchTables
 from registry.base.wording import quoted
-from registry.errors import BadRequest, Conflict, FinalConflict, NotFound, QueueFull
+from registry.errors import Conflict, FinalConflict, NotFound, QueueFull
 
 KEPT_SECONDS = 30 * 86_400
 """Time for which ended deliveries can be listed."""
@@ -93,11 +93,7 @@ class CallbackService:
 
     async def list(self, team: str, after: str | None, limit: int) -> tuple[Sequence[Webhook], bool]:
         """A page, and whether there are more. Raises BadRequest for an unknown `after`."""
-        missing: Sequence[Webhook] | None = [] if after is None else None
-        found = await self._store.find(lambda tables: tables.webhooks.list(team, after, limit + 1), missing)
-        if found is None:
-            raise BadRequest(f"There is no webhook {quoted(after or '')}: begin with the first page.", param="after")
-        return found[:limit], len(found) > limit
+        return await self._store.page(lambda tables, most: tables.webhooks.list(team, after, most), after, limit)
 
     async def get(self, team: str, id_: str) -> Webhook:
         """Raises NotFound."""

@@ -9,12 +9,13 @@ import hmac
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from batches.callbacks.records import DeliveryState, Webhook
-from batches.storage.queries import page
+from batches.storage.queries import find, page
 from batches.storage.tables import OUTBOX, WEBHOOKS
 from registry.storage.database import Database, inserting
 
@@ -44,6 +45,7 @@ class WebhookTable:
 
     def __init__(self, database: Database, key: bytes) -> None:
         self._database, self._key = database, key
+        self._webhook = partial(webhook_of, key=key)
 
     def create(self, webhook: Webhook) -> Webhook | None:
         """Store a webhook with the seed of a secret, and return it with the secret. None: the team has `MOST`."""
@@ -56,22 +58,16 @@ class WebhookTable:
 
     def get(self, id_: str, team: str) -> Webhook | None:
         """The webhook; None: unknown, or another team's."""
-        with self._database.read() as connection:
-            row = connection.execute(_one(id_, team)).one_or_none()
-        return None if row is None else webhook_of(row, self._key)
+        return find(self._database, _one(id_, team), self._webhook)
 
     def signer(self, team: str) -> Webhook | None:
         """The one that signs the team's `callback_url`s; None: it has had no such batch yet."""
-        with self._database.read() as connection:
-            row = connection.execute(_signer(team)).one_or_none()
-        return None if row is None else webhook_of(row, self._key)
+        return find(self._database, _signer(team), self._webhook)
 
     def list(self, team: str, after: str | None = None, limit: int = 20) -> Sequence[Webhook] | None:
         """The newest ones first. after: id of the last one of the page before; None: it is unknown."""
-        with self._database.read() as connection:
-            where = [WEBHOOKS.c.team == team, WEBHOOKS.c.url != ""]
-            rows = page(connection, WEBHOOKS, where, team, after, limit)
-        return None if rows is None else [webhook_of(row, self._key) for row in rows]
+        where = [WEBHOOKS.c.team == team, WEBHOOKS.c.url != ""]
+        return page(self._database, WEBHOOKS, self._webhook, where, team, after, limit)
 
     def update(
         self, id_: str, team: str, now: float, *, name: str | None, url: str | None, events: Sequence[str] | None

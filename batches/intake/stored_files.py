@@ -60,7 +60,7 @@ class StoredFiles:
     def __init__(
         self, store: BatchStore, content: Callable[[], FileBytes], checker: InputChecker, limits: FileLimits
     ) -> None:
-        self._store, self._content, self._checker, self._limits = store, content, checker, limits
+        self._store, self.content, self._checker, self._limits = store, content, checker, limits
 
     # --- create -----------------------------------------------------------------------------------------------------
     async def add(self, new: NewFile, source: Path, size: int) -> FileRecord:
@@ -80,7 +80,7 @@ class StoredFiles:
 
     async def insert(self, file: FileRecord, source: Path) -> FileRecord:
         """Store bytes and row of a file. Raises what `add` does."""
-        content = self._content
+        content = self.content
         try:
             await asyncio.to_thread(lambda: content().store(file.id, source))
         except OSError as error:
@@ -188,17 +188,11 @@ class StoredFiles:
         self, team: str, purpose: str | None, after: str | None, limit: int, *, newest: bool
     ) -> tuple[Sequence[FileRecord], bool]:
         """A page, and whether there are more. Raises BadRequest for an unknown `after`; Unavailable, QueueFull."""
-        missing: Sequence[FileRecord] | None = [] if after is None else None
-        files = await self._store.find(
-            lambda tables: tables.files.list(team, purpose=purpose, after=after, limit=limit + 1, newest=newest),
-            missing,
+        return await self._store.page(
+            lambda tables, most: tables.files.list(team, purpose=purpose, after=after, limit=most, newest=newest),
+            after,
+            limit,
         )
-        if files is None:
-            raise unknown_page_error(after or "", "after")
-        return files[:limit], len(files) > limit
-
-    def content(self) -> FileBytes:
-        return self._content()
 
     # --- remove -----------------------------------------------------------------------------------------------------
     async def delete(self, team: str, id_: str) -> None:
@@ -214,17 +208,17 @@ class StoredFiles:
         Raises Unavailable, QueueFull, OSError.
         """
         ids = await self._store.read(lambda tables: tables.files.ids())
-        if removed := await asyncio.to_thread(self._content().keep_only, ids):
+        if removed := await asyncio.to_thread(self.content().keep_only, ids):
             log.info("bytes of files without a row were removed", extra={"files": removed})
 
     async def remove_orphans(self) -> None:
         """Remove bytes without a row, which another server left. Raises Unavailable, OSError."""
-        if removed := await asyncio.to_thread(self._content().remove_orphans):
+        if removed := await asyncio.to_thread(self.content().remove_orphans):
             log.info("bytes of files without a row were removed", extra={"files": removed})
 
     async def sweep(self) -> int:
         """Remove files that are deleted or past their life, and that no unfinished batch reads. Returns how many."""
-        content, removed = await asyncio.to_thread(self._content), 0
+        content, removed = await asyncio.to_thread(self.content), 0
         while unused := await self._store.read(lambda tables: tables.files.unused(time.time())):
             for file in unused:
                 await asyncio.to_thread(content.delete, file.id)
@@ -247,10 +241,6 @@ def missing_error(id_: str, param: str | None = None) -> NotFound:
     return NotFound(
         f"There is no file {quoted(id_)}; it may have been deleted or expired.", code="file_not_found", param=param
     )
-
-
-def unknown_page_error(id_: str, param: str) -> BadRequest:
-    return BadRequest(f"There is no {quoted(id_)} in this list (any more): begin with its first page.", param=param)
 
 
 def repeat_error() -> FinalConflict:

@@ -1,12 +1,14 @@
 """Queries that several tables share."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
 from batches.storage.tables import RUNNERS
+from registry.storage.database import Database
 
+T = TypeVar("T")
 _CLOSED = sa.select(RUNNERS.c.closed).where(RUNNERS.c.epoch == sa.bindparam("its_epoch")).with_for_update(read=True)
 
 
@@ -16,34 +18,44 @@ def is_open(connection: sa.Connection, epoch: int) -> bool:
     return row is not None and row.closed is None
 
 
+def find(database: Database, query: "sa.Select[Any]", convert: Callable[[sa.Row[Any]], T]) -> T | None:
+    """The one record of a query; None: there is none."""
+    return next(iter(find_all(database, query, convert)), None)
+
+
+def find_all(database: Database, query: "sa.Select[Any]", convert: Callable[[sa.Row[Any]], T]) -> list[T]:
+    """The records of a query."""
+    with database.read() as connection:
+        return [convert(row) for row in connection.execute(query)]
+
+
 def page(
-    connection: sa.Connection,
+    database: Database,
     table: sa.Table,
+    convert: Callable[[sa.Row[Any]], T],
     where: Sequence[sa.ColumnElement[bool]],
     team: str,
     after: str | None,
     limit: int,
     *,
     newest: bool = True,
-) -> Sequence[sa.Row[Any]] | None:
-    """A page of a team's rows, in the order of their creation: those that follow the row with the id `after`.
+) -> list[T] | None:
+    """A page of a team's records, in the order of their creation: those that follow the one with the id `after`.
 
-    None: the team has no such row.
-
-    newest: the newest rows come first.
+    None: the team has no such record. newest: the newest ones come first.
     """
     order = sa.tuple_(table.c.created, table.c.id)
-    query = sa.select(table).where(*where)
-    if after is not None:
-        last = sa.select(table.c.created, table.c.id).where(table.c.id == after, table.c.team == team)
-        row = connection.execute(last).one_or_none()
-        if row is None:
-            return None
-        mark = sa.tuple_(sa.literal(row.created, sa.Double), sa.literal(row.id, sa.String))
-        query = query.where(order < mark if newest else order > mark)
-    columns = (table.c.created, table.c.id)
+    query, columns = sa.select(table).where(*where), (table.c.created, table.c.id)
     query = query.order_by(*(column.desc() if newest else column for column in columns)).limit(limit)
-    return connection.execute(query).all()
+    with database.read() as connection:
+        if after is not None:
+            last = sa.select(*columns).where(table.c.id == after, table.c.team == team)
+            row = connection.execute(last).one_or_none()
+            if row is None:
+                return None
+            mark = sa.tuple_(sa.literal(row.created, sa.Double), sa.literal(row.id, sa.String))
+            query = query.where(order < mark if newest else order > mark)
+        return [convert(one) for one in connection.execute(query)]
 
 
 def lock_repeats(connection: sa.Connection, team: str, idempotency: str) -> None:

@@ -178,7 +178,7 @@ async def delete_file(request: Request, gateway: CurrentGateway, context: Curren
         return refused
     service = gateway.services.batches
     if (output := await _output(service, context, file_id)) is not None:
-        await service.forget(*output)
+        await service.forget(output[0].id, output[1])
     else:
         await service.files.delete(context.caller.team, file_id)
     return json_answer({"id": file_id, "object": "file", "deleted": True})
