@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import traceback
+from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ from launch.files.gguf import read_header
 from launch.files.listing import Listing, RepositoryListing, read_beginning
 from models.process_control import die_with_parent
 from models.sources.repository import files_of, missing_bytes
+from models.sources.resolve import Fetched
 from registry.base.child import PACKAGES, with_our_packages
 from registry.base.wording import size_words
 from registry.errors import DoesNotFit, EngineFailed, Unfit
@@ -120,10 +122,21 @@ def look(source: GgufSource) -> RepositoryListing:
     return RepositoryListing(pinned, listing_of(where, description), missing_bytes(pinned, repository))
 
 
-def convert(file: Path, out: Path) -> None:
-    """Write the model that a GGUF holds, dequantized to bfloat16. Raises Unfit, DoesNotFit, a library's errors."""
+def conversion_note(listing: Listing) -> str:
+    """What converting the file of such a listing takes, in words."""
+    size = listing.sizes["model.safetensors"]
+    memory = size_words(size // BYTES * WORKING_BYTES)
+    return f"The GGUF is converted to bfloat16 once: {size_words(size)} on disk, and {memory} of memory meanwhile."
+
+
+def convert(file: Path, out: Path, report: Fetched) -> None:
+    """Write the model that a GGUF holds, dequantized to bfloat16. Raises Unfit, DoesNotFit, a library's errors.
+
+    Args:
+        report: is called with the bytes that are dequantized, and all of them.
+    """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
 
     description = _read(file)
     if description.fault:
@@ -136,6 +149,8 @@ def convert(file: Path, out: Path) -> None:
         )
     plain = {"quantization_config": GgufConfig(dequantize=True)}
     named = {"gguf_file": file.name, "local_files_only": True}
+    # the reader shows its progress by tqdm alone
+    modeling_gguf_pytorch_utils.tqdm = _counted(report, description.parameters * BYTES)
     network, info = AutoModelForCausalLM.from_pretrained(
         str(file.parent), dtype=torch.bfloat16, output_loading_info=True, **plain, **named
     )
@@ -152,6 +167,19 @@ def convert(file: Path, out: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(str(file.parent), **named)
     tokenizer.chat_template = description.template or tokenizer.chat_template
     tokenizer.save_pretrained(str(out))
+
+
+def _counted(report: Fetched, whole: int) -> Callable[..., Iterator[Any]]:
+    """An iterator in tqdm's place that reports the bytes of the tensors that it has given."""
+
+    def tensors(of_file: Iterable[Any], **_: object) -> Iterator[Any]:
+        done = 0
+        for tensor in of_file:
+            yield tensor
+            done += int(tensor.n_elements) * BYTES
+            report(done, whole)
+
+    return tensors
 
 
 def _read(file: Path) -> GgufDescription:

@@ -10,7 +10,8 @@ import msgspec
 
 from launch.conversion.gguf import convert, gguf_of
 from models.process_control import die_with_parent
-from models.sources.fetching import Answer, FetchDone, FetchFailed
+from models.sources.fetching import Answer, FetchDone, FetchFailed, FetchProgress
+from models.sources.resolve import Fetched
 from models.text.missing_config import collect_missing_weights
 from registry.errors import RoundhouseError
 from registry.storage.files import is_full, sync_all
@@ -25,14 +26,19 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # nothing but the answer may go to the pipe
     os.nice(10)  # requests come first
-    os.write(answers, msgspec.json.encode(_convert(Path(sys.argv[2]), Path(sys.argv[3]))) + b"\n")
+
+    def answer(what: Answer) -> None:
+        os.write(answers, msgspec.json.encode(what) + b"\n")
+
+    folder, out = map(Path, sys.argv[2:4])
+    answer(_convert(folder, out, lambda come, whole: answer(FetchProgress(come, whole))))
 
 
-def _convert(folder: Path, out: Path) -> Answer:
+def _convert(folder: Path, out: Path, report: Fetched) -> Answer:
     try:
         if (file := gguf_of(folder)) is not None:
             out.mkdir()
-            convert(file, out)
+            convert(file, out, report)
             sync_all(out)
             return FetchDone(str(out))
         if not any(folder.glob("*.safetensors")):

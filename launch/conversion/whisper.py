@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from launch.conversion.gguf import gguf_of
-from models.sources.fetching import Answer, FetchDone, FetchFailed
-from models.sources.resolve import digest
+from models.sources.fetching import Answer, FetchDone, FetchFailed, FetchProgress
+from models.sources.resolve import Fetched, digest
 from registry.base.child import Child
 from registry.base.json import read_object
 from registry.errors import EngineFailed, Unavailable, by_status
@@ -38,6 +38,10 @@ def needs_conversion(folder: Path) -> bool:
     if (folder / "model.bin").is_file() and not any(folder.glob("*.safetensors")):
         return False
     return read_object(folder / "config.json").get("model_type") == "whisper"
+
+
+def _ignore(_come: int, _whole: int | None) -> None:
+    """Stands for a caller that shows no progress."""
 
 
 class Conversions:
@@ -65,14 +69,17 @@ class Conversions:
         converted = self._target(folder)
         return converted if converted.is_dir() else None
 
-    async def make(self, recipe: Recipe, folder: Path) -> Path:
+    async def make(self, recipe: Recipe, folder: Path, on_progress: Fetched = _ignore) -> Path:
         """The converted model, made if need be.
+
+        Args:
+            on_progress: is called with the bytes that are converted, and all of them, while a GGUF is read.
 
         Raises Unfit, EngineFailed (conversion_failed), Unavailable (disk_full, storage_full).
         """
         async with self._lock:  # one at a time: each takes all that the machine can give
             converted = await asyncio.to_thread(self.find, recipe, folder)
-            return converted if converted is not None else await self._convert(folder)
+            return converted if converted is not None else await self._convert(folder, on_progress)
 
     def purge(self, paths: Iterable[Path]) -> int:
         """Delete those of these folders that were converted here; returns bytes. Blocks."""
@@ -86,25 +93,29 @@ class Conversions:
     def _target(self, folder: Path) -> Path:
         return self._root / f"{digest(folder)}-{FORM}"
 
-    async def _convert(self, folder: Path) -> Path:
+    async def _convert(self, folder: Path, on_progress: Fetched) -> Path:
         target = await asyncio.to_thread(self._target, folder)
         try:
             await asyncio.to_thread(self._root.mkdir, parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise Unavailable(f"{self._root} cannot be made: {error.strerror}.", code="disk_full") from error
         with self._reserve.hold(await asyncio.to_thread(_most_bytes, folder)):
-            return await self._run(folder, target)
+            return await self._run(folder, target, on_progress)
 
-    async def _run(self, folder: Path, target: Path) -> Path:
+    async def _run(self, folder: Path, target: Path, on_progress: Fetched) -> Path:
         half = target.with_suffix(".half")
         await asyncio.to_thread(
             shutil.rmtree, half, ignore_errors=True
         )  # left by an attempt that could not be cleaned up
         process = await Child.python("launch.conversion.process", str(os.getpid()), str(folder), str(half))
-        line = b""
+        answer: Answer | None = None
         try:
             async with asyncio.timeout(self._seconds):
-                line = await process.stdout.readline()
+                while line := await process.stdout.readline():
+                    answer = msgspec.json.decode(line, type=Answer)
+                    if not isinstance(answer, FetchProgress):
+                        break
+                    on_progress(answer.come, answer.whole)
         except TimeoutError:
             raise EngineFailed(
                 f"The conversion of {folder} took more than {self._seconds:.0f} s and was ended.",
@@ -113,9 +124,8 @@ class Conversions:
         finally:
             process.kill()
             await process.wait()
-            if not line:
+            if answer is None or isinstance(answer, FetchProgress):
                 shutil.rmtree(half, ignore_errors=True)
-        answer = msgspec.json.decode(line, type=Answer) if line else None
         if isinstance(answer, FetchFailed):
             await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
             raise by_status(answer.status)(answer.message, code=answer.code)

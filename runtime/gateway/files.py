@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -127,7 +128,7 @@ class ModelFiles:
                     path = await asyncio.to_thread(sources.resolve, recipe.source, Path.cwd())
                 if await asyncio.to_thread(self._conversions.find, recipe, path) is None:
                     entry.progress = Progress(phase="converting", fraction=0.0)
-                original, path = path, await self._conversions.make(recipe, path)
+                original, path = path, await self._conversions.make(recipe, path, partial(_report_conversion, entry))
                 if recipe.task is Task.CHAT and path != original:
                     await self._checker.check(recipe, path)
                 files = await asyncio.to_thread(self._files, recipe, path)
@@ -189,6 +190,11 @@ def add_replicas(entry: ModelEntry, make_queue: QueueMaker) -> list[ModelEntry]:
 
 
 def _leave_as_is(_entry: ModelEntry) -> None: ...
+
+
+def _report_conversion(entry: ModelEntry, come: int, whole: int | None) -> None:
+    entry.fetched = (come, whole)
+    entry.progress = Progress(phase="converting", fraction=come / whole if whole else 0.0, detail=f"{come >> 20} MiB")
 
 
 def _broken(recipe: Recipe, error: RoundhouseError) -> Unavailable:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launch.checks.checker import FileChecker
 from launch.conversion import gguf
@@ -95,13 +95,14 @@ class Additions:
     def _propose(self, request: ModelRequest) -> tuple[Proposal, str, int]:
         """The proposal, its recipe as text, and the bytes to fetch from a hub."""
         source = parse_source(request.source, request.revision)
-        to_fetch, weights, unfit = 0, None, None
+        to_fetch, weights, unfit, is_gguf = 0, None, None, isinstance(source, GgufSource)
         if isinstance(source, HubSource):
             on_hub = gguf.look(source) if isinstance(source, GgufSource) else look(source)
             source, listing, to_fetch = on_hub.source, on_hub.listing, on_hub.to_fetch
         else:
             folder = locate(source)
             if (file := gguf_of(folder)) is not None:
+                is_gguf = True
                 listing = listing_of(file, describe(file))
             else:
                 listing = list_folder(folder)
@@ -113,6 +114,8 @@ class Additions:
         if unfit is not None:
             raise unfit
         check_version(proposal.recipe)
+        if is_gguf:
+            proposal = replace(proposal, notes=(*proposal.notes, gguf.conversion_note(listing)))
         return proposal, checked_text(proposal.recipe, proposal.choices, proposal.notes), to_fetch
 
     async def add(self, request: ModelRequest) -> AsyncGenerator[Step | AddedModel, None]:

@@ -187,6 +187,7 @@ def test_a_gguf_file_of_a_hub_is_fetched_converted_and_served(server: Server, hu
     recipe = server.http.get("/v1/models/tiny/recipe").text
     assert commit in recipe
     assert "file: tiny.gguf" in recipe
+    assert "converted to bfloat16 once" in done.output
     assert server.http.delete("/v1/models/tiny?purge=true").status_code == 200
 
 

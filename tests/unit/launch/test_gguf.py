@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from launch.conversion.gguf import describe, gguf_of, listing_of, look
+from launch.conversion.gguf import conversion_note, describe, gguf_of, listing_of, look
 from launch.conversion.whisper import Conversions
 from launch.files.detect import misfit
 from launch.proposal.draft import Machine
@@ -91,7 +91,13 @@ async def test_a_gguf_becomes_the_model_that_it_was_made_from(tmp_path: Path) ->
 
     conversions = Conversions(tmp_path / "converted")
     assert conversions.find(found.recipe, folder) is None
-    converted = await conversions.make(found.recipe, folder)
+    reports: list[tuple[int, int | None]] = []
+    converted = await conversions.make(found.recipe, folder, lambda *report: reports.append(report))
+    whole = description.parameters * 2
+    assert reports[-1] == (whole, whole)
+    assert reports == sorted(reports)
+    assert len(reports) > 1
+    assert conversion_note(listing).startswith("The GGUF is converted to bfloat16 once: ")
     assert conversions.find(found.recipe, folder) == converted
     expected, actual = load_file(base / "model.safetensors"), load_file(converted / "model.safetensors")
     assert actual.keys() == expected.keys()

@@ -62,6 +62,6 @@ def test_a_full_disk_is_no_fault_of_the_checkpoint(
     monkeypatch.setitem(sys.modules, "ctranslate2.converters", fake)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, free))  # type: ignore[attr-defined]
     (tmp_path / "model.safetensors").write_bytes(b"x")
-    answer = _convert(tmp_path, tmp_path / "out")
+    answer = _convert(tmp_path, tmp_path / "out", lambda *_: None)
     assert isinstance(answer, FetchFailed)
     assert (answer.status, answer.code) == reported
