@@ -5,6 +5,7 @@ its own mappings, tied weights and ignored names count.
 """
 
 import json
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Any
 from launch.files.listing import INDEX
 from models.chat.vllm import source as vllm_source
 from registry.base.json import read_object
+from registry.files.shape import text_config
 
 FEW = 5
+_LAYER = re.compile(r"(?:model\.layers|transformer\.h)\.(?P<number>\d+)\.")
 ADAPTED = (".lora_A.", ".lora_B.", ".base_layer.")
 """Parts of names that peft gives to the layers of a model with an adapter in it."""
 FROM_PEFT = "base_model.model."
@@ -106,6 +109,11 @@ def _missing(network: str, missing: set[str], surplus: set[str], config: Mapping
             f"The files lack {len(missing)} of the weights of a {network}: {_few(missing)}{also}. Without them the "
             "model would answer at random: use the files that were saved together with this config.json."
         )
+    elif further := _further_layers(surplus, config):
+        yield (
+            f"The files hold weights of layers that config.json does not have: {_few(further)}. Use the config.json "
+            "that the weights were saved with."
+        )
     elif surplus and not any(_root(name) in {"model", "lm_head", "transformer"} for name in surplus):
         yield (
             f"The files hold {len(surplus)} weights that a {network} does not have: {_few(surplus)}. Use the "
@@ -120,6 +128,15 @@ def _wrapper(missing: set[str], surplus: set[str]) -> str:
     shortest = min(missing, key=lambda name: (len(name), name))
     prefixes = {name.removesuffix(shortest) for name in surplus if name.endswith(f".{shortest}")}
     return next((one for one in sorted(prefixes) if {f"{one}{name}" for name in missing} <= surplus), "")
+
+
+def _further_layers(surplus: set[str], config: Mapping[str, Any]) -> set[str]:
+    """Weights of a text network behind its last layer, but for those that guess tokens ahead."""
+    text = text_config(config)
+    layers = text.get("num_hidden_layers")
+    if not isinstance(layers, int) or any("nextn" in key or "mtp" in key for key in text):
+        return set()
+    return {name for name in surplus if (match := _LAYER.match(name)) and int(match["number"]) >= layers}
 
 
 def _root(name: str) -> str:
