@@ -35,6 +35,8 @@ WORDS = {
 """Fields with words for a model: they name nothing."""
 NAME = re.compile(r"(starter-|fuzz-|req-|uppercase|rot13|acronym|iso-date|auto|default).*|")
 """What the seeds name, or a name that is left out; of calls that run a model, only these are replaced."""
+STORED = re.compile(r"(file-|batch_|msgbatch_|webhook_|resp_)\w+(-output)?")
+"""What the seeds name of files, batches, webhooks and responses."""
 LEFT_OUT = {
     "/v1/recipes/reload": "what all teams share changes",
     "/metrics": "the operator's: its labels name what every team has",
@@ -224,3 +226,68 @@ def test_no_route_leads_a_team_to_what_another_owns(server: Server) -> None:
     rows = owner.get("/v1/usage", params={"group_by": "team", "from": "2026-01-01"}).json()["data"]
     assert [(row["team_id"], row["requests"]) for row in rows] == [("search", 2)]
     assert covered == {f"{route.method} {route.path}" for route in ROUTES}
+
+
+# --- what a team stores ----------------------------------------------------------------------------------------------
+def _batches(owner: httpx.Client) -> tuple[str, ...]:
+    """Run a batch of each surface. Returns the ids of the file, both batches and the output."""
+    body = {"model": "starter-chat", "messages": [{"role": "user", "content": CANARY}], "max_tokens": 4}
+    line = {"custom_id": CANARY, "method": "POST", "url": "/v1/chat/completions", "body": body}
+    form = {"purpose": "batch"}
+    file = owner.post("/v1/files", data=form, files={"file": (f"{CANARY}.jsonl", json.dumps(line))}).json()["id"]
+    new = {"input_file_id": file, "endpoint": line["url"], "completion_window": "24h"}
+    batch = owner.post("/v1/batches", json=new).json()["id"]
+    requests = [{"custom_id": CANARY, "params": body}]
+    messages = owner.post("/v1/messages/batches", json={"requests": requests}).json()["id"]
+    eventually(lambda: owner.get(f"/v1/batches/{batch}").json()["status"] == "completed")
+    eventually(lambda: owner.get(f"/v1/messages/batches/{messages}").json()["processing_status"] == "ended")
+    assert CANARY in owner.get(f"/v1/messages/batches/{messages}/results").text
+    return file, batch, str(owner.get(f"/v1/batches/{batch}").json()["output_file_id"]), messages
+
+
+def _webhook(owner: httpx.Client) -> str:
+    new = {"name": CANARY, "url": "https://93.184.216.34/hook", "event_types": ["batch.failed"]}
+    return str(owner.post("/v1/webhook_endpoints", json=new).json()["id"])
+
+
+def _response(owner: httpx.Client) -> str:
+    """The id of a response that is stored, once the server knows that the team stores some."""
+    body = {"model": "starter-chat", "input": CANARY, "max_output_tokens": 4}
+    stored = dict[str, Any]()
+
+    def store() -> bool:
+        stored.update(owner.post("/v1/responses", json=body).json())
+        return bool(stored["store"])
+
+    eventually(store)
+    return str(stored["id"])
+
+
+def _stored_state(owner: httpx.Client, response: str) -> Any:
+    """What the owner sees of its files, batches, webhooks, and a response."""
+    lists = ("/v1/files", "/v1/batches", "/v1/messages/batches", "/v1/webhook_endpoints")
+    answers = [owner.get(path) for path in (*lists, f"/v1/responses/{response}")]
+    assert [answer.status_code for answer in answers] == [200] * len(answers)
+    return [answer.json() for answer in answers]
+
+
+def test_no_seed_leads_a_team_to_what_another_stores(server: Server) -> None:
+    """Each seed that names a file, batch, webhook or response names each of another team's instead."""
+    owner, other = _client(server, "legal"), _client(server, "sales")
+    keys(server, "teams", "edit", "legal", "--store-responses", "1")
+    stored = (*_batches(owner), _webhook(owner), _response(owner))
+    before, number = _stored_state(owner, stored[-1]), 0
+    for seed in read(SEEDS):
+        if STORED.search(seed.target) is None and STORED.search(seed.body) is None:
+            continue
+        for id_ in stored:
+            raw = Raw(seed.method, STORED.sub(id_, seed.target), seed.headers, STORED.sub(id_, seed.body))
+            answer = _send(other, raw)
+            assert answer is not None
+            number += 1
+            seen, sent = f"{answer.headers} {answer.text}", f"{raw.target} {raw.body}"
+            leaked = [mark for mark in (CANARY, *stored) if mark in seen and mark not in sent]
+            assert not leaked, f"{leaked} in {raw}: {answer.status_code} {seen[:600]}"
+            assert answer.status_code < 500, f"{raw}: {answer.text}"
+    assert number > 100
+    assert _stored_state(owner, stored[-1]) == before
