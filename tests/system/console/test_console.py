@@ -215,7 +215,8 @@ def test_each_page_can_be_used_by_all(page: Any, console: Server, scheme: str, w
     far = {"protocol": "openai", "base_url": "https://far.example/v1", "key_env": "FAR_KEY", "models": [{"name": "m"}]}
     assert console.http.put("/v1/providers/far", json=far).status_code in (200, 201)
     more = ("models?id=starter-chat", "requests?id=req-of-a-long-name-that-is-whole", "playground#speech")
-    for slug in (*PAGES, *more, "playground#embed", "playground#rerank"):
+    batches = [f"batches?id={batch['id']}" for batch in console.http.get("/v1/batches").json()["data"]]
+    for slug in (*PAGES, *more, *batches, "playground#embed", "playground#rerank"):
         page.goto(slug)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, slug
         assert page.evaluate("document.querySelectorAll('h1').length") == 1

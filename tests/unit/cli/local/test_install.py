@@ -66,6 +66,15 @@ def test_the_server_needs_no_test_tools() -> None:
         assert canonicalize_name(Requirement(text).name) in pins("cpu")
 
 
+def test_the_minutes_of_byte_code_are_announced() -> None:
+    script = (ROOT / "scripts" / "install").read_text()
+    assert (
+        0
+        < script.index("then their byte code is compiled, minutes on few cores")
+        < script.index("--compile-bytecode --python")
+    )
+
+
 @pytest.mark.parametrize("build", ["cpu", "cuda"])
 def test_each_build_has_postgresqls_driver(build: str) -> None:
     """With its library: `psycopg` alone needs one of the system."""
