@@ -38,8 +38,9 @@ from tests.eventually import PATIENCE, eventually
 from tests.system.serving import PACK, ROOT, STARTER, Server
 
 OPTIONS = ("--slots", "4")
+CHAT = "starter-chat"
 MODEL_OF = {
-    "chat": "starter-chat", "embed": "starter-embed", "rerank": "starter-rerank", "speech": "starter-speech"
+    "chat": CHAT, "embed": "starter-embed", "rerank": "starter-rerank", "speech": "starter-speech"
 }  # fmt: skip
 LINE_KINDS = ("base", "adapter", "embed", "rerank") * 4 + ("speech",)
 """Kinds of lines by turns: a recording takes a hundred times as long as an embedding."""
@@ -192,13 +193,18 @@ class Run:
             threshold = self._lines * number // (len(self._kills) + 2)
             eventually(lambda at=threshold: self._ended() >= at, self._state, 20 * PATIENCE)  # type: ignore[misc]
             time.sleep(self._chance.uniform(0.0, 0.3))
+            models = self._models_with_lines()
+            if not models:  # the lines were faster than the kills before
+                break
+            if kind == "core" and CHAT not in models:
+                kind = "slot"
             if kind == "gateway":
                 before = self._ended()
                 self._end_gateway()
                 self._begin()
                 self._follow_resume(before)
-            else:
-                self._kill(kind)
+            elif not self._kill(kind, CHAT if kind == "core" else self._chance.choice(models)):
+                continue
             counts[kind] += 1
         self.reported.kills = dict(counts)
 
@@ -222,12 +228,19 @@ class Run:
         views = zip(URLS, self._views(), strict=True)
         return [MODEL_OF[name] for name, batch in views if batch["status"] in RUNS]
 
-    def _kill(self, kind: Kind) -> None:
-        model = "starter-chat" if kind == "core" else self._chance.choice(self._models_with_lines())
-        before = self._server.wait_state(model, "ready")["deaths"]
+    def _kill(self, kind: Kind, model: str) -> bool:
+        """Kill a model once it is ready. False: its lines ended before, and it may be loaded no more."""
+        eventually(
+            lambda: self._server.model(model)["state"] == "ready" or model not in self._models_with_lines(),
+            self._server.tail,
+        )
+        if (found := self._server.model(model))["state"] != "ready":
+            return False
+        before = found["deaths"]
         pid = self._server.core_pid(model) if kind == "core" else self._server.slot_pid(model)
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: self._server.model(model)["deaths"] > before, self._server.tail)
+        return True
 
     def _end_gateway(self) -> None:
         psutil.Process(self._server.http.get("/v1/status").json()["pid"]).kill()
