@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.fleet.crowds import Crowd
-from benchmarks.fleet.servers import AT_ONCE, CROWDS, PACED, Front, wait_until
+from benchmarks.fleet.servers import AT_ONCE, CROWDS, PACED, Front, ScriptedNode, wait_until
 from benchmarks.harness import Bench
 from benchmarks.load.client import Reply, connect
 from benchmarks.load.clients import TIMEOUT, Cell
@@ -19,16 +19,19 @@ from benchmarks.streams import PER_MODEL, paced_request
 TOKENS, PACE_MS, CLIENTS = 20, 40, 6 * AT_ONCE
 """The waiting engine: mean length of an answer, milliseconds for a token, clients in a closed loop."""
 SLOW_MS = 1000
+REPORTED_SECONDS = 1.5
+"""A node reports once a second at least."""
 SPARE_FILES = 1000
 
 
-async def two_nodes(bench: Bench, front: Front, first: Server, second: Server) -> None:
+async def two_nodes(bench: Bench, front: Front, first: Server, second: ScriptedNode) -> None:
     """Tokens a second through a front, with one node and with two, in turn."""
     s = bench.settings
     rates: dict[int, list[float]] = {1: [], 2: []}
     for turn in range(s.pick(6, 4, 2)):
         count = (1, 2, 2, 1)[turn % 4]
         set_draining(front, second, count == 1)
+        await asyncio.sleep(REPORTED_SECONDS)
         await bench.rest([front, first, second], front)
         rates[count].append(await _rate(bench, front, s.pick(12.0, 5.0, 2.0)))
     set_draining(front, second, False)
@@ -38,11 +41,15 @@ async def two_nodes(bench: Bench, front: Front, first: Server, second: Server) -
     bench.figure("nodes.speedup", [two / one for one, two in pairs], "x")
 
 
-def set_draining(front: Front, node: Server, is_draining: bool) -> None:
+def set_draining(front: Front, node: ScriptedNode, is_draining: bool) -> None:
     """Have the fronts send a node no new requests, or again some."""
     front.http.post(f"/v1/fleet/nodes/{node.name}/{'drain' if is_draining else 'undrain'}").raise_for_status()
     state = "draining" if is_draining else "up"
-    wait_until(lambda: front.states().get(node.name) == state, f"{node.name} is not {state}", TIMEOUT)
+    wait_until(  # the node learns it last, up to two seconds later, and its reports are what counts
+        lambda: all(server.states().get(node.name) == state for server in (front, node)),
+        f"{node.name} is not {state}",
+        TIMEOUT,
+    )
 
 
 async def _rate(bench: Bench, front: Front, seconds: float) -> float:

@@ -197,16 +197,18 @@ class PeerBackend:
         answers begin late only where there is no other.
         """
         now = asyncio.get_running_loop().time()
-        possible = self._nodes(target)
-        if self._reports.has_late:
-            possible = sorted(possible, key=lambda node: self._reports.is_out(node, now))
         digest = None if target.version is None else target.version.digest
         draw = int.from_bytes(blake2b(request.context.id.encode(), digest_size=8).digest(), "big")
         wish = FleetTarget(target.model, target.revision, digest, draw)
         prefix = _prefix(request, digest)
         best = explain(wish, prefix, self._reports, now)
-        untried = [node for node in (*best.tries, *possible) if node in possible and node not in request.nodes]
-        for node in untried or possible:
+        for node in best.tries:  # nearly always the first: the other nodes of the fleet are not looked at
+            if node not in request.nodes and self._takes(node, target, now):
+                return node, best.reason if (node,) == best.tries[:1] else LEFT
+        possible = self._nodes(target)
+        if self._reports.has_late:
+            possible = sorted(possible, key=lambda node: self._reports.is_out(node, now))
+        for node in [node for node in possible if node not in request.nodes] or possible:
             return node, best.reason if (node,) == best.tries[:1] else LEFT
         raise Unavailable(
             f"No node of the fleet can answer with '{target.model}' now: roundhouse fleet nodes.",
@@ -216,13 +218,18 @@ class PeerBackend:
 
     def _nodes(self, target: Target) -> Sequence[str]:
         """The nodes that have the target's weights, report, and take new requests."""
+        now = asyncio.get_running_loop().time()
         digest = None if target.version is None else target.version.digest
-        oldest = asyncio.get_running_loop().time() - REPORT_SECONDS
-        return [
-            node
-            for node in self._peers.nodes_with(target.model, target.revision, digest)
-            if (stored := self._reports.get(node)) is not None and stored.at >= oldest and not stored.report.draining
-        ]
+        having = self._peers.nodes_with(target.model, target.revision, digest)
+        return [node for node in having if self._takes(node, target, now)]
+
+    def _takes(self, node: str, target: Target, now: float) -> bool:
+        """Whether a node has the target's weights, reports, and takes new requests."""
+        stored = self._reports.get(node)
+        if stored is None or stored.at < now - REPORT_SECONDS or stored.report.draining:
+            return False
+        digest = None if target.version is None else target.version.digest
+        return self._peers.has_weights(node, target.model, target.revision, digest)
 
 
 class _FirstByte:

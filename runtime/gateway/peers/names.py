@@ -103,15 +103,16 @@ class PeerNames:
         """The models of each node."""
         return {name: node.models for name, node in self._nodes.items()}
 
+    def has_weights(self, node: str, model: str, revision: str, digest: str | None) -> bool:
+        """Whether a node has exactly these weights."""
+        entry = self._nodes.get(node)
+        if entry is None or (digest is not None and digest not in entry.digests):
+            return False
+        return (found := entry.models.get(model)) is not None and found.revision == revision
+
     def nodes_with(self, model: str, revision: str, digest: str | None) -> list[str]:
         """The nodes that have exactly these weights, by name."""
-        return sorted(
-            name
-            for name, node in self._nodes.items()
-            if (found := node.models.get(model)) is not None
-            and found.revision == revision
-            and (digest is None or digest in node.digests)
-        )
+        return sorted(name for name in self._nodes if self.has_weights(name, model, revision, digest))
 
     def nodes(self) -> list[str]:
         """All nodes, those with the most models first."""
