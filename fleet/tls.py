@@ -37,6 +37,7 @@ class FleetTls:
         self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.server.verify_mode = ssl.CERT_REQUIRED
+        self.server.num_tickets = 0  # no server of the fleet resumes: each connection held 6 KiB for its two tickets
         self.server.sslobject_class = _logged(Complaints("a connection to the fleet's port was refused", clock))
         self.refusals: dict[str, str] = {}
         """Why this server refused certificates of others, by the name that it called."""

@@ -2,7 +2,7 @@
 
 Two nodes with the scripted engine and two fronts on a PostgreSQL of the run's own, all on this machine:
 - first tokens at 1, 16 and 64 clients: what a front adds to a node's own, and what HAProxy 2.6 adds in its place, with
-  TLS 1.3 to the same port of the same node, both sides verified;
+  TLS 1.3 to the same port of the same node, both sides verified; beside them a bare proxy of a front's libraries;
 - CPU time for a token of 500 streams with 20 tokens a second each, of the node, the front and HAProxy, and from it the
   cores for 10,000 such streams;
 - tokens a second of two nodes over one, where the engine waits 40 ms for a token;
@@ -26,6 +26,7 @@ from pathlib import Path
 
 from benchmarks.devices.run import compare_before
 from benchmarks.fleet import copies, hop, names, policies, simulated, streams
+from benchmarks.fleet.bare import BareProxy
 from benchmarks.fleet.servers import (
     CROWD_OPTIONS,
     CROWDS,
@@ -89,7 +90,8 @@ async def _servers(bench: Bench) -> None:
             bench.note("HAProxy was not measured beside: apt-get install haproxy")
         streams.set_draining(fronts[0], nodes[1], True)  # so that all ask the same node
         others = [fronts[0], *peers]
-        await _guarded(bench, "first tokens", lambda bench: hop.first_tokens(bench, nodes[0], others))
+        bare = stack.enter_context(BareProxy(nodes[0], folder / "bare", nodes[0].folder / "data" / "fleet"))
+        await _guarded(bench, "first tokens", lambda bench: hop.first_tokens(bench, nodes[0], [*others, bare]))
         await _guarded(bench, "CPU of tokens", lambda bench: hop.cpu_of_tokens(bench, nodes[0], others))
         streams.set_draining(fronts[0], nodes[1], False)
         await _guarded(bench, "two nodes", lambda bench: streams.two_nodes(bench, fronts[0], nodes[0], nodes[1]))

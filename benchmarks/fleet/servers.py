@@ -22,6 +22,8 @@ PEPPER = "benchmarks of a fleet, 32 characters or more"
 PACED, CROWDS = "paced", ("crowd-0", "crowd-1")
 """Models: one that runs AT_ONCE requests, and those for crowds."""
 AT_ONCE = 16
+CONTEXT_ID = "%[uuid()]"
+"""The place of a request's id in `context_of`, as HAProxy fills it."""
 
 
 class FleetMember(Roundhouse):
@@ -102,7 +104,7 @@ class HaProxy(Server):
 def context_of(model: str, revision: str) -> str:
     """A front's context for HAProxy to write: with an id of its own for each request."""
     hop = Hop(id="of-HAProxy", model=model, revision=revision, requested=model, service_class=ServiceClass.INTERACTIVE)
-    return base64.b64decode(encode(hop)).decode().replace("of-HAProxy", "%[uuid()]")
+    return base64.b64decode(encode(hop)).decode().replace("of-HAProxy", CONTEXT_ID)
 
 
 _HAPROXY = """\

@@ -65,6 +65,7 @@ class PeerAnswer:
             for name, value in ((raw.decode("latin-1").lower(), value) for raw, value in response.raw_headers)
             if name not in ANSWER_DROPPED
         }
+        del response._headers, response._raw_headers  # 5 KiB of each stream, which nothing reads any more
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         content = self._response.content
