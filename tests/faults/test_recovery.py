@@ -77,14 +77,14 @@ def test_one_engine_fails_and_comes_back_and_the_others_do_not_notice(
 @pytest.mark.parametrize("whom", ["the gateway", "the main process"])
 def test_the_server_is_killed_under_load_and_nothing_stays(tmp_path: Path, whom: str) -> None:
     """Also before the next start. That one finds pins and adapters as they were."""
-    models = ("starter-chat", "starter-embed") if whom == "the gateway" else ("starter-embed",)
+    models = ("starter-chat", "starter-speech") if whom == "the gateway" else ("starter-speech",)
     recipes = [STARTER / f"{model}.yaml" for model in models]
-    server = Server(tmp_path / "data", recipes, "--slots", "3")
+    server = Server(tmp_path / "data", recipes, "--slots", "2")
     try:
         server.wait_ready()
         with Traffic(server, models) as traffic:
             traffic.wait_answers()
-            assert server.http.put("/v1/models/starter-embed/pin").status_code == 200
+            assert server.http.put("/v1/models/starter-speech/pin").status_code == 200
             family = server.family()
             sockets = server.data / "server.json"
             run_dir = Path(json.loads(sockets.read_text())["run_dir"])
@@ -95,11 +95,11 @@ def test_the_server_is_killed_under_load_and_nothing_stays(tmp_path: Path, whom:
         assert code == (4 if whom == "the gateway" else -signal.SIGKILL)
     finally:
         server.close()
-    again = Server(tmp_path / "data", recipes, "--slots", "2")
+    again = Server(tmp_path / "data", recipes, "--slots", "1")
     try:
         again.wait_ready()
         assert not run_dir.exists()
-        assert again.model("starter-embed")["pinned"] is True
+        assert again.model("starter-speech")["pinned"] is True
         adapters = again.http.get("/v1/adapters").json()["data"]
         assert len(adapters) == (20 if "starter-chat" in models else 0)
     finally:

@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     recipe = yaml.safe_load((STARTER / "starter-speech.yaml").read_text())
     recipe["residency"] = {"min_resident": "0s", "idle_timeout": f"{IDLE}s", "sleep": "always"}
     (folder / "speech.yaml").write_text(yaml.safe_dump(recipe))
-    server = Server(folder / "data", [folder / "speech.yaml"], fixed={"heartbeat": 0.5})
+    server = Server(folder / "data", [folder / "speech.yaml"], "--slots", "2", fixed={"heartbeat": 0.5})
     yield server.wait_ready()
     server.close()
 
@@ -97,7 +97,7 @@ def test_what_sleeps_and_wakes_cost_is_known_after_a_restart(server: Server) -> 
     assert kept is not None
     assert kept.count == slept >= 1
     assert (kept.device_bytes, kept.host_bytes) == (before["bytes"], 0)
-    again = Server(server.data, [server.data.parent / "speech.yaml"], fixed={"heartbeat": 0.5})
+    again = Server(server.data, [server.data.parent / "speech.yaml"], "--slots", "1", fixed={"heartbeat": 0.5})
     try:
         again.wait_ready()
         assert again.http.post("/v1/models/starter-speech/load").status_code == 200

@@ -46,4 +46,4 @@ def serve_thinker(folder: Path) -> Server:
     """A server of this model, with and without its recipe's parsers."""
     model = write_script(folder / "model", SCRIPTS, context=2048)
     (folder / "thinker.yaml").write_text(f"{RECIPE}---\n{PLAIN}".format(model=model))
-    return Server(folder / "data", [folder / "thinker.yaml"], "--slots", "1")
+    return Server(folder / "data", [folder / "thinker.yaml"], "--slots", "2")

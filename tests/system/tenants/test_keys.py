@@ -23,7 +23,7 @@ EMBED = {"model": "starter-embed", "input": "hello"}
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = Server(tmp_path_factory.mktemp("keys") / "a" / "data", [STARTER / "starter-embed.yaml"])
+    server = Server(tmp_path_factory.mktemp("keys") / "a" / "data", [STARTER / "starter-embed.yaml"], "--slots", "1")
     yield server.wait_ready()
     server.close()
 
@@ -126,7 +126,7 @@ def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> 
     for thread in threads:
         thread.join()
     closed.process.wait(600)
-    again = Server(closed.data, [STARTER / "starter-embed.yaml"]).wait_ready()
+    again = Server(closed.data, [STARTER / "starter-embed.yaml"], "--slots", "1").wait_ready()
     try:
         after = used()
         settled = after["requests"] - after["interrupted"] - before["requests"]
