@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("limits")
     recipe = yaml.safe_load((STARTER / "starter-embed.yaml").read_text()) | {"price": {"input": 1.0}}
     (folder / "starter-embed.yaml").write_text(yaml.safe_dump(recipe))
-    found = Server(folder / "a" / "data", [folder / "starter-embed.yaml"])
+    found = Server(folder / "a" / "data", [folder / "starter-embed.yaml"], "--slots", "1")
     yield found.wait_ready()
     found.close()
 
@@ -94,7 +94,7 @@ def test_never_more_than_the_cap_also_after_a_kill(server: Server) -> None:
     status = server.http.get("/v1/status", headers={"Authorization": f"Bearer {key}"})
     psutil.Process(status.json()["pid"]).kill()
     server.process.wait(600)
-    again = Server(server.data, [STARTER / "starter-embed.yaml"]).wait_ready()
+    again = Server(server.data, [STARTER / "starter-embed.yaml"], "--slots", "1").wait_ready()
     try:
         let_in += sum(answer.status_code == 200 for answer in race(again, key, 40))
         assert let_in <= CAP * (1 + (time.monotonic() - began) / 60) + 1, "no second window"
