@@ -19,8 +19,14 @@ class RateTable:
         """Replace this server's rates of these rooms."""
         mine = RATES.c.server == self._server
         rows = [
-            {"server": self._server, "room": room, "per_second": one.per_second, "spread": one.spread, "measured": now}
-            for room, one in rates.items()
+            {
+                "server": self._server,
+                "room": room,
+                "per_second": rate.per_second,
+                "spread": rate.spread,
+                "measured": now,
+            }
+            for room, rate in rates.items()
         ]
         with self._database.write() as connection:
             connection.execute(sa.delete(RATES).where(mine, RATES.c.room.in_(rates)))

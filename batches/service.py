@@ -93,13 +93,13 @@ class BatchService:
             limit,
             param,
         )
-        return [self._with_wait(one) for one in batches], more
+        return [self._with_wait(batch) for batch in batches], more
 
     async def recent(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
         """The newest batches of a team, or of all. Raises Unavailable, QueueFull."""
         none: Sequence[BatchRecord] = []
         batches = await self.store.find(lambda tables: tables.batches.recent(team, limit), none)
-        return [self._with_wait(one) for one in batches]
+        return [self._with_wait(batch) for batch in batches]
 
     def _with_wait(self, batch: BatchRecord) -> BatchRecord:
         """The batch with the reasons to wait that its row cannot hold."""

@@ -27,7 +27,7 @@ async def in_pairs(
             await bench.rest([plain, other], server)
             cells.append((server, await load(server)))
     pairs = [cells[n : n + 2] for n in range(0, len(cells), 2)]
-    compare(bench, name, [(b, a) if one is plain else (a, b) for (one, a), (_, b) in pairs])
+    compare(bench, name, [(b, a) if pair is plain else (a, b) for (pair, a), (_, b) in pairs])
     if len(pairs) > 1:
         compare(bench, f"{name}.itself", [(b, a) for (_, a), (_, b) in pairwise(cells[1:-1])][::2])
 

@@ -77,7 +77,7 @@ class Sessions:
         """The token of a new session."""
         token, owner = secrets.token_urlsafe(32), _owner(credential)
         sessions = [(digest, self._credentials.get(digest)) for digest in self._credentials]  # the oldest first
-        own = [digest for digest, one in sessions if one is not None and _owner(one) == owner]
+        own = [digest for digest, session in sessions if session is not None and _owner(session) == owner]
         for digest in own[: 1 - OF_A_KEY]:  # who signs in again and again must not sign out all others
             self._credentials.pop(digest, None)
         digest = _digest(token)
@@ -158,7 +158,7 @@ class Sessions:
 
 def _value(cookies: str, name: str) -> str | None:
     pairs = (pair.partition("=") for pair in cookies.split(";"))
-    return next((value.strip() for one, _, value in pairs if one.strip() == name and _TOKEN.match(value)), None)
+    return next((value.strip() for pair, _, value in pairs if pair.strip() == name and _TOKEN.match(value)), None)
 
 
 def _owner(credential: Credential) -> str:

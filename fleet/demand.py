@@ -13,9 +13,9 @@ def demand_of(reports: ReportTable, now: float) -> dict[str, float]:
     demand: dict[str, float] = {}
     for report, at in reports:
         if now - at <= LEASE_SECONDS:
-            for one in report.replicas:
-                busy = (one.running + one.waiting) / (one.capacity / max(1, one.ready))
-                demand[one.model] = demand.get(one.model, 0.0) + busy
+            for replica in report.replicas:
+                busy = (replica.running + replica.waiting) / (replica.capacity / max(1, replica.ready))
+                demand[replica.model] = demand.get(replica.model, 0.0) + busy
     return demand
 
 

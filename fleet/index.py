@@ -135,7 +135,7 @@ class NodeIndex:
             node = self.entries[report.node] = NodeEntry(report.node)
             self.all.add(node)
         node.at = at
-        ready = {one.model: one for one in report.replicas if one.state == "ready" and one.ready}
+        ready = {replica.model: replica for replica in report.replicas if replica.state == "ready" and replica.ready}
         for model in node.loads.keys() - ready.keys():
             self._serving[model].work -= node.loads.pop(model).total
             _leave(self._serving, (model,), node)
@@ -150,9 +150,9 @@ class NodeIndex:
             load.take(replica, _beside(replica, report.replicas) if len(report.replicas) > 1 else 0, at)
             self._serving[model].work += load.total - before
         phases = {
-            one.model: one.state
-            for one in report.replicas
-            if one.state in ("loading", "asleep") and one.model not in ready
+            replica.model: replica.state
+            for replica in report.replicas
+            if replica.state in ("loading", "asleep") and replica.model not in ready
         }
         if phases != node.phases:
             _leave(self._warming, node.phases.keys() - phases.keys(), node)
@@ -215,9 +215,9 @@ def _leave(groups: dict[str, NodeGroup], names: Iterable[str], node: NodeEntry) 
 def _beside(replica: ReplicaReport, others: Iterable[ReplicaReport]) -> int:
     """Work of other models on a replica's devices."""
     return sum(
-        one.running + one.waiting
-        for one in others
-        if one is not replica and _share_devices(one.devices, replica.devices)
+        other.running + other.waiting
+        for other in others
+        if other is not replica and _share_devices(other.devices, replica.devices)
     )
 
 

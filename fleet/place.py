@@ -97,7 +97,7 @@ class _Node:
 
     def __init__(self, report: NodeReport) -> None:
         self.name = report.node
-        self.free = {one.device: one.budget for one in report.devices}
+        self.free = {device.device: device.budget for device in report.devices}
         self.where: dict[str, tuple[str, ...]] = {}
         """Devices by the model that it holds."""
         self.given_up = 0

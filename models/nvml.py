@@ -61,7 +61,7 @@ def gpus() -> tuple[Gpu, ...]:
             try:
                 handle = _named(nvml, word.strip())
                 parts = [] if word.strip().startswith(PART) else _mig_parts(nvml, handle)
-                found += [_facts(nvml, one) for one in parts or [handle]]
+                found += [_facts(nvml, part) for part in parts or [handle]]
             except (NoGpu, nvml.NVMLError):
                 if not found:
                     raise

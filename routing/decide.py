@@ -67,7 +67,7 @@ class _Deciding:
         previous = self.facts.previous
         if previous is None or previous == target:
             return None
-        is_target = previous in {one.name for one in self.spec.targets}
+        is_target = previous in {target.name for target in self.spec.targets}
         self.saw["left"] = (
             f"{previous}: {self.saw.get(f'not:{previous}', reason) if is_target else 'no target any more'}"
         )

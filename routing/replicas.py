@@ -89,7 +89,7 @@ def choose_near(replicas: Sequence[ReplicaState], home: int, warm: int, prefill:
     Args:
         home, warm: positions; -1: there is none.
     """
-    costs = [one[1] + one[3] for one in replicas]
+    costs = [replica[1] + replica[3] for replica in replicas]
     if warm >= 0:
         costs[warm] -= prefill  # all others have it to read
         if home < 0 or costs[warm] < costs[home]:  # 1
@@ -103,7 +103,7 @@ def choose_near(replicas: Sequence[ReplicaState], home: int, warm: int, prefill:
         loss = max(0.0, replicas[least].adapter - there.adapter) + (prefill if home == warm else 0.0)
         if costs[home] - lowest > loss:
             return least, "soonest"
-    if there.start > 0 and there.work * len(replicas) > MOST_LOAD * sum([one[2] for one in replicas]):  # 3
+    if there.start > 0 and there.work * len(replicas) > MOST_LOAD * sum([replica[2] for replica in replicas]):  # 3
         costs = [
             cost if one[1] <= there[1] and one is not there else inf for one, cost in zip(replicas, costs, strict=True)
         ]
@@ -114,7 +114,7 @@ def choose_near(replicas: Sequence[ReplicaState], home: int, warm: int, prefill:
 
 def _home(replicas: Sequence[ReplicaState], weights: Weights) -> int:
     """The position of the highest random weight."""
-    of_each = [weights[one[0]] for one in replicas]
+    of_each = [weights[replica[0]] for replica in replicas]
     return of_each.index(max(of_each))
 
 

@@ -89,7 +89,7 @@ def split(job: SplitJob) -> SplitSummary:
     try:
         fields = _fields(job.path)
         listed = fields.pop(LIST, None)
-        if sum(memoryview(one).nbytes for one in fields.values()) > REST_BYTES:
+        if sum(memoryview(field).nbytes for field in fields.values()) > REST_BYTES:
             raise _Fault(f"The fields beside '{LIST}' have more than {REST_BYTES} bytes.")
         url = job.urls[0] if job.form == "messages" else _url(fields, job.urls)
         with job.out.open("wb") as out:

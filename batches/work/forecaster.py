@@ -81,10 +81,10 @@ class Forecaster:
         now = self._clock()
         await self._exchange_rates(now)
         self._needs = {}
-        self._levels = {one.id: self._levels[one.id] for one, _ in batches if one.id in self._levels}
-        self._made = {one.id: self._made[one.id] for one, _ in batches if one.id in self._made}
+        self._levels = {batch.id: self._levels[batch.id] for batch, _ in batches if batch.id in self._levels}
+        self._made = {batch.id: self._made[batch.id] for batch, _ in batches if batch.id in self._made}
         await self._store_of(batches, now)
-        is_new = any(one.first_forecast is None or one.tenth_forecast is None for one, _ in batches)
+        is_new = any(batch.first_forecast is None or batch.tenth_forecast is None for batch, _ in batches)
         self._renew_at = time.monotonic() + (EARLY_SECONDS if is_new else RENEW_SECONDS)
 
     async def add(self, batch: BatchRecord, caller: Caller) -> None:
@@ -133,7 +133,7 @@ class Forecaster:
         found = forecast(list(self._needs.values()), rates, now)
         mine = {id_: found[id_] for id_, (batch, _) in by_id.items() if id_ in found and self._may_store(batch, now)}
         if mine:
-            tenths = {one.id for one, _ in batches if one.counts.left <= 0.9 * one.counts.total}
+            tenths = {batch.id for batch, _ in batches if batch.counts.left <= 0.9 * batch.counts.total}
             await self._store.write(lambda tables: tables.batches.store_forecasts(mine, tenths))
             self._made |= {id_: one.made for id_, one in mine.items()}
 

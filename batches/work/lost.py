@@ -41,5 +41,5 @@ class LostWork:
         """Part of the last hour's work that was lost; 0 where there was none."""
         while self._minutes and now - self._minutes[0].since > HOUR:
             self._minutes.popleft()
-        ran = sum(one.ran for one in self._minutes)
-        return sum(one.lost for one in self._minutes) / ran if ran else 0.0
+        ran = sum(minute.ran for minute in self._minutes)
+        return sum(minute.lost for minute in self._minutes) / ran if ran else 0.0

@@ -179,11 +179,11 @@ class BatchWorker:
             await self._read()
         if self._is_stopping or not self._is_open():
             return
-        works = [one for one in self._batches.values() if one.team not in self._paused]
+        works = [batch for batch in self._batches.values() if batch.team not in self._paused]
         full = await self._claim(works, self._callers) if works else ()
         self._forecasts.advance(full)
         if self._batches and self._forecasts.is_due():
-            await self._forecasts.renew([(one, self._callers[one.id]) for one in self._batches.values()])
+            await self._forecasts.renew([(batch, self._callers[batch.id]) for batch in self._batches.values()])
             self._is_stale = True
 
     async def _read(self) -> None:
@@ -196,10 +196,10 @@ class BatchWorker:
                 await self._drop(batch, LineState.CANCELLED)
             elif batch.state is BatchState.IN_PROGRESS and batch.deadline <= now:
                 await self._drop(batch, LineState.EXPIRED)
-        runs = [one for one in batches if one.state is BatchState.IN_PROGRESS and one.deadline > now]
+        runs = [batch for batch in batches if batch.state is BatchState.IN_PROGRESS and batch.deadline > now]
         self._callers = await self._find_callers(runs)
-        self._batches, before = {one.id: one for one in runs if one.id in self._callers}, self._batches
-        if gone := before.keys() - {one.id for one in batches}:
+        self._batches, before = {run.id: run for run in runs if run.id in self._callers}, self._batches
+        if gone := before.keys() - {batch.id for batch in batches}:
             await self._forecasts.judge(list(gone))
         self._paused = {
             team: pause for team, pause in self._paused.items() if now < pause[0] <= now + BUDGET_SECONDS

@@ -242,9 +242,9 @@ def _forecasts(bench: Bench, servers: list[dict[str, list[float]]]) -> None:
     """Parts of the batches whose forecast was near enough."""
     for label, near in (("creation", 2.0), ("tenth", 1.2)):
         ratios = [one for found in servers for one in found[label]]
-        bench.series[f"forecast over truth, {label}"] = [round(one, 3) for one in ratios]
+        bench.series[f"forecast over truth, {label}"] = [round(ratio, 3) for ratio in ratios]
         bench.figure(f"forecast.{label}.over_truth", ratios, "x")
-        good = sum(1 / near <= one <= near for one in ratios)
+        good = sum(1 / near <= ratio <= near for ratio in ratios)
         bench.figure(f"forecast.{label}.near", [100 * good / len(ratios)] if ratios else [], "%")
 
 

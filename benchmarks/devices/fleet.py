@@ -60,7 +60,7 @@ class Fleet:
         for policy in self._policies:
             policy.others = tuple(other for other in self._policies if other is not policy)
         self._pace, bounds = Pace(), WaitingBound(10**9)
-        self._admissions = [QueueAdmission(one, bounds, self._pace, lambda: self.now) for one in self._policies]
+        self._admissions = [QueueAdmission(policy, bounds, self._pace, lambda: self.now) for policy in self._policies]
 
     def after(self, seconds: float, what: Callable[[], None]) -> None:
         self._count += 1
@@ -87,7 +87,7 @@ class Fleet:
     def _pump(self, first: Placement) -> None:
         self._decide(first)
         while self.replicas > 1 and first.waiting_for_model:
-            free = [one for one in self._policies if not one.is_full]
+            free = [policy for policy in self._policies if not policy.is_full]
             if not any(self._decide(one) for one in free):
                 return
 
@@ -132,7 +132,7 @@ def warm_hits(seed: int, seconds: float, *, adapters: int = 40, places: int = 24
 
     arrive()
     fleet.run(seconds)
-    counted = [one for one in fleet.requests.values() if one.arrived > seconds / 5]
+    counted = [request for request in fleet.requests.values() if request.arrived > seconds / 5]
     return sum(one.hit for one in counted) / len(counted)
 
 
@@ -152,7 +152,7 @@ def quiet_wait(seed: int, seconds: float, *, flooded: bool) -> list[float]:
             client("flood", others)
     fleet.run(seconds)
     return [
-        one.started - one.arrived
-        for one in fleet.requests.values()
-        if one.claim.team == "quiet" and one.started and one.arrived > seconds / 5
+        request.started - request.arrived
+        for request in fleet.requests.values()
+        if request.claim.team == "quiet" and request.started and request.arrived > seconds / 5
     ]

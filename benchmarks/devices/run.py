@@ -112,13 +112,13 @@ async def _two(bench: Bench) -> None:
     for name, values in rates.items():
         bench.figure(f"{name[0]}.requests_per_second", values, "1/s")
     pairs = zip(rates["1 replicas"], rates["2 replicas"], strict=True)
-    bench.figure("two.speedup", [two / one for one, two in pairs], "x")
+    bench.figure("two.speedup", [two / pair for pair, two in pairs], "x")
 
 
 async def _until_ready(server: Server, count: int) -> None:
     for _ in range(600):
         replicas = server.http.get("/v1/models/scripted").json()["replicas"]
-        if sum(one["state"] == "ready" for one in replicas) == count:
+        if sum(replica["state"] == "ready" for replica in replicas) == count:
             return
         await asyncio.sleep(0.1)
     raise TimeoutError(f"{count} replicas were not ready within 60 s")

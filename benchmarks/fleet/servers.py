@@ -41,7 +41,7 @@ class FleetMember(Roundhouse):
         """The fleet's servers as this one sees them: up, draining, silent or gone."""
         answer = self.http.get("/v1/fleet")
         answer.raise_for_status()
-        return {one["name"]: one["state"] for one in answer.json()["members"]}
+        return {member["name"]: member["state"] for member in answer.json()["members"]}
 
 
 class Front(FleetMember):
@@ -55,8 +55,8 @@ class Front(FleetMember):
         """Return once it sends requests for these models to each of these nodes. Raises TimeoutError."""
 
         def knows() -> bool:
-            members = {one["name"]: one for one in self.http.get("/v1/fleet").json()["members"]}
-            ready = {name: {m["model"] for m in one["models"] if m["ready"]} for name, one in members.items()}
+            members = {member["name"]: member for member in self.http.get("/v1/fleet").json()["members"]}
+            ready = {name: {m["model"] for m in member["models"] if m["ready"]} for name, member in members.items()}
             return all(ready.get(node, set()) >= set(models) for node in nodes)
 
         wait_until(knows, f"{self.name} does not know {', '.join(models)} on {', '.join(nodes)}")

@@ -38,7 +38,7 @@ async def two_nodes(bench: Bench, front: Front, first: Server, second: ScriptedN
     for count, values in rates.items():
         bench.figure(f"nodes.{count}.tokens_per_second", values, "tokens/s")
     pairs = zip(rates[1], rates[2], strict=True)
-    bench.figure("nodes.speedup", [two / one for one, two in pairs], "x")
+    bench.figure("nodes.speedup", [two / pair for pair, two in pairs], "x")
 
 
 def set_draining(front: Front, node: ScriptedNode, is_draining: bool) -> None:

@@ -39,7 +39,11 @@ def _answers(report: Report, folder: Path, device: str) -> dict[str, Any]:
         ranked = server.http.post("/v1/rerank", json=body).raise_for_status().json()["results"]
         texts = {file.stem: _text(server, file) for file in sorted(SAMPLES.glob("*.wav"))}
     scores = [one["relevance_score"] for one in sorted(ranked, key=lambda one: int(one["index"]))]
-    return {"embeddings": [value for one in vectors for value in one["embedding"]], "scores": scores, "texts": texts}
+    return {
+        "embeddings": [value for vector in vectors for value in vector["embedding"]],
+        "scores": scores,
+        "texts": texts,
+    }
 
 
 def _text(server: Roundhouse, file: Path) -> str:

@@ -230,7 +230,7 @@ class TimedRun:
             replies = [reply for some in await asyncio.gather(*streams) for reply in some]
         if faults := Cell(replies).failures:
             raise Failed(f"streams at {server.name}: {dict(faults)}")
-        gaps = [b - a for one in replies for a, b in pairwise(one.arrivals) if began <= b and a <= ended]
+        gaps = [b - a for reply in replies for a, b in pairwise(reply.arrivals) if began <= b and a <= ended]
         figures = {f"p{q}_ms": round(percentile(gaps, q) * 1e3, 2) for q in (50, 99)}
         return {**figures, "longest_ms": round(max(gaps) * 1e3, 2), "gaps": len(gaps), "others": others}
 

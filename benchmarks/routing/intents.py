@@ -20,7 +20,7 @@ def measure(bench: Bench, data: Intents) -> TrainingResult:
     model = fitted.model
     predictions = [model.predict(e.text, v) for e, v in zip(data.held, data.held_vectors, strict=True)]
     inside = np.array([e.label != OUT for e in data.held])
-    confidence = np.array([one.confidence for one in predictions], np.float32)[inside]
+    confidence = np.array([prediction.confidence for prediction in predictions], np.float32)[inside]
     right = np.array([one.label == e.label for one, e in zip(predictions, data.held, strict=True)])[inside]
     both = fitted.measured[-1]
     bench.figure("intents.accuracy", [both.accuracy], "share")
@@ -31,7 +31,7 @@ def measure(bench: Bench, data: Intents) -> TrainingResult:
     bench.figure("intents.calibration_error", [both.calibration_error], "share")
     bench.figure("intents.letters_alone.accuracy", [fitted.measured[0].accuracy], "share")
     typed = [model.predict(e.text, v) for e, v in zip(data.typed, data.typed_vectors, strict=True)]
-    route = [one.label if one.confidence >= one.threshold else None for one in predictions]
+    route = [prediction.label if prediction.confidence >= prediction.threshold else None for prediction in predictions]
     again = [one.label if one.confidence >= one.threshold else None for one in typed]
     bench.figure("intents.same_route", [float(np.mean([a == b for a, b in zip(route, again, strict=True)]))], "share")
     bench.bar("150 intents: right", "intents.accuracy", ">=", 0.97)

@@ -49,8 +49,8 @@ async def run(bench: Bench) -> None:
     }  # fmt: skip
     fill(s.work / "report", rows, columns)
     reports = [_apart("report", str(s.work / "report")) for _ in range(s.rounds)]
-    bench.figure("report.ms", [one["ms"] for one in reports], "ms")
-    bench.figure("report.mib", [one["mib"] for one in reports], "MiB")
+    bench.figure("report.ms", [report["ms"] for report in reports], "ms")
+    bench.figure("report.mib", [report["mib"] for report in reports], "MiB")
     requests = s.pick(1_000_000, 100_000, 100)
     bench.note(f"the report is on {rows:,} rows, the memory over {requests:,} requests")
     prepare(s.work / "memory")

@@ -45,9 +45,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def on(self, host: str) -> list[LaunchedServer]:
         """Servers of one machine. Raises BadRequest for a machine without any, unless it is the head's."""
-        result = [one for one in self.servers if one.host == host]
+        result = [server for server in self.servers if server.host == host]
         if not result and host != self.head:
-            known = ", ".join(sorted({one.host for one in self.servers} | {self.head}))
+            known = ", ".join(sorted({server.host for server in self.servers} | {self.head}))
             raise BadRequest(f"The file has no server on {host}. Its machines: {known}.")
         return result
 
@@ -65,7 +65,7 @@ def read_cluster(path: Path) -> Cluster:
         raise BadRequest(f"{path} cannot be read: {error.strerror}.") from None
     except NOT_JSON as error:
         raise BadRequest(f"{path} is no description of a cluster: {error}.") from None
-    names = [one.name for one in cluster.servers]
+    names = [server.name for server in cluster.servers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise BadRequest(f"{path} has two servers with the name {twice[0]}. Give each its own.")
     if not cluster.folder.is_absolute():

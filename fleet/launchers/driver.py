@@ -88,15 +88,15 @@ def up(cluster: Cluster, lines: TextIO) -> int:
     """Exit code: 1 if a server has no machine."""
     actor = ray.remote(ServerActor)
     made = {
-        one.name: actor.options(
-            name=one.name,
+        server.name: actor.options(
+            name=server.name,
             lifetime="detached",
             get_if_exists=True,
             max_restarts=-1,
             num_cpus=0,
-            resources={resource_of(one.name): 1},
-        ).remote(one, cluster.folder)
-        for one in cluster.servers
+            resources={resource_of(server.name): 1},
+        ).remote(server, cluster.folder)
+        for server in cluster.servers
     }
     deadline, missing = time.monotonic() + WAIT_SECONDS, 0
     for server in cluster.servers:

@@ -73,7 +73,7 @@ def start_ray(cluster: Cluster, host: str) -> bool:
             [str(program), "start", "--block", *where, *_own_address(host), *_ports(cluster.port),
              "--disable-usage-stats",
              "--num-cpus", "1", "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
-             "--resources", msgspec.json.encode({resource_of(one.name): 1 for one in servers}).decode()],
+             "--resources", msgspec.json.encode({resource_of(server.name): 1 for server in servers}).decode()],
             ray_environment(cluster),
             cluster.folder / "ray.log",
         )

@@ -194,7 +194,7 @@ class World:
                     continue
                 self._write(row)
                 placer.epoch = row.epoch
-                self.moves += [(self.clock.now, one.model, one.node) for one in plan.moves]
+                self.moves += [(self.clock.now, move.model, move.node) for move in plan.moves]
                 for node in self.nodes.values():
                     self.clock.after(self._rng.random() * WATCH_SECONDS, self.send_desired, node)
             placer.plan = plan

@@ -152,7 +152,7 @@ def tensor_names(folder: Path, files: tuple[str, ...]) -> dict[str, str]:
     from safetensors import safe_open
 
     names: dict[str, str] = {}
-    for file in (one for one in files if "/" not in one):
+    for file in (file for file in files if "/" not in file):
         with safe_open(folder / file, framework="numpy") as tensors:
             names |= dict.fromkeys(tensors.keys(), file)
     return names

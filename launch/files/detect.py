@@ -212,13 +212,13 @@ def _sentence_transformers(listing: Listing) -> Detection | None:
     kind = str(listing.json("config_sentence_transformers.json").get("model_type") or "")
     types = [str(module.get("type", "")) for module in listing.array("modules.json") if isinstance(module, dict)]
     architecture = _architecture(listing.json("config.json"))
-    if kind == SPARSE or any("sparse_encoder" in one for one in types):
+    if kind == SPARSE or any("sparse_encoder" in kind for kind in types):
         raise Unfit(
             f"{listing.where} makes sparse vectors, which are not served: add a model of dense ones.",
             code="sparse_encoder",
             param="source",
         )
-    if kind == MULTI_VECTOR or any("multi_vector_encoder" in one or one.startswith("pylate.") for one in types):
+    if kind == MULTI_VECTOR or any("multi_vector_encoder" in kind or kind.startswith("pylate.") for kind in types):
         raise Unfit(
             f"{listing.where} makes a vector for each token (ColBERT), which is not served: add a model of one for "
             "each text.",
@@ -232,12 +232,12 @@ def _sentence_transformers(listing: Listing) -> Detection | None:
             code="unknown_architecture",
             param="source",
         )
-    if kind == CROSS_ENCODER or any("cross_encoder" in one for one in types):
+    if kind == CROSS_ENCODER or any("cross_encoder" in kind for kind in types):
         _refuse_classes(listing, listing.json("config.json"))
         return Detection(Task.RERANK, "sentence-transformers", architecture, "sentence-transformers' CrossEncoder")
     if "modules.json" not in listing:
         return None
-    steps = [one.rpartition(".")[2] for one in types]
+    steps = [kind.rpartition(".")[2] for kind in types]
     if steps and steps[0] in NO_TRANSFORMER:
         raise Unfit(
             f"{listing.where} begins with {steps[0]} (modules.json); only embedding models that begin with a "

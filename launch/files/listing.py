@@ -83,7 +83,7 @@ class Listing:
         if own := self.text("additional_chat_templates/tool_use.jinja") or self.text("chat_template.jinja"):
             return own
         templates = (self.json(name).get("chat_template") for name in ("tokenizer_config.json", "chat_template.json"))
-        template = next((one for one in templates if one), "")
+        template = next((template for template in templates if template), "")
         if isinstance(template, list):
             named = {str(one["name"]): one["template"] for one in template}
             template = named.get("tool_use") or named.get("default") or ""

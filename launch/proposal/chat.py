@@ -107,7 +107,7 @@ ON_CPU = "A CPU computes with AWQ, GPTQ and compressed-tensors of integers: add 
 def quantization_of(config: Mapping[str, Any]) -> tuple[str, str]:
     """Method and format of a config; ('', '') for weights that are not quantized."""
     configs = (config_part.get("quantization_config") for config_part in nested_configs(config))
-    inner = next((one for one in configs if isinstance(one, dict)), None)
+    inner = next((config for config in configs if isinstance(config, dict)), None)
     if inner is None:
         return "", ""
     return str(inner.get("quant_method") or "unknown").lower(), str(inner.get("format") or "")

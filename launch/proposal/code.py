@@ -41,7 +41,7 @@ def check_code(draft: Draft, listing: Listing, code: Code | None) -> None:
 def code_of_text(listing: Listing, kind: str) -> Code | None:
     """Code of an embedding model or a reranker whose `model_type` is `kind`."""
     types = [str(module.get("type") or "") for module in listing.array("modules.json") if isinstance(module, dict)]
-    if own := next((one for one in types if one and not one.startswith("sentence_transformers.")), ""):
+    if own := next((kind for kind in types if kind and not kind.startswith("sentence_transformers.")), ""):
         return Code("network", own, _other_repository(_auto_map(listing.json("config.json"))))
     config = listing.json("config.json")
     if "auto_map" not in config:

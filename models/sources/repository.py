@@ -60,8 +60,10 @@ def files_of(source: HubSource) -> Repository:
         where = f"'{source.hub}' at revision '{source.revision}'"
         raise Unavailable(f"The hub at {public_endpoint()} names no commit for {where}.", code="hub_unavailable")
     files = {
-        one.rfilename: RepositoryFile(one.size or 0, (one.lfs.sha256 if one.lfs else one.blob_id) or "")
-        for one in info.siblings or []
+        sibling.rfilename: RepositoryFile(
+            sibling.size or 0, (sibling.lfs.sha256 if sibling.lfs else sibling.blob_id) or ""
+        )
+        for sibling in info.siblings or []
     }
     if not isinstance(source, GgufSource):
         return Repository(info.sha, files)
@@ -190,8 +192,10 @@ def purge(sources: Collection[HubSource], retained: Collection[HubSource] = (), 
             part.unlink(missing_ok=True)
     # A repository of which no revision is left is deleted whole, with what is on its way for a kept one: one stays.
     nothing = CachedRevisionInfo("", cache_folder(), 0, frozenset(), frozenset(), 0)
-    staying = {one: replace(one, revisions=one.revisions | {nothing}) for one in cache.repos if one.repo_id in hubs}
-    cache = replace(cache, repos=frozenset(staying.get(one, one) for one in cache.repos))
+    staying = {
+        repo: replace(repo, revisions=repo.revisions | {nothing}) for repo in cache.repos if repo.repo_id in hubs
+    }
+    cache = replace(cache, repos=frozenset(staying.get(repo, repo) for repo in cache.repos))
     strategy = cache.delete_revisions(*expired)
     strategy.execute()
     for source in sources:

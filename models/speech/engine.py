@@ -150,7 +150,7 @@ class SpeechSleeper:
         results = []
         for whisper in self._copies():
             results += self._model._generate(whisper, whisper.encode(features), [prompt], 0.0, most=TOKENS)
-        return [list(one.sequences_ids[0]) for one in results], [float(one.scores[0]) for one in results]
+        return [list(result.sequences_ids[0]) for result in results], [float(result.scores[0]) for result in results]
 
     def _stat(self) -> tuple[int, int, int]:
         status = self._file.stat()

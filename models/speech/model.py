@@ -316,7 +316,7 @@ class SpeechModel:
         outcomes = [self._result(window, *detected, result) for window, detected, result in answers]
         if not windows[0].words:
             return outcomes
-        for language in {one.language for one in outcomes}:
+        for language in {outcome.language for outcome in outcomes}:
             indices = [index for index, one in enumerate(outcomes) if one.language == language]
             some = [windows[index] for index in indices]
             part = encoded if len(some) == len(windows) else whisper.encode(np.stack([w.features for w in some]))
@@ -395,7 +395,7 @@ class SpeechModel:
         from faster_whisper.tokenizer import Tokenizer
         from faster_whisper.transcribe import merge_punctuations
 
-        tokens = [[token for segment in one.segments for token in segment.tokens] for one in outcomes]
+        tokens = [[token for segment in outcome.segments for token in segment.tokens] for outcome in outcomes]
         if not any(tokens):
             return
         # by a single frame none can be aligned, and the step would fail for everybody

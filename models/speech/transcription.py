@@ -64,11 +64,11 @@ class TranscriptionRun:
                     self._speech += sum(window.seconds for window in block.windows)
                     results = self._hear(block.windows)
                 async with aclosing(results) as open_results:
-                    async for window, one in open_results:
+                    async for window, result in open_results:
                         if known is None:
                             known = self._info(exact=block.final and self._threshold is not None)
                             yield known
-                        for segment in self._segments(window, one):
+                        for segment in self._segments(window, result):
                             yield segment
                         yield self._usage(window.end)
         whole = self._info(exact=True)

@@ -197,7 +197,8 @@ class RerankingEngine(BatchedEngine[Ids, float]):
             raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
         query, documents = PROBE[0][0], list(BESIDE)
         alone = [
-            (await self._score(RerankRequest(query=query, documents=[one], truncate=True)))[0][0] for one in documents
+            (await self._score(RerankRequest(query=query, documents=[document], truncate=True)))[0][0]
+            for document in documents
         ]
         together, _, _ = await self._score(RerankRequest(query=query, documents=documents, truncate=True))
         if any(map(differs, together, alone)):

@@ -160,9 +160,9 @@ def vector_head(
 
 def counted(texts: Sequence[str], buckets: int) -> csr_matrix:
     counted_texts = [pieces(text, buckets) for text in texts]
-    indexes = np.concatenate([one.indexes for one in counted_texts])
-    counts = np.concatenate([one.counts for one in counted_texts]).astype(np.float64)
-    ends = np.cumsum([0, *(len(one.indexes) for one in counted_texts)])
+    indexes = np.concatenate([text.indexes for text in counted_texts])
+    counts = np.concatenate([text.counts for text in counted_texts]).astype(np.float64)
+    ends = np.cumsum([0, *(len(text.indexes) for text in counted_texts)])
     return csr_matrix((counts, indexes, ends), shape=(len(texts), buckets))
 
 

@@ -99,7 +99,7 @@ def read(body: bytes) -> ErrorWords:
     error = content.get("error")
     named = error if isinstance(error, dict) else content
     code, details = named.get("code"), named.get("details")
-    reasons = (_named(one, "reason") for one in details) if isinstance(details, list) else ()
+    reasons = (_named(detail, "reason") for detail in details) if isinstance(details, list) else ()
     return ErrorWords(
         _text(content),
         _named(named, "type"),

@@ -39,7 +39,7 @@ class CallNumbers:
     def number(self, sent: int | None, call_id: str, *, named: bool) -> int:
         """Return the number of the call that a piece belongs to."""
         if sent is None:
-            by_id = next((number for number, one in self._ids.items() if call_id and one == call_id), None)
+            by_id = next((number for number, id_ in self._ids.items() if call_id and id_ == call_id), None)
             number_here = by_id if by_id is not None else self._new if named else self._last
         else:
             number_here = self._moved.get(sent, sent)

@@ -57,7 +57,7 @@ def outcomes(rows: Iterable[ReplayRow]) -> list[ReplayOutcome]:
         ReplayOutcome(target, reason, len(group), len(_judged(group)), _share(group), _mean(group))
         for (target, reason), group in groups.items()
     ]
-    return sorted(results, key=lambda one: (-one.requests, one.target, one.reason))
+    return sorted(results, key=lambda result: (-result.requests, result.target, result.reason))
 
 
 def replay(rows: Iterable[ReplayRow]) -> list[ReplayPoint]:

@@ -215,7 +215,7 @@ class Adapters:
             return
         digest = checked.digest
         owners = [one for one in self._service.list(base) if any(v.digest == digest for v in one.versions)]
-        if owners and not any(one.shared or one.key.team == team for one in owners):
+        if owners and not any(owner.shared or owner.key.team == team for owner in owners):
             raise Forbidden(
                 "This adapter cannot be taken from a source that is only named. Upload its files.",
                 code="upload_needed",
@@ -277,8 +277,8 @@ class Adapters:
         self._names.refresh()
         if entry := self._residency.entries.get(key.base):  # its recipe may be gone
             for digest in gone:
-                for one in entry.replicas:
-                    one.queue.forget_adapter(digest)
+                for replica in entry.replicas:
+                    replica.queue.forget_adapter(digest)
         self._apply_pins(key.base)
         try:
             await self._service.collect()
@@ -323,8 +323,8 @@ class Adapters:
         gone = self._service.unused()
         for base, entry in self._residency.entries.items():
             for digest in gone:
-                for one in entry.replicas:
-                    one.queue.forget_adapter(digest)
+                for replica in entry.replicas:
+                    replica.queue.forget_adapter(digest)
             self._apply_pins(base)
         if gone:
             await self._service.collect()
@@ -339,13 +339,13 @@ class Adapters:
         entry = self._residency.entries.get(base)
         if entry is None:  # its recipe is gone
             return
-        for one in entry.replicas:
-            self._apply_pins_to(one.queue, base, changed)
+        for replica in entry.replicas:
+            self._apply_pins_to(replica.queue, base, changed)
 
     def _apply_pins_to(self, queue: ModelQueue, base: str, changed: Adapter | None) -> None:
         pins = self._pinned.setdefault(queue, set())
         adapters = [changed if changed and one.key == changed.key else one for one in self._service.list(base)]
-        pinned = {one.current.digest: one for one in adapters if one.pinned}
+        pinned = {adapter.current.digest: adapter for adapter in adapters if adapter.pinned}
         for digest in pins - pinned.keys():
             pins.discard(digest)
             queue.unpin_adapter(digest)

@@ -152,8 +152,8 @@ class ModelFiles:
         """Plan with what its files tell again, and not with what was measured."""
         files = await asyncio.to_thread(self._files, entry.recipe, entry.path) if entry.path is not None else None
         await asyncio.to_thread(self._state.models.forget, entry.model)
-        for one in entry.replicas:
-            forget(one, files)
+        for replica in entry.replicas:
+            forget(replica, files)
 
     def _files(self, recipe: Recipe, path: Path) -> FileEstimates:
         """Facts from a model's files. Raises Unfit for files that cannot be loaded here."""

@@ -81,7 +81,7 @@ class Models:
     async def signals(self, name: str | None) -> SignalListView:
         """Each model's work and needed replicas; None: all models. Raises NotFound."""
         entries = list(self._residency.entries.values()) if name is None else [self._entry(name)]
-        texts = await engine_texts(one for entry in entries for one in entry.replicas)
+        texts = await engine_texts(replica for entry in entries for replica in entry.replicas)
         return SignalListView(data=[signal_of(entry, kv_use_of(texts, entry)) for entry in entries])
 
     # --- residency by hand ------------------------------------------------------------------------------------------

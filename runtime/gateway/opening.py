@@ -175,7 +175,7 @@ class _Rooms:
         self.figures = ResidencyRecord(metrics, state, device, self.console.decisions)
         on_cpu = device.kind == "cpu"
         host_budget = NO_LIMIT if on_cpu else device.host_budget
-        rows = [one for entry in self.entries for one in entry.replicas]
+        rows = [replica for entry in self.entries for replica in entry.replicas]
         table = Table(
             rows, self.pool, device.budgets, self.figures, memories_of(device), host_budget,
             counts_processes=on_cpu,

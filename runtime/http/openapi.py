@@ -29,7 +29,7 @@ from runtime.http.schema import (
     types_in,
 )
 
-OPERATIONS: dict[tuple[str, str], Route] = {(one.method.lower(), one.documented_path): one for one in ROUTES}
+OPERATIONS: dict[tuple[str, str], Route] = {(route.method.lower(), route.documented_path): route for route in ROUTES}
 """Routes by method and path."""
 TAGS = [
     {"name": "Chat", "description": "OpenAI's and Anthropic's chat APIs, answered by vLLM; `model` may be an adapter."},

@@ -132,13 +132,13 @@ class ModelEntry:
         """The replica that stands for the model: the first that is ready, else the first."""
         if len(self.replicas) == 1:
             return self
-        return next((one for one in self.replicas if one.state is ModelState.READY), self.replicas[0])
+        return next((replica for replica in self.replicas if replica.state is ModelState.READY), self.replicas[0])
 
     @property
     def has_others(self) -> bool:
         """Whether another replica serves the model, or is about to."""
         return len(self.replicas) > 1 and any(
-            one is not self and one.state in (ModelState.READY, ModelState.LOADING) for one in self.replicas
+            replica is not self and replica.state in (ModelState.READY, ModelState.LOADING) for replica in self.replicas
         )
 
     def take_files(self, other: "ModelEntry") -> None:

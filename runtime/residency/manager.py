@@ -82,10 +82,10 @@ class ResidencyManager:
         """The same for each replica that a load brings, the first one's first."""
         now = entry.clock()
         needs = []
-        for one in entry.replicas[: entry.recipe.replicas.least]:
-            known = one if one.path is not None or one.state in HOLDS_MEMORY else entry.lead
-            since = now if one.requested_since is None else one.requested_since
-            needs.append(replace(need_of(known, since, self.patience), id=one.id))
+        for replica in entry.replicas[: entry.recipe.replicas.least]:
+            known = replica if replica.path is not None or replica.state in HOLDS_MEMORY else entry.lead
+            since = now if replica.requested_since is None else replica.requested_since
+            needs.append(replace(need_of(known, since, self.patience), id=replica.id))
         return plan_all(self.table.snapshot(), needs)
 
     def expected_wait(self, entry: ModelEntry) -> float:
@@ -117,7 +117,7 @@ class ResidencyManager:
 
         Running requests finish, those that wait get `error`, no new ones come.
         """
-        await asyncio.gather(*(self.remove_replica(one, error) for one in list(entry.replicas)))
+        await asyncio.gather(*(self.remove_replica(replica, error) for replica in list(entry.replicas)))
 
     async def remove_replica(self, entry: ModelEntry, error: RoundhouseError) -> None:
         """Remove one replica for good; as `remove`."""
@@ -132,7 +132,7 @@ class ResidencyManager:
         entry.requested_since = None
         self.table.remove(entry)
         if entry.number > 1:
-            entry.replicas[:] = [one for one in entry.replicas if one is not entry]
+            entry.replicas[:] = [replica for replica in entry.replicas if replica is not entry]
             entry.queue.leave()
         self.table.note_change()
 
@@ -165,9 +165,9 @@ class ResidencyManager:
                     code="model_failed",
                     retry_after=wait,
                 )
-        for one in entry.replicas if len(entry.replicas) > 1 else (entry,):
-            if one.requested_since is None and (one is entry or not one.is_extra):
-                one.requested_since = entry.clock()
+        for replica in entry.replicas if len(entry.replicas) > 1 else (entry,):
+            if replica.requested_since is None and (replica is entry or not replica.is_extra):
+                replica.requested_since = entry.clock()
         self.decide()
 
     async def load(self, entry: ModelEntry) -> None:
@@ -192,9 +192,9 @@ class ResidencyManager:
                 f"Model '{entry.id}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
             )
         with self.scaler.pause(entry.model):  # else each would come back while another one leaves, without an end
-            for one in entry.replicas[1:]:
-                one.requested_since = None
-            await asyncio.gather(*(self._unload(one) for one in entry.replicas))
+            for replica in entry.replicas[1:]:
+                replica.requested_since = None
+            await asyncio.gather(*(self._unload(replica) for replica in entry.replicas))
         self.decide()
 
     async def _unload(self, entry: ModelEntry) -> None:
@@ -205,8 +205,8 @@ class ResidencyManager:
 
     def pin(self, entry: ModelEntry, pinned: bool) -> None:
         """Keep it in memory once loaded, or allow its eviction again; does not load it."""
-        for one in entry.replicas:
-            one.pinned = pinned and not one.is_extra
+        for replica in entry.replicas:
+            replica.pinned = pinned and not replica.is_extra
         self.decide()
 
     # --- news -----------------------------------------------------------------------------------------------------

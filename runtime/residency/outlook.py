@@ -23,15 +23,15 @@ def after(snapshot: Snapshot, need: Need, made: Plan) -> Snapshot:
     actions = {victim.id: victim.action for victim in made.victims}
     residents: list[Resident] = []
     slots_free = snapshot.slots_free
-    for one in snapshot.residents:
-        if one.id == need.id:
-            slots_free += one.settled()[2]
-        elif one.id not in actions:
-            residents.append(one)
-        elif actions[one.id] == "sleep":
-            residents.append(one.fallen_asleep())
+    for resident in snapshot.residents:
+        if resident.id == need.id:
+            slots_free += resident.settled()[2]
+        elif resident.id not in actions:
+            residents.append(resident)
+        elif actions[resident.id] == "sleep":
+            residents.append(resident.fallen_asleep())
         else:
-            slots_free += one.settled()[2]
+            slots_free += resident.settled()[2]
     there = Resident(
         id=need.id, state=ModelState.READY, bytes=need.bytes, leases=0, last_used=snapshot.now, loaded_at=snapshot.now,
         min_resident=0.0, drain_deadline=0.0, load_seconds=need.load_seconds, host=need.host, devices=made.devices,

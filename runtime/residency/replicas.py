@@ -64,13 +64,20 @@ class ReplicaScaler:
             if len(entry.replicas) == 1:
                 continue
             now = entry.clock()
-            if not _is_slow(entry) or any(one.state is S.LOADING for one in entry.replicas):
+            if not _is_slow(entry) or any(replica.state is S.LOADING for replica in entry.replicas):
                 self._over_since.pop(entry.id, None)
-                for one in entry.replicas:  # there was no room for it while it was needed
-                    if one.is_extra and one.state in AWAY and one.has_others:
-                        one.requested_since = None
+                for replica in entry.replicas:  # there was no room for it while it was needed
+                    if replica.is_extra and replica.state in AWAY and replica.has_others:
+                        replica.requested_since = None
             elif now - self._over_since.setdefault(entry.id, now) >= PRESSURE_SECONDS:
-                more = next((one for one in entry.replicas if one.state in AWAY and one.requested_since is None), None)
+                more = next(
+                    (
+                        replica
+                        for replica in entry.replicas
+                        if replica.state in AWAY and replica.requested_since is None
+                    ),
+                    None,
+                )
                 if more is not None:
                     log.info("requests wait too long: one replica more", extra={"model": more.id})
                     more.requested_since = now

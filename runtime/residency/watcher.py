@@ -193,7 +193,7 @@ class Watcher:
         residency, asleep = entry.recipe.residency, entry.state is S.ASLEEP
         timeout = residency.sleep_timeout if asleep else residency.idle_timeout
         busy = entry.pinned or entry.leases or entry.requested_since is not None
-        used = (one.last_used for one in entry.replicas if not one.is_extra)  # they go together
+        used = (replica.last_used for replica in entry.replicas if not replica.is_extra)  # they go together
         since = entry.asleep_since if asleep else entry.last_used if entry.is_extra else max(used)
         return bool(timeout) and entry.state in (S.READY, S.ASLEEP) and not busy and entry.clock() - since > timeout
 

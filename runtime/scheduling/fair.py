@@ -107,7 +107,7 @@ class AccountOrder:
         entries[account] = account.counter
         heappush(self._heap, (account.counter, account.number, account))
         if len(self._heap) > 2 * len(entries) + _MAX_STALE:
-            self._heap = [(counter, one.number, one) for one, counter in entries.items()]
+            self._heap = [(counter, entry.number, entry) for entry, counter in entries.items()]
             heapify(self._heap)
 
     def discard(self, account: ShareAccount) -> None:

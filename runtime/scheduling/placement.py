@@ -381,12 +381,12 @@ class Placement:
     def _first_of_others(self, ready: list[str | None]) -> tuple[LaneHead, WaitingRequests] | None:
         lines = (other._waiting for other in self.others if other._waiting)
         heads = ((line.first(ready, self._running.closed_of(line, self.max_requests)), line) for line in lines)
-        return min(((head, line) for head, line in heads if head is not None), key=lambda one: one[0], default=None)
+        return min(((head, line) for head, line in heads if head is not None), key=lambda head: head[0], default=None)
 
     def _take_over(self) -> None:
         """Rule 10: take over requests whose adapter still has to be brought in."""
         while len(self._running) + len(self._waiting) < self.max_requests:
-            lines = [one._waiting for one in self.others if one._waiting and (one.is_away or one.is_full)]
+            lines = [other._waiting for other in self.others if other._waiting and (other.is_away or other.is_full)]
             line = max(lines, key=len, default=None)
             if line is None:
                 return

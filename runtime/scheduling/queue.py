@@ -98,7 +98,7 @@ class ModelQueue:
 
     def leave(self) -> None:
         """Take this queue out of the model's replicas, once nothing waits or runs here."""
-        _join(tuple(one for one in self.replicas if one is not self))
+        _join(tuple(replica for replica in self.replicas if replica is not self))
         _join((self,))
 
     # --- what residency sees ----------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class ModelQueue:
 
     def adapter_status(self, digest: str) -> AdapterStatus:
         """An adapter's status on the model: its best tier, and its counts summed over the replicas."""
-        all_ = [one.policy.status(digest) for one in self.replicas]
+        all_ = [replica.policy.status(digest) for replica in self.replicas]
         if len(all_) == 1:
             return all_[0]
         sums = (sum(column) for column in zip(*((s.running, s.waiting, s.hits, s.misses, s.placements, s.evictions)
@@ -145,13 +145,15 @@ class ModelQueue:
 
     def adapter_stats(self, digest: str) -> AdapterStats | None:
         """The figures of the replica that used the adapter last; None if no replica has."""
-        stats = [found for one in self.replicas if (found := one.effects.stats.get(digest)) is not None]
-        return max(stats, key=lambda one: one.last_used, default=None)
+        stats = [found for replica in self.replicas if (found := replica.effects.stats.get(digest)) is not None]
+        return max(stats, key=lambda stat: stat.last_used, default=None)
 
     def probe_result(self, digest: str, probe: Probe) -> ProbeResult | None:
         """The result on any replica, a failed one first; None if none has tried the probe."""
-        results = [found for one in self.replicas if (found := one.effects.probes.result(digest, probe)) is not None]
-        return min(results, key=lambda one: one.passed, default=None)
+        results = [
+            found for replica in self.replicas if (found := replica.effects.probes.result(digest, probe)) is not None
+        ]
+        return min(results, key=lambda result: result.passed, default=None)
 
     def holds(self, digest: str) -> bool:
         """Whether a running or waiting request needs this adapter."""
@@ -191,7 +193,7 @@ class ModelQueue:
         self._hand_over()
 
     def _hand_over(self) -> None:
-        there = [one for one in self.replicas if one is not self and one._link is not None]
+        there = [replica for replica in self.replicas if replica is not self and replica._link is not None]
         if not there:
             return
         for ticket in list(self._waiting.values()):
@@ -203,7 +205,7 @@ class ModelQueue:
 
     def _adopt(self, request: str) -> None:
         """Take over a waiting request from another replica's queue."""
-        owner = next(one for one in self.replicas if request in one._waiting)
+        owner = next(replica for replica in self.replicas if request in replica._waiting)
         ticket = self._waiting[request] = owner._waiting.pop(request)
         ticket.replica = self.number
         if ticket.adapter is not None:
@@ -212,7 +214,7 @@ class ModelQueue:
     def _queue_of(self, ticket: QueueEntry) -> "ModelQueue":
         if ticket.replica == self.number:
             return self
-        return next((one for one in self.replicas if one.number == ticket.replica), self)
+        return next((replica for replica in self.replicas if replica.number == ticket.replica), self)
 
     def refuse(self, error: RoundhouseError) -> None:
         """All waiting requests get this error, but for those that another replica can serve."""
@@ -296,7 +298,7 @@ class ModelQueue:
         result = self.policy.make_room(claim)
         if result is None:
             return False
-        ticket = next(one._waiting[result] for one in self.replicas if result in one._waiting)
+        ticket = next(replica._waiting[result] for replica in self.replicas if result in replica._waiting)
         if not ticket.turn.done():
             ticket.turn.set_exception(self.admission.full(self.recipe, ticket.claim))
         return True
@@ -321,7 +323,7 @@ class ModelQueue:
         """Carry out what the policy decides, also for replicas with free turns, until nothing more can start."""
         self._pump_own()
         while len(self.replicas) > 1 and self.policy.waiting_for_model:
-            free = [one for one in self.replicas if one._link is not None and not one.policy.is_full]
+            free = [replica for replica in self.replicas if replica._link is not None and not replica.policy.is_full]
             if not any(one._pump_own() for one in free):
                 return
 
@@ -457,9 +459,9 @@ def _revoked_error() -> Unavailable:
 
 
 def _join(queues: tuple[ModelQueue, ...]) -> None:
-    for one in queues:
-        one.replicas = queues
-        one.policy.others = tuple(other.policy for other in queues if other is not one)
+    for queue in queues:
+        queue.replicas = queues
+        queue.policy.others = tuple(other.policy for other in queues if other is not queue)
 
 
 def _pools(recipe: Recipe) -> dict[str, Pool]:

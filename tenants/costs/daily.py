@@ -84,10 +84,10 @@ def as_json(day: Day) -> dict[str, Any]:
     return {
         "object": "usage.day", "team_id": day.team, "date": day.date, "timezone": day.timezone,
         "currency": day.currency, "total": numbers(day.total),
-        "hours": [{"hour": one.names[0], **numbers(one)} for one in day.hours],
+        "hours": [{"hour": hour.names[0], **numbers(hour)} for hour in day.hours],
         "models": [
-            {"model": one.names[0], "adapter": one.names[1], "service_class": one.names[2], **numbers(one)}
-            for one in day.models
+            {"model": model.names[0], "adapter": model.names[1], "service_class": model.names[2], **numbers(model)}
+            for model in day.models
         ],
         "compared": [one.fields for one in day.compared],
     }  # fmt: skip
@@ -96,7 +96,7 @@ def as_json(day: Day) -> dict[str, Any]:
 def as_rows(day: Day) -> list[list[Any]]:
     """Rows for CSV: a head, then a row by model, adapter and class."""
     head = ["team", "date", "currency", "model", "adapter", "service_class", *COLUMNS]
-    return [head, *([day.team, day.date, day.currency, *one.names, *numbers(one).values()] for one in day.models)]
+    return [head, *([day.team, day.date, day.currency, *model.names, *numbers(model).values()] for model in day.models)]
 
 
 WIDTH, HEIGHT, GAP = 720, 140, 2
@@ -128,7 +128,9 @@ def page_of(day: Day) -> str:
         f"<main><h1>{title}</h1><p>{head}. Hours are those of {escape(day.timezone)}.</p>",
         *(f"<h2>{label} by hour</h2>{_bars(day, name)}" for name, label in _PLOTS),
         "<h2>By model, adapter and class</h2>",
-        _table(("model", "adapter", "class", *COLUMNS), ([*one.names, *numbers(one).values()] for one in day.models)),
+        _table(
+            ("model", "adapter", "class", *COLUMNS), ([*model.names, *numbers(model).values()] for model in day.models)
+        ),
     ]
     if day.compared:
         rows = [
@@ -143,7 +145,7 @@ def page_of(day: Day) -> str:
 def _bars(day: Day, name: str) -> str:
     """A bar for each hour; clock changes repeat or skip one."""
     zone = ZoneInfo(day.timezone)
-    values = {int(one.names[0]): _value(one, name) for one in day.hours}
+    values = {int(hour.names[0]): _value(hour, name) for hour in day.hours}
     most = max(values.values(), default=0.0) or 1.0
     hours = range(-(-day.begin // HOUR) * HOUR, day.end, HOUR)
     step = WIDTH / len(hours)

@@ -118,7 +118,7 @@ class LedgerTable:
                 firsts = {one.entry.uid: one for one in reversed(ended)}  # a row ends once
                 states = self._states(connection, firsts)
                 self._write_late(connection, firsts, states)
-                ended = [one for uid, one in firsts.items() if uid in states and states[uid].is_open]
+                ended = [first for uid, first in firsts.items() if uid in states and states[uid].is_open]
             if ended:
                 if self._end.run(connection, [(*_ended(one), "settled") for one in ended]) < len(ended) and not again:
                     raise _NotOpen

@@ -154,10 +154,10 @@ class Limiter:
         while True:
             meters = self._meters_of(caller, model, () if before is None else before.counted, spends_only)
             lacking = [
-                (one.shared, amount)
-                for one in meters
-                if one.shared is not None
-                and one.shared.wait(amount := one.amount_to_reserve(most), self._clock()) not in (0.0, None)
+                (meter.shared, amount)
+                for meter in meters
+                if meter.shared is not None
+                and meter.shared.wait(amount := meter.amount_to_reserve(most), self._clock()) not in (0.0, None)
             ]
             if not lacking or not all([await meter.prepare(amount) for meter, amount in lacking]):
                 return
@@ -180,7 +180,7 @@ class Limiter:
         if before is not None:
             admission.share(before)
         meters = self._meters_of(caller, model, admission.counted, spends_only)
-        waits = [(one, one.meter.wait(one.amount_to_reserve(most), now)) for one in meters]
+        waits = [(meter, meter.meter.wait(meter.amount_to_reserve(most), now)) for meter in meters]
         binding = [(one, wait) for one, wait in waits if wait != 0.0 and one.limit.mode is Mode.ENFORCE]
         if binding:
             for one, _ in binding:
@@ -207,9 +207,9 @@ class Limiter:
         now = self._clock()
         meters = (one for one in self._of(caller.team, caller.metered, model) if one.limit.mode is Mode.ENFORCE)
         return all(
-            one.meter.wait(amount := one.amount_to_reserve(most), now) == 0.0
-            or (one.shared is not None and amount <= one.meter.level(now).remaining)
-            for one in meters
+            meter.meter.wait(amount := meter.amount_to_reserve(most), now) == 0.0
+            or (meter.shared is not None and amount <= meter.meter.level(now).remaining)
+            for meter in meters
         )
 
     def settle(self, admission: Admission, used: Amounts, *, last: bool = True) -> None:
@@ -250,7 +250,7 @@ class Limiter:
         """The meters of an attempt. counted: reservations of earlier attempts for the whole request."""
         held_ids = {id(one) for one, _ in counted}
         meters = [one for one in self._of(caller.team, caller.metered, model) if id(one) not in held_ids]
-        return [one for one in meters if one.limit.kind.is_spend] if spends_only else meters
+        return [meter for meter in meters if meter.limit.kind.is_spend] if spends_only else meters
 
     def _of(self, team: str, key: str | None, model: str) -> list[_LimitMeter]:
         both = (*self._metered.get(("team", team), ()), *(self._metered.get(("key", key), ()) if key else ()))

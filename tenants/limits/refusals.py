@@ -52,7 +52,7 @@ def refusal(binding: Sequence[BindingLimit], levels: Mapping[Kind, LimitLevel], 
         )  # fmt: skip
     after = None if never else max(waits)
     kind = BudgetExceeded if spends else LimitExceeded
-    error = kind(". ".join(one.reason for one in refusals) + ".", refusals, retry_after=after)
+    error = kind(". ".join(refusal.reason for refusal in refusals) + ".", refusals, retry_after=after)
     error.should_retry = not (spends or never)
     if not spends and any(one.limit.kind is Kind.TOKENS for one in binding):
         error.type = "tokens"

@@ -82,7 +82,7 @@ class StorageLimiter:
                 )  # fmt: skip
         if refusals:
             raise StorageExceeded(
-                f"{'. '.join(one.reason for one in refusals)}. Remove adapters or versions that are not needed "
+                f"{'. '.join(refusal.reason for refusal in refusals)}. Remove adapters or versions that are not needed "
                 "(`roundhouse adapters remove`), or ask the server's operator to raise the limit "
                 "(`roundhouse limits set`).",
                 refusals,

@@ -44,11 +44,11 @@ class Server:
 
     @property
     def running(self) -> int:
-        return sum(one.running for one in self.member.models)
+        return sum(model.running for model in self.member.models)
 
     @property
     def waiting(self) -> int:
-        return sum(one.waiting for one in self.member.models)
+        return sum(model.waiting for model in self.member.models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ async def context(visit: Visit) -> Context:
     served = sorted(_served(fleet.members), key=lambda one: (one.replica.model, one.node))
     return {
         "fleet": fleet,
-        "servers": [Server(one, arcs(one)) for one in fleet.members[:MAX_ROWS]],
+        "servers": [Server(member, arcs(member)) for member in fleet.members[:MAX_ROWS]],
         "more_servers": max(0, len(fleet.members) - MAX_ROWS),
         "served": served[:MAX_ROWS],
         "more_served": max(0, len(served) - MAX_ROWS),
@@ -79,13 +79,13 @@ async def context(visit: Visit) -> Context:
 
 def arcs(member: FleetMember) -> list[Arc]:
     """Each device as long as its share of the server's memory, and filled as far as models use it."""
-    total = sum(one.budget_bytes for one in member.devices)
+    total = sum(device.budget_bytes for device in member.devices)
     gap = GAP if len(member.devices) > 1 else 0.0
     result, start = [], 0.0
-    for one in member.devices:
-        share = 100 * one.budget_bytes / total if total else 0.0
+    for device in member.devices:
+        share = 100 * device.budget_bytes / total if total else 0.0
         length = max(0.0, share - gap)
-        filled = min(1.0, one.used_bytes / one.budget_bytes) if one.budget_bytes else 0.0
+        filled = min(1.0, device.used_bytes / device.budget_bytes) if device.budget_bytes else 0.0
         result.append(Arc(start, length, length * filled))
         start += share
     return result

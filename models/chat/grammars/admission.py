@@ -24,7 +24,7 @@ class KnownTokens:
         self._has_more = self._tokenizer.max_token_id >= self._tokens
         end_tokens = engine.model_config.try_get_generation_config().get("eos_token_id")
         ends = [self._tokenizer.eos_token_id, *(end_tokens if isinstance(end_tokens, list) else [end_tokens])]
-        self._end = max((one for one in ends if isinstance(one, int)), default=0)
+        self._end = max((end for end in ends if isinstance(end, int)), default=0)
 
     def check(self, prompt: Any, params: Any) -> None:
         """Raises BadRequest."""

@@ -328,7 +328,7 @@ def _functions(tool: Any, param: str, calls: dict[str, _Called], namespace: str 
         inner = tool.get("tools")
         if not (isinstance(tool.get("name"), str) and isinstance(inner, list)):
             raise BadRequest("A namespace has a name and a list of tools.", param=param, code="invalid_value")
-        return [one for t in inner for one in _functions(t, f"{param}.tools", calls, tool["name"])]
+        return [function for t in inner for function in _functions(t, f"{param}.tools", calls, tool["name"])]
     if kind in KINDS:
         name = str(tool.get("name") or kind)
         function = f"{namespace}{SEPARATOR}{name}" if namespace else name

@@ -170,7 +170,7 @@ def start_engine(
         logger = accounting.stat_logger()
         engine = AsyncLLM.from_vllm_config(config, stat_loggers=[logger], disable_log_stats=arguments.disable_log_stats)
         engine.roundhouse_logger = logger
-        engine.roundhouse_processes = [one for one in multiprocessing.active_children() if one not in others]
+        engine.roundhouse_processes = [child for child in multiprocessing.active_children() if child not in others]
         engine.roundhouse_cause = cause
         return engine
     except Exception as error:

@@ -89,7 +89,7 @@ def import_names(source: Database, target: SharedTables, recipes: Iterable[Share
             else:
                 fleet.execute(sa.insert(MODEL_ALIASES).values(alias=alias, model=model))
                 taken.append(words)
-        digests = {(one.model, one.version): one.digest for one in read_recipes(fleet)}
+        digests = {(recipe.model, recipe.version): recipe.digest for recipe in read_recipes(fleet)}
         for recipe in recipes:
             words, behind = f"recipe {recipe.model}@{recipe.version}", digests.get((recipe.model, recipe.version))
             if behind == recipe.digest:

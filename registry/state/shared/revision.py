@@ -42,7 +42,7 @@ class Revision:
         number, _, table = payload.partition(" ")
         if number.isdecimal():
             self._tables[int(number)] = table
-        for old in [one for one in self._tables if one <= self.known]:
+        for old in [table for table in self._tables if table <= self.known]:
             del self._tables[old]
 
     def tables_until(self, number: int) -> frozenset[str] | None:

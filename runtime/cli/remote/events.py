@@ -51,8 +51,8 @@ def _status(error: Any) -> int:
     code, kind = (error.get("code"), error.get("type")) if isinstance(error, dict) else (None, None)
     if isinstance(code, int):
         return code
-    kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, RoundhouseError)]
-    result = [one for one in kinds if one.code == code] or [one for one in kinds if one.type == kind]
+    kinds = [var for var in vars(errors).values() if isinstance(var, type) and issubclass(var, RoundhouseError)]
+    result = [kind for kind in kinds if kind.code == code] or [one for one in kinds if one.type == kind]
     return result[0].status if result else 500
 
 

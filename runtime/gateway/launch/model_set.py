@@ -140,13 +140,13 @@ class ModelSet:
             return
         if entry is not None:
             fill = await asyncio.to_thread(self._files.read_files, recipe)
-            for one in list(entry.replicas):
-                done = partial(self._counts, entry) if one is entry else _nothing_more
-                self._residency.exchanger.start(one, RecipeExchange(recipe, fill, done))
+            for replica in list(entry.replicas):
+                done = partial(self._counts, entry) if replica is entry else _nothing_more
+                self._residency.exchanger.start(replica, RecipeExchange(recipe, fill, done))
             return
         entry = await asyncio.to_thread(self._files.entry, recipe, self._make_queue)
-        for one in entry.replicas:
-            self._residency.add(one)  # from here to the names nothing is awaited: all of it is there, or none
+        for replica in entry.replicas:
+            self._residency.add(replica)  # from here to the names nothing is awaited: all of it is there, or none
         self._name(recipe)
         log.info("a model was added", extra={"model": recipe.id, "version": recipe.version})
         self._residency.table.spawn(self._settle_in(entry), f"adapters-{entry.id}")  # they may come from a hub
@@ -179,13 +179,13 @@ class ModelSet:
 
     def _name(self, recipe: Recipe) -> None:
         """Requests may ask for it. The order of the recipes stays."""
-        known = {one.id: one for one in self._names.recipes}
+        known = {recipe.id: recipe for recipe in self._names.recipes}
         self._names.serve(list({**known, recipe.id: recipe}.values()))
 
     def _drop(self, model: str) -> "asyncio.Task[None]":
         """Hide a model and let it leave. A recipe it was to get would name it again."""
-        for one in self._residency.entries[model].replicas:
-            self._residency.exchanger.forget(one.id)
+        for replica in self._residency.entries[model].replicas:
+            self._residency.exchanger.forget(replica.id)
         self._names.serve([recipe for recipe in self._names.recipes if recipe.id != model])
         self._leaving[model] = task = asyncio.create_task(self._leave(model), name=f"leave-{model}")
         return task

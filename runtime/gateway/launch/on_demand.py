@@ -141,7 +141,7 @@ def _find(model_ref: ModelRef, catalog: Catalog) -> tuple[Recipe, str] | None:
     elif isinstance(name, str):
         bases = [(name, text)]
     else:
-        ids = [one.id for one in catalog.recipes.values() if one.task is Task.CHAT and not one.is_former]
+        ids = [recipe.id for recipe in catalog.recipes.values() if recipe.task is Task.CHAT and not recipe.is_former]
         bases = [(ids[0], text)] if model_ref.optional and len(ids) == 1 else []
     for base, rest in bases:
         recipe = catalog.recipes.get(catalog.aliases.get(base, base))

@@ -165,7 +165,7 @@ class LocalBackend:
         async with await self._turn(request, target, entry, adapter, queue_request) as turn:
             calls = AsyncExitStack()
             if turn.replica != entry.number:  # it waited for one, and another one was free before
-                entry = next((one for one in entry.replicas if one.number == turn.replica), entry)
+                entry = next((replica for replica in entry.replicas if replica.number == turn.replica), entry)
                 reason = "free"
             lease = LocalLease(request, target, entry, adapter, turn, calls, reason)
             lease.load_seconds, lease.is_cold = turn.queued_seconds if loads else 0.0, is_cold
@@ -180,7 +180,7 @@ class LocalBackend:
         self, request: Request, entry: ModelEntry, adapter: AdapterRef | None, prompt_work: float
     ) -> tuple[ModelEntry, Reason]:
         """The replica for a request, and why it; there is one that is ready."""
-        ready = [one for one in entry.replicas if one.is_ready]
+        ready = [replica for replica in entry.replicas if replica.is_ready]
         if len(ready) == 1:
             return ready[0], "only"
         digest = None if adapter is None else adapter.digest

@@ -90,7 +90,7 @@ class LineRooms:
             traffic,
             self._is_placed(entry, resolved),
             self._words(entry, traffic),
-            rate=lead.queue.rate * max(1, sum(one.is_ready for one in entry.replicas)),
+            rate=lead.queue.rate * max(1, sum(replica.is_ready for replica in entry.replicas)),
             load_seconds=0.0 if traffic.is_resident or not traffic.may_load else lead.remaining_load_seconds,
         )
 
@@ -137,7 +137,7 @@ class LineRooms:
 
     def _traffic(self, entry: ModelEntry) -> Traffic:
         policy = entry.queue.policy
-        others = policy.people_waiting + sum(one.queue.policy.people_running for one in entry.replicas)
+        others = policy.people_waiting + sum(replica.queue.policy.people_running for replica in entry.replicas)
         lost, is_resident = self._lost_part(entry), entry.lead.is_ready
         may_load, is_held_off = (True, False) if is_resident else self._may_load(entry)
         return Traffic(
@@ -154,8 +154,8 @@ class LineRooms:
         """Part of the last hour's work of lines that was lost; it decides whether more may be."""
         lost = self._lost.get(entry.model)
         part = 0.0 if lost is None else lost.part(self._clock())
-        for one in entry.replicas:
-            one.queue.policy.can_revoke = part < REVOKE_BELOW
+        for replica in entry.replicas:
+            replica.queue.policy.can_revoke = part < REVOKE_BELOW
         return part
 
     def _idle(self, model: str) -> float:
@@ -179,13 +179,13 @@ class LineRooms:
     def _has_just_begun(self, entry: ModelEntry) -> bool:
         """Whether a model does lines, and has not yet for ten times as long as its load took."""
         does_lines = self._clock() - self._worked.get(entry.model, float("-inf")) < IDLE_SECONDS or any(
-            one.queue.policy.running_by_class()[ServiceClass.BATCH] for one in entry.replicas
+            replica.queue.policy.running_by_class()[ServiceClass.BATCH] for replica in entry.replicas
         )
         return does_lines and entry.clock() - entry.loaded_at < WORKING_LOADS * entry.load_seconds
 
     def _is_placed(self, entry: ModelEntry, resolved: ResolvedName) -> bool:
         version = resolved.version
-        return version is None or any(one.queue.policy.has_place(version.digest) for one in entry.replicas)
+        return version is None or any(replica.queue.policy.has_place(version.digest) for replica in entry.replicas)
 
     def _words(self, entry: ModelEntry, traffic: Traffic) -> str:
         if traffic.is_held_off:

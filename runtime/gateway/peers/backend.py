@@ -139,14 +139,14 @@ class PeerBackend:
 
     def state_of(self, target: Target) -> TargetState:
         replicas = [
-            one
+            replica
             for node in self._nodes(target)
             if (stored := self._reports.get(node)) is not None
-            for one in stored.report.replicas
-            if one.model == target.model
+            for replica in stored.report.replicas
+            if replica.model == target.model
         ]
-        waiting = min((one.waiting for one in replicas), default=0)
-        return TargetState(is_local=True, is_resident=any(one.ready for one in replicas), waiting=waiting)
+        waiting = min((replica.waiting for replica in replicas), default=0)
+        return TargetState(is_local=True, is_resident=any(replica.ready for replica in replicas), waiting=waiting)
 
     # --- attempts ---------------------------------------------------------------------------------------------------
     def total_timeout(self, target: Target) -> float | None:
@@ -264,7 +264,9 @@ def _first_byte_due(request: Request, report: NodeReport, model: str) -> float |
     """Seconds until the first byte of an answer is due; None: it may take any time."""
     if request.context.service_class > ServiceClass.INTERACTIVE or not _is_stream(request):
         return None
-    starts = [one.start_seconds for one in report.replicas if one.model == model and one.state == "ready"]
+    starts = [
+        replica.start_seconds for replica in report.replicas if replica.model == model and replica.state == "ready"
+    ]
     return LATE_SECONDS + 2 * starts[0] if starts else None
 
 

@@ -43,7 +43,7 @@ class PeerCards:
         model, catalog = self._peers.models[resolved.recipe.id], self._peers.names.visible_to(caller)
         if resolved.version is None:
             return _model_card(model, catalog, caller)
-        adapter = next(one for one in catalog.adapters(model.recipe.id) if one.key == resolved.version.key)
+        adapter = next(adapter for adapter in catalog.adapters(model.recipe.id) if adapter.key == resolved.version.key)
         return _adapter_card(adapter, catalog.spelled(adapter.key), model, resolved.version)
 
 

@@ -45,7 +45,9 @@ class Follower:
 
     def set(self, members: Sequence[Member]) -> None:
         """These belong to the fleet from now on."""
-        present = {(one.name, one.address) for one in members if one.role == "node" and one.name != self._own}
+        present = {
+            (member.name, member.address) for member in members if member.role == "node" and member.name != self._own
+        }
         for name, address in self._tasks.keys() - present:
             is_moved = name in {other for other, _ in present}
             if not is_moved and self._reports_still(name):

@@ -134,17 +134,17 @@ class PeerNames:
     def _merge(self) -> None:
         ordered = [self._nodes[name] for name in sorted(self._nodes)]
         counts = Counter(
-            (id_, one.recipe.version, one.revision) for node in ordered for id_, one in node.models.items()
+            (id_, model.recipe.version, model.revision) for node in ordered for id_, model in node.models.items()
         )
         models: dict[str, PeerModel] = {}
         for node in ordered:
-            for id_, one in node.models.items():
+            for id_, model in node.models.items():
                 before = models.get(id_)
-                if before is None or _rank(counts, id_, one) > _rank(counts, id_, before):
-                    models[id_] = one
+                if before is None or _rank(counts, id_, model) > _rank(counts, id_, before):
+                    models[id_] = model
         if models != self.models:
             self.models = models
-            self.names.serve([one.recipe for one in models.values()])
+            self.names.serve([model.recipe for model in models.values()])
         self.on_change()
 
 

@@ -141,7 +141,7 @@ def _blocks(limits: SharedLimits) -> list[FleetBlockView]:
                 seconds=0.0,
             )
         )  # fmt: skip
-    return sorted(views, key=lambda one: one.limit)
+    return sorted(views, key=lambda view: view.limit)
 
 
 def tables_of(settings: Settings) -> FleetTables:

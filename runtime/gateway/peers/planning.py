@@ -105,8 +105,8 @@ class FleetPlanning:
             tries=[node for node in choice.tries if node in have],
             reason=choice.reason,
             candidates=[
-                FleetCandidateView(node, round(one.start, 3), round(one.adapter, 3), one.work)
-                for node, one in choice.candidates
+                FleetCandidateView(node, round(candidate.start, 3), round(candidate.adapter, 3), candidate.work)
+                for node, candidate in choice.candidates
             ],
         )
 
@@ -116,7 +116,7 @@ class FleetPlanning:
         table = self._placer.table(now)
         demand, ready = self._placer.demand(table, now), _ready(table, now)
         nodes = [one.report for one in table if now - one.at <= LEASE_SECONDS]
-        able = [one for one in nodes if not one.draining]
+        able = [node for node in nodes if not node.draining]
         models = [
             FleetModelSignalView(model, len(ready.get(model, ())), round(busy, 3), max(1, ceil(busy / GOAL)))
             for model, busy in sorted(demand.items())
@@ -125,7 +125,7 @@ class FleetPlanning:
         devices = sum(len(one.devices) for one in able) / max(1, len(able))
         return FleetSignalView(
             nodes=len(able),
-            needed_nodes=max(1, ceil(sum(one.demand for one in models) / GOAL / max(1.0, devices))),
+            needed_nodes=max(1, ceil(sum(model.demand for model in models) / GOAL / max(1.0, devices))),
             models=models,
         )
 
@@ -143,7 +143,7 @@ class FleetPlanning:
             resolved = self._peers.names.find(name, caller)
         id_ = resolved.recipe.id
         models = (own[id_] for own in self._placer.models().values() if id_ in own)
-        revisions = sorted({one.revision for one in models}, key=lambda revision: (revision == UNKNOWN, revision))
+        revisions = sorted({model.revision for model in models}, key=lambda revision: (revision == UNKNOWN, revision))
         return resolved, next(iter(revisions), "")
 
 
@@ -152,7 +152,7 @@ def _ready(table: ReportTable, now: float) -> dict[str, list[str]]:
     ready: dict[str, list[str]] = {}
     for report, at in table:
         if now - at <= LEASE_SECONDS:
-            for one in report.replicas:
-                if one.state == "ready":
-                    ready.setdefault(one.model, []).append(report.node)
+            for replica in report.replicas:
+                if replica.state == "ready":
+                    ready.setdefault(replica.model, []).append(report.node)
     return ready

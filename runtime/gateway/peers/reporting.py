@@ -118,12 +118,12 @@ class Reporter:
             address=self._address,
             devices=tuple(
                 DeviceReport(
-                    device=one.device,
-                    label=one.label,
-                    budget=one.bytes,
-                    used=self._residency.table.used_bytes(device=one.device),
+                    device=budget.device,
+                    label=budget.label,
+                    budget=budget.bytes,
+                    used=self._residency.table.used_bytes(device=budget.device),
                 )
-                for one in self._device.budgets
+                for budget in self._device.budgets
             ),
             replicas=tuple(
                 _replicas(entry) for entry in self._residency.entries.values() if entry.lead.state in PHASES
@@ -150,13 +150,14 @@ class Reporter:
         """Objects whose replacement means other names: cheap to compare."""
         entries = self._residency.entries.values()
         return self._stored(), tuple(
-            (one.recipe, one.revision, one.path, one.broken, one.lead.state, one.pinned) for one in entries
+            (entry.recipe, entry.revision, entry.path, entry.broken, entry.lead.state, entry.pinned)
+            for entry in entries
         )
 
     def _state(self) -> tuple[object, ...]:
         """State whose change is reported at once."""
         entries = self._residency.entries.values()
-        return self._is_draining(), tuple(one.state for entry in entries for one in entry.replicas)
+        return self._is_draining(), tuple(replica.state for entry in entries for replica in entry.replicas)
 
 
 def _still(view: ModelView) -> ModelView:
@@ -169,8 +170,8 @@ def _still(view: ModelView) -> ModelView:
 
 def _replicas(entry: ModelEntry) -> ReplicaReport:
     """All replicas of a model together."""
-    nearest = min(entry.replicas, key=lambda one: NEAREST.index(one.state))
-    ready = [one for one in entry.replicas if one.is_ready]
+    nearest = min(entry.replicas, key=lambda replica: NEAREST.index(replica.state))
+    ready = [replica for replica in entry.replicas if replica.is_ready]
     start = min((one.queue.admission.start_here() for one in ready), default=nearest.remaining_load_seconds)
     return ReplicaReport(
         model=entry.model,
@@ -178,8 +179,8 @@ def _replicas(entry: ModelEntry) -> ReplicaReport:
         state=PHASES[nearest.state],
         ready=len(ready),
         capacity=max(1, sum(one.queue.policy.max_requests for one in ready)),
-        running=sum(one.queue.running for one in entry.replicas),
-        waiting=sum(one.queue.waiting for one in entry.replicas),
+        running=sum(replica.queue.running for replica in entry.replicas),
+        waiting=sum(replica.queue.waiting for replica in entry.replicas),
         start_seconds=max(0.0, start),
         devices=tuple(dict.fromkeys(device for one in ready for device in one.devices)),
     )

@@ -135,7 +135,7 @@ class Fleet:
     def all_know(self, feature: str) -> bool:
         """Whether no other node lacks a feature of `fleet.reports.FEATURES`, as far as nodes have reported."""
         reports = [self._reports.get(name) for name in self.nodes() if name != self.own.name]
-        return all(one is None or feature in one.report.features for one in reports)
+        return all(report is None or feature in report.report.features for report in reports)
 
     def leave(self) -> None:
         """The server stops: others send no more requests. Returns at once."""
@@ -320,8 +320,8 @@ class Fleet:
             boot=self._boot,
             certificate_ends="" if (ends := self.identity.ends) is None else f"{ends:%Y-%m-%d %H:%M}",
             is_joined=loop.time() - self._renewed_at < LEASE_SECONDS,
-            nodes=sum(one.role == "node" for one in members),
-            fronts=sum(one.role == "front" for one in members),
+            nodes=sum(member.role == "node" for member in members),
+            fronts=sum(member.role == "front" for member in members),
             dropped_headers=self.dropped_headers,
             ignored_reports={str(reason): count for reason, count in sorted(self._reports.ignored.items())},
             epoch=0 if placer is None else placer.row.epoch,
@@ -357,7 +357,9 @@ class Fleet:
         own = self.reporter if name == self.own.name else None
         models = self._names.by_node.get(name, {}) if own is None else own.models()
         reports = [self._report_of(other) for other in others]
-        ready = {one.model for report in reports if report is not None for one in report.replicas if one.ready}
+        ready = {
+            replica.model for report in reports if report is not None for replica in report.replicas if replica.ready
+        }
         pinned = sorted(id_ for id_, model in models.items() if model.view.pinned and id_ not in ready)
         if pinned:
             raise Conflict(
@@ -400,15 +402,15 @@ class Fleet:
             clock_offset_seconds=None if offset is None else round(offset, 3),
             is_clock_off=offset is not None and _is_off(offset),
             devices=[
-                FleetDeviceView(one.device, one.label, one.budget, one.used)
-                for one in (() if report is None else report.devices)
+                FleetDeviceView(device.device, device.label, device.budget, device.used)
+                for device in (() if report is None else report.devices)
             ],
             models=[
                 FleetReplicaView(
-                    model=one.model, revision=one.revision, state=one.state, ready=one.ready, running=one.running,
-                    waiting=one.waiting, start_seconds=round(one.start_seconds, 3),
+                    model=replica.model, revision=replica.revision, state=replica.state, ready=replica.ready,
+                    running=replica.running, waiting=replica.waiting, start_seconds=round(replica.start_seconds, 3),
                 )
-                for one in (() if report is None else report.replicas)
+                for replica in (() if report is None else report.replicas)
             ],
         )  # fmt: skip
 

@@ -135,7 +135,9 @@ class Targets:
     ) -> Facts:
         """calls: the request's; without any, every target is within budget."""
         affords = self._budgets.affords(caller, calls, self._source.context_length)
-        return Facts({one.name: self._fact(one, router.task, caller, affords) for one in router.targets}, current)
+        return Facts(
+            {target.name: self._fact(target, router.task, caller, affords) for target in router.targets}, current
+        )
 
     def _fact(self, one: RouterTarget, task: Task, caller: Caller, affords: Callable[[Target], bool]) -> TargetFacts:
         model_ref = ModelRef(task, one.name, written_by=DEFAULT_TEAM)

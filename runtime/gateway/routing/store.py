@@ -307,7 +307,9 @@ class RouterStore:
 
     def missing(self) -> list[RouterVersion]:
         """Versions whose files another server has."""
-        return [one for record in self._records.values() for one in record.versions if self._is_missing(one)]
+        return [
+            version for record in self._records.values() for version in record.versions if self._is_missing(version)
+        ]
 
     async def packed(self, digest: str) -> bytes:
         """Files of a version, for another server. Raises NotFound."""

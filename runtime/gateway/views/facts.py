@@ -123,7 +123,7 @@ def bounded(
     """The rows that are shown, and of the others the sums, by model and figure."""
     if len(rows) <= most:
         return rows, {}
-    in_order = sorted(rows, key=lambda one: (one.running + one.waiting, one.tier != "disk", one.hits + one.misses))
+    in_order = sorted(rows, key=lambda row: (row.running + row.waiting, row.tier != "disk", row.hits + row.misses))
     rest = Counter[tuple[str, str]]()
     for one in in_order[:-most]:
         for name in SUMMED_FIGURES:
@@ -140,7 +140,7 @@ def fill(metrics: Metrics, rows: Sequence[AdapterRow]) -> None:
     }  # fmt: skip
     for gauge in (*series.values(), metrics.adapter, metrics.adapter_info, metrics.adapter_last):
         gauge.clear()
-    known = {one.labels for one in rows}
+    known = {row.labels for row in rows}
     for of_adapter in metrics.of_adapters:
         for family in of_adapter.collect():
             for model, adapter in {(s.labels["model"], s.labels["adapter"]) for s in family.samples}:

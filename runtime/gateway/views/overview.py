@@ -108,7 +108,7 @@ class Overview:
         return {entry.id: entry.queue for entry in self._replicas()}
 
     def _replicas(self) -> list[ModelEntry]:
-        return [one for entry in self._residency.entries.values() for one in entry.replicas]
+        return [replica for entry in self._residency.entries.values() for replica in entry.replicas]
 
     def status(self, caller: Caller | None = None) -> StatusView:
         """caller: who may not see other teams' adapters; None: the operator."""
@@ -189,19 +189,19 @@ class Overview:
         m = self._metrics
         rows: list[AdapterRow] = []
         for entry in self._residency.entries.values():
-            there = [one for one in entry.replicas if one.tier in IN_MEMORY]
+            there = [replica for replica in entry.replicas if replica.tier in IN_MEMORY]
             m.resident.labels(entry.id, "device").set(sum(one.bytes for one in there))
             m.resident.labels(entry.id, "host").set(sum(one.host_bytes for one in there))
             for state in ModelState:
                 m.state.labels(entry.id, state.value).set(entry.lead.state is state)
             queue = entry.queue
-            m.running.labels(entry.id).set(sum(one.queue.running for one in entry.replicas))
-            m.waiting.labels(entry.id).set(sum(one.queue.waiting for one in entry.replicas))
+            m.running.labels(entry.id).set(sum(replica.queue.running for replica in entry.replicas))
+            m.waiting.labels(entry.id).set(sum(replica.queue.waiting for replica in entry.replicas))
             for service_class, count in queue.policy.waiting_by_class().items():
                 m.class_waiting.labels(entry.id, service_class.label).set(count)
-            m.replicas.labels(entry.id).set(sum(one.is_ready for one in entry.replicas))
+            m.replicas.labels(entry.id).set(sum(replica.is_ready for replica in entry.replicas))
             for pool in entry.recipe.pools:
-                running = sum(one.queue.policy.running_in(pool) for one in entry.replicas)
+                running = sum(replica.queue.policy.running_in(pool) for replica in entry.replicas)
                 m.pool_running.labels(entry.id, pool).set(running)
                 m.pool_waiting.labels(entry.id, pool).set(queue.policy.waiting_in(pool))
             rows += [row(adapter, queue) for adapter in self._names.everything.adapters(entry.id)]
@@ -339,7 +339,7 @@ def _parts(model: ModelView) -> list[ModelPart]:
     """One for each replica that is there or comes; for the first at least."""
     if not model.replicas:
         return [_part(model)]
-    there = [one for one in model.replicas if one.number == 1 or one.state in HOLDS_MEMORY]
+    there = [replica for replica in model.replicas if replica.number == 1 or replica.state in HOLDS_MEMORY]
     return [
         _part(
             replaced(

@@ -66,7 +66,7 @@ def signal_of(entry: ModelEntry, kv_use: float | None) -> SignalView:
         arriving += own
         if waiting[one] or own > NOTHING:
             demands.append(ClassDemand(goal_of(entry, one), policy.work_of_class(one), arriving))
-    replicas = sum(one.state in RUNNING for one in entry.replicas)
+    replicas = sum(replica.state in RUNNING for replica in entry.replicas)
     lead_seconds = max(LEAST_LEAD, lead.load_seconds)
     rate = lead.queue.rate
     demand = ModelDemand(replicas, entry.recipe.replicas.least, rate, lead_seconds, demands, kv_use or 0.0)
@@ -74,7 +74,7 @@ def signal_of(entry: ModelEntry, kv_use: float | None) -> SignalView:
         model=entry.model,
         needed_replicas=desired_replicas(demand),
         replicas=replicas,
-        waiting_work=round(sum(one.queue.policy.waiting_work for one in entry.replicas), 3),
+        waiting_work=round(sum(replica.queue.policy.waiting_work for replica in entry.replicas), 3),
         arriving_work_per_second=round(arriving, 3),
         replica_work_per_second=round(rate, 3),
         classes={
@@ -89,24 +89,24 @@ def kv_use_of(texts: Mapping[str, str], entry: ModelEntry) -> float | None:
     """The use of a model's fullest KV cache. `texts`: its engines' series, by replica."""
     lines = [
         line
-        for one in entry.replicas
-        for line in texts.get(one.id, "").splitlines()
-        if line.startswith(KV_SERIES) and one.is_ready
+        for replica in entry.replicas
+        for line in texts.get(replica.id, "").splitlines()
+        if line.startswith(KV_SERIES) and replica.is_ready
     ]
     return max((float(line.rpartition(" ")[2]) for line in lines), default=None)
 
 
 def export(metrics: Metrics, signals: Iterable[SignalView]) -> None:
     """Set the series of these models."""
-    for one in signals:
-        model = one.model
-        for label, wait in one.classes.items():
+    for signal in signals:
+        model = signal.model
+        for label, wait in signal.classes.items():
             metrics.predicted_wait.labels(model, label).set(wait.predicted_wait_seconds)
             metrics.wait_goal.labels(model, label).set(wait.goal_seconds)
-        metrics.waiting_work.labels(model).set(one.waiting_work)
-        metrics.arriving_work.labels(model).set(one.arriving_work_per_second)
-        metrics.replica_work.labels(model).set(one.replica_work_per_second)
-        if one.kv_cache_use is not None:
-            metrics.kv_use.labels(model).set(one.kv_cache_use)
-        metrics.lead.labels(model).set(one.lead_seconds)
-        metrics.needed_replicas.labels(model).set(one.needed_replicas)
+        metrics.waiting_work.labels(model).set(signal.waiting_work)
+        metrics.arriving_work.labels(model).set(signal.arriving_work_per_second)
+        metrics.replica_work.labels(model).set(signal.replica_work_per_second)
+        if signal.kv_cache_use is not None:
+            metrics.kv_use.labels(model).set(signal.kv_cache_use)
+        metrics.lead.labels(model).set(signal.lead_seconds)
+        metrics.needed_replicas.labels(model).set(signal.needed_replicas)

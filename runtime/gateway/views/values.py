@@ -142,7 +142,7 @@ def _foreign_fields(entry: ModelEntry, name: str) -> dict[str, Any]:
 def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapters: list[str]) -> ModelView:
     """aliases: alias to model id, of all models."""
     replicas, entry = entry.replicas, entry.lead
-    last_used = max(one.last_used for one in replicas)
+    last_used = max(replica.last_used for replica in replicas)
     recipe, loaded, failure, progress = entry.recipe, entry.loaded, entry.failure, entry.progress
     return ModelView(
         id=entry.model,
@@ -159,8 +159,8 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         context_length=context_length(entry),
         pinned=entry.pinned,
         devices=list(entry.devices) if entry.bytes else [],
-        bytes=sum(one.bytes for one in replicas),
-        host_bytes=sum(one.host_bytes for one in replicas),
+        bytes=sum(replica.bytes for replica in replicas),
+        host_bytes=sum(replica.host_bytes for replica in replicas),
         expected_bytes=entry.needed,
         weights_bytes=loaded.weights_bytes if loaded else None,
         kv_cache_bytes=loaded.kv_cache_bytes if loaded else None,
@@ -169,12 +169,12 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
         expected_wake_seconds=round(entry.wake_seconds, 3) if entry.asleep is not None else None,
         last_load_seconds={k: round(v, 3) for k, v in loaded.seconds.items()} if loaded else None,
         last_used=_epoch(entry, last_used) if last_used else None,
-        running=sum(one.queue.running for one in replicas),
-        waiting=sum(one.queue.waiting for one in replicas),
-        loads=sum(one.loads for one in replicas),
-        wakes=sum(one.wakes for one in replicas),
-        deaths=sum(one.deaths for one in replicas),
-        replicas=[_replica_view(one) for one in replicas] if len(replicas) > 1 else [],
+        running=sum(replica.queue.running for replica in replicas),
+        waiting=sum(replica.queue.waiting for replica in replicas),
+        loads=sum(replica.loads for replica in replicas),
+        wakes=sum(replica.wakes for replica in replicas),
+        deaths=sum(replica.deaths for replica in replicas),
+        replicas=[_replica_view(replica) for replica in replicas] if len(replicas) > 1 else [],
         progress=ProgressView(progress.phase, round(progress.fraction * 100, 1), progress.detail) if progress else None,
         failure=FailureView(failure.cause.message, failure.cause.code, _epoch(entry, failure.at)) if failure else None,
         problem=entry.broken.message if entry.broken else None,

@@ -106,7 +106,7 @@ async def compare_usage(
     """
     rows = await gateway.services.usage.compare(context.caller, team_id, date, begin, end)
     about = {"object": "usage.comparison", "currency": gateway.services.usage.currency}
-    return json_answer({**about, "data": [one.fields for one in rows]})
+    return json_answer({**about, "data": [row.fields for row in rows]})
 
 
 class FeedbackBody(BaseModel):

@@ -67,7 +67,7 @@ async def redeliver(gateway: CurrentGateway, context: CurrentContext, batch_id: 
 
 
 def _list(deliveries: Sequence[Delivery]) -> dict[str, Any]:
-    return {"object": "list", "data": [_view(one) for one in deliveries]}
+    return {"object": "list", "data": [_view(delivery) for delivery in deliveries]}
 
 
 def _view(delivery: Delivery) -> dict[str, Any]:

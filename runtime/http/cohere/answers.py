@@ -224,7 +224,7 @@ TYPES: Mapping[str, Callable[[Matrix], list[bytes]]] = {
 
 async def vectors_json(vectors: Matrix, types: Sequence[str], texts: Sequence[str], tokens: int) -> bytes:
     """The body of /v2/embed."""
-    lists = [b'"%s":[%s]' % (one.encode(), b",".join(await write_rows(vectors, TYPES[one]))) for one in types]
+    lists = [b'"%s":[%s]' % (kind.encode(), b",".join(await write_rows(vectors, TYPES[kind]))) for kind in types]
     meta = msgspec.json.encode(CohereMeta(CohereInputTokens(tokens)))
     shape = b'{"id":"%s","response_type":"embeddings_by_type","embeddings":{%s},"texts":%s,"meta":%s}'
     return shape % (str(uuid.uuid4()).encode(), b",".join(lists), msgspec.json.encode(texts), meta)

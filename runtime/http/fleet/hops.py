@@ -87,7 +87,7 @@ async def _take(scope: Scope) -> None:
     hop = decode(values[0])
     caller = await _caller(gateway, hop)
     check_scopes(caller, required_scopes(scope["method"], scope["path"]), scope["path"])
-    scope["headers"] = [one for one in scope["headers"] if one[0] != _HEADER]
+    scope["headers"] = [header for header in scope["headers"] if header[0] != _HEADER]
     set_context(scope, _with_hop(context_of(scope), hop, caller, scope))
 
 
@@ -125,7 +125,7 @@ class HopHeaderFilter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and any(name == _HEADER for name, _ in scope["headers"]):
-            scope["headers"] = [one for one in scope["headers"] if one[0] != _HEADER]
+            scope["headers"] = [header for header in scope["headers"] if header[0] != _HEADER]
             if (fleet := gateway_of(scope).services.fleet) is not None:
                 fleet.count_dropped()
         await self._app(scope, receive, send)

@@ -203,7 +203,7 @@ def _header(scope: Scope, header: bytes) -> str:
 
 def _decoded(scope: Scope) -> Scope:
     """The scope of a request whose body is decoded here."""
-    headers = [one for one in scope["headers"] if one[0] not in (b"content-encoding", b"content-length")]
+    headers = [header for header in scope["headers"] if header[0] not in (b"content-encoding", b"content-length")]
     return {**scope, "headers": headers}
 
 

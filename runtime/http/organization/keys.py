@@ -136,7 +136,7 @@ async def list_project_keys(
     """List the keys of a team that are not revoked, without their secrets."""
 
     def work(tables: "Tables") -> tuple[list[Mapping[str, Any]], list[str]]:
-        accounts = {one.id: one for one in tables.accounts.all(project)}
+        accounts = {account.id: account for account in tables.accounts.all(project)}
         keys = tables.keys.list_keys(project)
         gone = [key.id for key in keys if key.revoked is not None or owner_project_access == "inactive"]
         return [_project_key(key, accounts) for key in keys], gone
@@ -150,7 +150,7 @@ async def get_project_key(project: str, key: str, gateway: CurrentGateway) -> Re
     """Show a key, without its secret."""
 
     def work(tables: "Tables") -> Mapping[str, Any]:
-        accounts = {one.id: one for one in tables.accounts.all(project)}
+        accounts = {account.id: account for account in tables.accounts.all(project)}
         return _project_key(_key(tables, key, project=project), accounts)
 
     return json_answer(await gateway.services.administration.do(work))
@@ -166,7 +166,7 @@ async def edit_project_key(project: str, key: str, body: KeyBody, gateway: Curre
         if scopes is not None and Scope.ADMIN not in scopes:
             tables.keys.check_admin_remains(lambda one: one.id == key)
         changed = tables.keys.edit(key, scopes, body.expires_in_seconds)
-        return _project_key(changed, {one.id: one for one in tables.accounts.all(project)})
+        return _project_key(changed, {account.id: account for account in tables.accounts.all(project)})
 
     if body.name:
         raise BadRequest("A key's name stays as it was made.", param="name")

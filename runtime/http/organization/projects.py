@@ -124,9 +124,9 @@ def _spend(limit: Limit, gateway: Gateway) -> Mapping[str, Any]:
 
 def _find_spend(tables: "Tables", project: str) -> Limit:
     """Raises NotFound."""
-    for one in tables.limits.all("team", tables.keys.team(project).id):
-        if one.kind is Kind.MONTH and one.mode is not Mode.WARN and not one.model:
-            return one
+    for limit in tables.limits.all("team", tables.keys.team(project).id):
+        if limit.kind is Kind.MONTH and limit.mode is not Mode.WARN and not limit.model:
+            return limit
     raise NotFound("This project has no spend limit.", code="limit_not_found")
 
 

@@ -149,7 +149,7 @@ def served(folder: Path, window: WindowSpec) -> Transcriber:
         voices, packer = VoiceDetector(VAD_THRESHOLD, window.seconds * RATE), Packer(window.seconds * RATE)
         found = [packer.add(sound, start) for start, sound in voices.add(wave, final=True)]
         windows = [one for one in [*found, packer.flush()] if one is not None]
-        received = model.run([WindowRequest(model.features(one.audio), one.seconds) for one in windows])
+        received = model.run([WindowRequest(model.features(window.audio), window.seconds) for window in windows])
         return [
             (text, one.time(stated.start), one.time(stated.end, end=True))
             for one, answer in zip(windows, received, strict=True)

@@ -57,7 +57,7 @@ class Teams:
 @pytest.fixture(scope="module")
 def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Teams]:
     data = tmp_path_factory.mktemp("batches") / "a" / "data"
-    with Server(data, [STARTER / "starter-chat.yaml"]) as server:
+    with Server(data, [STARTER / "starter-chat.yaml"], "--slots", "1") as server:
         yield Teams(server.wait_ready())
 
 

@@ -18,7 +18,7 @@ def cores_of(pid: int) -> set[int]:
 
 def test_models_on_two_halves_of_a_cpu(tmp_path: Path) -> None:
     recipes = [STARTER / f"{name}.yaml" for name in NAMES]
-    with Server(tmp_path / "data", recipes, device="cpu:2").wait_ready() as server:
+    with Server(tmp_path / "data", recipes, "--slots", "2", device="cpu:2").wait_ready() as server:
         embedded = server.http.post("/v1/embeddings", json={"model": NAMES[0], "input": "hello"})
         ranked = server.http.post("/v1/rerank", json={"model": NAMES[1], "query": "a cat", "documents": ["a cat"]})
         assert (embedded.status_code, ranked.status_code) == (200, 200)

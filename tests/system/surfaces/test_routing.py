@@ -25,7 +25,7 @@ DATE, ANSWER = "3 March 2024", "2024-03-03"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     recipes = [STARTER / f"{name}.yaml" for name in ("starter-chat", "starter-embed", "auto")]
-    server = Server(tmp_path_factory.mktemp("routing"), recipes)
+    server = Server(tmp_path_factory.mktemp("routing"), recipes, "--slots", "2")
     try:
         yield server.wait_ready()
     finally:

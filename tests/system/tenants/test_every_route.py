@@ -76,7 +76,8 @@ class Owned(NamedTuple):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("routes") / "a" / "data", [STARTER / "starter-chat.yaml"]) as found:
+    data = tmp_path_factory.mktemp("routes") / "a" / "data"
+    with Server(data, [STARTER / "starter-chat.yaml"], "--slots", "1") as found:
         yield found.wait_ready()
 
 

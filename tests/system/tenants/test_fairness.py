@@ -43,7 +43,7 @@ def recipe(folder: Path) -> Path:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
     """The server, and keys of the teams flood, quiet and urgent."""
     folder = tmp_path_factory.mktemp("fairness") / "a"
-    with Server(folder / "data", [recipe(folder.parent)]) as server:
+    with Server(folder / "data", [recipe(folder.parent)], "--slots", "1") as server:
         server.wait_ready().http.close()
         server.http = httpx.Client(base_url=server.url, timeout=PATIENCE, limits=LIMITS)
         keys = {}

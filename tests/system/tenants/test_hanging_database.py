@@ -16,7 +16,7 @@ EMBED = {"model": "starter-embed", "input": "hello"}
 def test_callers_get_an_error_and_others_do_not_wait(tmp_path: Path) -> None:
     with postgres() as url:
         data = tmp_path / "a" / "data"
-        with Server(data, [STARTER / "starter-embed.yaml"], "--database", url).wait_ready() as server:
+        with Server(data, [STARTER / "starter-embed.yaml"], "--slots", "1", "--database", url).wait_ready() as server:
             assert server.http.post("/v1/embeddings", json=EMBED).status_code == 200
             answers: dict[str, httpx.Response] = {}
 

@@ -26,7 +26,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str, str]]:
     data = tmp_path_factory.mktemp("isolation") / "a" / "data"
-    with Server(data, [STARTER / "starter-chat.yaml"]) as server:
+    with Server(data, [STARTER / "starter-chat.yaml"], "--slots", "1") as server:
         server.wait_ready()
         keys = []
         for team in ("search", "speech"):

@@ -88,7 +88,7 @@ def test_an_older_versions_directory_is_backed_up_restored_and_goes_on(server: S
         shutil.copytree(server.data / "store" / name, old / "store" / name)
     roundhouse("backup", tmp_path / "copy", "--data-dir", old)
     roundhouse("restore", tmp_path / "copy", "--data-dir", new)
-    later = Server(new, [STARTER / "starter-chat.yaml"])
+    later = Server(new, [STARTER / "starter-chat.yaml"], "--slots", "1")
     try:
         later.wait_ready()
         adapter = later.http.get("/v1/adapters/kept").json()

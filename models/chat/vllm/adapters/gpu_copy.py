@@ -80,7 +80,7 @@ class GpuCopier:
             for half, tensor in enumerate(pair)
             if tensor is not None
         ]
-        halves.sort(key=lambda one: one[0][2])
+        halves.sort(key=lambda half: half[0][2])
         data = _data_of(lora)
         storage = data.untyped_storage()
         where, count = storage.data_ptr(), storage.nbytes()

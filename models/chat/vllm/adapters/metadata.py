@@ -84,7 +84,7 @@ def _captured(counts: list[int], number: int) -> int:
 
 def send(writes: Writes, device: torch.device) -> None:
     """Fill the tensors, in the order of the device's stream. The pinned block is torch's: kept until it was read."""
-    groups = [[one for one in writes if one[0].dtype is dtype] for dtype in (torch.int64, torch.int32)]
+    groups = [[write for write in writes if write[0].dtype is dtype] for dtype in (torch.int64, torch.int32)]
     total = sum(tensor.nbytes for tensor, _ in writes)
     block = torch.empty(total, dtype=torch.uint8, pin_memory=device.type == "cuda")
     view, at, spans = block.numpy(), 0, list[tuple[int, int]]()

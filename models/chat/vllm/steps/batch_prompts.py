@@ -54,6 +54,6 @@ def _take(scheduler: Any, tokens: int) -> int:
 def _share(scheduler: Any) -> int:
     """Tokens that prompts of the class batch may have of a step."""
     most = int(scheduler.scheduler_config.max_num_batched_tokens)
-    if all(one.priority >= BATCH for one in scheduler.requests.values()):
+    if all(request.priority >= BATCH for request in scheduler.requests.values()):
         return most
     return max(LEAST, min(most // PART, int(scheduler.max_num_scheduled_tokens) // 2))

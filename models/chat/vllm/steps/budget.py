@@ -47,7 +47,9 @@ def on_request(core: Any, request: Any) -> None:
 def _has_unread_prompt(core: Any) -> bool:
     """Whether a request with prompt logprobs has not read its prompt whole."""
     requests = core.__dict__.get("roundhouse_telling", ())
-    return any(one.num_computed_tokens < one.num_prompt_tokens and not one.is_finished() for one in requests)
+    return any(
+        request.num_computed_tokens < request.num_prompt_tokens and not request.is_finished() for request in requests
+    )
 
 
 def _shorten(core: Any, variable: str) -> None:

@@ -65,7 +65,10 @@ def _recipes(folder: Path) -> "list[SharedRecipe]":
     stored = store.read()
     if stored.faults:
         raise Unfit(f"{stored.faults[0]}. Correct or delete that file, then import again.", code="bad_recipe")
-    return [SharedRecipe.of(one, store.text(one.id, one.version) or recipe_text(one)) for one in stored.recipes]
+    return [
+        SharedRecipe.of(recipe, store.text(recipe.id, recipe.version) or recipe_text(recipe))
+        for recipe in stored.recipes
+    ]
 
 
 def _own_url(folder: Path, url: str) -> str | None:

@@ -70,7 +70,7 @@ def _show_nodes(fleet: Json) -> None:
     rows = []
     for member in fleet["members"]:
         devices = member["devices"]
-        used, budget = (sum(one[f"{kind}_bytes"] for one in devices) for kind in ("used", "budget"))
+        used, budget = (sum(device[f"{kind}_bytes"] for device in devices) for kind in ("used", "budget"))
         age = member["report_seconds"]
         rows.append(
             [
@@ -79,9 +79,9 @@ def _show_nodes(fleet: Json) -> None:
                 member["state"],
                 "-" if age is None else f"{age:.1f} s",
                 f"{size(used)} of {size(budget)}" if devices else "-",
-                ", ".join(one["model"] for one in member["models"] if one["ready"]) or "-",
-                str(sum(one["running"] for one in member["models"])),
-                str(sum(one["waiting"] for one in member["models"])),
+                ", ".join(model["model"] for model in member["models"] if model["ready"]) or "-",
+                str(sum(model["running"] for model in member["models"])),
+                str(sum(model["waiting"] for model in member["models"])),
             ]
         )
     table(["NAME", "ROLE", "STATE", "REPORT", "MEMORY", "MODELS", "RUNNING", "WAITING"], rows, ["RUNNING", "WAITING"])

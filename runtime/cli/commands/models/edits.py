@@ -152,7 +152,11 @@ def setting(text: str) -> tuple[str, Any]:
 
 def _propose(result: Json) -> None:
     note(f"{result['id']}: {result['task']} by {result['engine']}")
-    rows = [[one["key"], one["value"], one["why"]] for one in result["choices"] if one["key"] not in ("id", "version")]
+    rows = [
+        [choice["key"], choice["value"], choice["why"]]
+        for choice in result["choices"]
+        if choice["key"] not in ("id", "version")
+    ]
     table(["KEY", "VALUE", "WHY"], rows)
     for text in result["notes"]:
         print(f"- {text}")

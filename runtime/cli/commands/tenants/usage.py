@@ -157,7 +157,7 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
         differences, open_rows = ledger.differences(), ledger.open_rows()
         with tables.read() as connection:
             since = first_kept_hour(connection)
-    rows = [asdict(one) for one in differences]
+    rows = [asdict(difference) for difference in differences]
     result = {"object": "reconciliation", "differences": rows, "open": open_rows, "kept_since": since}
     if as_json and not differences:
         emit(result)
