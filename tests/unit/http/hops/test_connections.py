@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from registry.errors import NodeFailed
@@ -54,6 +55,10 @@ async def late(node: Node) -> asyncio.Server:
         await asyncio.gather(copy(reader, back), copy(there, writer), return_exceptions=True)
 
     return await asyncio.start_server(accept, "127.0.0.1", 0)
+
+
+def test_aiohttp_keeps_headers_where_they_are_dropped() -> None:
+    assert vars(aiohttp.ClientResponse).keys() >= set(connection.KEPT_HEADERS)
 
 
 async def test_no_machine_is_noticed_soon(fleet: Fleet, silent: str, caplog: pytest.LogCaptureFixture) -> None:
