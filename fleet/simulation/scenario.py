@@ -95,9 +95,12 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def scenario_of(nodes: int) -> Scenario:
-    """The scenario of `--nodes`: a rack, or part of one, is lost after a third of the time."""
-    rack = min(32, max(1, nodes // 8))
-    return Scenario(nodes=nodes, rack=rack, faults=(SimFault("rack", 20.0),))
+    """The scenario of `--nodes`: a rack, or part of one, is lost after a third of the time.
+
+    A small fleet has fewer models and adapters, since its nodes could not hold fifty.
+    """
+    rack, models, adapters = min(32, max(1, nodes // 8)), min(50, max(1, nodes // 2)), min(2000, 20 * nodes)
+    return Scenario(nodes=nodes, rack=rack, models=models, adapters=adapters, faults=(SimFault("rack", 20.0),))
 
 
 def read_scenario(path: Path) -> Scenario:
