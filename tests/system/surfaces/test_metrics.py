@@ -35,7 +35,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     file.write_text(yaml.safe_dump(chat))
     made = command("teams", "create", "search", "--data-dir", str(folder / "data"))
     assert made.returncode == 0, made.stderr
-    server = Server(folder / "data", [file, STARTER / "starter-embed.yaml"], "--slots", "2", "--machine-price", "2.5")
+    server = Server(folder / "data", [file, STARTER / "starter-embed.yaml"], "--slots", "3", "--machine-price", "2.5")
     yield server.wait_ready()
     server.close()
 
