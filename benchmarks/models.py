@@ -51,8 +51,11 @@ def real_file() -> Path | None:
 def _converted(folder: Path) -> Path:
     """The real model as both servers read it, once per folder; in a process of its own, for its memory."""
     if not (folder / "config.json").exists():
-        words = "import sys; from pathlib import Path; from launch.conversion.gguf import convert; "
-        command = [sys.executable, "-c", f"{words}convert(*map(Path, sys.argv[1:]))", str(real_file()), str(folder)]
+        code = (
+            "import sys; from pathlib import Path; from launch.conversion.gguf import convert; "
+            "convert(*map(Path, sys.argv[1:]), lambda *_: None)"
+        )
+        command = [sys.executable, "-c", code, str(real_file()), str(folder)]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     return folder
 
