@@ -1,4 +1,4 @@
-"""What the checking processes are given, and what they answer: one JSON object a line."""
+"""Jobs of the checking processes, and their answers: one JSON object a line."""
 
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The digest of a stored adapter; what it depends on is told in `normalise.py`."""
+"""The digest of a stored adapter; `normalise.py` says what it depends on."""
 
 import hashlib
 import struct

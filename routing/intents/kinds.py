@@ -1,4 +1,4 @@
-"""The kinds of fitted models, and how their files are identified; apart, as `model.py` imports numpy."""
+"""Kinds of fitted models and digests of their files; apart from `model.py`, which imports numpy."""
 
 import hashlib
 from typing import Literal
