@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
     from tests.system.serving import Server
+
+# vLLM's server imports it. Its import raises the level of the root logger and of pytest's handlers to ERROR: then tests
+# that read what the product logs find nothing.
+import_module("model_hosting_container_standards.logging_config")
+logging.getLogger().setLevel(logging.WARNING)
 
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")
@@ -40,12 +46,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             if isinstance(log, Path) and log.is_file():
                 report.sections.append((f"log of {name}", value.tail()))
     return report
-
-
-@pytest.fixture(autouse=True)
-def _warnings_are_logged() -> None:
-    """Set the level back that a library may have raised for the whole process: tests read what the product logs."""
-    logging.getLogger().setLevel(logging.WARNING)
 
 
 @pytest.fixture(scope="session")

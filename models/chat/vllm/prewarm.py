@@ -6,6 +6,7 @@ EngineCore is a fork of this process (`models.chat.processes`), so what is impor
 import logging
 import os
 import runpy
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
@@ -70,6 +71,8 @@ SERVER = (
 )
 """Modules that vLLM's HTTP application imports when it is built."""
 
+RAISES_LEVELS = "model_hosting_container_standards.logging_config"
+"""Module that raises the level of the root logger and of its handlers to ERROR when it is imported."""
 MAX_ANSWERS = 128
 """Largest `n` of one request; OpenAI's own limit."""
 NOT_REACHED = 1 << 16
@@ -100,6 +103,7 @@ def environment() -> None:
         TOKENIZERS_PARALLELISM="false",
     )
     os.environ[variables.ACTIVE] = "1"
+    _keep_log_levels()
     # FlashInfer's sampler is compiled at its first use, with nvcc and ninja from PATH (vLLM issue 49497). Who has them
     # may set this to 1.
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
@@ -137,6 +141,21 @@ def prewarm_server() -> None:
     with importing.fast_imports():
         routers = [router for module in _import_known(SERVER) if (router := getattr(module, "router", None))]
         request_classes.patch_classes(route for router in routers for route in router.routes)
+
+
+def _keep_log_levels() -> None:
+    """Import what raises the level of all logs to ERROR when vLLM's server imports it, and set the levels back.
+
+    Without this a slot loses its own messages and warnings as soon as it has loaded a chat model.
+    """
+    if RAISES_LEVELS in sys.modules:
+        return
+    raised: list[logging.Logger | logging.Handler] = [logging.getLogger(), *logging.getLogger().handlers]
+    levels = [part.level for part in raised]
+    with suppress(ModuleNotFoundError):
+        import_module(RAISES_LEVELS)
+    for part, level in zip(raised, levels, strict=True):
+        part.setLevel(level)
 
 
 def prewarm(hurried: Callable[[], bool]) -> None:
