@@ -55,7 +55,7 @@ class _SourceConnector(aiohttp.TCPConnector):
 
 
 class SourceClient:
-    """Makes fsspec's HTTP client for one address."""
+    """A factory of fsspec's HTTP client for one address."""
 
     def __init__(self, url: str) -> None:
         self._url = URL(url)

@@ -72,7 +72,7 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchFault:
-    """Something wrong with a batch or a line of its file, as OpenAI's `errors.data` shows it."""
+    """A fault of a batch or of a line in its file, as OpenAI's `errors.data` shows it."""
 
     code: str
     message: str

@@ -221,7 +221,7 @@ class BatchService:
         self._wake()
 
     def look(self) -> None:
-        """Another server is dead: go on with what it did."""
+        """Go on with the work of a server that is dead."""
         self._changed.set()
 
     async def close(self) -> None:

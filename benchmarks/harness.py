@@ -84,7 +84,7 @@ class Bench:
         print(f"[{self.name} {time.perf_counter() - self.began:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """Something that a reader of the figures must know."""
+        """Add a remark that a reader of the figures must know."""
         self.notes.append(text)
         self.say(text)
 

@@ -82,7 +82,7 @@ async def _cell(bench: Bench, servers: list[Server], label: str, audio: bytes, a
 
 
 async def _long(bench: Bench, server: Server, audio: bytes) -> None:
-    """Once: it takes long. The peak of memory is looked for ten times a second."""
+    """Transcribe the long recording once, and look for the peak of memory ten times a second."""
     before = processes.resident(server.pid)
     peak = before
     working = asyncio.create_task(closed_loop(server, [upload(audio, server.model)], 1))

@@ -75,7 +75,7 @@ class RequestRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One request that has ended. Times in seconds."""
+    """A request that has ended. Times are in seconds."""
 
     id: str
     at: float

@@ -1,4 +1,4 @@
-"""Everything that the console may use of the server around it."""
+"""The server around the console, as far as the console may use it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -214,13 +214,13 @@ class Host(Protocol):
         ...
 
     def may_route(self, router: str) -> bool:
-        """May the caller use one of its targets? So `GET /v1/models` has it, too."""
+        """Whether the caller may use one of the router's targets, as `GET /v1/models` decides it too."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One look at a page."""
+    """A visit of a page by a browser."""
 
     request: Request
     host: Host

@@ -79,7 +79,7 @@ class MemoryUse(msgspec.Struct, frozen=True):
 
 
 class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One that has ended, in a line; the page Requests tells the rest."""
+    """A request that has ended, in a line; the page Requests tells the rest."""
 
     id: str
     team: str
@@ -190,7 +190,7 @@ class Live:
         return self._sampler is not None
 
     def poke(self) -> None:
-        """Something was decided: look soon."""
+        """Look soon: something was decided."""
         if self.viewers:
             self._poked.set()
 

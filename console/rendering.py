@@ -172,7 +172,7 @@ def json_object(value: Mapping[str, object]) -> Response:
 
 
 def address(request: Request) -> str:
-    """This server as the browser called it, without a slash at its end."""
+    """The address by which the browser called this server, without a slash at its end."""
     below = str(request.scope.get("app_root_path", ""))
     return f"{request.url.scheme}://{request.url.netloc}{below}"
 

@@ -20,7 +20,7 @@ from tenants.limits.records import Limit
 
 
 class ShareSource(Protocol):
-    """What a meter needs of `fleet.shared_limits.SharedLimits`."""
+    """The part of `fleet.shared_limits.SharedLimits` that a meter needs."""
 
     is_away: bool
     has_shares: bool

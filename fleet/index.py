@@ -56,7 +56,7 @@ class ReplicaLoad:
 
 
 class NodeEntry:
-    """One node in the index."""
+    """A node in the index."""
 
     __slots__ = ("adapters", "at", "loads", "name", "phases", "placed", "position", "staged")
 

@@ -21,7 +21,7 @@ OUT_SECONDS = 10.0
 
 
 class Lateness(Struct, frozen=True):
-    """One node, as one server sees it. Times are the caller's monotonic seconds."""
+    """A node's lateness, as one server sees it. Times are the caller's monotonic seconds."""
 
     recent: tuple[bool, ...] = ()
     """Whether each of the last OF answers began late."""

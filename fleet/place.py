@@ -50,7 +50,7 @@ THERE = frozenset(("ready", "loading", "asleep"))
 
 @dataclass(frozen=True, slots=True)
 class ModelNeed:
-    """One model's need of nodes."""
+    """A model's need of nodes."""
 
     model: str
     bytes: int

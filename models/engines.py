@@ -21,7 +21,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """One engine. Bytes are measured, or said to be guesses."""
+    """An engine. Its bytes are measured, or said to be guesses."""
 
     factories: Mapping[Task, str]
     """Task to `module:class` of a `models.protocol.Engine`."""

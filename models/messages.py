@@ -33,7 +33,7 @@ THINK: Mapping[str, bool] = {"enable_thinking": True, "thinking": True}
 
 
 class HttpCall(Message, frozen=True):
-    """One request for the chat engine's own HTTP application."""
+    """A request for the chat engine's own HTTP application."""
 
     path: str
     body: bytes

@@ -26,7 +26,7 @@ class Gpu:
 
 
 class NoGpu(RuntimeError):
-    """No GPU that this process may use, or the driver does not answer."""
+    """An error: there is no GPU that this process may use, or the driver does not answer."""
 
 
 class GpuLost(NoGpu):
@@ -34,7 +34,7 @@ class GpuLost(NoGpu):
 
 
 class NoDriver(NoGpu):
-    """No driver or no package to query it: no GPU is meant to be used here."""
+    """An error: there is no driver, or no package to query it, so no GPU is meant to be used here."""
 
 
 def in_order_of_the_bus() -> None:

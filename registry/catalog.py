@@ -76,7 +76,7 @@ class TeamAdapters:
         return self._of(self.team if existed else DEFAULT_TEAM, name, base)
 
     def existed(self, name: str, base: str) -> bool:
-        """Has, or had, the team itself an adapter of this name?"""
+        """Whether the team itself has, or had, an adapter of this name."""
         return AdapterKey(base, name, self.team) in self.ever
 
     def _of(self, team: str, name: str, base: str | None) -> tuple[AdapterKey, ...]:
@@ -96,7 +96,7 @@ class TeamAdapters:
         return [self.spelled(key) for key in served if (base is None or key.base == base) and self.sees(key)]
 
     def without_model(self, base: str, spelling: str) -> tuple[AdapterKey, ...]:
-        """One whose base is served no more: it has no name, and can still be removed."""
+        """An adapter whose base is served no more: it has no name, and can still be removed."""
         team, _, name = spelling.rpartition("/")
         key = AdapterKey(base, name, team or self.team)
         return (key,) if key in self.all and self.sees(key) else ()
@@ -283,7 +283,7 @@ class Catalog:
 
     # --- may this name be given? -----------------------------------------------------------------------------------
     def check_adapter(self, key: AdapterKey) -> Recipe:
-        """May an adapter be registered under `key`? Returns the base's recipe.
+        """Check that an adapter may be registered under `key`, and return the base's recipe.
 
         Raises NotFound for an unknown base, BadRequest for a bad name or a base without adapter places, Conflict
         (name_in_use) when its name already means a model: requests would be answered from other weights.

@@ -87,7 +87,7 @@ class AdapterKey(NamedTuple):
 
     @property
     def label(self) -> str:
-        """One name for all readers: `name` of team `default`, else `team/name`."""
+        """The name for all readers: `name` of team `default`, else `team/name`."""
         return self.name if self.team == DEFAULT_TEAM else f"{self.team}/{self.name}"
 
 
@@ -114,7 +114,7 @@ class NewVersion:
 
 @dataclass(frozen=True, slots=True)
 class Version(NumberedVersion):
-    """One registered content of an adapter."""
+    """A registered content of an adapter."""
 
     key: AdapterKey
     number: int
@@ -165,7 +165,7 @@ class RouterKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RouterVersion(NumberedVersion):
-    """One definition of a router with its fitted models."""
+    """A definition of a router with its fitted models."""
 
     number: int
     digest: str

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
-    """One target, as far as the caller may see it."""
+    """A target, as far as the caller may see it."""
 
     usable: bool = True
     why_not: str = ""

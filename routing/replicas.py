@@ -51,7 +51,7 @@ Reason = Literal["prompt", "adapter", "soonest", "busy", "free", "only"]
 
 
 class ReplicaState(NamedTuple):
-    """One replica that is ready, as one request finds it."""
+    """A replica that is ready, as one request finds it."""
 
     number: int
     """The replica's number, from 1 to MOST_REPLICAS; 0 where its homes are known (`choose_near`)."""

@@ -87,7 +87,7 @@ class Caller:
 
     @property
     def is_limited(self) -> bool:
-        """Are there names that this caller does not see?"""
+        """Whether there are names that this caller does not see."""
         return self.models != EVERY or self.adapters != EVERY
 
     @property
@@ -96,7 +96,7 @@ class Caller:
         return self.line or self.key
 
     def sees(self, model: str, adapter: str | None = None) -> bool:
-        """May it use this model, and on it this adapter?"""
+        """Whether it may use this model, and on it this adapter."""
         model = model.partition("@")[0]  # a former version is seen as the model is
         if not any(fnmatchcase(model, pattern) for pattern in self.models):
             return False

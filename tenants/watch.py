@@ -144,7 +144,7 @@ class KeyWatch:
         self._is_refused = True
 
     async def look(self) -> None:
-        """Once it returns, every change that was made before counts."""
+        """Look for changes; once it returns, every change that was made before counts."""
         await asyncio.shield(self._look())  # the thread goes on when its waiter leaves, and so does the lock
 
     async def _look(self, *, make: bool = False) -> None:

@@ -31,7 +31,7 @@ class Faults:
 
 
 def few(sentences: list[str], what: str) -> list[str]:
-    """At most MAX_FAULTS sentences; the last one tells how many were left out."""
+    """The first MAX_FAULTS sentences at most; the last one says how many were left out."""
     if len(sentences) <= MAX_FAULTS:
         return sentences
     return [*sentences[: MAX_FAULTS - 1], f"{len(sentences) - MAX_FAULTS + 1} more {what} are left out here."]

@@ -66,7 +66,7 @@ def signed_headers(id_: str, body: bytes, secrets: Sequence[str], now: float) ->
 
 
 class CallbackSender:
-    """Made anywhere, used and closed on one event loop."""
+    """A sender of callbacks. It may be made anywhere; it is used and closed on one event loop."""
 
     def __init__(self, addresses: CallbackAddresses) -> None:
         self._addresses = addresses

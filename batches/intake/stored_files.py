@@ -237,7 +237,7 @@ def _with_check(file: FileRecord, summary: InputSummary) -> FileRecord:
 
 
 def missing_error(id_: str, param: str | None = None) -> NotFound:
-    """One text for an unknown file, a deleted one and another team's."""
+    """The error for an unknown file, a deleted one and another team's: one text for all."""
     return NotFound(
         f"There is no file {quoted(id_)}; it may have been deleted or expired.", code="file_not_found", param=param
     )

@@ -212,7 +212,7 @@ class TeamShares:
         self._shares: dict[str, dict[str, float]] = {}
 
     def join(self, teams: Mapping[str, Collection[str]]) -> None:
-        """These teams have lines for these models now, and no others."""
+        """Set which teams have lines for which models now."""
         self._shares = {room: self._joined(room, names) for room, names in teams.items()}
 
     def _joined(self, room: str, teams: Collection[str]) -> dict[str, float]:

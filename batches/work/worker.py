@@ -103,7 +103,7 @@ class BatchWorker:
         self._task = asyncio.create_task(work, name="batches")
 
     def wake(self) -> None:
-        """Something was created, started or cancelled: look at once."""
+        """Look at once: something was created, started or cancelled."""
         self._is_stale = True
         self._changed.set()
 

@@ -28,7 +28,7 @@ def digest_of(seed: int, number: int) -> str:
 
 @dataclass
 class FleetRequest:
-    """One request, and what became of it."""
+    """A request, and what became of it."""
 
     claim: QueueRequest
     digest: str

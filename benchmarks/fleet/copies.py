@@ -81,7 +81,7 @@ def _measure(bench: Bench) -> None:
 
 
 def _appears(store: Path, count: int) -> float:
-    """When the store has so many adapters. Raises TimeoutError."""
+    """Wait until the store has so many adapters. Raises TimeoutError."""
     deadline = time.monotonic() + WITHIN_SECONDS
     while time.monotonic() < deadline:
         if store.is_dir() and sum(_DIGEST.match(name) is not None for name in os.listdir(store)) >= count:

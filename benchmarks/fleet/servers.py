@@ -49,7 +49,7 @@ class Front(FleetMember):
         super().__init__(name, folder, database, (), "--front", *options)
 
     def prepare(self) -> None:
-        """It knows models once nodes report them (`wait_for`)."""
+        """Prepare the front. It knows models once nodes report them (`wait_for`)."""
 
     def wait_for(self, models: Sequence[str], nodes: Sequence[str]) -> None:
         """Return once it sends requests for these models to each of these nodes. Raises TimeoutError."""

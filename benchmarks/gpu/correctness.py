@@ -50,7 +50,7 @@ AWAY = ("asleep", "absent")
 
 
 class Wrong(Exception):
-    """A step that cannot go on."""
+    """An error: the step cannot go on."""
 
 
 class Client:

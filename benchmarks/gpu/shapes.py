@@ -124,7 +124,7 @@ def _write(stream: BinaryIO, pool: np.ndarray[tuple[int], np.dtype[np.uint16]], 
 
 
 def _write_head(stream: BinaryIO, pool: np.ndarray[tuple[int], np.dtype[np.uint16]], shape: Shape) -> None:
-    """Only letters may be answered: rows of other tokens are zero, and some letter's score is always above that."""
+    """Write a head that answers letters only: other tokens' rows are zero, and some letter always scores above that."""
     vocabulary = json.loads((STARTER_WEIGHTS / "tokenizer.json").read_text())["model"]["vocab"]
     letters = {number for token, number in vocabulary.items() if len(token) == 1 and token.isascii()}
     for row in range(max(letters) + 1):

@@ -19,7 +19,7 @@ _HEAD_END = b"\r\n\r\n"
 
 @dataclass(slots=True)
 class Reply:
-    """One answer. Times are `time.perf_counter()` seconds; `error` is None when all of the answer came."""
+    """An answer. Times are `time.perf_counter()` seconds; `error` is None when all of the answer came."""
 
     sent: float
     status: int = 0

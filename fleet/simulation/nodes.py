@@ -17,7 +17,7 @@ Phase = Literal["loading", "ready", "draining"]
 
 
 class SimReplica:
-    """One engine. Teams take turns in its queue."""
+    """An engine. Teams take turns in its queue."""
 
     __slots__ = (
         "device", "held", "loaded", "model", "phase", "placed", "prefixes", "queues", "running", "seconds", "waiting",

@@ -16,7 +16,7 @@ FaultKind = Literal["node", "rack", "cut", "late", "slow", "database", "upgrade"
 
 
 class SimFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Something that goes wrong.
+    """A fault that is injected.
 
     | kind       | what happens                                                             |
     |------------|--------------------------------------------------------------------------|

@@ -21,7 +21,7 @@ BURST_EVERY, BURST_SECONDS, BURST_RATE = 20.0, 2.0, 2.0
 
 
 class SimRequest:
-    """One request, and what became of it."""
+    """A request, and what became of it."""
 
     __slots__ = (
         "answer", "arrived", "attempts", "began", "boot", "digest", "draw", "first", "is_cached", "is_hit", "model",

@@ -122,7 +122,7 @@ def _missing(network: str, missing: set[str], surplus: set[str], config: Mapping
 
 
 def _wrapper(missing: set[str], surplus: set[str]) -> str:
-    """What stands before the name of each missing weight in the files, with its dot; '': nothing does."""
+    """The prefix, with its dot, of each missing weight's name in the files; '' if there is none."""
     if not missing:
         return ""
     shortest = min(missing, key=lambda name: (len(name), name))

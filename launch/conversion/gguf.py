@@ -123,7 +123,7 @@ def look(source: GgufSource) -> RepositoryListing:
 
 
 def conversion_note(listing: Listing) -> str:
-    """What converting the file of such a listing takes, in words."""
+    """A note on the disk and memory that converting a listed file takes."""
     size = listing.sizes["model.safetensors"]
     memory = size_words(size // BYTES * WORKING_BYTES)
     return f"The GGUF is converted to bfloat16 once: {size_words(size)} on disk, and {memory} of memory meanwhile."

@@ -30,7 +30,7 @@ SMALL = 512
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[P]):
-    """One text or pair. `tokens` is at least 1."""
+    """A text or pair. `tokens` is at least 1."""
 
     index: int
     """Place in its request."""

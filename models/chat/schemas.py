@@ -22,7 +22,7 @@ from registry.errors import BadRequest, RoundhouseError, by_status, short
 
 
 class Renamer:
-    """Puts `display_name` where the engine wrote `served`."""
+    """A filter that puts `display_name` where the engine wrote `served`."""
 
     def __init__(self, served: str, display_name: str) -> None:
         self._pattern = re.compile(rb'("model"\s*:\s*)' + re.escape(json.dumps(served, ensure_ascii=False).encode()))

@@ -75,7 +75,7 @@ class Downloads:
         return download
 
     def _forget(self, source: HubSource, download: "_Download") -> None:
-        """Unless the next one has come already, which others may wait for."""
+        """Forget the fetch, unless the next one has come already and others may wait for it."""
         if self._running.get(source) is download:
             del self._running[source]
 

@@ -36,7 +36,7 @@ JOBS = 200
 
 
 class _Process:
-    """One decoder. Used by one thread at a time."""
+    """A decoder. It is used by one thread at a time."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.jobs = 0

@@ -48,7 +48,7 @@ def import_library() -> Any:
 
 
 def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any], flags: Mapping[str, Flag]) -> Any:
-    """`make`: SentenceTransformer or CrossEncoder. Local safetensors, inference mode.
+    """Open a model from local safetensors, in inference mode. `make`: SentenceTransformer or CrossEncoder.
 
     device: also `meta`, for a look at the files without memory.
     """

@@ -38,7 +38,7 @@ class PairTemplate:
 
 
 class Pairs:
-    """Makes the network's inputs for one query and its documents."""
+    """A maker of the network's inputs for one query and its documents."""
 
     def __init__(self, tokenizer: Any, tokens: Tokens) -> None:
         self._tokens = tokens

@@ -28,7 +28,7 @@ _POOL = ThreadPoolExecutor(THREADS, "tokenise")
 
 
 class Ids(NamedTuple):
-    """One input. `types` only for pairs; some pooling leaves `prompt` tokens out."""
+    """An input. `types` only for pairs; some pooling leaves `prompt` tokens out."""
 
     ids: list[int]
     types: list[int] | None = None

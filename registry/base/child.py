@@ -73,7 +73,7 @@ class Child:
         self._process.kill()
 
     async def wait(self) -> int:
-        """Returns its code once it has ended."""
+        """Wait until it has ended, and return its code."""
         if self._process.poll() is None:
             await self._wait_for_end()
         self.stdin.close()

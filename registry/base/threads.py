@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Threads:
-    """At most `count` threads, for `count` + `waiting` calls at a time.
+    """A pool of at most `count` threads, for `count` + `waiting` calls at a time.
 
     A call whose caller leaves before it has begun does not begin; one that has goes on, and holds its thread.
     """

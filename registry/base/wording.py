@@ -38,7 +38,7 @@ def quoted(name: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """At most `most` bytes of UTF-8, with an ellipsis where something is missing."""
+    """Cut a text to at most `most` bytes of UTF-8, with an ellipsis where something is missing."""
     raw = text.encode(errors="replace")
     if len(raw) <= most:
         return text

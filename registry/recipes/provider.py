@@ -84,7 +84,7 @@ class Timeouts(Strict):
 
 
 class ProviderModel(Strict):
-    """One model of a provider."""
+    """A model of a provider."""
 
     name: Text = Field(description="as the provider calls it")
     id: ModelId | None = Field(default=None, description="served as `provider/id`; default: `name`")

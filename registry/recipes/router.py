@@ -47,7 +47,7 @@ HeaderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
 
 
 class RouterTarget(Strict):
-    """Something that may answer."""
+    """A model, adapter or provider's model that may answer."""
 
     name: TargetName = Field(description="a model, an adapter (`name`, `name@prod`, `base:name`) or a provider's model")
     price: float | None = Field(
@@ -118,7 +118,7 @@ class Conversation(Strict):
 
 
 class RouterSpec(Strict):
-    """One name in front of several targets."""
+    """A name in front of several targets."""
 
     id: AdapterName
     version: int = Field(default=1, ge=1, description="the document's own version")

@@ -21,7 +21,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong, and what to write instead."""
+    """A fault of a document, and what to write instead."""
 
     file: Path
     line: int
@@ -34,7 +34,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML document: its values and the nodes they came from."""
+    """A YAML document: its values and the nodes from which they came."""
 
     file: Path
     node: yaml.Node

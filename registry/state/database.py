@@ -60,7 +60,7 @@ def is_remote(url: str | None) -> bool:
 
 
 def open_file(path: Path) -> Database:
-    """One of SQLite. Raises as `open_state`."""
+    """Open a database of SQLite. Raises as `open_state`."""
     database = Database(url_of(f"{SQLITE}:///{path.absolute()}"))
     try:
         with alone(path.parent):

@@ -230,7 +230,7 @@ class PreparedStatement:
         self._row = _by_position(compiled.positiontup, names) if compiled.positional else _by_name(names)
 
     def run(self, connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Returns how many rows of the table it made or changed."""
+        """Run the statement, and return how many rows of the table it made or changed."""
         return connection.exec_driver_sql(self.sql, [self._row(row) for row in rows]).rowcount if rows else 0
 
 

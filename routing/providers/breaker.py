@@ -49,7 +49,7 @@ class CallOutcome(StrEnum):
 
 
 class SecondCounts(Struct, frozen=True):
-    """One second's calls."""
+    """The calls of one second."""
 
     second: int
     calls: int = 0
@@ -86,7 +86,7 @@ class CallRefused(Struct, frozen=True):
 
 
 def admit(state: Breaker, now: float) -> tuple[Breaker, Permit | CallRefused]:
-    """May a request go?"""
+    """Decide whether a request may go."""
     if state.phase is Phase.CLOSED:
         return state, Permit(state.period)
     if state.phase is Phase.OPEN:

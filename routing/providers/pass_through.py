@@ -226,7 +226,7 @@ class _Choice(msgspec.Struct):
 
 
 class PassThrough:
-    """One stream. `take` returns an event for the client, or None.
+    """A stream. `take` returns an event for the client, or None.
 
     Args:
         usage_wanted: whether the client asked for OpenAI's last chunk, which has usage and no choices.

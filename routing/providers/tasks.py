@@ -317,7 +317,7 @@ def _words(piece: _Segment, words: list[_Word] | None, last: bool) -> list[Word]
 # --- the table -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class ProviderTask(Generic[R]):
-    """One task in providers' words."""
+    """A task in providers' words."""
 
     surface: Callable[[Provider, R], Surface]
     body: Callable[[R, ProviderModel], Body]

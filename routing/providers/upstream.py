@@ -86,7 +86,7 @@ class Upstream:
 
     @property
     def connection(self) -> Connection:
-        """Made with the first request: before, there is no event loop."""
+        """The connection, made with the first request: before it there is no event loop."""
         if self._connection is None:
             self._connection = Connection(self.provider)
         return self._connection
@@ -109,7 +109,7 @@ class Upstream:
             await self.close()
 
     def enter(self, first: bool, *, is_line: bool = False) -> None:
-        """One attempt more. first: of its request at its model here. is_line: of a batch.
+        """Count one more attempt. first: of its request at its model here. is_line: of a batch.
 
         Raises QueueFull; for lines ProviderWithoutBatches.
         """

@@ -174,7 +174,7 @@ class RouterContent:
         return RouterContent(self.spec, tuple({**dict(self.models), kind: data}.items()))
 
     def packed(self) -> bytes:
-        """All of it, for another server."""
+        """Pack all of it, for another server."""
         return msgspec.msgpack.encode(_PackedRouter(self.definition, list(self.models)))
 
     @classmethod

@@ -18,7 +18,7 @@ EXIT_CODES = """Exit codes: 0 done; 1 refused (4xx, faulty recipe, missing file)
 
 
 class Failure(Exception):
-    """One line for people, `exit_code` for scripts; `faults` are further lines."""
+    """A failure of a command: a line for people, `exit_code` for scripts; `faults` are further lines."""
 
     exit_code = 1
 

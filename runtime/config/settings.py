@@ -76,7 +76,7 @@ def default_spin(count: int) -> float:
 
 
 def is_loopback(host: str) -> bool:
-    """Can only this machine reach what listens there?"""
+    """Whether only this machine can reach what listens there."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -319,7 +319,7 @@ class Adapters:
         return self._view(adapter, caller)
 
     async def follow(self) -> None:
-        """Another server of the fleet has changed names, or copied files: places, pins and files follow."""
+        """Follow another server of the fleet that has changed names or copied files: in places, pins and files."""
         gone = self._service.unused()
         for base, entry in self._residency.entries.items():
             for digest in gone:

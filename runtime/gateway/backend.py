@@ -50,7 +50,7 @@ class RetryPolicy(Protocol):
 
 
 class RelayedAnswer(Protocol):
-    """Another server's answer that has begun. It is passed on unchanged."""
+    """An answer of another server that has begun, and is passed on unchanged."""
 
     @property
     def status(self) -> int: ...

@@ -56,7 +56,7 @@ class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Combiner:
-    """Makes one adapter or model at a time: each takes all the processor time."""
+    """A maker of one adapter or model at a time: each takes all the processor time."""
 
     def __init__(self, names: Names, service: AdapterService, adapters: Adapters) -> None:
         self._names, self._service, self._adapters, self._busy = names, service, adapters, False

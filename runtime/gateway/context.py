@@ -128,7 +128,7 @@ class ExactTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Made only by `runtime.http.hints`, from headers, key and body; then passed on."""
+    """The facts about a request that only `runtime.http.hints` makes, from headers, key and body."""
 
     id: str
     """The client's X-Request-Id, so not unique; or ours, which is."""

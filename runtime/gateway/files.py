@@ -49,7 +49,7 @@ class FilesInUse:
 
 
 class QueueMaker(Protocol):
-    """Makes the queue of a model or, given that of the first one, of a further replica."""
+    """A maker of a model's queue or, given that of the first one, of a further replica's."""
 
     def __call__(self, recipe: Recipe, first: ModelQueue | None = None, number: int = 1) -> ModelQueue: ...
 

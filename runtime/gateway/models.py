@@ -57,7 +57,7 @@ class Models:
         return untagged(name, self._names.catalog.of(caller.team))
 
     def facts(self, model: str) -> Callable[[], FileFacts]:
-        """Returns a call, for a thread, that reads what a model's files tell."""
+        """Return a call, for a thread, that reads what a model's files tell."""
         return partial(file_facts, self._residency.get(model))
 
     def _view(self, entry: ModelEntry, catalog: Catalog | None = None) -> ModelView:
@@ -105,7 +105,7 @@ class Models:
         return plan_view(*self._residency.plans(self._entry(name)))
 
     async def pin(self, name: str, pinned: bool) -> ModelView:
-        """Never evict this model, or no longer so. Does not load it."""
+        """Pin a model so that it is never evicted, or unpin it. Does not load it."""
         entry = self._entry(name)
         await asyncio.to_thread(self._state.models.set_pin, entry.id, pinned)
         self._residency.pin(entry, pinned)

@@ -78,7 +78,7 @@ class Names:
         self.refresh()
 
     def serve(self, recipes: Sequence[Recipe]) -> None:
-        """These are the recipes from now on."""
+        """Serve these recipes from now on."""
         self.recipes = tuple(recipes)
         self.refresh()
 
@@ -121,7 +121,7 @@ class Names:
         return self.catalog.check_adapter(key)
 
     def check_model(self, name: str, model: str, param: str, recipes: Iterable[Recipe] = ()) -> None:
-        """May a model be called so, by its id or by an alias that it had not?
+        """Check that a model may be called so, by its id or by an alias that it had not.
 
         recipes: such as are about to count, beside those that do.
 

@@ -56,7 +56,7 @@ class ClientMessage:
 
 @dataclass(slots=True)
 class Attempt:
-    """One try to answer a request at one target. Times are monotonic seconds."""
+    """A try to answer a request at one target. Times are monotonic seconds."""
 
     began: float
     target: Target | None = None
@@ -181,7 +181,7 @@ class Request:
             attempt.warning = warning
 
     def relayed(self, status: int, *, is_stream: bool) -> None:
-        """Another server answers, and records the request."""
+        """Note that another server answers, and records the request."""
         self.answered(status, is_stream=is_stream)
         self._sinks, self.transcript = self._sinks_of_relayed, None
 

@@ -39,7 +39,7 @@ faults and its deadline are not among them."""
 
 class PartsOfAttempt(Protocol):
     def __call__(self, *, is_further: bool = False) -> Parts:
-        """One attempt at the request's target of that moment."""
+        """Make one attempt at the request's target of that moment."""
         ...
 
 

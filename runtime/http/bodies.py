@@ -118,7 +118,7 @@ def validation_error(error: msgspec.ValidationError) -> BadRequest:
 
 
 def decode_known(body: bytes, kind: type[T]) -> tuple[T, list[str]]:
-    """Like `decode`, and returns the names of fields that `kind` does not have."""
+    """Decode as `decode` does, and return the names of fields that `kind` does not have."""
     return decode(body, kind), unknown_fields(_KEYS.decode(body), kind)
 
 

@@ -65,7 +65,7 @@ class ParsedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One path of inference."""
+    """A path of inference."""
 
     path: str
     parse: Callable[[bytes, Mapping[str, str]], ParsedRequest]

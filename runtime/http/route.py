@@ -29,7 +29,7 @@ LOAD_STARTED: Mapping[int, tuple[str, Content]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method on one path."""
+    """A method on a path."""
 
     method: str
     path: str  # as FastAPI has it: `{model:path}` takes slashes

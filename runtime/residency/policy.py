@@ -48,7 +48,7 @@ MIN_SAVING = 2
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """One model that holds memory. Times are seconds on one monotonic clock."""
+    """A model that holds memory. Times are seconds on one monotonic clock."""
 
     id: str
     state: ModelState
@@ -99,7 +99,7 @@ class Resident:
         return self.wake_seconds if self.gentlest == "sleep" else self.load_seconds
 
     def fallen_asleep(self) -> "Resident":
-        """This resident after it has fallen asleep."""
+        """The same resident after it has fallen asleep."""
         device, host, _ = self._asleep()
         return replace(self, state=ModelState.ASLEEP, bytes=device, host=host, falling_asleep=False)
 

@@ -21,7 +21,7 @@ REVOKED = "line_revoked"
 
 @dataclass(slots=True)
 class QueueEntry:
-    """One request from its arrival to its end."""
+    """A request from its arrival to its end."""
 
     id: str
     adapter: AdapterRef | None

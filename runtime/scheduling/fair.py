@@ -142,7 +142,7 @@ class ShareGroup:
         """Accounts with waiting requests."""
 
     def join(self, name: str, weight: float, work: float) -> ShareAccount:
-        """One more request of this account waits. The newest weight counts."""
+        """Note that one more request of this account waits. The newest weight counts."""
         account = self._accounts.get(name)
         if account is None:
             account = self._accounts[name] = ShareAccount(weight, self._level(), len(self._accounts))
@@ -157,7 +157,7 @@ class ShareGroup:
         return account
 
     def leave(self, account: ShareAccount, work: float) -> None:
-        """One request of it waits no more."""
+        """Note that one request of it waits no more."""
         account.waiting -= 1
         account.queued -= work
         if not account.waiting:

@@ -47,7 +47,7 @@ class ClassDemand:
 
 @dataclass(frozen=True, slots=True)
 class ModelDemand:
-    """One model's work, and its replicas."""
+    """A model's work, and its replicas."""
 
     replicas: int
     """Replicas that serve it or are on their way."""

@@ -54,7 +54,7 @@ class FleetListener:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns once it listens. Raises Unavailable where it cannot."""
+        """Start it and wait until it listens. Raises Unavailable where it cannot."""
         made = bind(self._settings.fleet_listen or "")
         self._task = asyncio.create_task(self._server.serve(sockets=[made]), name="fleet-port")
         while not self._server.started and not self._task.done():  # noqa: ASYNC110 - uvicorn has no event for it

@@ -98,7 +98,7 @@ class Shutdown:
         self._say(f"stopping: {text}", remaining, finished=done)
 
     def ending(self) -> None:
-        """Everything but the slots is closed."""
+        """Note that everything but the slots is closed."""
         self._say("stopping: the engines end", self._remaining())
 
     def _say(self, text: str, remaining: RemainingWork, **more: float) -> None:

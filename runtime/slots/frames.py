@@ -31,7 +31,7 @@ FLUSH_BYTES = 16 * 1024 * 1024
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """One message. `uid` names its call, unique per connection, never reused."""
+    """A message. `uid` names its call, unique per connection, never reused."""
 
     uid: int
 

@@ -34,7 +34,7 @@ class Sender(Protocol):
 
 
 class FrameCall:
-    """One call to a slot: a context manager that cancels it when left early."""
+    """A call to a slot: a context manager that cancels it when left early."""
 
     def __init__(self, link: Sender, uid: int) -> None:
         self._link, self.uid = link, uid
@@ -228,7 +228,7 @@ class SlotLink(Protocol):
         ...
 
     def gone(self) -> Awaitable[None]:
-        """Once nothing is left of its process, which has been ended."""
+        """Wait until nothing is left of its process, which has been ended."""
         ...
 
     async def used_bytes(self) -> int:

@@ -57,7 +57,7 @@ class Journal:
         return len(self.begun) + len(self.ended)
 
     def append(self, begun: Sequence[Entry], ended: Sequence[Settlement]) -> bool:
-        """Returns False, having written nothing, where there is no room. Raises OSError."""
+        """Append an entry. Returns False, having written nothing, where there is no room. Raises OSError."""
         if not begun and not ended:
             return True
         data = msgspec.msgpack.encode((begun, ended))

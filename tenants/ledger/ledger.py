@@ -91,7 +91,7 @@ class Ledger:
         return self._writer.begin(entry)
 
     def note(self, entry: Entry) -> None:
-        """Like `begin`, for a request that does not wait for it."""
+        """Begin as `begin` does, for a request that does not wait for it."""
         assert self._writer is not None
         self._writer.note(entry)
 

@@ -41,7 +41,7 @@ def _cost_groups(c: Columns) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """One page. Empty filters let everything through.
+    """A query for one page. Empty filters let everything through.
 
     Attributes:
         begin, end: seconds since the epoch; buckets are whole, in UTC.

@@ -57,7 +57,7 @@ class UsageFilter:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """One sum. `names` are the values of what was asked by, in that order; times are seconds since the epoch."""
+    """A sum. `names` are the values of what was asked by, in that order; times are seconds since the epoch."""
 
     names: tuple[str | int, ...]
     requests: int

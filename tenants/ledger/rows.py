@@ -95,7 +95,7 @@ class Settlement:
 
 
 class Rider(Protocol):
-    """Writes in the transaction that settles a row, so that both are committed or neither."""
+    """A write in the transaction that settles a row, so that both are committed or neither."""
 
     def may_write(self, connection: "sa.Connection") -> bool:
         """Whether there still is something to write, until this transaction ends. If not, the row ends at no cost.

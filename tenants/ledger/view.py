@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One sum; the first fields are there where it was asked by them."""
+    """A sum; the first fields are there where it was asked by them."""
 
     team_id: str | msgspec.UnsetType = msgspec.UNSET
     api_key_id: str | msgspec.UnsetType = msgspec.UNSET
@@ -153,7 +153,10 @@ class UsageReport:
         return await asyncio.to_thread(read, self._table)
 
     async def judge(self, caller: Caller, request: str, accepted: bool) -> str | None:
-        """Returns the model that answered, unless it was judged so already. Raises NotFound, Conflict, Unavailable."""
+        """Store a verdict, and return the model that answered, unless it was judged so already.
+
+        Raises NotFound, Conflict, Unavailable.
+        """
         database = self.database()
         from tenants.ledger.lookup import judge
 

@@ -69,7 +69,7 @@ class _Work:
 
 
 class LedgerWriter:
-    """Writes the ledger for one event loop; all but `close` is called on it.
+    """A writer of the ledger for one event loop; all but `close` is called on it.
 
     Args:
         journal: closed with it; None: requests are refused.
@@ -120,7 +120,7 @@ class LedgerWriter:
         return done
 
     def note(self, entry: Entry) -> None:
-        """Like `begin`, for a request that does not wait: it is committed soon."""
+        """Begin as `begin` does, for a request that does not wait: it is committed soon."""
         self._queue.put((entry, None))
 
     def end(self, settled: Settlement, rider: Rider | None = None, *, soon: bool = False) -> None:
@@ -133,7 +133,7 @@ class LedgerWriter:
             self._put(settled)
 
     async def flush(self) -> None:
-        """Returns once what has come until now is committed, or the database did not answer."""
+        """Wait until what has come until now is committed, or the database did not answer."""
         if self._stopping.is_set():  # nothing reads the queue any more
             return
         done: asyncio.Future[None] = self._loop.create_future()
@@ -176,7 +176,7 @@ class LedgerWriter:
             log.warning("ends of lines were not written: they run again", extra={"lines": len(self._deferred)})
 
     def _put(self, item: "Begun | Settlement | _Job | asyncio.Future[None] | None") -> None:
-        """Something that is to be in the next transaction."""
+        """Put a write into the next transaction."""
         self._queue.put(item)
         self._urgent.set()
 

@@ -111,7 +111,7 @@ class Admission:
 
 
 class Limiter:
-    """Made without any limits; `replace` gives it those that there are now.
+    """A limiter without any limits; `replace` gives it those that there are now.
 
     source: of meters that this server shares with others; None: limits are its own.
     """
@@ -213,7 +213,7 @@ class Limiter:
         )
 
     def settle(self, admission: Admission, used: Amounts, *, last: bool = True) -> None:
-        """Once, whatever its end was; called again it does nothing. last: the request ends with it."""
+        """Settle it once, whatever its end was; called again it does nothing. last: the request ends with it."""
         now = self._clock()
         if not admission.is_settled:
             admission.is_settled = True

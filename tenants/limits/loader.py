@@ -24,7 +24,7 @@ class LimitLoader:
         self.storage, self.queue = storage or StorageLimiter(), queue or QueueLimiter()
 
     async def read(self, database: "Database") -> None:
-        """Once it returns, the limits that were in the database before count. Raises Unavailable."""
+        """Read the limits that are in the database; once it returns, they count. Raises Unavailable."""
         from tenants.limits.history import history_of
         from tenants.limits.table import LimitTable
 

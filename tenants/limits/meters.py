@@ -69,14 +69,14 @@ class SharedMeter(Meter, Protocol):
 
 
 class MeterSource(Protocol):
-    """Makes the meters of a server that shares its limits with others."""
+    """A maker of meters for a server that shares its limits with others."""
 
     def meter(self, limit: Limit, zone: ZoneInfo, since: int, spent: int) -> SharedMeter:
         """Make the meter of a rate or budget. since: when its period began; spent: what was spent in it so far."""
         ...
 
     def concurrency(self, limit: Limit) -> SharedMeter:
-        """For requests at once."""
+        """A meter for requests at once."""
         ...
 
 

@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
     @property
     def unit(self) -> int:
-        """One user-facing unit in the stored whole numbers."""
+        """The amount of one user-facing unit in the stored whole numbers."""
         return MICRO if self.is_spend else 1000 if self is Kind.AUDIO else 1
 
 

@@ -134,7 +134,7 @@ class GrammarChecker:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(judge.verdicts, "rb", 0))
 
     async def _end(self) -> None:
-        """Returns when nothing is left of the process: the end of one with much memory may take seconds."""
+        """End the process and wait until nothing is left of it: with much memory that may take seconds."""
         judge, self._judge = self._judge, None
         if self._writer is not None and not self._writer.is_closing():
             self._writer.abort()

@@ -30,7 +30,7 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character of a set."""
+    """A character of a set."""
 
     ranges: Ranges
 

@@ -51,7 +51,7 @@ _INTEGER = {"type": "integer"}
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
-    """One kind of tool: its function, and the item that the client knows its calls as."""
+    """A kind of tool: its function, and the item as which the client knows its calls."""
 
     description: str
     parameters: Json

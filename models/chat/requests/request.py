@@ -31,7 +31,7 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class Turn(msgspec.Struct):
-    """One message, or one item of a response's input."""
+    """A message, or an item of a response's input."""
 
     role: Any = None
     content: msgspec.Raw = _NULL

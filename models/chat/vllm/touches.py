@@ -31,7 +31,7 @@ _PREWARMED = (
 
 
 class VllmPatch(NamedTuple):
-    """One place in vLLM, module:attribute or module:Class.attribute, which a class may set in its own code.
+    """A place in vLLM, module:attribute or module:Class.attribute, which a class may set in its own code.
 
     Attributes:
         where: the place; its module, class and attribute are used.

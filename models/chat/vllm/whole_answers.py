@@ -128,7 +128,7 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 class CallMaker(Protocol):
-    """Makes calls from the text of an answer."""
+    """A maker of calls from the text of an answer."""
 
     def read_block(self, text: str, request: Any) -> list[ToolCall | None]: ...
 

@@ -96,5 +96,5 @@ class CapturePolicy:
         self._failed.add(bucket)
 
     def clear(self) -> None:
-        """No bucket has a graph any more."""
+        """Drop the graphs of all buckets."""
         self._bytes.clear()

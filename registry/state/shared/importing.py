@@ -38,7 +38,7 @@ _KINDS: tuple[tuple[VersionTables, Use, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """One name with all that it means."""
+    """A name with all that it means."""
 
     head: Row
     versions: tuple[Row, ...]

@@ -23,7 +23,7 @@ from registry.state.shared.tables import RECIPES
 
 
 class SharedRecipe(NamedTuple):
-    """One version of a model's recipe."""
+    """A version of a model's recipe."""
 
     model: str
     version: int

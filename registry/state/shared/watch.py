@@ -39,7 +39,7 @@ class SharedWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Returns once the thread has ended, or does not end since the database hangs."""
+        """Wait until the thread has ended, or does not end since the database hangs."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join(4 * STEP_SECONDS)

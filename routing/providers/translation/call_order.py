@@ -55,7 +55,7 @@ class OrderedCalls:
             yield self._begun(first)
 
     def words(self) -> None:
-        """Something else is said: the call under way is over."""
+        """Take in other content: the call under way is over."""
         if self._current is not None:
             self._over.add(self._current)
             self._current = None

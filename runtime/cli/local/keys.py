@@ -43,7 +43,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 @contextmanager
 def open_keys(data_dir: Path | None, database: str | None, *, make: bool = False) -> Iterator["KeyTable"]:
-    """Open teams and keys; `make`: create them if missing. Faults end the command."""
+    """Open teams and keys; with `make`, create them if missing. Faults end the command."""
     with _map_errors(), _tables(data_dir, database, make) as (place, tables):
         yield _keys(place, tables)
 

@@ -94,7 +94,7 @@ class Client:
         return result
 
     def text(self, method: str, path: str, **options: Any) -> str:
-        """One request; the answer as it is."""
+        """Send a request, and return its answer as it is."""
         with self._map_errors():
             response = self._http.request(method, path, **_clean(options))
         self._check(response)
@@ -102,7 +102,7 @@ class Client:
 
     @contextmanager
     def stream(self, method: str, path: str, **options: Any) -> Iterator["httpx.Response"]:
-        """One request whose answer is read as it comes."""
+        """Send a request whose answer is read as it comes."""
         with self._map_errors(), self._http.stream(method, path, **_clean(options)) as response:
             if not response.is_success:
                 response.read()

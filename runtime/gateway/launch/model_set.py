@@ -85,7 +85,7 @@ class ModelSet:
         return model in self._removed
 
     async def wait_until_removed(self, model: str) -> None:
-        """Returns once it has left; at once if it does not leave."""
+        """Wait until it has left; return at once if it does not leave."""
         if (leaving := self._leaving.get(model)) is not None:
             await asyncio.wait({leaving})
 

@@ -31,7 +31,7 @@ class PeerCards:
         return [*(_model_card(model, catalog, caller) for model in models), *cards]
 
     def find(self, name: str, caller: Caller) -> ModelView | AdapterCardView | None:
-        """Another node's card; None: it is no other node's. Raises Forbidden and, on a front, NotFound."""
+        """The card of another node; None: it is no other node's. Raises Forbidden and, on a front, NotFound."""
         if self._own is not None and self._own.catalog.of(caller.team).is_here(name):
             return None
         try:

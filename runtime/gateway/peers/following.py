@@ -44,7 +44,7 @@ class Follower:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def set(self, members: Sequence[Member]) -> None:
-        """These belong to the fleet from now on."""
+        """Follow these members of the fleet from now on."""
         present = {
             (member.name, member.address) for member in members if member.role == "node" and member.name != self._own
         }

@@ -125,7 +125,7 @@ class AdapterPuller(Puller):
         self._service, self._adapters, self._own = service, adapters, own
 
     async def wait_for_copy(self, version: Version) -> None:
-        """Returns once a second node has the files of a version that was registered here.
+        """Wait until a second node has the files of a version that was registered here.
 
         At once where no other node has the model; after COPY_SECONDS in any case, with a line in the log.
         """

@@ -34,7 +34,7 @@ NEAREST = (
 
 
 class Reporter:
-    """Makes reports and names. For one event loop.
+    """A maker of reports and names. For one event loop.
 
     Args:
         node: its name; address: URL of its port for the fleet.

@@ -65,7 +65,7 @@ WARN_DAYS = 14
 
 
 class Fleet:
-    """Made and closed on the event loop.
+    """A server's membership in its fleet. It is made and closed on the event loop.
 
     Args:
         new: what the server says of itself when it joins.

@@ -17,7 +17,7 @@ log = logging.getLogger("roundhouse.fleet")
 
 
 class SharedNames:
-    """Made, started and closed on the event loop. Each change is seen whole, by the next request.
+    """The names that servers share. Each change is seen whole, by the next request. For one event loop.
 
     Args:
         files: copies files of adapters; None: a front, which needs none.

@@ -19,7 +19,7 @@ BACKEND = "providers"
 
 @dataclass(frozen=True, slots=True)
 class ProvidedModel:
-    """One model of a provider, and the way to it."""
+    """A model of a provider, and the way to it."""
 
     name: str
     """Name under which clients ask for it: `provider/id`."""

@@ -50,7 +50,7 @@ class ProviderStore:
         self._serve()
 
     def serve(self, given: Iterable[Provider]) -> None:
-        """These are the providers of recipe files from now on."""
+        """Serve these providers of recipe files from now on."""
         self._given = {provider.id: provider for provider in given}
         self._serve()
 

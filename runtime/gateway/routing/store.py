@@ -36,7 +36,7 @@ class RouterVersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouterView(msgspec.Struct, frozen=True, kw_only=True):
-    """One router: its current version or the one that was asked for, all versions, aliases, and its definition."""
+    """A router: its current version or the one that was asked for, all versions, aliases, and its definition."""
 
     object: Literal["router"] = "router"
     name: str
@@ -302,7 +302,7 @@ class RouterStore:
         return self.is_shared and not self._contents.has(version.digest)
 
     def follow(self) -> None:
-        """Another server has changed routers."""
+        """Follow another server that has changed routers."""
         self._refresh()
 
     def missing(self) -> list[RouterVersion]:

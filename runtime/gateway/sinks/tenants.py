@@ -70,7 +70,7 @@ class LedgerSink:
 
     @property
     def is_failing(self) -> bool:
-        """Are requests refused now, because the ledger cannot be written?"""
+        """Whether requests are refused now, because the ledger cannot be written."""
         return self._ledger.is_failing and not self._is_lenient()
 
     @property
@@ -79,7 +79,7 @@ class LedgerSink:
         return self._ledger.is_failing and self._is_lenient()
 
     def begin(self, request: Request, target: Target) -> "asyncio.Future[None] | None":
-        """Returns once the attempt's beginning is committed; None: nothing to await."""
+        """Begin an attempt; what it returns ends once the beginning is committed. None: nothing to await."""
         if not self._ledger.is_enabled or request.attempt.entry is not None:
             return None
         attempt, context, caller = request.attempt, request.context, request.context.caller

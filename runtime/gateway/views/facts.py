@@ -84,7 +84,7 @@ def _by_digest(adapters: Sequence[Adapter]) -> dict[str, tuple[Probe | None, ...
 
 @dataclass(frozen=True, slots=True)
 class AdapterRow:
-    """One adapter's figures at one moment."""
+    """An adapter's figures at one moment."""
 
     labels: tuple[str, str]
     """Model, adapter."""

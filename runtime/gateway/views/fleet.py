@@ -114,7 +114,7 @@ class FleetMoveView(msgspec.Struct, frozen=True):
 
 
 class FleetPlacementView(msgspec.Struct, frozen=True, kw_only=True):
-    """One model, over all nodes."""
+    """A model, over all nodes."""
 
     model: str
     nodes: Annotated[list[str], Meta(description="That are to hold it.")]

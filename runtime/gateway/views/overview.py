@@ -336,7 +336,7 @@ def _use(device: DeviceView) -> MemoryUse:
 
 
 def _parts(model: ModelView) -> list[ModelPart]:
-    """One for each replica that is there or comes; for the first at least."""
+    """The parts: one for each replica that is there or comes; for the first at least."""
     if not model.replicas:
         return [_part(model)]
     there = [replica for replica in model.replicas if replica.number == 1 or replica.state in HOLDS_MEMORY]

@@ -299,7 +299,7 @@ class ProbeView(msgspec.Struct, frozen=True):
 
 
 class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
-    """One adapter: its current version, all versions, aliases, where it is, and how it is used."""
+    """An adapter: its current version, all versions, aliases, where it is, and how it is used."""
 
     object: Literal["adapter"] = "adapter"
     name: str

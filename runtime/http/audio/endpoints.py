@@ -117,7 +117,7 @@ async def handle(request: HttpRequest) -> Response:
 
 
 class RecordingResponse(Response):
-    """One request and its upload, so that one `finally` removes the file."""
+    """A response that keeps the request's upload, so that one `finally` removes the file."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

@@ -94,7 +94,7 @@ class CohereVectors(msgspec.Struct):
 # --- chat ------------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class CohereWriter:
-    """Writes the answer to one request."""
+    """A writer of the answer to one request."""
 
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     usage: ChatUsage = field(default_factory=ChatUsage)

@@ -11,7 +11,7 @@ from runtime.http.middleware import context_of
 
 
 class PassedPage(Response):
-    """Another server's answer, unchanged. Sending it raises NodeFailed."""
+    """An answer of another server, passed on unchanged. Sending it raises NodeFailed."""
 
     def __init__(self, fleet: Fleet, node: str, path: str) -> None:
         """path: with the query. Raises NotFound for what is no node, or does not report."""

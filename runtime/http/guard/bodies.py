@@ -232,7 +232,7 @@ class _SharedMemory:
 
 
 class _Body:
-    """One request's."""
+    """The body of one request."""
 
     def __init__(
         self,
@@ -321,7 +321,7 @@ class _Body:
         return message
 
     def give_way(self) -> None:
-        """Another body needs the memory of this one, whose client is silent."""
+        """Give up this body, whose client is silent: another one needs its memory."""
         self.refusal = RequestTimedOut(
             f"The body stopped coming for {STALL_SECONDS:g} s while others needed its memory. Send it without pauses."
         )

@@ -24,7 +24,7 @@ _BEARER = "bearer "
 
 
 class KeyMiddleware:
-    """Puts the caller into the request's context."""
+    """A middleware that puts the caller into the request's context."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

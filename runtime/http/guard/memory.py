@@ -55,7 +55,7 @@ def owners_of(caller: Caller, address: str) -> tuple[Owner, ...]:
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """One body."""
+    """A body that is being received."""
 
     owners: tuple[Owner, ...]
     slack: float

@@ -96,7 +96,7 @@ class ConnectionBounds:
 
 
 class GuardedConnection(HttpToolsProtocol):
-    """One connection."""
+    """A client's connection."""
 
     def __init__(
         self,

@@ -144,7 +144,7 @@ class Timings:
 
 @dataclass(slots=True)
 class Writer:
-    """Writes the answer to one request. `is_chat`: of /api/chat, else of /api/generate."""
+    """A writer of the answer to one request. `is_chat`: of /api/chat, else of /api/generate."""
 
     model: str
     is_chat: bool

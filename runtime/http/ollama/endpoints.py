@@ -63,7 +63,7 @@ CHAT, GENERATE = "/api/chat", "/api/generate"
 
 @dataclass(slots=True)
 class OllamaRequest:
-    """One chat or generation."""
+    """A chat or generation."""
 
     path: str
     ollama_body: OllamaBody

@@ -84,7 +84,7 @@ async def _input_items(gateway: Gateway, context: RequestContext, request: Store
 
 
 class _Recorder:
-    """Puts our own id into an answer and stores it."""
+    """A recorder that puts our own id into an answer and stores it."""
 
     def __init__(self, gateway: Gateway, context: RequestContext, request: StoreRequest, items: bytes) -> None:
         self._store, self._team, self._items = gateway.services.responses, context.caller.team, items

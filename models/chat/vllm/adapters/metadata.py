@@ -57,7 +57,7 @@ def group(places: Numbers) -> AdapterGroups | None:
 
 
 def _kernel_writes(meta: Any, places: Numbers) -> Writes:
-    """Writes for vLLM's LoRAKernelMeta; sets its numbers on the CPU."""
+    """List the writes for vLLM's LoRAKernelMeta, and set its numbers on the CPU."""
     size, groups = len(meta.active_lora_ids), group(places)
     active, counts, starts = np.full(size, -1), np.zeros(size), np.zeros(size + 1)
     writes: Writes = [

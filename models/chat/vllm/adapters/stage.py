@@ -127,7 +127,7 @@ class StagedAdapters:
         return worker_manager, worker_manager._adapter_manager
 
     def prepare_places(self) -> None:
-        """Once, before the first adapter."""
+        """Prepare the places, once, before the first adapter."""
         self._swaps()
         _, manager = self._lora_managers()
         if manager.device.type == "cpu":

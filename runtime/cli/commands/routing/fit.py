@@ -26,7 +26,7 @@ OTHER_LABELS = {"accepted", "target"}
 
 
 def rows(file: Path) -> list[Json]:
-    """One JSON object a line, each with a text. Raises Refused with the line that is wrong."""
+    """Read one JSON object a line, each with a text. Raises Refused with the line that is wrong."""
     result: list[Json] = []
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")  # not `splitlines`: U+2028 may stand in JSON

@@ -126,7 +126,7 @@ def signal(
 
 
 def prewarmed(slot: dict[str, Any]) -> str:
-    """One pre-warmed slot in words."""
+    """A pre-warmed slot in words."""
     importing = ", importing" if slot["state"] == "importing" else ""
     return f"{slot['engine']} ({size(slot['bytes'])}{importing})"
 

@@ -121,7 +121,7 @@ def _bar(name: str, spent: float, start: float, share: float) -> "Text":
 
 
 def stacked(causes: Mapping[str, float], width: int) -> "Text":
-    """One bar of all causes, with their names and times behind it."""
+    """A bar of all causes, with their names and times behind it."""
     from rich.text import Text
 
     whole, line = sum(causes.values()), Text()

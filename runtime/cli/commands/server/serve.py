@@ -51,7 +51,7 @@ def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 
 def _run(settings: "Settings", as_json: bool) -> int:
-    """Everything from the lock to the end; the exit code of the server."""
+    """Run the server from the lock to its end, and return its exit code."""
     check_settings(settings)
     from runtime.cli.local.data_dir import DataDir
 

@@ -76,7 +76,7 @@ def read_snapshots(client: Client) -> Iterator[Json]:
 
 
 def page(now: Json) -> "Group":
-    """One look, as rich draws it."""
+    """The page at one moment, as rich draws it."""
     from rich.console import Group
     from rich.rule import Rule
     from rich.text import Text
