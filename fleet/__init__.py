@@ -32,7 +32,9 @@ A **block**, the part of a limit that one server may use in one window:
       ^                                                                │                                     │
       └────────(idle for IDLE_SECONDS: what is left goes back)─────────┴─────────(the next block)────────────┘
 
-The sum of blocks never exceeds the limit's capacity. The block of a killed server stays granted until its window ends.
+The sum of blocks never exceeds the limit's capacity. A killed server's block stays granted until its window ends.
+What it had not spent of a budget goes back when it starts again: only its journal, in its data directory, has all that
+it spent. Others cannot tell a dead server from one that is cut off from the database and still spends.
 Requests at once have no windows: see `at_once.py`.
 
 reports.py    what a node reports

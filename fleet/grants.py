@@ -1,9 +1,13 @@
 """Blocks of limits in the fleet's PostgreSQL: taken by one statement, in windows by its clock.
 
+Budgets also have a row for each server, so that a server that was killed can give back what it had not spent:
+
+    granted to all servers >= sum of the servers' rows, and a server's row >= what it has spent and may still spend
+
 Every call waits for the database: use a thread.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
@@ -11,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from fleet.blocks import SHARES, block_size
-from fleet.membership.tables import BLOCKS
+from fleet.membership.tables import BLOCKS, GRANTS
 from registry.storage.database import Database, translate_errors
 
 Period = Literal["minute", "day", "month"]
@@ -38,10 +42,13 @@ class Grant(NamedTuple):
 
 
 class BlockTable:
-    """Limits by their ids; for a database of a fleet that `fleet.membership` opened."""
+    """Limits by their ids; for a database of a fleet that `fleet.membership` opened.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    server: id of this server's data directory.
+    """
+
+    def __init__(self, database: Database, server: str) -> None:
+        self._database, self._server = database, server
 
     def take(
         self,
@@ -82,21 +89,75 @@ class BlockTable:
             set_={"capacity": capacity, "granted": BLOCKS.c.granted + block, "taken": block},
         )
         returning = statement.returning(BLOCKS.c.taken, BLOCKS.c.window, end - _now(), BLOCKS.c.granted)
-        with self._statement() as connection:
+        with self._alone() as connection:
             row = connection.execute(returning).one()
+            if period != "minute" and row[0]:
+                self._note(connection, limit, row[1], row[0], end)
         return Grant(row[0], row[1], max(0.0, float(row[2])), row[3])
 
-    def give_back(self, limit: str, window: int, amount: int) -> None:
+    def _note(
+        self, connection: sa.Connection, limit: str, window: int, amount: int, end: sa.ColumnElement[float]
+    ) -> None:
+        """Add to this server's own row."""
+        values = {
+            "limit_id": limit, "window": window, "server": self._server, "amount": amount,
+            "ends": sa.cast(end, sa.BigInteger),
+        }  # fmt: skip
+        statement = postgresql.insert(GRANTS).values(values)
+        connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["limit_id", "window", "server"], set_={"amount": GRANTS.c.amount + amount}
+            )
+        )
+
+    def give_back(self, limit: str, window: int, amount: int, period: Period) -> None:
         """Let others have what is left of a block. Raises Unavailable."""
-        where = (BLOCKS.c.limit_id == limit) & (BLOCKS.c.window == window)
-        with self._statement() as connection:
-            connection.execute(sa.update(BLOCKS).where(where).values(granted=BLOCKS.c.granted - amount))
+        own = (GRANTS.c.limit_id == limit) & (GRANTS.c.window == window) & (GRANTS.c.server == self._server)
+        less = sa.update(GRANTS).where(own, GRANTS.c.amount >= amount).values(amount=GRANTS.c.amount - amount)
+        with self._alone() as connection:
+            if period != "minute":
+                _lock(connection, limit, window)
+                if not connection.execute(less).rowcount:
+                    return  # it was given back already
+            _release(connection, limit, window, amount)
+
+    def give_back_unspent(self, spent: Callable[[str, int], int | None]) -> Mapping[str, int]:
+        """Give back what earlier runs of this server took of open budgets and did not spend. Raises Unavailable.
+
+        Only before this run takes its first block, and once the ledger has all rows of the earlier ones.
+
+        Args:
+            spent: the most that this server may have spent of a limit since a window's beginning; None: unknown.
+
+        Returns the amounts by limit.
+        """
+        mine = (GRANTS.c.server == self._server) & (GRANTS.c.amount > 0)
+        with self._database.read() as connection:
+            query = sa.select(GRANTS.c.limit_id, GRANTS.c.window).where(mine, GRANTS.c.ends > _now())
+            open_ = [(row.limit_id, row.window) for row in connection.execute(query)]
+        returned = {}
+        for limit, window in open_:
+            if (used := spent(limit, window)) is not None and (amount := self._keep(limit, window, used)):
+                returned[limit] = amount
+        return returned
+
+    def _keep(self, limit: str, window: int, most: int) -> int:
+        """Keep at most an amount of a window. Returns how much went back."""
+        own = (GRANTS.c.limit_id == limit) & (GRANTS.c.window == window) & (GRANTS.c.server == self._server)
+        with self._alone() as connection:
+            _lock(connection, limit, window)
+            had = connection.execute(sa.select(GRANTS.c.amount).where(own)).scalar()
+            rest = max(0, int(had or 0) - most)
+            if rest:
+                connection.execute(sa.update(GRANTS).where(own).values(amount=most))
+                _release(connection, limit, window, rest)
+        return rest
 
     def levels(self, limits: Sequence[str]) -> Mapping[str, Grant]:
         """The amounts that servers have taken in open windows; `amount` is 0. Raises Unavailable."""
         columns = (BLOCKS.c.limit_id, BLOCKS.c.window, BLOCKS.c.ends - _now(), BLOCKS.c.granted)
         query = sa.select(*columns).where(BLOCKS.c.limit_id.in_(limits), BLOCKS.c.ends > _now())
-        with self._statement() as connection:
+        with self._alone() as connection:
             return {row[0]: Grant(0, row[1], float(row[2]), row[3]) for row in connection.execute(query)}
 
     def granted(self, limit: str) -> int:
@@ -107,14 +168,26 @@ class BlockTable:
 
     def prune(self) -> int:
         """Remove windows that are over. Returns how many. Raises Unavailable."""
-        with self._statement() as connection:
+        with self._alone() as connection:
+            connection.execute(sa.delete(GRANTS).where(GRANTS.c.ends < _now() - KEPT_SECONDS))
             return connection.execute(sa.delete(BLOCKS).where(BLOCKS.c.ends < _now() - KEPT_SECONDS)).rowcount
 
     @contextmanager
-    def _statement(self) -> Iterator[sa.Connection]:
-        """A transaction of one statement. Its row keeps it apart from others: it waits for no other writer."""
+    def _alone(self) -> Iterator[sa.Connection]:
+        """A short transaction. The limit's row keeps it apart from others; a server's own row has one writer."""
         with translate_errors(), self._database.engine.begin() as connection:
             yield connection
+
+
+def _lock(connection: sa.Connection, limit: str, window: int) -> None:
+    """Take the limit's row before the server's own, as `take` does: so that no two wait for each other."""
+    where = (BLOCKS.c.limit_id == limit) & (BLOCKS.c.window == window)
+    connection.execute(sa.select(BLOCKS.c.granted).where(where).with_for_update())
+
+
+def _release(connection: sa.Connection, limit: str, window: int, amount: int) -> None:
+    where = (BLOCKS.c.limit_id == limit) & (BLOCKS.c.window == window)
+    connection.execute(sa.update(BLOCKS).where(where).values(granted=BLOCKS.c.granted - amount))
 
 
 def _now() -> sa.ColumnElement[float]:

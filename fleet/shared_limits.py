@@ -267,7 +267,7 @@ class SharedLimits:
         if not amount or table is None or self.is_away:
             return
         meter.returned(amount)
-        self._ask(lambda: table.give_back(meter.id, window, amount)).add_done_callback(_failed)
+        self._ask(lambda: table.give_back(meter.id, window, amount, meter.period)).add_done_callback(_failed)
 
     def _ask(self, work: Callable[[], T]) -> "asyncio.Future[T]":
         future = asyncio.get_running_loop().run_in_executor(self._pool, work)

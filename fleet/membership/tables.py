@@ -5,6 +5,7 @@
 | members  | a server that belongs to the fleet, or did: its name, and until when it counts as living |
 | renewals | one row: how often servers have renewed their leases. Less than before: an older state   |
 | blocks   | a limit in one window, and how much of it servers have taken                             |
+| grants   | a budget in one window and a server, and how much of it that server has taken            |
 | at_once  | a limit of requests at once and a server, and how many of them that server may run       |
 | sessions | a browser that is signed in                                                              |
 | desired  | the newest epoch: nodes by model                                                         |
@@ -40,6 +41,16 @@ BLOCKS = sa.Table(
 )
 """window, ends: when it begins and ends, in seconds since the epoch. taken: by the last statement, which reads it
 there."""
+GRANTS = sa.Table(
+    "grants",
+    METADATA,
+    sa.Column("limit_id", sa.String(64), primary_key=True),
+    sa.Column("window", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("server", sa.String(64), primary_key=True),
+    sa.Column("amount", sa.BigInteger, nullable=False),
+    sa.Column("ends", sa.BigInteger, nullable=False),
+)
+"""server: id of a data directory, over all of its runs. amount: without what it gave back."""
 AT_ONCE = sa.Table(
     "at_once",
     METADATA,

@@ -201,7 +201,7 @@ class _Rooms:
             self.fleet = open_fleet(settings, tables, own)
             if self.shared_limits is not None:
                 database = tables.members.database
-                share(self.fleet.fleet, database, self.shared_limits, self.console, self.keys, self.ledger)
+                await share(self.fleet.fleet, database, self.shared_limits, self.console, self.keys, self.ledger)
         self.reloader = RecipeReloader(
             self.model_set, settings.recipes, self.routers.open, self.provider_store.serve,
             with_models=not settings.front,

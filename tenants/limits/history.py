@@ -5,7 +5,7 @@ have used; an attempt at a line of a batch counts nothing then, since it is repe
 Requests under way are not included: the limiter holds them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
 
@@ -13,10 +13,15 @@ import sqlalchemy as sa
 
 from registry.storage.database import Database
 from tenants.keys.table import lines, rotation_chain
+from tenants.ledger.pruning import first_kept_hour
 from tenants.ledger.rows import BATCH, HOUR
 from tenants.limits.limiter import UTC, Amounts, PastRequest
 from tenants.limits.records import MINUTE, Limit, period_of
+from tenants.limits.table import LimitTable
 from tenants.storage.tables import HOURS, LEDGER
+
+LATE_SECONDS = 60
+"""A row counts for the period after its own if it began so shortly before: clocks may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +99,37 @@ def spent_of(
             query = query.where(of_model(table.c.model, limit.model))
         total += connection.execute(query).scalar_one()
     return total
+
+
+def spent_by_server(
+    connection: sa.Connection, limit: Limit, line: Sequence[str], server: str, since: int
+) -> int | None:
+    """The most that one server may have spent of a budget since its period began; None: its rows were deleted.
+
+    Args:
+        line: keys that a key's limit is for.
+        server: id of its data directory.
+    """
+    if first_kept_hour(connection) > since - LATE_SECONDS:
+        return None
+    amount = sa.case((LEDGER.c.state == "settled", LEDGER.c.cost_micro), else_=LEDGER.c.reserved_micro)
+    query = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(amount), 0), sa.BigInteger))
+    query = query.where(LEDGER.c.server == server, LEDGER.c.at >= since - LATE_SECONDS)
+    query = query.where(LEDGER.c.team == limit.subject if limit.owner == "team" else LEDGER.c.key.in_(line))
+    if limit.model:
+        query = query.where(of_model(LEDGER.c.model, limit.model))
+    return int(connection.execute(query).scalar_one())
+
+
+def spending_of(database: Database, server: str) -> Callable[[str, int], int | None]:
+    """`spent_by_server` by a limit's id and its period's beginning; None: the limit is gone. Raises Unavailable."""
+    limits = {limit.id: limit for limit in LimitTable(database).all() if limit.kind.is_spend}
+
+    def spent(id_: str, since: int) -> int | None:
+        if (limit := limits.get(id_)) is None:
+            return None
+        with database.read() as connection:
+            line = rotation_chain(limit.subject, lines(connection))
+            return spent_by_server(connection, limit, line, server, since)
+
+    return spent

@@ -22,7 +22,7 @@ from fleet.signatures import FleetKey, key_of_pepper, read_key
 from fleet.table import ReportTable
 from fleet.tls import FleetTls
 from registry.base.wording import quoted
-from registry.errors import BadRequest
+from registry.errors import BadRequest, Unavailable
 from registry.state.database import State
 from registry.state.shared.opening import SharedTables, open_shared
 from registry.storage.database import Database
@@ -49,6 +49,7 @@ from runtime.gateway.views.fleet import FleetBlockView
 from runtime.residency.manager import NOT_RESIDENT, ResidencyManager
 from tenants.keys.secret import load_pepper
 from tenants.ledger.ledger import Ledger
+from tenants.limits.history import spending_of
 from tenants.watch import KeyWatch
 
 log = logging.getLogger("roundhouse.fleet")
@@ -155,12 +156,31 @@ def tables_of(settings: Settings) -> FleetTables:
         raise
 
 
-def share(
+def give_back_unspent(database: Database, server: str, ledger: Ledger) -> None:
+    """Give back what an earlier run of this server left of budgets: it was killed, or the database was away at its end.
+
+    Blocks. Where it cannot be done, the rest stays unused until the next start, or the end of its period.
+    """
+    if ledger.database is None:  # there are no limits
+        return
+    try:
+        returned = BlockTable(database, server).give_back_unspent(spending_of(ledger.database, server))
+    except Unavailable as error:
+        log.warning("what an earlier run left of budgets is not given back", extra={"cause": error.message})
+        return
+    if returned:
+        log.info("an earlier run's rest of budgets was given back", extra={"limits": len(returned)})
+
+
+async def share(
     fleet: Fleet, database: Database, limits: SharedLimits, console: Console, keys: KeyWatch, ledger: Ledger
 ) -> None:
     """Limits, browsers' sessions, the ledger's clock and the ends of dead servers' rows are the fleet's from now on."""
-    at_once = AtOnceTable(database, fleet.own.server)
-    limits.open(BlockTable(database), at_once, fleet.nodes, fleet.own.name, lambda: fleet.all_know(AT_ONCE_SHARES))
+    server = fleet.own.server
+    await asyncio.to_thread(give_back_unspent, database, server, ledger)
+    at_once = AtOnceTable(database, server)
+    blocks = BlockTable(database, server)
+    limits.open(blocks, at_once, fleet.nodes, fleet.own.name, lambda: fleet.all_know(AT_ONCE_SHARES))
     fleet.blocks = partial(_blocks, limits)
     console.sessions.share(SessionTable(database, SECONDS), fleet.fleet)
     if console.sign_in is not None:

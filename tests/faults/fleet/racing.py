@@ -10,6 +10,7 @@ until the database was away, so that the race lasts until then on any machine; 0
 import asyncio
 import secrets
 import sys
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,10 @@ from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import open_members
 from fleet.shared_limits import SharedLimits
 from registry.errors import LimitExceeded, Unavailable
+from registry.storage.files import server_id
 from tenants.caller import Caller
 from tenants.ledger.ledger import Ledger
+from tenants.limits.history import spent_by_server
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.records import Kind, Limit
 from tenants.storage.opening import open_tables
@@ -69,12 +72,12 @@ async def ask(limiter: Limiter, ledger: Ledger, half: Half) -> None:
             await asyncio.sleep(0.1)
             continue
         half.begin_request()
-        row = replace(entry(team=TEAM), uid=secrets.token_hex(16))
+        row = replace(entry(time.time(), team=TEAM), uid=secrets.token_hex(16), reserved_micro=ONE.money)
         await ledger.begin(row)
         print("in", row.uid, flush=True)
         await asyncio.sleep(0.005)
         limiter.settle(admission, ONE)
-        ledger.end(done(row, TOKENS, 1))
+        ledger.end(replace(done(row, TOKENS, 1), cost_micro=ONE.money))
         await ledger.flush()
         print("done", row.uid, flush=True)
 
@@ -86,8 +89,13 @@ async def race(url: str, folder: Path, name: str, cap: int, clients: int, first:
         ledger, shared = Ledger(folder / name, in_fleet=True), SharedLimits()
         limiter = Limiter(source=shared)
         await ledger.enable(database)
-        limiter.replace([Limit("cap", "team", TEAM, Kind.DAY, cap)], {TEAM: ZoneInfo("UTC")})
-        shared.open(BlockTable(members.database), AtOnceTable(members.database, name), lambda: NODES, name)
+        limit, table = Limit("cap", "team", TEAM, Kind.DAY, cap), BlockTable(members.database, name)
+        with database.read() as connection:
+            table.give_back_unspent(
+                lambda _, since: spent_by_server(connection, limit, (), server_id(folder / name), since)
+            )
+        limiter.replace([limit], {TEAM: ZoneInfo("UTC")})
+        shared.open(table, AtOnceTable(members.database, name), lambda: NODES, name)
         half = Half(first, shared)
         await asyncio.gather(*(ask(limiter, ledger, half) for _ in range(clients)))
         while ledger.journalled:

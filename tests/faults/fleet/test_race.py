@@ -100,4 +100,4 @@ def test_the_budget_is_not_exceeded_and_every_answer_is_counted_once(tmp_path: P
             assert sums.names == (TEAM,)
             assert (sums.requests, sums.prompt_tokens) == (len(rows), TOKENS * len(settled))
             assert LedgerTable(database, "any").differences() == []
-        assert len(rows) <= BlockTable(members.database).granted("cap") <= CAP
+        assert len(rows) <= BlockTable(members.database, "any").granted("cap") <= CAP

@@ -24,7 +24,7 @@ async def race(url: str, capacity: int, count: int) -> None:
     shared, members = SharedLimits(), open_members(url, "race")
     limiter = Limiter(source=shared)
     limiter.replace([Limit("cap", "team", "search", Kind.DAY, capacity)], {"search": ZoneInfo("UTC")})
-    shared.open(BlockTable(members.database), AtOnceTable(members.database, "a"), lambda: NODES, "a")
+    shared.open(BlockTable(members.database, "a"), AtOnceTable(members.database, "a"), lambda: NODES, "a")
 
     async def request() -> None:
         caller = Caller("search")

@@ -34,7 +34,7 @@ async def test_clients_of_three_servers_of_which_one_dies(monkeypatch: pytest.Mo
             opened[name] = shared = SharedLimits()
             limiters[name] = limiter = Limiter(source=shared)
             limiter.replace([Limit("l", "team", "search", Kind.AT_ONCE, MOST)], {"search": ZoneInfo("UTC")})
-            shared.open(BlockTable(members.database), tables[name], lambda: SERVERS, name)
+            shared.open(BlockTable(members.database, name), tables[name], lambda: SERVERS, name)
         running, levels = 0, list[int]()
 
         async def run(name: str, goal: int) -> None:

@@ -1,5 +1,6 @@
 """Blocks of limits on a real PostgreSQL: never more than a limit, over processes and a kill."""
 
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from fleet.blocks import IDLE_SECONDS, LimitBlock, block_size
 from fleet.grants import KEPT_SECONDS, BlockTable, Spent
 from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import open_members
-from fleet.membership.tables import BLOCKS
+from fleet.membership.tables import BLOCKS, GRANTS
 from tests.postgres import postgres, programs
 
 pytestmark = pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL: apt-get install postgresql")
@@ -31,7 +32,8 @@ def table(url: str) -> Iterator[BlockTable]:
     with closing(open_members(url, "race").database) as database:
         with database.write() as connection:
             connection.execute(sa.delete(BLOCKS))
-        yield BlockTable(database)
+            connection.execute(sa.delete(GRANTS))
+        yield BlockTable(database, "a")
 
 
 def racer(url: str, count: int) -> "subprocess.Popen[str]":
@@ -93,7 +95,7 @@ def test_a_window_ends_by_the_clock_of_the_database(table: BlockTable) -> None:
 def test_what_goes_back_is_there_for_others(table: BlockTable) -> None:
     grant = table.take("a", 100, 90, 1, "day")
     assert table.take("a", 100, 50, 1, "day").amount == 10
-    table.give_back("a", grant.window, 60)
+    table.give_back("a", grant.window, 60, "day")
     assert table.take("a", 100, 50, 1, "day").amount == 50
 
 
@@ -126,6 +128,45 @@ def test_others_see_what_was_taken(table: BlockTable) -> None:
     (level,) = table.levels(["a", "b"]).values()
     assert (level.amount, level.window, level.granted) == (0, grant.window, grant.amount)
     assert abs(level.seconds - grant.seconds) < 3600
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_servers_that_are_killed_give_back_what_they_had_not_spent(url: str, table: BlockTable, seed: int) -> None:
+    """What servers have spent and may still spend is granted, never more than the limit, whichever of them die."""
+    chance, capacity = random.Random(seed), 1000
+    with closing(open_members(url, "race").database) as database:
+        tables = {name: BlockTable(database, name) for name in "abc"}
+        left, spent = dict.fromkeys(tables, 0), dict.fromkeys(tables, 0)
+        window = 0
+        for _ in range(60):
+            name = chance.choice("abc")
+            amount = chance.randint(0, left[name])
+            match chance.choice(["take", "take", "spend", "spend", "give back", "kill"]):
+                case "take":
+                    grant = tables[name].take("l", capacity, chance.randint(1, 90), 3, "day")
+                    window, left[name] = grant.window, left[name] + grant.amount
+                case "spend":
+                    left[name], spent[name] = left[name] - amount, spent[name] + amount
+                case "give back" if amount:
+                    tables[name].give_back("l", window, amount, "day")
+                    left[name] -= amount
+                case "kill":
+                    lost, left[name] = left[name], 0
+                    returned = tables[name].give_back_unspent(lambda _limit, _since, used=spent[name]: used)
+                    assert returned == ({"l": lost} if lost else {})
+                    tables[name].give_back("l", window, lost + spent[name] + 1, "day")  # more than is its own
+            assert tables[name].granted("l") == sum(spent.values()) + sum(left.values()) <= capacity
+        assert tables["a"].give_back_unspent(lambda _limit, _since: None) == {}, "nobody knows what was spent"
+
+
+def test_minutes_end_by_themselves_and_windows_that_are_over_are_left(table: BlockTable) -> None:
+    grant = table.take("m", 100, 10, 1, "minute")
+    table.give_back("m", grant.window, 4, "minute")
+    assert table.granted("m") == grant.amount - 4
+    day = table.take("d", 100, 10, 1, "day")
+    with table._database.write() as connection:
+        connection.execute(sa.update(GRANTS).values(ends=day.window))
+    assert table.give_back_unspent(lambda _limit, _since: 0) == {}
 
 
 def test_requests_at_once_of_servers_that_race_and_of_one_that_is_dead(url: str) -> None:

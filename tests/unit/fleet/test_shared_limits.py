@@ -47,7 +47,7 @@ class Table:
             self.taken[limit] = self.taken.get(limit, 0) + amount
             return Grant(amount, 60, 30.0, self.taken[limit])
 
-    def give_back(self, limit: str, window: int, amount: int) -> None:
+    def give_back(self, limit: str, window: int, amount: int, period: str) -> None:
         self._answer()
         with self._alone:
             self.taken[limit] -= amount

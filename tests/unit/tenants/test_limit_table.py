@@ -14,6 +14,7 @@ from tenants.caller import Caller
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
 from tenants.ledger.ledger import Ledger
+from tenants.ledger.pruning import prune
 from tenants.ledger.rows import Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.limits import history
@@ -93,6 +94,26 @@ def test_meters_begin_after_a_kill_with_what_was_used_and_at_most_used(database:
     with pytest.raises(LimitExceeded):
         limiter.admit(Caller("search"), "m", Amounts(money=915))
     assert ledger.differences() == []
+
+
+def test_one_server_spent_at_most_what_its_rows_tell(database: Database, table: KeyTable, clock: Clock) -> None:
+    """Open and interrupted requests count with the most that they could cost."""
+    table.create_team("search")
+    limit = LimitTable(database, clock).set(Limit("", "team", "search", Kind.DAY, 1000))
+    own, other = LedgerTable(database, "s"), LedgerTable(database, "t")
+    ended, lost, running = entry("a", NOW), entry("b", NOW, micro=70), entry("c", NOW + 9, micro=600)
+    before, foreign = entry("d", NOW - 9 * 60, micro=5000), entry("e", NOW, "speech", micro=5000)
+    own.write([ended, lost, before, foreign], [done(ended, 400, 5)])
+    assert own.interrupt() == 3
+    own.write([running], [])
+    other.write([entry("f", NOW, micro=5000)], [])
+    spent = history.spending_of(database, "s")
+    assert spent(limit.id, int(NOW)) == 5 + 70 + 600
+    assert spent(limit.id, int(NOW) - 10 * 60) == 5 + 70 + 600 + 5000
+    assert spent(limit.id, int(NOW) + 30) == 5 + 70 + 600, "a row may be a little early"
+    assert spent("gone", int(NOW)) is None
+    list(prune(database, NOW + 2 * 3600))
+    assert spent(limit.id, int(NOW)) is None, "its rows were deleted"
 
 
 def test_what_a_clock_that_was_set_back_has_yet_to_come_to_is_not_of_the_last_minute(database: Database) -> None:
