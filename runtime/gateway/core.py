@@ -154,6 +154,9 @@ class Gateway:
 
     def _exact(self, request: Request, hop: ExactTarget) -> Target:
         """The weights that another server named by revision and digest. Raises Misdirected: it never goes further."""
+        fleet = self.services.fleet
+        if fleet is not None and fleet.is_draining:  # the other server does not know that yet
+            raise Misdirected("This server is drained and takes no new requests of the fleet.")
         adapter = f"{hop.adapter}@{hop.digest}" if hop.adapter else None
         reference = ModelRef(request.model_ref.task, hop.model, adapter)
         target: Target | None = None

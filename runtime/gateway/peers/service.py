@@ -4,7 +4,7 @@
 |-------------------------|----------------------------|--------------------------|-------------------------------|
 | starts                  | none                       | none                     | none                          |
 | has joined              | renewed each RENEW_SECONDS | taken                    | answered                      |
-| is drained              | says so                    | the fronts send none     | answered                      |
+| is drained              | says so                    | refused with 421         | answered                      |
 | stops                   | given up                   | refused with 421         | those that run may finish     |
 | finds the database away | its lease may end          | taken while they come    | answered                      |
 | lost its name           | another server's           | refused with 421         | answered, and the log says so |
@@ -35,7 +35,7 @@ from fleet.signatures import FleetKey
 from fleet.table import REPORT_SECONDS, ReportTable
 from fleet.tls import FleetTls
 from registry.base.wording import quoted
-from registry.errors import Conflict, NotFound, RoundhouseError, Unavailable
+from registry.errors import Conflict, NodeFailed, NotFound, RoundhouseError, Unavailable
 from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import Body, PeerAnswer, PeerClient
 from runtime.gateway.peers.following import Follower
@@ -60,6 +60,10 @@ SWEEP_SECONDS = 10.0
 LAST_PASSED, KEPT_PASSED = 50, 1_000
 """Requests that were passed on: shown, and kept to find their nodes."""
 NAMES_SECONDS, POLL_SECONDS = 2.0, 0.02
+LOOK = "/fleet/v1/look"
+"""The path by which another server has this one read its row at once."""
+LOOK_SECONDS = 2.0
+"""Until a node has to have read it."""
 WARN_DAYS = 14
 """Days before its certificate's end from which the log warns."""
 
@@ -105,6 +109,7 @@ class Fleet:
         self.end_rows: Callable[[str], int] = lambda _server: 0
         """Ends a dead server's open rows in the ledger, and its shares of limits; blocks."""
         self._task: asyncio.Task[None] | None = None
+        self._renewing = asyncio.Lock()
         self.is_draining = self.is_leaving = False
         self.dropped_headers = 0
         self.clock_offset = 0.0
@@ -175,21 +180,22 @@ class Fleet:
                 log.exception("the fleet's members cannot be read")
 
     async def _renew(self) -> None:
-        present = await asyncio.to_thread(self._members.renew, self.own.name, self._boot)
-        if present is None:
-            if not self.is_leaving:
-                log.error("another server has this one's name: it takes no more requests of the fleet")
-            self.leave()
-            return
-        now = asyncio.get_running_loop().time()
-        if now - self._renewed_at > LEASE_SECONDS:
-            self._steady_since = now
-        self._renewed_at = now
-        self._compare_clocks(time.time() - self._members.now())
-        self._present = present
-        own = next((one for one in present if one.name == self.own.name), None)
-        self.is_draining = self.is_leaving or (own is not None and own.draining)
-        self._follower.set(present)
+        async with self._renewing:  # so that the newest rows are those that were read last
+            present = await asyncio.to_thread(self._members.renew, self.own.name, self._boot)
+            if present is None:
+                if not self.is_leaving:
+                    log.error("another server has this one's name: it takes no more requests of the fleet")
+                self.leave()
+                return
+            now = asyncio.get_running_loop().time()
+            if now - self._renewed_at > LEASE_SECONDS:
+                self._steady_since = now
+            self._renewed_at = now
+            self._compare_clocks(time.time() - self._members.now())
+            self._present = present
+            own = next((one for one in present if one.name == self.own.name), None)
+            self.is_draining = self.is_leaving or (own is not None and own.draining)
+            self._follower.set(present)
 
     def _compare_clocks(self, offset: float) -> None:
         if _is_off(offset) and not _is_off(self.clock_offset):
@@ -343,7 +349,21 @@ class Fleet:
             raise Unavailable("The fleet's database is at an older state and is not used.", code="database_unavailable")
         await asyncio.to_thread(self._members.drain, name, draining)
         await self._renew()
+        await self._notify(name)
         return self.view(caller)
+
+    async def _notify(self, name: str) -> None:
+        """Have a node read its row at once. One that cannot be reached, or is of a version before, does so soon."""
+        node = next((one for one in self._present if one.name == name and one.role == "node"), None)
+        if node is not None and name != self.own.name:
+            with suppress(NodeFailed, TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._client.ask("POST", name, node.address, LOOK)
+
+    async def look(self) -> None:
+        """Read this server's row now. Raises Unavailable."""
+        if not self.is_database_older:
+            await self._renew()
 
     def _check_others(self, name: str) -> None:
         """Raises Conflict where no other node takes requests, or none of those has a model that is pinned on this."""

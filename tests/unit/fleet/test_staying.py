@@ -12,9 +12,9 @@ import pytest
 from fleet.membership.members import DEAD_SECONDS, LEASE_SECONDS, Member, NewMember, OlderState
 from fleet.reports import AT_ONCE_SHARES, NodeReport, ReplicaReport
 from fleet.table import ReportTable
-from registry.errors import Conflict, Unavailable
+from registry.errors import Conflict, NodeFailed, Unavailable
 from runtime.gateway.peers import service
-from runtime.gateway.peers.service import SWEEP_SECONDS, Fleet
+from runtime.gateway.peers.service import LOOK, SWEEP_SECONDS, Fleet
 from runtime.gateway.views.fleet import FleetBlockView, FleetPassedView
 from tenants.caller import EVERYBODY, Caller, Scope
 from tests.eventually import PATIENCE
@@ -150,6 +150,13 @@ async def test_the_last_node_is_drained_by_force_only(fleet: Fleet, members: Mem
     fleet._names = cast(Any, SimpleNamespace(by_node={}))
     fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
     nodes = [Member(f"node-{number}", 1, "node", "https://10.0.0.1:8443", "1.0", number == 2) for number in (1, 2)]
+    notified = list[tuple[str, ...]]()
+
+    async def ask(*words: str) -> None:
+        notified.append(words)
+        raise NodeFailed("It cannot be reached.")  # then it reads its row a little later
+
+    fleet._client = cast(Any, SimpleNamespace(ask=ask))
     members.present = [OWN, *nodes]
     await fleet._renew()
     with pytest.raises(Conflict, match="--force") as refused:
@@ -158,11 +165,16 @@ async def test_the_last_node_is_drained_by_force_only(fleet: Fleet, members: Mem
     await fleet.drain("node-2", True, EVERYBODY)
     await fleet.drain("node-1", True, EVERYBODY, force=True)
     assert members.drained == ["node-2", "node-1"]
+    assert notified == [("POST", node.name, node.address, LOOK) for node in reversed(nodes)]
+
+
+async def _no_answer(*_: str) -> None: ...
 
 
 async def test_the_last_node_with_a_pinned_model_is_drained_by_force_only(fleet: Fleet, members: Members) -> None:
     fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
     nodes = [Member(f"node-{number}", 1, "node", "https://10.0.0.1:8443", "1.0", False) for number in (1, 2)]
+    fleet._client = cast(Any, SimpleNamespace(ask=_no_answer))
     models = {id_: SimpleNamespace(view=SimpleNamespace(pinned=id_ != "c")) for id_ in ("a", "b", "c")}
     fleet._names = cast(Any, SimpleNamespace(by_node={"node-1": models, "node-2": {}}))
     members.present = [OWN, *nodes]

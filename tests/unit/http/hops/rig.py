@@ -57,19 +57,37 @@ class Node:
         self.identity = identity(name, folder, authority, key)
         self.fake = FakeGateway(folder, fleet="tests", fleet_listen=f"127.0.0.1:{port}", **settings)
         self.fake.gateway.phase = "ready"
-        services, self.is_draining = self.fake.gateway.services, False
+        services = self.fake.gateway.services
+        self.is_drained = False
+        """Its row says so."""
         self.reporter = Reporter(
             name, self.address, self.fake.names, services.models, cast(Any, self.fake.residency),
             Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30), lambda: self.fake.service.stored_digests,
             lambda: self.is_draining, lambda: not self.fleet.takes_requests,
         )  # fmt: skip
         self.fleet = SimpleNamespace(
-            takes_requests=True, events=self.reporter.events, own=new_member(name, "data", self.address)
+            takes_requests=True,
+            is_draining=False,
+            look=self._look,
+            events=self.reporter.events,
+            own=new_member(name, "data", self.address),
         )
         with_fleet(self.fake.gateway, self.fleet)
         public = application(self.fake)
         self.app = fleet_application(public, self.fake.settings, lambda: self.fake.gateway, name, self.identity)
         self.listener = FleetListener(self.app, self.fake.settings, self.identity.server)
+
+    @property
+    def is_draining(self) -> bool:
+        return bool(self.fleet.is_draining)
+
+    @is_draining.setter
+    def is_draining(self, value: bool) -> None:
+        self.fleet.is_draining = value
+
+    async def _look(self) -> None:
+        """Read its row in the database, as another server has changed it."""
+        self.is_draining = self.is_drained
 
     @property
     def member(self) -> Member:

@@ -2,15 +2,20 @@
 
 import asyncio
 import logging
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from fleet import lateness
 from fleet.certificates import AUTHORITY, issue, make_authority
+from fleet.membership.members import Member
 from fleet.tls import FleetTls
 from models.messages import Chunk, EmbedResult, Event, ResponseEnd, ResponseStart, Usage
 from registry.errors import ContextLengthExceeded, NodeFailed
@@ -227,6 +232,67 @@ async def test_a_draining_node_gets_no_new_requests(fleet: Fleet) -> None:
     await until(lambda: fleet.reports.get("node-2").report.draining)
     refused = await fleet.client.post("/v1/embeddings", json=EMBED)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_node")
+
+
+class Rows:
+    """The members of the fleet in the database."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self._nodes = {node.name: node for node in nodes}
+
+    def drain(self, name: str, draining: bool) -> None:
+        self._nodes[name].is_drained = draining
+
+    def renew(self, name: str, boot: int) -> list[Member]:
+        return [node.member for node in self._nodes.values()]
+
+    def now(self) -> float:
+        return time.time()
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+async def test_no_request_begins_at_a_node_once_its_drain_was_answered(fleet: Fleet, is_followed: bool) -> None:
+    """Also where a front gets no report of it: then the node sends the request back, and another one answers."""
+    nodes = await two(fleet)
+    service: Any = fleet.front.gateway.services.fleet
+    service._members = Rows(*nodes)
+    if not is_followed:
+        await fleet.follower.close()
+        service._follower = SimpleNamespace(set=lambda _: None)
+    answers: dict[str, list[httpx.Response]] = {"up": [], "drained": [], "undraining": [], "back": []}
+    sent = Counter[str]()
+    phase = "up"
+    """As clients know it: a request is answered in the phase in which it was sent."""
+
+    async def ask() -> None:
+        while phase != "over":
+            await send(phase)
+
+    async def send(its_phase: str) -> None:
+        sent[its_phase] += 1
+        answers[its_phase].append(await fleet.client.post("/v1/embeddings", json=EMBED))
+
+    def nodes_in(its_phase: str) -> set[str]:
+        return {answer.headers["x-roundhouse-node"] for answer in answers[its_phase]}
+
+    clients = [asyncio.create_task(ask()) for _ in range(4)]
+    await until(lambda: nodes_in("up") == {"node-1", "node-2"})
+    drained = await fleet.client.post("/v1/fleet/nodes/node-1/drain")
+    phase = "drained"
+    assert drained.status_code == 200, drained.text
+    await until(lambda: len(answers["drained"]) >= 24)
+    phase = "undraining"
+    await until(lambda: len(answers["drained"]) == sent["drained"])
+    back = await fleet.client.post("/v1/fleet/nodes/node-1/undrain")
+    phase = "back"
+    assert back.status_code == 200, back.text
+    await until(lambda: nodes_in("back") == {"node-1", "node-2"})
+    phase = "over"
+    await asyncio.gather(*clients)
+    assert nodes_in("drained") == {"node-2"}
+    assert {answer.status_code for many in answers.values() for answer in many} == {200}
+    if is_followed:
+        await service._follower.close()
 
 
 async def test_a_node_that_stops_sends_requests_to_another(fleet: Fleet) -> None:

@@ -53,7 +53,7 @@ def vector(_: Any) -> list[Event]:
 def node(tmp_path: Path) -> FakeGateway:
     fake = FakeGateway(tmp_path, callers=Callers())
     fake.links["embed"].script = vector
-    with_fleet(fake.gateway, SimpleNamespace(takes_requests=True))
+    with_fleet(fake.gateway, SimpleNamespace(takes_requests=True, is_draining=False))
 
     async def refresh() -> None:
         KEYS.update(MADE)
@@ -100,7 +100,7 @@ async def test_a_person_of_the_other_server_is_a_member_of_their_team_here(tmp_p
     ring = Keyring({}, bytes(32), is_open=False, teams={"search": TeamEntry("salt")}, sign_in=True)
     node = FakeGateway(tmp_path, callers=ring)
     node.links["embed"].script = vector
-    with_fleet(node.gateway, SimpleNamespace(takes_requests=True))
+    with_fleet(node.gateway, SimpleNamespace(takes_requests=True, is_draining=False))
     answer = await post(node, msgspec.structs.replace(HOP, key="@abcdefg", team="search"))
     assert answer.status_code == 200, answer.text
     caller = node.records.all[0].context.caller
@@ -143,8 +143,10 @@ async def test_a_key_that_was_made_a_moment_ago_is_looked_up_once_more(node: Fak
     assert (await post(node, msgspec.structs.replace(HOP, key="NEWNEW12"))).status_code == 200
 
 
-async def test_a_server_that_stops_takes_nothing_more(node: FakeGateway) -> None:
+async def test_a_server_that_stops_or_is_drained_takes_nothing_more(node: FakeGateway) -> None:
     with_fleet(node.gateway, SimpleNamespace(takes_requests=False))
+    assert (await post(node)).status_code == 421
+    with_fleet(node.gateway, SimpleNamespace(takes_requests=True, is_draining=True))
     assert (await post(node)).status_code == 421
 
 
