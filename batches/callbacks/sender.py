@@ -23,7 +23,7 @@ from yarl import URL
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.records import DeliveryOutcome
 from registry.base.address import AddressRefused, host_fault
-from registry.base.lazy import LazyModule
+from registry.base.lazy import LazyModule, import_in_thread
 from registry.errors import RoundhouseError
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class CallbackSender:
         if (wrong := host_fault(target.host or "", self._addresses.rules(target.scheme))) is not None:
             return DeliveryOutcome(None, f"It is not called: {wrong}.")
         headers = signed_headers(id_, body, secrets, now)
+        await import_in_thread("registry.base.session")
         try:
             async with self._session(target.scheme).post(
                 target, data=body, headers=headers, allow_redirects=False

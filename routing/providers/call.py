@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from models import sse
-from models.messages import Chunk, Event, Message, ResponseEnd, ResponseStart, Usage
+from models.messages import Chunk, EmbedRequest, Event, Message, ResponseEnd, ResponseStart, Usage
+from registry.base.lazy import import_in_thread
 from registry.errors import BadRequest, ProviderFailed
 from registry.recipes.definition import Task
 from registry.recipes.provider import ProviderModel, Surface
@@ -128,6 +129,8 @@ class ProviderCall:
     async def task(self, request: Message) -> Events:
         """A call of another task than chat: one of those in `tasks.PROVIDER_TASKS`."""
         task = PROVIDER_TASKS[type(request)]
+        if isinstance(request, EmbedRequest):
+            await import_in_thread("numpy")  # to read the vectors
         body = task.body(request, self._model)
         self._prompt = body if isinstance(body, bytes) else b""
         self._bounds = task.most_usage(request, self._prompt)
@@ -189,9 +192,9 @@ class ProviderCall:
 
     @asynccontextmanager
     async def _send(self, surface: Surface, body: Body) -> AsyncIterator[Reply]:
+        connection = await self._upstream.connect()
         self._sent_at = asyncio.get_running_loop().time()
         passed = {"x-request-id": self._request_id, **self._passed}
-        connection = self._upstream.connection
         async with connection.request("POST", surface, body, passed, self._until, self._is_sent) as reply:
             self._sent_at, self._is_read = None, reply.is_answer
             yield reply

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
+from registry.base.lazy import import_in_thread
 from registry.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -90,6 +91,11 @@ class Upstream:
         if self._connection is None:
             self._connection = Connection(self.provider)
         return self._connection
+
+    async def connect(self) -> Connection:
+        """Return the connection, after importing its library without holding up the event loop."""
+        await import_in_thread("registry.base.session")
+        return self.connection
 
     @property
     def is_open(self) -> bool:

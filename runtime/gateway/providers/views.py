@@ -111,7 +111,7 @@ class Providers:
             raise NotFound(f"There is no provider {quoted(name)}. There are: {available}.", code="provider_not_found")
         began = time.monotonic()
         try:
-            listed = msgspec.json.decode(await upstream.connection.models(), type=_ModelList | list[_ModelName])
+            listed = msgspec.json.decode(await (await upstream.connect()).models(), type=_ModelList | list[_ModelName])
         except RoundhouseError as error:
             return ProviderCheckView(name, False, round(time.monotonic() - began, 3), error.message, [])
         except NOT_JSON:

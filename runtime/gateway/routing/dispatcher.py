@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from models.messages import EmbedRequest, EmbedResult
 from models.tasks import Call
+from registry.base.lazy import import_in_thread
 from registry.errors import BadRequest, Forbidden, RoundhouseError, Unavailable, Unfit
 from registry.files.context import Ability
 from registry.names import DEFAULT_TEAM
@@ -286,7 +287,8 @@ class RouterDispatcher:
         is_admitted = request.attempt.admission is not None
         if not is_admitted and not self._budgets.has_room(request.context.caller, target, call):
             return None
-        import numpy as np  # only routers with an embedding need it
+        await import_in_thread("numpy")  # only routers with an embedding need it
+        import numpy as np
 
         probe = Request(replace(request.context, caller=EVERYBODY, source="probe"), PROBE_ENDPOINT)
         try:

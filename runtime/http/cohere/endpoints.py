@@ -92,7 +92,7 @@ def _parse_embed(data: dict[str, Any]) -> ParsedRequest:
         results = [event async for event in events if isinstance(event, EmbedResult)]
         if len(results) != 1:
             raise EngineFailed("The engine answered with something other than one embedding.")
-        vectors = matrix(results[0], len(request.inputs))
+        vectors = await matrix(results[0], len(request.inputs))
         answer = await vectors_json(vectors, types, body.all_texts, sum(results[0].tokens))
         async for part in whole_answer(answer):
             yield part

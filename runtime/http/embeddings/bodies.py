@@ -10,7 +10,7 @@ import orjson
 from msgspec import Meta
 
 from models.messages import EmbedRequest, EmbedResult
-from registry.base.lazy import LazyModule
+from registry.base.lazy import LazyModule, import_in_thread
 from registry.errors import BadRequest, EngineFailed
 from runtime.http.schema import COUNT, NUMBER, STRING, array, component, either, record
 
@@ -169,8 +169,9 @@ EMBEDDINGS = component(
 VECTORS = component("Vectors", array(array(NUMBER)))
 
 
-def matrix(result: EmbedResult, inputs: int) -> Matrix:
+async def matrix(result: EmbedResult, inputs: int) -> Matrix:
     """The vectors as inputs x dimensions. Raises EngineFailed when the engine's answer does not add up."""
+    await import_in_thread("numpy")
     rows, columns = len(result.tokens), result.dimensions
     if rows != inputs or len(result.vectors) != rows * columns * 4:
         raise EngineFailed(f"The engine answered {inputs} inputs with {rows} vectors or broken ones.")

@@ -49,7 +49,7 @@ def _parsed_request(
         results = [event async for event in events if isinstance(event, EmbedResult)]
         if len(results) != 1:
             raise EngineFailed("The engine answered with something other than one embedding.")
-        vectors = matrix(results[0], len(request.inputs))
+        vectors = await matrix(results[0], len(request.inputs))
         async for part in whole_answer(await write(vectors, target.requested, sum(results[0].tokens))):
             yield part
 

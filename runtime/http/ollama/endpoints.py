@@ -225,7 +225,7 @@ def _parsed_embedding(
             raise EngineFailed("The engine answered with something other than one embedding.")
         rows, tokens = b"[]", 0
         if results:
-            rows, tokens = await tei_json(matrix(results[0], len(request.inputs))), sum(results[0].tokens)
+            rows, tokens = await tei_json(await matrix(results[0], len(request.inputs))), sum(results[0].tokens)
         async for part in whole_answer(write(rows, tokens, timings)):
             yield part
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 
 from models.messages import EmbedRequest, EmbedResult, Event, ResponseEnd, Usage
+from registry.base import lazy
 from registry.errors import BadRequest, ContextLengthExceeded, QueueFull
 from tests.unit.http.fakes import FakeGateway, Wire, application, left, recipe
 
@@ -56,6 +58,32 @@ async def test_the_answer_is_openais(client: httpx.AsyncClient, gateway: FakeGat
     assert response.headers["x-request-id"]
     assert gateway.released == [True]
     assert gateway.outcomes() == {("embed", "/v1/embeddings", "ok"): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"model": "embed", "input": "one"}),
+        ("/embed", {"inputs": "one"}),
+        ("/api/embed", {"model": "embed", "input": "one"}),
+        ("/v2/embed", {"model": "embed", "texts": ["one"], "input_type": "search_query"}),
+    ],
+)
+async def test_the_first_request_imports_its_library_in_a_thread(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imports = list[tuple[str, bool]]()
+
+    def note(name: str) -> None:
+        imports.append((name, threading.current_thread() is threading.main_thread()))
+        lazy._imported.add(name)
+
+    monkeypatch.setattr(lazy, "_import", note)
+    monkeypatch.setattr(lazy, "_imported", set())
+    for _ in range(2):
+        response = await client.post(path, json=body)
+        assert response.status_code == 200, response.text
+    assert imports == [("numpy", False)]
 
 
 async def test_base64_holds_the_same_bytes_as_float(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
