@@ -20,9 +20,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,6 +58,15 @@ URLS = {
 RECORDING = PACK / "samples" / "kitchen-light.wav"
 
 
+@dataclass(frozen=True)
+class Kill:
+    """The end of a process once `at` lines of a batch have ended; of all batches, where `batch` is empty."""
+
+    kind: Kind
+    batch: str
+    at: int
+
+
 @dataclass
 class Totals:
     lines: int = 0
@@ -83,7 +93,7 @@ class Run:
     def __init__(self, folder: Path, lines: int, kills: int, seed: int) -> None:
         self._folder, self._data, self._lines = folder, folder / "a" / "data", lines
         self._chance = random.Random(seed)
-        self._kills = [KINDS[number % len(KINDS)] for number in range(kills)]
+        self._kills = kills
         self._recipes = _priced(folder)
         self._server = self._serve()
         self._key = ""
@@ -102,8 +112,9 @@ class Run:
             self._server.wait_closed()
             eventually(lambda: self._server.http.get("/v1/status").status_code == 200)
             recording = self._upload(RECORDING.name, RECORDING.read_bytes(), "user_data")
-            sent = {name: self._create(name, lines) for name, lines in self._made(recording).items()}
-            self._kill_all()
+            made = self._made(recording)
+            sent = {name: self._create(name, lines) for name, lines in made.items()}
+            self._kill_all(self._planned({name: len(lines) for name, lines in made.items()}))
             eventually(self._is_done, self._state, 20 * PATIENCE)
             results = {name: self._results(batch) for name, batch in sent.items()}
             eventually(lambda: not self._open_rows(), self._state)  # a client's own request may still be there
@@ -165,10 +176,15 @@ class Run:
 
     def _ended(self) -> int:
         """Lines that have ended."""
+        return sum(self._ended_by_batch().values())
+
+    def _ended_by_batch(self) -> dict[str, int]:
+        """Lines of each batch that have ended; empty while the server is away."""
         with suppress(httpx.TransportError, KeyError):
             counts = [batch["request_counts"] for batch in self._views()]
-            return sum(int(one["completed"]) + int(one["failed"]) for one in counts)
-        return -1
+            ended = [int(count["completed"]) + int(count["failed"]) for count in counts]
+            return dict(zip(URLS, ended, strict=True))
+        return {}
 
     def _is_done(self) -> bool:
         return all(batch["status"] == "completed" for batch in self._views())
@@ -186,27 +202,53 @@ class Run:
         ]
 
     # --- kills ------------------------------------------------------------------------------------------------------
-    def _kill_all(self) -> None:
+    def _planned(self, lines: Mapping[str, int]) -> list[Kill]:
+        """Kills of each kind by turns, of a slot or core spread over its own batch: batches are not equally fast."""
+        names = list(lines)
+        batches = {"gateway": repeat(""), "slot": cycle(names), "core": repeat("chat")}
+        kills = [(kind, next(batches[kind])) for kind in (KINDS[number % len(KINDS)] for number in range(self._kills))]
+        of_batch, planned = Counter(batch for _, batch in kills), []
+        for batch, count in of_batch.items():
+            all_lines = lines.get(batch, self._lines)
+            kinds = [kind for kind, name in kills if name == batch]
+            self._chance.shuffle(kinds)
+            planned += [Kill(kind, batch, all_lines * number // (count + 2)) for number, kind in enumerate(kinds, 1)]
+        return planned
+
+    def _kill_all(self, planned: list[Kill]) -> None:
         """At random instants: somewhere between one number of lines that have ended and the next."""
         counts = Counter[str]()
-        for number, kind in enumerate(self._kills, start=1):
-            threshold = self._lines * number // (len(self._kills) + 2)
-            eventually(lambda at=threshold: self._ended() >= at, self._state, 20 * PATIENCE)  # type: ignore[misc]
+        while planned:
+            eventually(lambda: self._due(planned) or self._is_done(), self._state, 20 * PATIENCE)
             time.sleep(self._chance.uniform(0.0, 0.3))
-            models = self._models_with_lines()
-            if not models:  # the lines were faster than the kills before
-                break
-            if kind == "core" and CHAT not in models:
-                kind = "slot"
-            if kind == "gateway":
+            if not (due := self._due(planned)):
+                if self._is_done():  # the lines were faster than the kills before
+                    break
+                continue
+            kill = self._chance.choice(due)
+            if kill.kind == "gateway":
                 before = self._ended()
                 self._end_gateway()
                 self._begin()
                 self._follow_resume(before)
-            elif not self._kill(kind, CHAT if kind == "core" else self._chance.choice(models)):
+            elif not self._kill(kill.kind, MODEL_OF[kill.batch]):
                 continue
-            counts[kind] += 1
+            planned.remove(kill)
+            counts[kill.kind] += 1
         self.reported.kills = dict(counts)
+
+    def _due(self, planned: Sequence[Kill]) -> list[Kill]:
+        """Kills whose number of lines has ended and whose model is there; of slots and cores, if there are any."""
+        ended, working = self._ended_by_batch(), set(self._models_with_lines())
+        reached = [
+            kill for kill in planned if ended and (ended[kill.batch] if kill.batch else sum(ended.values())) >= kill.at
+        ]
+        of_models = [
+            kill for kill in reached
+            if kill.batch and MODEL_OF[kill.batch] in working
+            and self._server.model(MODEL_OF[kill.batch])["state"] == "ready"
+        ]  # fmt: skip
+        return of_models or [kill for kill in reached if not kill.batch and working]
 
     def _follow_resume(self, before: int) -> None:
         """Wait for the next line that ends. before: how many had ended."""
@@ -229,17 +271,12 @@ class Run:
         return [MODEL_OF[name] for name, batch in views if batch["status"] in RUNS]
 
     def _kill(self, kind: Kind, model: str) -> bool:
-        """Kill a model once it is ready. False: its lines ended before, and it may be loaded no more."""
-        eventually(
-            lambda: self._server.model(model)["state"] == "ready" or model not in self._models_with_lines(),
-            self._server.tail,
-        )
+        """Kill a process of a model. False: its lines have just ended, and it has been unloaded."""
         if (found := self._server.model(model))["state"] != "ready":
             return False
-        before = found["deaths"]
-        pid = self._server.core_pid(model) if kind == "core" else self._server.slot_pid(model)
+        pid = self._server.core_pid(model) if kind == "core" else int(found["pid"])
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: self._server.model(model)["deaths"] > before, self._server.tail)
+        eventually(lambda: self._server.model(model)["deaths"] > found["deaths"], self._server.tail)
         return True
 
     def _end_gateway(self) -> None:
