@@ -7,6 +7,8 @@ from asyncio import AbstractEventLoop
 
 LONG_SECONDS = 0.02
 """A collection of this length delays a token of every stream."""
+NOTICEABLE_SECONDS = 0.1
+"""One of this length is logged at info; shorter ones, of which each import brings some, at debug."""
 
 
 def freeze_heap() -> None:
@@ -37,4 +39,5 @@ class CollectionLog:
 
     def _note(self, seconds: float, generation: int, collected: int) -> None:
         found = {"seconds": round(seconds, 3), "generation": generation, "collected": collected}
-        self._log.info("garbage was collected, and nothing else ran meanwhile", extra=found)
+        level = logging.INFO if seconds >= NOTICEABLE_SECONDS else logging.DEBUG
+        self._log.log(level, "a garbage collection stopped all other work", extra=found)

@@ -27,9 +27,6 @@ def test_no_process_of_the_server_imports_what_lies_where_it_was_started(tmp_pat
         log = server.log.read_text()
     assert "of the user" not in log
     assert "Roundhouse is ready" in log, "the announcement ran"
-    stopped = [line for line in map(json.loads, filter(_is_json, log.splitlines())) if line["message"] == "stopped"]
+    assert not [line for line in log.splitlines() if not line.startswith("{")], "each line is JSON, of libraries too"
+    stopped = [line for line in map(json.loads, log.splitlines()) if line["message"] == "stopped"]
     assert [line["processes_left"] for line in stopped] == [0]
-
-
-def _is_json(line: str) -> bool:
-    return line.startswith("{")
