@@ -1,7 +1,7 @@
 """Each number that an OpenAPI document lets a body hold, at values that no 64 bits have."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -39,14 +39,16 @@ class Field(NamedTuple):
         return whole.replace(json.dumps(HOLE), number).encode()
 
 
-def fields(document: dict[str, Any], bodies: Mapping[str, dict[str, Any]]) -> list[Field]:
-    """Every place for a number in these bodies of `document`, an OpenAPI document."""
+def fields(
+    document: dict[str, Any], bodies: Mapping[str, dict[str, Any]], left_out: Collection[str] = TEXTS
+) -> list[Field]:
+    """Every place for a number in these bodies of `document`, an OpenAPI document, but for the fields `left_out`."""
     found = []
     for path in bodies:
         content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         for kind in _kinds(document, content["schema"]):
             for name, schema in kind.get("properties", {}).items():
-                if name not in TEXTS:
+                if name not in left_out:
                     found += [Field(path, name, value) for value in _places(document, schema, DEEPEST)]
     return [one for number, one in enumerate(found) if one not in found[:number]]
 
