@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from registry.base.processor import cores
 from registry.bounds import TUNABLE, Bounds
 from registry.learning import WORKING_MARGIN
+from runtime.config.memory import MOST_SLOTS
 from tenants.key_settings import KeySettings
 from tenants.keys.records import MOST_HOURS
 
@@ -179,10 +180,14 @@ class Settings(BaseSettings):
     slots: Annotated[int, MEMORY] = Field(
         default=6,
         ge=1,
-        le=64,
-        description="How many models can be in memory at once; unless set, two more than there are models "
-        "at the start, if memory allows.",
+        le=MOST_SLOTS,
+        description="How many models can be in memory at once. Unless set, the server starts with two more than there "
+        "are models, and adds more when it needs them, as far as memory allows.",
     )
+    most_slots: int = 0
+    """Slots that there may be once some have been added. The command line sets it."""
+    slots_at_start: int | None = None
+    """Slots to start with where they are not set; None: counted by models."""
     prewarm: Annotated[bool, MEMORY] = Field(
         default=True, description="Import engine libraries ahead of need, for faster loads."
     )

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +59,7 @@ from runtime.residency.table import Table
 from runtime.residency.watcher import engines_at_start, keep_warm
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
+from runtime.slots.growth import SlotGrowth
 from runtime.slots.link import SlotLink
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
@@ -81,12 +82,16 @@ log = logging.getLogger("roundhouse.gateway")
 
 
 @asynccontextmanager
-async def open_gateway(settings: Settings, documents: Documents, device: Device) -> AsyncIterator[Gateway]:
+async def open_gateway(
+    settings: Settings, documents: Documents, device: Device, request_slot: Callable[[], None] | None = None
+) -> AsyncIterator[Gateway]:
     """Open the state, connect the slots, begin preloads; close them at the end.
 
     The adapters of recipes are registered in the background: `phase` tells when that is done.
+
+    request_slot: starts one more slot; None: their number is fixed.
     """
-    rooms = _Rooms(settings, documents, device)
+    rooms = _Rooms(settings, documents, device, request_slot)
     await rooms.open()
     gateway = rooms.gateway()
     await rooms.start()
@@ -110,8 +115,11 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
 class _Rooms:
     """A gateway's parts, by dependency. Lower rooms call its methods."""
 
-    def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
+    def __init__(
+        self, settings: Settings, documents: Documents, device: Device, request_slot: Callable[[], None] | None = None
+    ) -> None:
         self.settings, self.documents, self.device = settings, documents, device
+        self.request_slot = request_slot
         self.ledger, self.metrics = _ledger(settings), Metrics()
         count = LimitMetrics(self.metrics).count
         merged = sizes_of_merged(settings.data_dir / MERGED)
@@ -171,6 +179,7 @@ class _Rooms:
             self._slot_died,
             engines_at_start(settings, documents.models),
             self._slot_is_free,
+            None if self.request_slot is None else SlotGrowth(settings.most_slots, self.request_slot),
         )
         self.figures = ResidencyRecord(metrics, state, device, self.console.decisions)
         on_cpu = device.kind == "cpu"

@@ -24,6 +24,8 @@ from runtime.residency.updates import Fetch, ModelFetcher, RecipeExchanger
 from runtime.residency.watcher import Watcher
 
 NOT_RESIDENT = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
+SLOT_SECONDS = 1.0
+"""Time until the next look whether an added slot may still come."""
 
 
 class ResidencyManager:
@@ -244,6 +246,10 @@ class ResidencyManager:
                 continue
             if plan.verdict == "wait":
                 self._decide_later(plan.retry_at, entry.clock())
+                return
+            if plan.adds_slot:  # the next decision comes with it; memory may have run out meanwhile
+                self.table.pool.add_slot()
+                self._decide_later(entry.clock() + SLOT_SECONDS, entry.clock())
                 return
             self.loader.start(entry, plan)
         self.scaler.start()

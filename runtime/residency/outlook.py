@@ -36,4 +36,5 @@ def after(snapshot: Snapshot, need: Need, made: Plan) -> Snapshot:
         id=need.id, state=ModelState.READY, bytes=need.bytes, leases=0, last_used=snapshot.now, loaded_at=snapshot.now,
         min_resident=0.0, drain_deadline=0.0, load_seconds=need.load_seconds, host=need.host, devices=made.devices,
     )  # fmt: skip
-    return replace(snapshot, residents=(*residents, there), slots_free=slots_free - need.slot)
+    slots_free, addable = slots_free - need.slot + made.adds_slot, snapshot.slots_addable - made.adds_slot
+    return replace(snapshot, residents=(*residents, there), slots_free=slots_free, slots_addable=addable)

@@ -7,7 +7,8 @@ The same function answers traffic and `POST /v1/models/{id}/plan`, so that what 
 Decision tree (the numbers stand in the code):
  1. Already on the device: nothing to do.
  2. Needs more than a budget (device, host) less what is pinned: it can never start; say the sum.
- 3. Enough bytes are free, and a slot unless it sleeps in one: load, or wake.
+ 3. Enough bytes are free, and a slot unless it sleeps in one: load, or wake. A slot that may be added counts as free
+    here and below: nobody leaves for it, and the load starts once it is there.
  4. Candidates are READY, not pinned and resident for at least their `min_resident`; or ASLEEP and not pinned. Order:
     least recently used first, where a model that takes s seconds to bring back counts as used COST_WEIGHT * s seconds
     later than it was (so of two models idle for about as long, the one that is cheap to bring back leaves first).
@@ -190,7 +191,7 @@ COST_WEIGHT = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The input of the policy. `slots_free` counts empty slots without a claim."""
+    """The input of the policy. `slots_free` counts empty slots without a claim, `slots_addable` those that may come."""
 
     budgets: tuple[DeviceBudget, ...]
     residents: tuple[Resident, ...]
@@ -198,6 +199,7 @@ class Snapshot:
     now: float
     host_budget: int = NO_LIMIT
     """Bytes of host memory beside the device. On a CPU there is none."""
+    slots_addable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,8 @@ class Plan:
     """Each device where it is to come."""
     lacks: str = ""
     """The shortage, and the settings that give more."""
+    adds_slot: bool = False
+    """Whether a slot has to be added first."""
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -319,7 +323,8 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
     room = tuple(DeviceRoom(b.device, by_device[b.device], b.bytes) for b in group)
     free, budget = min(by_device.values()), min(b.bytes for b in group)
     host_free = snapshot.host_budget - sum(s[2] for s in settled)
-    slots = snapshot.slots_free + sum(1 - s[3] for s in settled)
+    empty = snapshot.slots_free + sum(1 - s[3] for s in settled)
+    slots = empty + snapshot.slots_addable
 
     def answer(verdict: Literal["resident", "load", "wake", "wait", "impossible"], why: str, **more: object) -> Plan:
         return Plan(
@@ -339,8 +344,10 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
     shortage = Shortage(short, need.host - host_free, 1 - slots if need.slot and not wakes else 0)
     crowded = any(need.bytes > b.bytes - sum(r.bytes for r in others if b.device in r.devices) for b in group)
     dozing = max((r.sleep_seconds for r in others if crowded and r.falling_asleep and r.bytes), default=0.0)
+    needs_slot = need.slot and not wakes and empty < 1
     if shortage.met_by({}):  # 3
-        return answer(verdict, "enough is free", expected_seconds=need.load_seconds + dozing)
+        why = "enough is free, and a slot is added" if needs_slot else "enough is free"
+        return answer(verdict, why, expected_seconds=need.load_seconds + dozing, adds_slot=needs_slot)
     lacks = shortage.words(snapshot.slots_free + sum(r.settled()[2] for r in others))
 
     may_leave = [  # 4
@@ -358,11 +365,13 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
             drain = max((r.drain_deadline for r, _ in chosen if r.leases), default=0.0)
             doze = max((r.sleep_seconds for r, action in chosen if action == "sleep"), default=0.0)
             doze = max(doze, dozing)
+            freed = sum(r.freed(action)[2] for r, action in chosen)
             return answer(
                 verdict,
                 f"least recently used leave first, to free {lacks}",
                 lacks=lacks,
                 victims=victims,
+                adds_slot=needs_slot and empty + freed < 1,
                 expected_seconds=need.load_seconds + min(drain, 5.0) + doze,
             )
 

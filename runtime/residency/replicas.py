@@ -121,6 +121,9 @@ class ReplicaScaler:
                 entry.take_files(entry.lead)
             plan = policy.plan(self._table.snapshot(), need_of(entry, entry.clock(), math.inf))
             if plan.verdict in ("load", "wake") and self._may_leave(entry, plan, is_requested):
+                if plan.adds_slot:
+                    self._table.pool.add_slot()
+                    return
                 self._loader.start(entry, plan)
 
     def _may_leave(self, entry: ModelEntry, plan: policy.Plan, is_requested: bool) -> bool:

@@ -127,7 +127,9 @@ class Table:
         """The policy's input."""
         residents = tuple(r for entry in self.entries.values() if (r := entry.resident()) is not None)
         there = tuple(budget for budget in self.budgets if budget.device not in self.lost)
-        return Snapshot(there, residents, self.pool.free - len(self.claims), self.clock(), self.host_budget)
+        slots_free = self.pool.free - len(self.claims)
+        addable = self.pool.addable if slots_free < 1 else 0
+        return Snapshot(there, residents, slots_free, self.clock(), self.host_budget, addable)
 
     def clock(self) -> float:
         """The models' own."""

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import signal
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -30,11 +31,20 @@ if TYPE_CHECKING:  # a server without a fleet loads nothing of it
 
 
 class ApiProcess:
-    """The gateway in the API process, from the first request to the last response."""
+    """The gateway in the API process, from the first request to the last response.
 
-    def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
+    request_slot: has the main process start one more slot; None: it cannot.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        documents: Documents,
+        device: Device,
+        request_slot: Callable[[], None] | None = None,
+    ) -> None:
         self._settings = settings
-        self._opened = open_gateway(settings, documents, device)
+        self._opened = open_gateway(settings, documents, device, request_slot)
         self._gateways: list[Gateway] = []
         self._reloads: list[asyncio.Task[None]] = []
         self._batches: BatchWorker | None = None

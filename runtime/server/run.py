@@ -1,5 +1,5 @@
 """The server shell: LitServe binds the port, spawns and restarts the slots, and drains. Everything private that this
-project touches of LitServe 0.2.19 is in this file, hooks.py and slots/worker.py, and guarded
+project touches of LitServe 0.2.19 is in this file, hooks.py, slot_starter.py and slots/worker.py, and guarded
 by tests/unit/server/test_litserve_pin.py.
 
 Its own request queue and transport stay idle: endpoints are plain FastAPI routes that LitSpec adds.
@@ -40,6 +40,7 @@ from runtime.residency.watcher import engines_at_start
 from runtime.server.api_process import ApiProcess
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
 from runtime.server.shutdown import ProcessWatchdog, log
+from runtime.server.slot_starter import SlotStarter
 from runtime.slots.worker import SlotLoop
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
@@ -64,9 +65,14 @@ POLL_SECONDS = 0.5
 """Seconds between two looks whether the API process or the manager is stopped."""
 
 
-def build(settings: Settings, documents: Documents, device: Device) -> ls.LitServer:
-    """The LitServer with all endpoints. Its API process opens the gateway."""
-    process = ApiProcess(settings, documents, device)
+def build(
+    settings: Settings, documents: Documents, device: Device, request_slot: Callable[[], None] | None = None
+) -> ls.LitServer:
+    """The LitServer with all endpoints. Its API process opens the gateway.
+
+    request_slot: requests one more slot, from the API process.
+    """
+    process = ApiProcess(settings, documents, device, request_slot)
     warms = engines_at_start(settings, documents.models)
     loop = SlotLoop(str(settings.run_dir), warms, settings.bounds, settings.slot_spin)
     api = RuntimeAPI(spec=RuntimeSpec(routes()), loop=loop, enable_async=False)
@@ -113,7 +119,7 @@ def _restart_in_lasting_thread(server: ls.LitServer) -> None:
         try:
             return lasting.submit(launch, api, worker_id).result()
         except OSError as error:  # no process, memory or file is left: it would end LitServe's monitoring for good
-            if not server.inference_workers:  # the start
+            if worker_id >= len(server.inference_workers):  # a first start
                 raise
             log.error("a slot's process cannot be started, and is tried again", extra={"cause": str(error)})
             return server.inference_workers[worker_id]
@@ -208,9 +214,11 @@ def run(
     logs.configure(settings.log_level)
     _forks_die_with(os.getpid())
     raise_file_limit()
-    server = build(settings, documents, device)
+    starter = SlotStarter()
+    server = build(settings, documents, device, starter.request)
     main = _MainProcess(server, settings.hung_after)
     main.listen()
+    starter.listen(server)
     if background is not None:
         threading.Thread(target=background, daemon=True).start()
     freeze_heap()  # the API process is a fork: a look at all that was imported would take it 80 ms
@@ -229,6 +237,7 @@ def run(
         )
     except (EOFError, ConnectionError):  # LitServe asks its manager, which is dead
         end_everything(EXIT_FAILED)
+    starter.close(server)
     return 1 if main.failed.is_set() else 0
 
 

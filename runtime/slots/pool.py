@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from models.engines import prewarmed_bytes
 from registry.errors import Unavailable
 from runtime.slots import frames
+from runtime.slots.growth import SlotGrowth
 from runtime.slots.link import SlotLink
 
 log = logging.getLogger("roundhouse.pool")
@@ -21,7 +22,8 @@ class SlotPool:
         size: number of slots; one model each.
         on_death: called with a link whose slot ended while it was handed out.
         wanted: engines that slots import by themselves, one each, in their first lives.
-        on_free: called when a slot has come, or come back, and is empty.
+        on_free: called when a slot has come, or come back, and is empty; also when an added one does not come.
+        growth: adds slots while the server runs; None: their number is fixed.
     """
 
     def __init__(
@@ -31,7 +33,11 @@ class SlotPool:
         on_death: Callable[[SlotLink], None],
         engines_at_start: Sequence[str] = (),
         on_free: Callable[[], None] = lambda: None,
+        growth: SlotGrowth | None = None,
     ) -> None:
+        self._growth = growth
+        self._added: set[int] = set()  # slots that have been requested and are waited for
+        self._overdue: set[int] = set()  # those that have not come in time
         self._make, self._on_death, self._on_free = make, on_death, on_free
         self._unsettled = set(range(size))
         self._awaited = set(engines_at_start[:size])  # engines whose slot has not reported yet
@@ -51,6 +57,29 @@ class SlotPool:
     def free(self) -> int:
         return len(self._free)
 
+    @property
+    def addable(self) -> int:
+        """The number of slots that may be added to those that are here, with one that is on its way.
+
+        None at the start, when others are still to come, and none while a requested one does not come.
+        """
+        if self._growth is None or self._overdue or self._unsettled - self._added:
+            return 0
+        return len(self._added) + self._growth.room(self.size, len(self._connecting))
+
+    def add_slot(self) -> None:
+        """Request one more slot, unless one is on its way or none may be added."""
+        if self._added or not self.addable or self._growth is None:
+            return
+        number = self.size
+        log.info("one slot more is requested", extra={"slots": number + 1})
+        self._added.add(number)
+        self._unsettled.add(number)
+        self._growth.start()
+        link = self._make(number, self._died)
+        self._links.append(link)
+        self._connect(link)
+
     def start(self) -> None:
         for link in self._links:
             self._connect(link)
@@ -66,6 +95,10 @@ class SlotPool:
                     async with self._changed:  # loads do not wait for this one any longer
                         self._mark_settled(link)
                         self._changed.notify_all()
+                    if link.slot_id in self._added:  # who waits for it makes room instead
+                        self._added.discard(link.slot_id)
+                        self._overdue.add(link.slot_id)
+                        self._on_free()
             async with self._changed:
                 self._mark_settled(link)
                 if link.connected:  # else it has ended again already
@@ -80,6 +113,9 @@ class SlotPool:
     def _mark_settled(self, link: SlotLink) -> None:
         """A slot has come, or will not."""
         self._unsettled.discard(link.slot_id)
+        if link.connected:
+            self._added.discard(link.slot_id)
+            self._overdue.discard(link.slot_id)
         if link.prewarmed is not None:
             self._awaited.discard(link.prewarmed)
         if not self._unsettled:

@@ -44,6 +44,8 @@ class FakePool:
     def __init__(self, folder: Path, size: int, make: Callable[[], FakeEngine]) -> None:
         self.folder, self.size, self.make = folder, size, make
         self.free = size
+        self.addable = 0
+        self.requested = 0
         self.closed = False
         self.on_death: Callable[[SlotLink], None] = lambda link: None
         self.engines: list[FakeEngine] = []
@@ -64,6 +66,10 @@ class FakePool:
 
     async def cool(self, room: int, keep: str | None = None) -> None:
         """No slot is pre-warmed here."""
+
+    def add_slot(self) -> None:
+        """Note the request; the test lets it come."""
+        self.requested += 1
 
     def _died(self, link: SlotLink) -> None:
         self.free += 1

@@ -148,7 +148,7 @@ class VirtualWorld:
     spread: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.free = self.slots
+        self.free, self.addable = self.slots, 0  # their number is fixed
         self.queues: dict[str, ModelQueue] = {}
         clock = asyncio.get_running_loop().time
         self.clock, entries, self.bounds = clock, [], WaitingBound(100_000)

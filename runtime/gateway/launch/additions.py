@@ -192,7 +192,7 @@ def advice(preview: Preview) -> str:
     if plan.verdict == "wait":
         return f"It fits once a model that is busy, pinned or just loaded has left: it lacks {plan.lacks}."
     if plan.verdict != "impossible":
-        return "It fits."
+        return "It fits, in a slot that is added for it." if plan.adds_slot else "It fits."
     if preview.proposal.estimate.weights > plan.budget:
         hint = "Its weights alone are larger: add a smaller model, or a quantized one."
     else:

@@ -49,6 +49,42 @@ async def test_the_least_recently_used_one_leaves(world: World) -> None:
     assert world.state("b") is ModelState.ABSENT
 
 
+async def test_a_slot_is_added_before_a_model_leaves_for_one(tmp_path: Path) -> None:
+    """The load begins with it; others are requested meanwhile."""
+    world = World(tmp_path, "abc", budget=1000)
+    world.pool.free = world.pool.size = 2
+    await world.ask("a")
+    await world.ask("b")
+    world.pool.addable = 1
+    answer = asyncio.create_task(world.ask("c"))
+    while not world.pool.requested:
+        await asyncio.sleep(0.001)
+    assert world.state("c") is ModelState.ABSENT
+    world.pool.free, world.pool.addable = 1, 0
+    world.manager.decide()
+    assert await answer
+    assert world.witness.events == ["loaded a", "loaded b", "loaded c"]
+    await world.manager.close()
+    await world.pool.close()
+
+
+async def test_a_slot_that_does_not_come_is_made_free(tmp_path: Path) -> None:
+    world = World(tmp_path, "abc", budget=1000)
+    world.pool.free = world.pool.size = 2
+    for name in "ab":
+        await world.ask(name)
+    world.pool.addable = 1
+    answer = asyncio.create_task(world.ask("c"))
+    while not world.pool.requested:
+        await asyncio.sleep(0.001)
+    world.pool.addable = 0
+    world.manager.decide()
+    assert await answer
+    assert world.witness.events == ["loaded a", "loaded b", "evicted a", "loaded c"]
+    await world.manager.close()
+    await world.pool.close()
+
+
 async def test_one_whose_request_waits_for_its_adapter_is_not_idle(world: World) -> None:
     """`a` was used longest ago, and nothing runs on it."""
 

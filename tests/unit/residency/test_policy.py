@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.config.budgets import DeviceBudget
+from runtime.residency.outlook import plan_all
 from runtime.residency.policy import Need, Resident, Snapshot, Victim, next_to_leave, plan, to_sleep
 from runtime.residency.states import TRANSITIONS, ModelState
 
@@ -48,6 +49,34 @@ def test_what_binds_is_named_with_its_setting() -> None:
     for large, setting in ((need(500), "--device-memory"), (replace(need(), host=500), "--host-memory")):
         never = plan(Snapshot(on_one(250), (), 1, NOW, host_budget=150), large)
         assert (never.verdict, setting in never.why) == ("impossible", True)
+
+
+def test_no_model_leaves_for_a_slot_while_one_may_be_added() -> None:
+    a, b = resident("a"), resident("b", leases=1)
+    grown = plan(Snapshot(on_one(350), (a, b), 0, NOW, slots_addable=1), need())
+    assert (grown.verdict, grown.victims, grown.adds_slot) == ("load", (), True)
+    assert grown.why == "enough is free, and a slot is added"
+    bounded = plan(Snapshot(on_one(350), (a, b), 0, NOW), need())
+    assert ([v.id for v in bounded.victims], bounded.adds_slot) == (["a"], False)
+    empty = plan(Snapshot(on_one(350), (a, b), 1, NOW, slots_addable=1), need())
+    assert (empty.verdict, empty.adds_slot) == ("load", False), "an empty slot is used first"
+
+
+def test_a_model_that_leaves_for_memory_leaves_its_slot_too() -> None:
+    one = resident("a")
+    evicted = plan(Snapshot(on_one(150), (one,), 0, NOW, slots_addable=1), need())
+    assert ([v.action for v in evicted.victims], evicted.adds_slot) == (["evict"], False)
+    sleeper = replace(one, asleep_bytes=10)
+    asleep = plan(Snapshot(on_one(150), (sleeper,), 0, NOW, slots_addable=1), need())
+    assert ([v.action for v in asleep.victims], asleep.adds_slot) == (["sleep"], True)
+    leaving = replace(one, state=ModelState.UNLOADING)
+    assert not plan(Snapshot(on_one(150), (leaving,), 0, NOW, slots_addable=1), need()).adds_slot
+
+
+def test_each_of_several_loads_takes_one_of_the_slots_that_may_be_added() -> None:
+    needs = [replace(need(), id=name) for name in "abc"]
+    plans = plan_all(Snapshot(on_one(1000), (resident("z"),), 0, NOW, slots_addable=2), needs)
+    assert [(p.adds_slot, len(p.victims)) for p in plans] == [(True, 0), (True, 0), (False, 1)]
 
 
 def test_least_recently_used_idle_one_leaves() -> None:

@@ -1,5 +1,5 @@
 """Every private thing of LitServe that we touch, as it is in the pinned version. A failure here means: look again at
-runtime/server/run.py, runtime/server/run.py and runtime/slots/worker.py before the pin is raised."""
+runtime/server/run.py, runtime/server/slot_starter.py and runtime/slots/worker.py before the pin is raised."""
 
 import inspect
 from importlib.metadata import version
@@ -89,3 +89,16 @@ def test_a_failed_start_of_a_slot_leaves_the_one_that_has_ended() -> None:
     source = inspect.getsource(ls.LitServer._start_worker_monitoring)
     assert "self.inference_workers[idx] = self.launch_single_inference_worker(lit_api, worker_id)" in source
     assert "self.inference_workers = []" in inspect.getsource(ls.LitServer.run)
+
+
+def test_a_worker_is_added_as_slot_starter_adds_it() -> None:
+    """Its device and its restart go by the number of workers, which are looked up at each use."""
+    launch = inspect.getsource(ls.LitServer.launch_single_inference_worker)
+    assert "device = inference_workers_config[worker_id]" in launch
+    config = inspect.getsource(ls.LitServer._inference_workers_config_for_api)
+    assert "wpd = self._workers_per_device_by_api_path[api_path]\n        return self.devices * wpd" in config
+    monitor = inspect.getsource(ls.LitServer._start_worker_monitoring)
+    assert "for i, proc in enumerate(self.inference_workers):" in monitor
+    assert "workers_conf = self._inference_workers_config_for_api(lit_api.api_path)" in monitor
+    assert "lit_api = self.litapi_connector.lit_apis[lit_api_id]" in monitor
+    assert "enumerate(self.inference_workers)" in inspect.getsource(ls.LitServer._perform_graceful_shutdown)

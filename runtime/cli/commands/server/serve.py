@@ -18,6 +18,7 @@ from runtime.cli.local.options import settings_of
 from runtime.cli.local.processes import own_id, restart_with_id
 from runtime.cli.options import AsJson
 from runtime.cli.output import say
+from runtime.config.memory import MOST_SLOTS, slots_that_fit
 
 if TYPE_CHECKING:
     import socket
@@ -67,7 +68,8 @@ def _run(settings: "Settings", as_json: bool) -> int:
         os.register_at_fork(after_in_child=taken.close)
         update = {"data_dir": data_dir.path, "run_dir": data_dir.run_dir}
         slots = 0 if settings.front else _slots(settings, read, data_dir.path)
-        settings = settings.model_copy(update={**update, "slots": slots})
+        most = slots if "slots" in settings.model_fields_set else MOST_SLOTS
+        settings = settings.model_copy(update={**update, "slots": slots, "most_slots": most})
         if settings.fleet is not None:
             check_joining(settings)
         _check_access(settings)
@@ -129,11 +131,11 @@ def _slots(settings: "Settings", read: "Documents", data_dir: Path) -> int:
     """The number of slots: as set, else two more than models and replicas, if each has a GiB of free memory."""
     if "slots" in settings.model_fields_set:
         return settings.slots
-    import psutil
-
+    if settings.slots_at_start is not None:
+        return settings.slots_at_start
     added = sum(1 for _ in (data_dir / "recipes").glob("*.yaml"))
     replicas = sum(recipe.replicas.most for recipe in read.models)
-    slots = min(replicas + added + 2, psutil.virtual_memory().available >> 30, 64)
+    slots = min(replicas + added + 2, slots_that_fit(), MOST_SLOTS)
     return max(settings.slots, slots)
 
 

@@ -71,9 +71,9 @@ UNWRITTEN = (
     "fleet_key",
     "fleet_name",
 )
-HIDDEN = {"run_dir", "pepper", "slot_spin", *REMOVED}
-"""The command line makes the first; the second is a secret, and others on the machine can read options; the third is a
-variable alone, for measurements.
+HIDDEN = {"run_dir", "most_slots", "slots_at_start", "pepper", "slot_spin", *REMOVED}
+"""The command line makes the first two, tests set the third; the fourth is a secret, and others on the machine can read
+options; the fifth is a variable alone, for measurements.
 """
 
 
@@ -115,6 +115,7 @@ def test_slots_grow_with_the_models_where_memory_allows(
     assert len(documents.models) == 4
     assert _slots(Settings(recipes=(), run_dir=tmp_path), documents, tmp_path) == slots
     assert _slots(Settings(recipes=(), run_dir=tmp_path, slots=3), documents, tmp_path) == 3
+    assert _slots(Settings(recipes=(), run_dir=tmp_path, slots_at_start=1), documents, tmp_path) == 1
 
 
 def test_a_variable_holds_several_recipes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

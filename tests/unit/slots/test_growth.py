@@ -1,0 +1,146 @@
+"""Slots that are added while the server runs."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry.errors import Unavailable
+from runtime.slots.growth import SlotGrowth
+from runtime.slots.link import SlotLink
+from runtime.slots.loop import SlotServer
+from runtime.slots.pool import SlotPool
+from tests.fakes.engine import FakeEngine
+from tests.fakes.pool import FakeLink
+
+
+@pytest.mark.parametrize(
+    ("most", "fitting", "size", "pending", "room"),
+    [(64, 10, 6, 0, 10), (64, 10, 6, 3, 7), (64, 2, 6, 3, 0), (64, 90, 60, 0, 4), (64, 90, 64, 0, 0), (6, 90, 6, 0, 0)],
+)
+def test_the_number_and_free_memory_bound_it(most: int, fitting: int, size: int, pending: int, room: int) -> None:
+    assert SlotGrowth(most, lambda: None, lambda: fitting).room(size, pending) == room
+
+
+def test_free_memory_is_measured_once_a_second() -> None:
+    times, measured = iter([1.0, 1.0, 1.9, 2.1, 2.1]), iter([5, 3])
+    growth = SlotGrowth(64, lambda: None, lambda: next(measured), lambda: next(times))
+    assert [growth.room(1, 0) for _ in range(3)] == [5, 5, 3]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        await asyncio.sleep(0.001)
+
+
+class GrowingPool:
+    """A pool of slots in this process. One that is requested comes with `let_come`."""
+
+    def __init__(self, folder: Path, most: int = 3, fitting: int = 9) -> None:
+        self.folder, self.requested, self.changes = folder, 0, 0
+        self.links: dict[int, FakeLink] = {}
+        self.pool = SlotPool(
+            self._make,
+            1,
+            lambda link: None,
+            on_free=self._note,
+            growth=SlotGrowth(most, self._request, lambda: fitting),
+        )
+
+    def _make(self, slot_id: int, on_death: Callable[[SlotLink], None]) -> SlotLink:
+        self.links[slot_id] = link = FakeLink(slot_id, str(self.folder / f"{slot_id}.sock"), on_death)
+        link.server = SlotServer(link.address, lambda *_: FakeEngine(), exit_on_disconnect=False)
+        return link
+
+    def _request(self) -> None:
+        self.requested += 1
+
+    def _note(self) -> None:
+        self.changes += 1
+
+    def let_come(self, slot_id: int) -> None:
+        link = self.links[slot_id]
+        link.task = asyncio.create_task(link.server.serve())
+
+    async def close(self) -> None:
+        await self.pool.close()
+        for link in self.links.values():
+            if hasattr(link, "task") and not link.task.done():
+                await link.end()
+
+
+async def test_one_slot_is_added_at_a_time_and_none_at_the_start(tmp_path: Path) -> None:
+    growing = GrowingPool(tmp_path)
+    pool = growing.pool
+    pool.start()
+    pool.add_slot()
+    assert (pool.addable, growing.requested) == (0, 0), "the first one is still to come"
+    growing.let_come(0)
+    await until(lambda: pool.free == 1)
+    assert pool.addable == 2
+    pool.add_slot()
+    pool.add_slot()
+    assert (pool.size, growing.requested, pool.addable) == (2, 1, 2), "one on its way and one more"
+    growing.let_come(1)
+    await until(lambda: pool.free == 2)
+    assert growing.changes == 2, "whoever waits for a slot hears of it"
+    pool.add_slot()
+    growing.let_come(2)
+    await until(lambda: pool.free == 3)
+    pool.add_slot()
+    assert (pool.size, growing.requested, pool.addable) == (3, 2, 0), "there are as many as there may be"
+    await growing.close()
+
+
+async def test_an_added_slot_that_ends_comes_back(tmp_path: Path) -> None:
+    growing = GrowingPool(tmp_path)
+    pool = growing.pool
+    pool.start()
+    growing.let_come(0)
+    await until(lambda: pool.free == 1)
+    pool.add_slot()
+    growing.let_come(1)
+    await until(lambda: pool.free == 2)
+    await growing.links[1].crash()
+    growing.let_come(1)
+    await until(lambda: pool.free == 2)
+    assert (pool.size, pool.restarts, growing.requested) == (2, 1, 1)
+    await growing.close()
+
+
+async def test_none_is_added_while_a_requested_one_does_not_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then models leave for one another, as with a fixed number."""
+    growing = GrowingPool(tmp_path)
+    pool = growing.pool
+    pool.start()
+    growing.let_come(0)
+    await until(lambda: pool.free == 1)
+    late = asyncio.Event()
+    connect = FakeLink.connect
+
+    async def connect_late(self: FakeLink, timeout: float = 5.0) -> None:
+        if not late.is_set():
+            late.set()
+            raise Unavailable("Slot 1 did not start within 60 s.")
+        await connect(self, timeout)
+
+    monkeypatch.setattr(FakeLink, "connect", connect_late)
+    pool.add_slot()
+    await until(lambda: growing.changes == 2)
+    assert (pool.addable, pool.free) == (0, 1), "the decision is made again, without it"
+    pool.add_slot()
+    assert growing.requested == 1
+    growing.let_come(1)
+    await until(lambda: pool.free == 2)
+    assert pool.addable == 1
+    await growing.close()
+
+
+def test_a_fixed_number_does_not_grow(tmp_path: Path) -> None:
+    pool = GrowingPool(tmp_path, most=1).pool
+    fixed = SlotPool(lambda slot_id, on_death: FakeLink(slot_id, "", on_death), 2, lambda link: None)
+    fixed.add_slot()
+    assert (fixed.size, fixed.addable, pool.size) == (2, 0, 1)
