@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from registry.storage import migration
+from fleet import shared_limits
+from registry.storage import database, migration
+from registry.storage import postgres as waits
 from registry.storage.database import Database
+from tenants.ledger import writer
+from tests.eventually import PATIENCE
 from tests.postgres import postgres, programs
 
 
@@ -32,6 +36,18 @@ def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migration, "_upgrade", upgrade)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_databases() -> Iterator[None]:
+    """A database answers late on a busy machine. Tests of one that does not answer have bounds of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_limits, "ANSWER_SECONDS", PATIENCE)
+        patch.setattr(writer, "ANSWER_SECONDS", PATIENCE)
+        patch.setattr(database, "BUSY_SECONDS", PATIENCE)
+        patch.setattr(waits, "WRITE_SECONDS", PATIENCE)
+        patch.setattr(waits, "READ_SECONDS", PATIENCE)
         yield
 
 

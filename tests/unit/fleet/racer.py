@@ -7,6 +7,7 @@ import asyncio
 import sys
 from zoneinfo import ZoneInfo
 
+from fleet import shared_limits
 from fleet.grants import BlockTable
 from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import open_members
@@ -15,12 +16,14 @@ from registry.errors import LimitExceeded
 from tenants.caller import Caller
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.records import Kind, Limit
+from tests.eventually import PATIENCE
 
 NODES = ("a", "b", "c")
 ONE = Amounts(money=1)
 
 
 async def race(url: str, capacity: int, count: int) -> None:
+    shared_limits.ANSWER_SECONDS = PATIENCE  # three processes on a busy machine
     shared, members = SharedLimits(), open_members(url, "race")
     limiter = Limiter(source=shared)
     limiter.replace([Limit("cap", "team", "search", Kind.DAY, capacity)], {"search": ZoneInfo("UTC")})

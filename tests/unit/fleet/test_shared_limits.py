@@ -376,6 +376,7 @@ async def test_a_database_that_hangs_counts_as_away_and_a_late_block_is_kept(
     table.go.clear()
     with pytest.raises(Unavailable):
         await first.ask()
+    monkeypatch.setattr(shared_limits, "ANSWER_SECONDS", PATIENCE)
     table.go.set()
     async with asyncio.timeout(PATIENCE):
         while not table.takes:

@@ -14,13 +14,11 @@ from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
 from registry.storage import postgres
 from registry.storage.database import Database, url_of
+from tests.eventually import PATIENCE
 from tests.unit.registry.makers import digest
 
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "WRITE_SECONDS", 0.2)
-    monkeypatch.setattr(postgres, "READ_SECONDS", 0.2)
+BACKEND = sa.text("SELECT pg_backend_pid()")
+"""The process behind a connection. Where it stands still, the machine's kernel answers for it."""
 
 
 @contextmanager
@@ -28,13 +26,6 @@ def opened(url: str) -> Iterator[Database]:
     with closing(Database(url_of(url))) as database:
         database.set_timeouts()
         yield database
-
-
-def stop(connection: sa.Connection) -> int:
-    """The process behind a connection stands still, while the machine's kernel answers for it."""
-    pid: int = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
-    os.kill(pid, signal.SIGSTOP)
-    return pid
 
 
 def test_postgresql_frees_the_locks_of_a_server_that_is_cut_off_before_others_give_up(postgres_url: str) -> None:
@@ -47,16 +38,23 @@ def test_postgresql_frees_the_locks_of_a_server_that_is_cut_off_before_others_gi
 
 
 @pytest.mark.parametrize("way", ["write", "commit", "read"])
-def test_one_whose_process_stands_still_is_given_up(way: str, postgres_url: str) -> None:
-    pid = 0
+def test_one_whose_process_stands_still_is_given_up(
+    way: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(postgres_url) as database:
+        with database.write() as asking:
+            pid: int = asking.execute(BACKEND).scalar_one()
         try:
             with pytest.raises(Unavailable) as error:  # noqa: PT012, SIM117 - also at the end of the transaction
                 with (database.read if way == "read" else database.write)() as asking:
-                    pid = stop(asking)
+                    assert asking.execute(BACKEND).scalar_one() == pid, "it is used again"
+                    os.kill(pid, signal.SIGSTOP)
+                    monkeypatch.setattr(postgres, "WRITE_SECONDS", 0.2)
+                    monkeypatch.setattr(postgres, "READ_SECONDS", 0.2)
                     if way != "commit":
                         asking.execute(sa.select(1))
             assert error.value.retry_after
+            monkeypatch.setattr(postgres, "WRITE_SECONDS", PATIENCE)
             with database.write() as asking:
                 assert asking.execute(sa.select(1)).scalar_one() == 1
         finally:
@@ -67,7 +65,6 @@ def test_another_sessions_lock_is_not_waited_for_without_end(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "LOCK_SECONDS", 1)
-    monkeypatch.setattr(postgres, "WRITE_SECONDS", 600.0)
     key, new = AdapterKey("m", "tune"), NewVersion(digest(1), 8, 100, "test")
     with State(tmp_path, url=postgres_url) as state:
         state.adapters.register(key, new)
@@ -87,7 +84,6 @@ def test_another_sessions_lock_is_not_waited_for_without_end(
 
 def test_what_a_stopped_server_locked_is_free_again(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that stands still in a transaction: its locks would hold up all others."""
-    monkeypatch.setattr(postgres, "WRITE_SECONDS", 600.0)
     monkeypatch.setattr(postgres, "IDLE_SECONDS", 1)
     lock = sa.select(sa.func.pg_advisory_xact_lock(5))
     with opened(postgres_url) as stopped, opened(postgres_url) as other:
