@@ -15,6 +15,14 @@ def bounds(code: str, **more: float) -> dict[str, float]:
     return (SHORT if code == "provider_timeout" else LONG) | more
 
 
+def timeouts(play: Play) -> dict[str, float]:
+    """Those of a provider that plays this: short where it hangs, on any machine."""
+    parts = play.parts if isinstance(play.parts, list) else []
+    if HANG not in parts:
+        return LONG
+    return SHORT if parts.index(HANG) < 2 else SHORT | {"first_byte": 30.0}  # a stream that has begun
+
+
 EVENTS = traces.chat_events("big")
 WORDS = EVENTS[:2]
 """The beginning of a stream, with one word in it."""

@@ -19,10 +19,10 @@ from tenants.storage.opening import open_tables
 from tenants.storage.tables import LEDGER
 from tests.fakes import traces
 from tests.fakes.provider import HANG, Play
+from tests.unit.providers.plays import timeouts
 from tests.unit.providers.rig import Rig, rigged_with
 
 TARGETS = [{"name": "first/big"}, {"name": "second/big"}]
-SHORT = {"timeouts": {"first_byte": 0.3, "between_bytes": 0.3, "whole": 5.0}}
 LOCAL: list[Event] = [ResponseStart(200, "application/json"), Chunk(b'{"model":"chat"}'), ResponseEnd(Usage(5, 2))]
 
 
@@ -33,7 +33,7 @@ async def routed(folder: Path, first: Play, second: Play, **router: Any) -> Asyn
     ledger = Ledger(folder / "data")
     await ledger.enable(database)
     scripts: dict[str, Any] = {
-        "first": (lambda seen: first, "openai", SHORT),
+        "first": (lambda seen: first, "openai", {"timeouts": timeouts(first)}),
         "second": (lambda seen: second, "anthropic", {}),
     }
     with State(folder / "state") as state:
