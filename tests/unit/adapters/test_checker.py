@@ -153,9 +153,9 @@ async def test_a_full_disk_is_reported(checker: Checker, base: Base, folder: Pat
 async def test_processor_seconds_add_up_over_jobs_without_ending_it(checker: Checker, base: Base, folder: Path) -> None:
     write_adapter(folder)
     for _ in range(3):
-        await checker.check(folder, base, Bounds(adapter_check_seconds=2))
+        await checker.check(folder, base, Bounds(adapter_check_seconds=200))
     soft, _ = resource.prlimit(checker.pids[0], resource.RLIMIT_CPU)
-    assert 2 <= soft < 30
+    assert 200 <= soft < 400, "what it used so far, and 200"
 
 
 def test_it_keeps_no_file_that_its_parent_left_open() -> None:

@@ -104,17 +104,18 @@ async def test_what_was_read_first_does_not_count_last(file: Path, monkeypatch: 
     async def route(_: object) -> None: ...
 
     reload = RecipeReloader(follower, [file], route, lambda _: None)
-    read, gate = reload._read, asyncio.Event()
+    read, has_read, gate = reload._read, asyncio.Event(), asyncio.Event()
 
     async def slowly() -> Any:
         found = await read()
+        has_read.set()
         await gate.wait()
         return found
 
     file.write_text(RECIPE.format("first"))
     monkeypatch.setattr(reload, "_read", slowly)
     slow = asyncio.create_task(reload.reload())
-    await asyncio.sleep(0.1)
+    await asyncio.wait_for(has_read.wait(), PATIENCE)
     file.write_text(RECIPE.format("second"))
     monkeypatch.setattr(reload, "_read", read)
     quick = asyncio.create_task(reload.reload())

@@ -13,6 +13,7 @@ from runtime.config.budgets import DeviceBudget
 from runtime.residency.states import ModelState
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
+from tests.eventually import PATIENCE
 from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World, recipe
 from tests.unit.residency.sleepers import can_sleep, reached, used_bytes, world_of_sleepers
@@ -133,11 +134,12 @@ async def test_load_by_hand_wakes(world: World) -> None:
 
 async def test_an_idle_one_sleeps_and_ends_when_it_has_slept_for_long(world: World) -> None:
     entry = world.manager.entries["a"]
-    entry.recipe = recipe("a", idle_timeout=0.05, sleep_timeout=0.05)
+    entry.recipe = recipe("a", idle_timeout=0.05)
     await world.ask("a")
     watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.01, hung_after=200))
     await reached(world, "a", ModelState.ASLEEP)
     asleep_at = entry.asleep_since
+    entry.recipe = recipe("a", idle_timeout=0.05, sleep_timeout=0.05)
     await reached(world, "a", ModelState.ABSENT)
     assert entry.clock() - asleep_at >= 0.05
     watching.cancel()
@@ -187,7 +189,9 @@ async def test_adapters_are_brought_in_again_after_a_wake(tmp_path: Path) -> Non
             engine = world.pool.engines[0]
             await in_place(engine, adapter)
             assert engine.naps == turn
-        assert queue.policy.status(adapter.digest).tier == "device"
+            async with asyncio.timeout(PATIENCE):  # the engine's answer is on its way
+                while queue.policy.status(adapter.digest).tier != "device":
+                    await asyncio.sleep(0.001)
         await world.ask("b")
         assert entry.state is ModelState.ASLEEP
         assert engine.places == set()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -417,19 +418,19 @@ async def test_a_ledger_that_cannot_write_holds_up_no_stop(tmp_path: Path, monke
     monkeypatch.setattr(worker, "CLOSE_SECONDS", 0.2)
     bench = Bench(tmp_path)
     await bench.open()
-    write = LedgerTable.write
+    write, failed = LedgerTable.write, threading.Event()
 
     def fail(table: LedgerTable, begun: Any, ended: Any, **options: Any) -> None:
         if options.get("riders") and ended:
+            failed.set()
             raise Unavailable("full", code="disk_full")
         write(table, begun, ended, **options)
 
     monkeypatch.setattr(LedgerTable, "write", fail)
     await bench.create([body("t")])
     async with asyncio.timeout(PATIENCE):
-        while not bench.link.requests:
+        while not failed.is_set():
             await asyncio.sleep(0.01)
-    await asyncio.sleep(0.1)
     await bench.close()
     monkeypatch.setattr(LedgerTable, "write", write)
     await bench.open()
