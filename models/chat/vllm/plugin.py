@@ -113,12 +113,12 @@ def _patch_all() -> None:
     from models.chat.vllm import core, grammars
     from models.chat.vllm.adapters import manager, read
     from models.chat.vllm.cpu import punica
-    from models.chat.vllm.steps import batch_prompts
+    from models.chat.vllm.steps import batch_share
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
     read.patch_loader(lora_model)
     core.patch(EngineCore, enter)
-    batch_prompts.patch(Scheduler)
+    batch_share.patch(Scheduler)
     util.register_after_fork(_FORKS, enter_worker)
     grammars.patch(StructuredOutputManager, SamplingParams)
     patch_weights(DefaultModelLoader)

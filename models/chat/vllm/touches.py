@@ -18,7 +18,7 @@ ENGINE, ANSWERS = "tests/contract/chat_engine/test_adapters.py", "tests/contract
 GRAMMARS, SLEEP = "tests/contract/chat_engine/test_grammars.py", "tests/contract/test_sleep_gpu.py"
 COUNTING, NUMBERS = "tests/contract/chat_engine/test_counting.py", "tests/contract/chat_engine/test_numbers.py"
 WHOLE, BYTES = "tests/contract/vllm/answers/test_whole.py", "tests/contract/vllm/answers/test_token_bytes.py"
-BATCH = "tests/contract/vllm/steps/test_batch_prompts.py"
+BATCH = "tests/contract/vllm/steps/test_batch_share.py"
 PLUGIN, PREWARM = "tests/contract/vllm/test_plugin.py", "tests/contract/vllm/test_prewarm.py"
 TENSOR = "tests/system/residency/test_tensor.py"
 LIVE = "an upstream change that lets an adapter be loaded and placed while steps run"
@@ -69,8 +69,8 @@ REPLACED = (
     ),
     VllmPatch(
         "vllm.v1.core.sched.scheduler:Scheduler._reserve_prefill_lookahead",
-        "prompts of the class batch take a small part of each step while the engine has requests of a higher class",
-        "a bound on a prompt's part of a step by priority in vLLM",
+        "requests of the class batch take a small part of each step, or none, beside those of a higher class",
+        "a bound on a request's part of a step by priority in vLLM",
         BATCH,
         takes="self request num_computed_tokens num_new_tokens",
         also="current_step need_mamba_block_aligned_split has_encoder_inputs scheduler_config enable_chunked_prefill",

@@ -1,1 +1,1 @@
-"""The size of a step of EngineCore: fewer tokens in all (`budget`), or of prompts of batches (`batch_prompts`)."""
+"""The size of a step of EngineCore: fewer tokens in all (`budget`), or for requests of batches (`batch_share`)."""

@@ -1,17 +1,17 @@
-"""Prompts of the class batch in the steps of vLLM's own scheduler, beside requests of higher classes."""
+"""Requests of the class batch in the steps of vLLM's own scheduler, beside requests of higher classes."""
 
 from itertools import count
 from typing import Any
 
 import pytest
 
-from models.chat.vllm.steps import batch_prompts
+from models.chat.vllm.steps import batch_share
 from tenants.caller import ServiceClass
 from tests.contract.vllm.stock import stock
 from tests.system.serving import ROOT
 
 pytestmark = pytest.mark.real
-STEP, SHARE = 2048, 2048 // batch_prompts.PART
+STEP, SHARE = 2048, 2048 // batch_share.PART
 BATCH, PEOPLE = ServiceClass.BATCH, ServiceClass.INTERACTIVE
 
 
@@ -72,7 +72,7 @@ def config() -> Any:
 @pytest.fixture
 def engine(config: Any) -> _Engine:
     kind = stock("vllm.v1.core.sched.scheduler").Scheduler
-    batch_prompts.patch(kind)
+    batch_share.patch(kind)
     return _Engine(kind, config)
 
 
@@ -87,8 +87,8 @@ def test_prompts_of_batches_leave_a_step_to_people(engine: _Engine) -> None:
     engine.step()
     lines += [engine.add(BATCH, 400) for _ in range(5)]
     people = [engine.add(PEOPLE, 400) for _ in range(4)]
+    assert engine.step() == dict.fromkeys(people, 400), "a whole prompt each"
     step = engine.step()
-    assert {name: step[name] for name in people} == dict.fromkeys(people, 400), "a whole prompt each"
     assert {name: step[name] for name in lines[:5]} == dict.fromkeys(lines[:5], 1), "what is read goes on"
     assert sum(step.get(name, 0) for name in lines[5:]) == SHARE, "all together"
     assert step[lines[5]] == SHARE, "the one that was begun"
@@ -110,6 +110,11 @@ def test_they_are_read_in_the_end_beside_people(engine: _Engine) -> None:
     assert read[lines[1]] + step[lines[1]] == 300, "as ever once the person has gone"
 
 
+def _let_lines_run(engine: _Engine) -> None:
+    """Let the class batch take part in the next step, as after many without it."""
+    engine.scheduler.roundhouse_batch_pause = None, False, 0
+
+
 @pytest.mark.parametrize("most", [512, 100])
 def test_a_shorter_step_has_room_for_people_too(engine: _Engine, most: int) -> None:
     """As while critical requests come: `budget`."""
@@ -117,6 +122,7 @@ def test_a_shorter_step_has_room_for_people_too(engine: _Engine, most: int) -> N
     lines = [engine.add(BATCH, 400) for _ in range(2)]
     assert sum(engine.step().values()) == most, "some of them is still to be read"
     person = engine.add(PEOPLE, 400)
+    _let_lines_run(engine)
     step = engine.step()
     assert step[person] >= most // 2 - len(lines)
     assert 0 < step.get(lines[0], 0) + step.get(lines[1], 0) <= most // 2 + len(lines)
@@ -125,6 +131,7 @@ def test_a_shorter_step_has_room_for_people_too(engine: _Engine, most: int) -> N
 @pytest.mark.parametrize("what", ["Mamba", "whole prompts"])
 def test_prompts_that_vllm_does_not_cut_anywhere_are_whole(engine: _Engine, what: str) -> None:
     engine.add(PEOPLE, 20)
+    engine.step()
     line = engine.add(BATCH, 400)
     scheduler = engine.scheduler
     scheduler.need_mamba_block_aligned_split = False
@@ -140,8 +147,19 @@ def test_prompts_that_vllm_does_not_cut_anywhere_are_whole(engine: _Engine, what
             scheduler.scheduler_config.enable_chunked_prefill = True
 
 
-def test_steps_of_decoding_are_never_cut(engine: _Engine) -> None:
-    lines = [engine.add(BATCH, 20) for _ in range(32)]
+def test_answers_of_batches_wait_while_a_prompt_of_people_is_read(engine: _Engine) -> None:
+    lines = [engine.add(BATCH, 20) for _ in range(31)]
     engine.step()
+    engine.scheduler.max_num_scheduled_tokens = 300
+    person = engine.add(PEOPLE, 400)
+    assert [engine.step(), engine.step()] == [{person: 300}, {person: 100}]
+    assert engine.step() == dict.fromkeys([*lines, person], 1)
+
+
+def test_answers_of_batches_have_half_of_the_steps_beside_prompts_that_never_end(engine: _Engine) -> None:
+    line = engine.add(BATCH, 20)
+    engine.step()
+    engine.scheduler.max_num_scheduled_tokens = 2
     engine.add(PEOPLE, 400)
-    assert engine.step() == dict.fromkeys(lines, 1)
+    turns = [line in engine.step() for _ in range(batch_share.MOST_PAUSES + 6)]
+    assert turns == [False] * batch_share.MOST_PAUSES + [True, False] * 3
