@@ -114,7 +114,7 @@ class GuardedConnection(HttpToolsProtocol):
         """Bytes since the last headers, piece of a body or end of a message that came of them."""
         self._data = self._again = b""
         """The bytes that the parser is at, and those to read after them."""
-        self._begun = self._refused = False
+        self._begun = self._refused = self._is_in_body = False
         self._refusal: RoundhouseError | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._unsent: asyncio.TimerHandle | None = None
@@ -200,7 +200,7 @@ class GuardedConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= self._bounds.pipelined:
             raise ValueError("too many requests wait for their answers")  # as `_count` does
-        self._head, self._begun = 0, True
+        self._head, self._begun, self._is_in_body = 0, True, False
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
@@ -209,7 +209,8 @@ class GuardedConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + len(b": \r\n"))
-        super().on_header(name, value)
+        if not self._is_in_body:  # a trailer comes after the checks of headers (RFC 9110, 6.5.1)
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._is_upgrade():
@@ -217,7 +218,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._refusal = _wrong_coding(self.headers)
         if self._refusal is not None:
             raise ValueError("a transfer coding that is not read")  # as `_count` does
-        self._unread = 0
+        self._unread, self._is_in_body = 0, True
         self._disarm()
         self._bounds.idle.remove(self)
         super().on_headers_complete()

@@ -275,6 +275,24 @@ async def test_what_is_not_served_gets_json(tmp_path: Path, head: bytes, status:
         assert len(answer.body) <= 4096
 
 
+async def test_a_field_after_the_body_is_no_header(tmp_path: Path) -> None:
+    """It would come after every check of headers: RFC 9110, 6.5.1, forbids to merge them."""
+    head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\nX-First: a\r\n\r\n"
+    body = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+    late = b"X-Roundhouse-Context: e30=\r\nAuthorization: Bearer another\r\nCookie: a=b\r\n\r\n"
+    async with served(tmp_path) as server:
+        server.gateway.links["chat"].script = lambda _: (ResponseStart(200, "application/json"), Chunk(data=b"{}"))
+        wire = await server.connect()
+        await wire.send(head + body + late + READ + b"\r\n")
+        assert [(await wire.answer()).status for _ in range(2)] == [200, 200]
+        names = {name for name, _ in server.gateway.records.all[0].context.headers}
+        assert b"x-first" in names
+        assert not names & {b"x-roundhouse-context", b"authorization", b"cookie"}
+        await wire.send(head + body + b"X: " + b"a" * 100_000 + b"\r\n\r\n")
+        assert await wire.ended() == b"", "their bytes count as those of headers"
+        wire.close()
+
+
 @pytest.mark.parametrize("pieces", [1, 7, 10_000], ids=lambda pieces: f"{pieces} bytes at a time")
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
 async def test_who_would_rather_speak_http_2_is_answered(tmp_path: Path, is_chunked: bool, pieces: int) -> None:
