@@ -44,7 +44,7 @@ def held(manager: Any) -> list[torch.Tensor]:
 RANKS = st.dictionaries(st.sampled_from(fixtures.names()), st.sampled_from([1, 5, 8, RANK]), min_size=1)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     ranks=st.lists(st.one_of(RANKS, st.just(dict.fromkeys(fixtures.names(), RANK))), min_size=1, max_size=5),
     dtype=st.sampled_from([torch.bfloat16, torch.float32]),

@@ -46,7 +46,6 @@ os._exit(0)
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
 def test_a_load_in_a_warm_slot_imports_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = chat_fixtures.write_base(tmp_path / "base")
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # EngineCore runs `modules`

@@ -251,7 +251,9 @@ def test_an_answer_is_bounded(ledger: LedgerTable, database: Database, monkeypat
         used(database, UsageFilter(0, 3 * HOUR, (Grouping.HOUR,)))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 @pytest.mark.long
 def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -131,7 +131,9 @@ class InstantChecker:
         return CheckedAdapter(f"sha256:{hexed}", 8, 10 * (number + 1), ())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     registrations=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7)), min_size=1, max_size=12),
     count=st.integers(0, 6),

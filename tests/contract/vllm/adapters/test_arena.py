@@ -157,7 +157,7 @@ def test_no_two_tensors_ever_share_a_block(steps: list[tuple[str, int]]) -> None
 
 
 # --- adapters ------------------------------------------------------------------------------------------------------
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(ranks=RANKS, dtype=st.sampled_from(DTYPES), place_dtype=st.sampled_from(DTYPES))
 def test_adapters_in_the_arena_equal_those_in_memory_of_their_own(
     tmp_path: Path, ranks: dict[str, int], dtype: torch.dtype, place_dtype: torch.dtype

@@ -28,7 +28,7 @@ RANK = 16
 DTYPES = [torch.bfloat16, torch.float32, torch.float16]
 ALL = dict.fromkeys(fixtures.names(), 8)
 QUICK = settings(
-    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )  # files of one example are overwritten by the next
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 RANK = 16
 RANKS = st.dictionaries(st.sampled_from(fixtures.names()), st.sampled_from([1, 5, 8, RANK]), min_size=1)
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
-FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(autouse=True)

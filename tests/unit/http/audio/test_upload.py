@@ -68,7 +68,7 @@ async def test_the_engine_reads_what_was_sent_from_a_private_file(
     assert not left_over(gateway)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 @given(sound=st.binary(min_size=1, max_size=300), cuts=st.lists(st.integers(1, 60), max_size=30))
 async def test_any_cut_of_the_body_gives_the_same_file(tmp_path: Path, sound: bytes, cuts: list[int]) -> None:
     gateway = FakeGateway(tmp_path)

@@ -293,7 +293,7 @@ VALUES: st.SearchStrategy[object] = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300)
 @given(values=VALUES, good=st.booleans())
 @pytest.mark.long
 def test_whatever_it_holds_the_answer_is_recipes_or_faults(values: object, good: bool, write: Write) -> None:
@@ -308,7 +308,7 @@ def test_whatever_it_holds_the_answer_is_recipes_or_faults(values: object, good:
     assert all(fault.startswith(str(path)) for fault in found)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300)
 @given(text=st.text(alphabet="ab:-[]{}&*!|>'\"#%@,?<= \n\t0", max_size=60) | st.text(max_size=40))
 def test_whatever_the_text_the_answer_is_recipes_or_faults(text: str, write: Write) -> None:
     with pytest.raises(Unfit):
