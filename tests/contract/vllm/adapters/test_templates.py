@@ -174,7 +174,7 @@ def test_a_file_that_is_cut_short_is_a_fault(tmp_path: Path, monkeypatch: pytest
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ValueError, match=r"adapter_model\.safetensors: it became shorter"):
         ours.read(path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 @FEW
