@@ -57,7 +57,7 @@ def figures_of(world: World) -> Figures:
     waits = sorted(request.first + one.times.hop - request.arrived for request in warm)
     ideals = sorted(ideal[id(request)] for request in warm)
     adapters = [request for request in warm if request.digest is not None]
-    prefixes = [request for request in warm if request.prefix is not None]
+    prefixes = [request for request in warm if request.shared]
     since = WARM_PART * one.seconds
     works = [node.mean_work(since) for node in world.nodes.values() if node.name not in world.touched]
     mean = sum(works) / max(1, len(works))

@@ -1,11 +1,11 @@
-"""A node: its queue, the places of its adapters, and an engine that takes given times."""
+"""A node: its replicas, whose engines take given times, and its reports."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Literal
 
 from fleet.reports import DeviceReport, NodeReport, ReplicaReport
 from fleet.simulation.clock import VirtualClock
+from fleet.simulation.replicas import CLOSE_SECONDS, SimReplica
 from fleet.simulation.scenario import Scenario
 from fleet.simulation.traffic import SimRequest
 
@@ -13,40 +13,6 @@ GIB = 1 << 30
 STAGED = 64
 PREFIXES = 400
 """Beginnings of prompts that an engine's cache holds."""
-Phase = Literal["loading", "ready", "draining"]
-
-
-class SimReplica:
-    """An engine. Teams take turns in its queue."""
-
-    __slots__ = (
-        "device", "held", "loaded", "model", "phase", "placed", "prefixes", "queues", "running", "seconds", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, model: str, held: int, device: int) -> None:
-        self.model, self.held, self.device = model, held, device
-        self.phase: Phase = "loading"
-        self.queues: OrderedDict[str, deque[SimRequest]] = OrderedDict()
-        self.waiting = self.running = 0
-        self.placed: OrderedDict[str, int] = OrderedDict()
-        """Requests that use an adapter in a place; the least recently used one first."""
-        self.prefixes: OrderedDict[int, None] = OrderedDict()
-        self.seconds = 0.0
-
-    def enqueue(self, request: SimRequest) -> None:
-        self.queues.setdefault(request.team, deque()).append(request)
-        self.waiting += 1
-
-    def next(self) -> SimRequest:
-        """The next one of the team whose turn it is; there is one."""
-        team, queue = next(iter(self.queues.items()))
-        request = queue.popleft()
-        if queue:
-            self.queues.move_to_end(team)
-        else:
-            del self.queues[team]
-        self.waiting -= 1
-        return request
 
 
 class SimNode:
@@ -60,7 +26,6 @@ class SimNode:
         self.slowness, self.lateness = 1.0, 0.0
         self.replicas: dict[str, SimReplica] = {}
         self.staged: OrderedDict[str, None] = OrderedDict()
-        self.stored: set[str] = set()
         self._desired: dict[str, int] = {}
         self._pending: set[str] = set()
         """Desired models that wait for room."""
@@ -81,21 +46,25 @@ class SimNode:
         request.node, request.boot = self.name, self.boot
         self._count(1)
         self.under_way[id(request)] = request
-        replica = self.replicas[request.model]
+        replica, digest = self.replicas[request.model], request.digest
+        if digest is not None:
+            request.is_hit = replica.has_settled(digest, self._clock.now)
+            if digest not in replica.placed and digest not in replica.coming:
+                self._bring(replica, digest)
         replica.enqueue(request)
         self._pump(replica)
 
     def _pump(self, replica: SimReplica) -> None:
         one = self._scenario
-        while replica.waiting and replica.running < one.at_once:
-            self._start(replica, replica.next())
+        while replica.waiting and replica.running < one.at_once and (request := replica.next()) is not None:
+            self._start(replica, request)
 
     def _start(self, replica: SimReplica, request: SimRequest) -> None:
         times, now = self._scenario.times, self._clock.now
         replica.running += 1
         request.began = now
         prompt = request.prompt
-        if request.prefix is not None:
+        if request.shared and request.prefix is not None:
             if request.prefix in replica.prefixes:
                 replica.prefixes.move_to_end(request.prefix)
                 prompt -= request.shared
@@ -106,36 +75,42 @@ class SimNode:
                     replica.prefixes.popitem(last=False)
         swap = 0.0
         if request.digest is not None:
-            swap = self._take_place(replica, request.digest)
-            request.is_hit = swap == 0.0
+            replica.use(request.digest, 1)
+            swap = max(0.0, replica.settles[request.digest] - now)
         beside = sum(one.running for one in self.replicas.values() if one.device == replica.device)
         step = (times.step + times.step_more * beside) * self.slowness
         first = swap + prompt / times.prompt_rate * self.slowness + step
         self._clock.after(first, self._first, request, request.boot)
         self._clock.after(first + (request.answer - 1) * step, self._end, replica, request, request.boot, now)
 
-    def _take_place(self, replica: SimReplica, digest: str) -> float:
-        """Seconds until the adapter has a place."""
-        times, placed = self._scenario.times, replica.placed
-        if digest in placed:
-            placed[digest] += 1
-            placed.move_to_end(digest)
-            return 0.0
-        if len(placed) >= self._scenario.places:
-            unused = next((one for one, users in placed.items() if not users), None)
-            if unused is not None:
-                del placed[unused]
-        placed[digest] = 1
-        self._adapters = None
-        seconds = times.place if digest in self.staged else times.stage + times.place
-        if digest not in self.stored:
-            self.stored.add(digest)
-            seconds += times.pull
+    def _bring(self, replica: SimReplica, digest: str) -> None:
+        """Stage an adapter, so that it gets a place."""
+        replica.coming.add(digest)
+        seconds = 0.0 if digest in self.staged else self._scenario.times.stage
+        self._clock.after(seconds, self._staged, replica, digest, self.boot)
+
+    def _staged(self, replica: SimReplica, digest: str, boot: int) -> None:
+        if boot != self.boot or not self.is_up:
+            return
         self.staged[digest] = None
         self.staged.move_to_end(digest)
         if len(self.staged) > STAGED:
             self.staged.popitem(last=False)
-        return seconds
+        self._adapters = None
+        replica.blocked.append(digest)
+        self._fill(replica)
+        if digest in replica.blocked:
+            self._clock.after(CLOSE_SECONDS, self._close, replica, digest, boot)
+
+    def _close(self, replica: SimReplica, digest: str, boot: int) -> None:
+        if boot == self.boot and self.is_up and digest in replica.blocked:
+            replica.close_one()
+            self._fill(replica)
+
+    def _fill(self, replica: SimReplica) -> None:
+        if replica.fill(self._clock.now + self._scenario.times.place):
+            self._adapters = None
+            self._pump(replica)
 
     def _first(self, request: SimRequest, boot: int) -> None:
         if boot == self.boot and self.is_up and not self.is_cut and request.node == self.name:
@@ -150,11 +125,12 @@ class SimNode:
         replica.seconds += 0.05 * (self._clock.now - began - replica.seconds) if replica.seconds else (
             self._clock.now - began
         )  # fmt: skip
-        if request.digest is not None and request.digest in replica.placed:
-            replica.placed[request.digest] -= 1
+        if request.digest is not None:
+            replica.use(request.digest, -1)
         if not self.is_cut and request.node == self.name:
             self.on_end(request)
         self._pump(replica)
+        self._fill(replica)
         if replica.phase == "draining" and not replica.running:
             self._unload(replica)
 
@@ -182,14 +158,11 @@ class SimNode:
         for model, replica in list(self.replicas.items()):
             if model not in desired and replica.phase != "draining":
                 replica.phase = "draining"
-                for queue in list(replica.queues.values()):
-                    for request in list(queue):
-                        replica.waiting -= 1
-                        self._count(-1)
-                        del self.under_way[id(request)]
-                        request.outcome = "moved"
-                        self.on_end(request)
-                replica.queues.clear()
+                for request in replica.clear():
+                    self._count(-1)
+                    del self.under_way[id(request)]
+                    request.outcome = "moved"
+                    self.on_end(request)
                 if not replica.running:
                     self._unload(replica)
         self._pending = {model for model in desired if model not in self.replicas}
@@ -205,7 +178,7 @@ class SimNode:
             if free[device] < self._desired[model]:
                 continue
             self._pending.discard(model)
-            replica = self.replicas[model] = SimReplica(model, self._desired[model], device)
+            replica = self.replicas[model] = SimReplica(model, self._desired[model], device, self._scenario.places)
             self.loads += 1
             self._clock.after(times.load + times.load_gib * replica.held, self._loaded, replica, self.boot)
 

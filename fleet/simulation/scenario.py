@@ -39,7 +39,11 @@ class SimFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Times of an engine, in seconds."""
+    """Times of an engine, in seconds.
+
+    Files of adapters are on all nodes that have their model: nodes copy them as soon as they are registered, and fronts
+    send no request to a node that lacks them.
+    """
 
     step: Annotated[float, Meta(gt=0, le=10)] = 0.012
     """Time of a token with one request."""
@@ -49,8 +53,6 @@ class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens of a prompt that are read in a second."""
     stage: Annotated[float, Meta(ge=0, le=10)] = 0.15
     place: Annotated[float, Meta(ge=0, le=10)] = 0.05
-    pull: Annotated[float, Meta(ge=0, le=100)] = 0.4
-    """Seconds to get an adapter's files from another node: 46 MB over 1 Gbit/s."""
     load: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     load_gib: Annotated[float, Meta(ge=0, le=100)] = 0.5
     """Seconds for each GiB of a model."""

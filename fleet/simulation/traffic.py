@@ -109,8 +109,8 @@ class SimTraffic:
             number = self._drawn(self._prefix_sums)
             request.prefix = prefix_key("", request.digest, f"{model} {number}".encode())
             request.shared = PREFIX_PART * prompt
-        else:
-            request.prefix = None
+        else:  # fronts take every prompt's beginning for one that may be cached
+            request.prefix = prefix_key("", request.digest, b"%d" % request.draw)
         return request
 
     def _drawn(self, sums: list[float]) -> int:

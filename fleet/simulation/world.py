@@ -36,7 +36,7 @@ class World:
         self.scenario, self._on_progress = scenario, on_progress
         self.clock, self.traffic = VirtualClock(), SimTraffic(scenario)
         self._rng = random.Random(scenario.seed + 3)
-        names = [f"node-{number}" for number in range(scenario.nodes)]
+        names = [f"node-{number + 1}" for number in range(scenario.nodes)]
         self.nodes = {
             name: SimNode(name, number // scenario.rack, scenario, self.clock) for number, name in enumerate(names)
         }

@@ -1,0 +1,75 @@
+"""Places of adapters in a simulated engine, as the real server gives them."""
+
+from fleet.simulation.clock import VirtualClock
+from fleet.simulation.nodes import SimNode
+from fleet.simulation.replicas import CLOSE_SECONDS, SimReplica
+from fleet.simulation.scenario import Scenario
+from fleet.simulation.traffic import SimRequest
+
+SCENARIO = Scenario(nodes=1, models=1, adapters=3, places=1, at_once=2)
+TIMES = SCENARIO.times
+SHORT = 1.0
+
+
+class Rig:
+    """One node with one place for adapters."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.node = SimNode("node-1", 0, SCENARIO, self.clock)
+        self.node.place_at_once({"m": 1})
+
+    def arrive(self, digest: str | None, answer: int = 1) -> SimRequest:
+        request = SimRequest(self.clock.now, "m", "team", 0.0, answer, 0)
+        request.digest = digest
+        self.node.arrive(request)
+        return request
+
+    def run(self, seconds: float) -> None:
+        self.clock.run(self.clock.now + seconds)
+
+    @property
+    def replica(self) -> SimReplica:
+        return self.node.replicas["m"]
+
+
+def test_a_request_that_comes_while_its_adapter_moves_waits_for_it_and_is_no_hit() -> None:
+    rig = Rig()
+    first = rig.arrive("a")
+    rig.run(TIMES.stage + TIMES.place / 2)
+    second = rig.arrive("a")
+    rig.run(SHORT)
+    third = rig.arrive("a")
+    rig.run(SHORT)
+    assert [one.is_hit for one in (first, second, third)] == [False, False, True]
+    settled = TIMES.stage + TIMES.place
+    assert settled < first.first < second.first < settled + 2 * TIMES.step, "the second one has another beside it"
+    assert first.began == TIMES.stage, "it takes no turn while its adapter is staged"
+
+
+def test_a_place_goes_to_another_adapter_once_nothing_runs_with_it() -> None:
+    rig = Rig()
+    running = rig.arrive("a", answer=20)
+    rig.run(TIMES.stage)
+    other, base = rig.arrive("b"), rig.arrive(None)
+    rig.run(SHORT)
+    assert 0 < base.first < running.first + 20 * TIMES.step, "who needs no place waits for none"
+    assert other.first > running.began + 19 * TIMES.step
+    assert list(rig.replica.placed) == ["b"]
+    assert list(rig.node.staged) == ["a", "b"]
+
+
+def test_a_place_that_is_never_idle_closes_for_who_waits_too_long() -> None:
+    rig = Rig()
+    rig.arrive("a", answer=30)
+    rig.run(TIMES.stage + TIMES.place)
+    blocked = rig.arrive("b")
+    later = list[SimRequest]()
+    for _ in range(20):
+        rig.run(0.1)
+        later.append(rig.arrive("a", answer=30))
+    rig.run(60.0)
+    since = TIMES.stage + TIMES.place
+    assert since + CLOSE_SECONDS < blocked.first < since + CLOSE_SECONDS + 2.0
+    assert all(one.first > 0 for one in later), "they get a place again"
+    assert not rig.replica.closing
