@@ -9,6 +9,10 @@ from routing.replicas import ReplicaState
 
 FULL_KV = 0.95
 """An engine with more of its cache in use takes no new request before another one ends."""
+HOMES = 8
+"""Nodes on the ring among which a key finds its home."""
+MIX, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
+"""Fibonacci hashing of 64 bits."""
 UNKNOWN_SECONDS = 1.0
 """Taken for the duration of a request where none has ended yet."""
 
@@ -75,9 +79,9 @@ class NodeEntry:
 
 
 class NodeGroup:
-    """Nodes in the order of their positions on a ring, on which each key has its home: the next node from there.
+    """Nodes in the order of their positions on a ring, where each key has its home: one of the next nodes from there.
 
-    A node that comes or goes moves only the keys that it gets or had.
+    A node that comes or goes moves few keys beside those that it gets or had.
     """
 
     __slots__ = ("nodes", "positions", "work")
@@ -98,8 +102,20 @@ class NodeGroup:
         del self.positions[at], self.nodes[at]
 
     def home(self, key: int) -> int:
-        """Index of the home of a key; there is at least one node."""
-        return bisect_left(self.positions, key) % len(self.positions)
+        """Index of the home of a key; there is at least one node.
+
+        Of the next HOMES nodes on the ring the one with the highest random weight for the key, since the gaps between
+        positions differ much: in some fleets of three, one node would be the home of four keys in five.
+        """
+        positions = self.positions
+        count = len(positions)
+        first = home = bisect_left(positions, key) % count
+        most = -1
+        for at in range(first, first + min(HOMES, count)):
+            weight = (positions[at % count] ^ key) * MIX & MASK
+            if weight > most:
+                most, home = weight, at % count
+        return home
 
 
 class NodeIndex:
