@@ -91,6 +91,9 @@ async def test_weights_that_are_larger_than_all_ask_for_a_smaller_model(tmp_path
 async def test_one_that_fits_says_so_and_after_whom(tmp_path: Path) -> None:
     world, adding = additions(tmp_path, 2048 * MIB)
     assert advice(await adding.preview(RERANK)) == "It fits."
+    world.pool.free, world.pool.addable = 0, 1
+    assert advice(await adding.preview(RERANK)) == "It fits, in a slot that is added for it."
+    world.pool.free, world.pool.addable = 3, 0
     world.manager.get("a").needed = 1900 * MIB
     await world.ask("a")
     world.manager.get("a").bytes = 1900 * MIB
