@@ -10,8 +10,8 @@ pytestmark = pytest.mark.real
 
 
 def test_what_clients_got_is_in_the_ledger_once_anyone_is_killed(tmp_path: Path) -> None:
-    reported = Run(tmp_path, requests=150, kills=3, clients=6, seed=3)()
+    reported = Run(tmp_path, requests=100, kills=3, clients=6, seed=3)()
     assert reported.kills == dict.fromkeys(KINDS, 1)
-    assert reported.answered > 75
+    assert reported.answered > 40
     assert reported.refused.keys() <= {"503", "200"}, "200: a stream whose last event is an error"
     assert reported.answered + reported.broken + sum(reported.refused.values()) == reported.requests
