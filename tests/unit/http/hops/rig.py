@@ -55,6 +55,7 @@ class Node:
         port = free_port()
         self.name, self.address = name, f"http{'' if key else 's'}://127.0.0.1:{port}"
         self.identity = identity(name, folder, authority, key)
+        settings = {"header_seconds": PATIENCE, **settings}  # no connection is closed because this process has to wait
         self.fake = FakeGateway(folder, fleet="tests", fleet_listen=f"127.0.0.1:{port}", **settings)
         self.fake.gateway.phase = "ready"
         services = self.fake.gateway.services

@@ -63,6 +63,15 @@ async def until(seen: Any) -> None:
             await asyncio.sleep(0.01)
 
 
+async def until_begun(nodes: tuple[Node, ...], running: list[asyncio.Task[httpx.Response]]) -> None:
+    """Wait until each request for an embedding is in an engine. None ends before: their gates are closed."""
+    links = [node.fake.links["embed"] for node in nodes]
+    await until(
+        lambda: sum(len(link.requests) for link in links) >= len(running) or any(task.done() for task in running)
+    )
+    assert [task.result().text for task in running if task.done()] == []
+
+
 def answered(nodes: tuple[Node, ...]) -> list[str]:
     return [record.context.id for node in nodes for record in node.fake.records.all]
 
@@ -114,7 +123,7 @@ async def test_a_dead_node_costs_no_request_whose_answer_had_not_begun(fleet: Fl
         asyncio.create_task(fleet.client.post("/v1/embeddings", json=EMBED, headers={"X-Request-Id": f"r{number}"}))
         for number in range(16)
     ]
-    await until(lambda: sum(len(node.fake.links["embed"].requests) for node in nodes) == 16)
+    await until_begun(nodes, running)
     assert all(node.fake.links["embed"].requests for node in nodes)
     nodes[1].fake.links["embed"].gate.set()
     await nodes[0].kill()
@@ -170,7 +179,7 @@ async def test_a_silent_node_loses_its_requests_to_another(fleet: Fleet) -> None
     for node in nodes:
         node.fake.links["embed"].gate.clear()
     running = [asyncio.create_task(fleet.client.post("/v1/embeddings", json=EMBED)) for _ in range(8)]
-    await until(lambda: sum(len(node.fake.links["embed"].requests) for node in nodes) == 8)
+    await until_begun(nodes, running)
     nodes[1].fake.links["embed"].gate.set()
     fleet.reports.remove("node-1")  # as when none has come for three seconds
     fleet.peer_client.lost("node-1")
