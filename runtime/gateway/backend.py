@@ -6,7 +6,7 @@
 A backend is one folder below this one and one entry in `opening`. Nothing else looks at which backend a target has.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -60,8 +60,8 @@ class RelayedAnswer(Protocol):
         """Headers in lower case, without those of the connection."""
         ...
 
-    def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes. Raises NodeFailed if it breaks off."""
+    async def read(self) -> bytes:
+        """The next bytes of the body; b'': it has ended. Raises NodeFailed if it breaks off."""
         ...
 
 

@@ -4,7 +4,7 @@ Use cases that are no inference are in `services`.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -248,8 +248,7 @@ class Gateway:
         """Whether another server gives the whole answer."""
         return self._backend(target).relay is not None
 
-    @asynccontextmanager
-    async def relay(self, request: Request) -> AsyncIterator[RelayedAnswer]:
+    def relay(self, request: Request) -> AbstractAsyncContextManager[RelayedAnswer]:
         """The answer of the server that the request is passed on to. Raises NodeFailed, Unavailable."""
         target = request.target
         assert target is not None, "it has been chosen"
@@ -257,8 +256,7 @@ class Gateway:
         assert relay is not None, "its target is relayed"
         if self.phase == "stopping":
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
-        async with relay.send(request, target) as answer:
-            yield answer
+        return relay.send(request, target)
 
     # --- ask the target's backend -----------------------------------------------------------------------------------
     def load_progress(self, target: Target) -> LoadProgress | None:

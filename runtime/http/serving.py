@@ -225,18 +225,18 @@ async def _relayed(gateway: Gateway, request: Request, *, is_further: bool = Fal
 
     A whole answer is read before its first byte is passed on: until then it can be tried elsewhere.
     """
-    async with gateway.relay(request) as answer, aclosing(answer.chunks()) as chunks:
+    async with gateway.relay(request) as answer:
         headers = dict(answer.headers)
         head = Head(answer.status, headers.pop("content-type", ""), headers, is_relayed=True)
         first = b""
-        while not head.is_stream and len(first) <= MAX_WHOLE and (chunk := await anext(chunks, b"")):
-            first += chunk
+        while not head.is_stream and len(first) <= MAX_WHOLE and (data := await answer.read()):
+            first += data
         request.relayed(head.status, is_stream=head.is_stream)
         yield head
         if first:
             yield first
-        async for chunk in chunks:
-            yield chunk
+        while data := await answer.read():
+            yield data
 
 
 async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:

@@ -3,6 +3,7 @@
 service.py     the fleet as the rest of the gateway sees it; it joins, follows and leaves
 backend.py     which node answers, and the attempt there
 connection.py  connections to other servers, with TLS and bounds on every silence
+wire/          the same for requests whose bodies are in memory, without aiohttp's price
 hop.py         what is told of a request beside the client's bytes
 following.py   reads the reports of each node
 reporting.py   makes this node's own reports

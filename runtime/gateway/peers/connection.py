@@ -7,6 +7,9 @@
 | the node is silent while its answer has not begun | node_failed, again; `lost` says when it is silent |
 | the connection breaks, or the node is silent,     | node_failed                                       |
 | after the answer's first bytes                    |                                                   |
+
+Requests whose bodies are in memory, which are nearly all, go by `peers.wire`; forms, changes, reports and files by
+aiohttp.
 """
 
 import asyncio
@@ -14,8 +17,9 @@ import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import lru_cache
 
 import aiohttp
 from yarl import URL
@@ -23,8 +27,10 @@ from yarl import URL
 from fleet.signatures import HEADER as SIGNATURE
 from fleet.signatures import FleetKey, SignedRequest
 from fleet.tls import FleetTls, cause_of
-from registry.errors import NodeFailed
+from registry.errors import BadRequest, NodeFailed
 from runtime.gateway.peers.hop import HEADER
+from runtime.gateway.peers.wire.connection import WireConnection
+from runtime.gateway.peers.wire.pool import NodeAddress, WirePool
 from runtime.gateway.request import ClientMessage, UploadedForm
 
 log = logging.getLogger("roundhouse.fleet")
@@ -36,11 +42,13 @@ BUFFER = 64 * 1024
 IDLE_SECONDS = 30.0
 """Less than a node keeps an idle connection, so that none is closed while a request is on its way."""
 MISDIRECTED = 421
+MOST_ADDRESSES = 4096
+"""Addresses of nodes that are read once only."""
 LONGEST_CAUSE = 1000
 """Bytes of a refusal's text for the log."""
 ANSWER_DROPPED = frozenset((
-    "connection", "keep-alive", "transfer-encoding", "date", "server", "x-request-id", "request-id", "upgrade",
-    "trailer",
+    b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server", b"x-request-id", b"request-id", b"upgrade",
+    b"trailer",
 ))  # fmt: skip
 """Headers of the connection, and those that the server in front writes itself."""
 REQUEST_DROPPED = frozenset((
@@ -59,24 +67,25 @@ FORM_DROPPED = frozenset((b"content-type",))
 class PeerAnswer:
     """`runtime.gateway.backend.RelayedAnswer`."""
 
-    def __init__(self, node: str, response: aiohttp.ClientResponse) -> None:
-        self._node, self._response = node, response
-        self.status = response.status
+    def __init__(
+        self, node: str, status: int, headers: Iterable[tuple[bytes, bytes]], read: Callable[[], Awaitable[bytes]]
+    ) -> None:
+        """headers: with names in lower case. read: gives the next bytes; b'': there are no more."""
+        self._node, self._read, self.status = node, read, status
         self.headers: Mapping[str, str] = {
-            name: value.decode("latin-1")
-            for name, value in ((raw.decode("latin-1").lower(), value) for raw, value in response.raw_headers)
-            if name not in ANSWER_DROPPED
+            name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name not in ANSWER_DROPPED
         }
-        for name in KEPT_HEADERS:  # 5 KiB of each stream, which nothing reads any more
-            vars(response).pop(name, None)
 
-    async def chunks(self) -> AsyncGenerator[bytes, None]:
-        content = self._response.content
+    async def read(self) -> bytes:
         try:
-            while data := await content.readany():
-                yield data
+            return await self._read()
         except (aiohttp.ClientError, OSError) as error:
             raise broken(self._node, error, again=False) from None
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body as it comes. Raises NodeFailed if it breaks off."""
+        while data := await self.read():
+            yield data
 
 
 class PeerClient:
@@ -89,7 +98,7 @@ class PeerClient:
             limit=0,  # each request of a client has one at most, and those are bounded where they come in
             keepalive_timeout=IDLE_SECONDS,
             ssl=True if isinstance(identity, FleetKey) else identity.client,
-            socket_factory=_socket,
+            socket_factory=lambda address: _socket(address[0], address[2]),
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -101,14 +110,17 @@ class PeerClient:
             headers={"accept-encoding": "identity"},
             skip_auto_headers=("user-agent", "accept"),
         )
+        tls = None if isinstance(identity, FleetKey) else identity.client
+        self._wire = WirePool(tls, _socket, IDLE_SECONDS)
+        self._addresses = lru_cache(MOST_ADDRESSES)(self._read_address)
         self._beginning: dict[str, set[asyncio.Timeout]] = {}
-        self._running: dict[str, set[aiohttp.ClientResponse]] = {}
+        self._running: dict[str, set[aiohttp.ClientResponse | WireConnection]] = {}
 
     async def close(self) -> None:
+        self._wire.close()
         await self._session.close()
 
-    @asynccontextmanager
-    async def send(
+    def send(
         self,
         node: str,
         address: str,
@@ -117,7 +129,7 @@ class PeerClient:
         headers: Sequence[tuple[bytes, bytes]],
         context: str,
         request_id: str,
-    ) -> AsyncIterator[PeerAnswer]:
+    ) -> AbstractAsyncContextManager[PeerAnswer]:
         """Pass a request on. Leaving early closes the connection, which cancels the request there.
 
         Args:
@@ -127,11 +139,52 @@ class PeerClient:
         Raises NodeFailed.
         """
         path += f"?{message.query}" if message.query else ""
-        is_form = isinstance(message.body, UploadedForm)
-        passed = _passed(headers, REQUEST_DROPPED | FORM_DROPPED if is_form else REQUEST_DROPPED)
-        body = message.body if isinstance(message.body, bytes) else _form(message.body)
-        async with self._exchange("POST", node, address, path, body, passed, context, request_id) as answer:
-            yield answer
+        if isinstance(message.body, UploadedForm):
+            passed = _passed(headers, REQUEST_DROPPED | FORM_DROPPED)
+            return self._exchange("POST", node, address, path, _form(message.body), passed, context, request_id)
+        return self._post(node, address, path, message.body, headers, context, request_id)
+
+    @asynccontextmanager
+    async def _post(
+        self,
+        node: str,
+        address: str,
+        path: str,
+        body: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        context: str,
+        request_id: str,
+    ) -> AsyncIterator[PeerAnswer]:
+        there = self._addresses(node, address)
+        own = ((HEADER, context), ("x-request-id", request_id), *self._signed(node, "POST", path, context))
+        head = _head(path, there, headers, own, len(body))
+        connection = self._wire.take(there) or await self._opened(there)
+        running = self._running.setdefault(node, set())
+        running.add(connection)
+        try:
+            try:
+                await connection.send(head, body)
+            except OSError as error:
+                raise broken(node, error, again=True, cause=self._refusals.pop(node, None)) from None
+            if connection.status == MISDIRECTED:
+                raise _misdirected(node)
+            yield PeerAnswer(node, connection.status, connection.headers, connection.read)
+        finally:
+            running.discard(connection)
+            self._wire.give(there, connection)
+
+    async def _opened(self, node: NodeAddress) -> WireConnection:
+        """Raises NodeFailed."""
+        beginning = self._beginning.setdefault(node.name, set())
+        limit = asyncio.timeout(OPEN_SECONDS)
+        try:
+            async with limit:
+                beginning.add(limit)
+                return await self._wire.open(node)
+        except OSError as error:  # among them TimeoutError
+            raise broken(node.name, error, again=True, cause=self._refusals.pop(node.name, None)) from None
+        finally:
+            beginning.discard(limit)
 
     @asynccontextmanager
     async def exchange(
@@ -163,7 +216,12 @@ class PeerClient:
         request_id: str,
     ) -> AsyncIterator[PeerAnswer]:
         url = self._url(node, address, path)
-        passed = [*headers, (HEADER, context), ("x-request-id", request_id), *self._signed(node, method, url, context)]
+        passed = [
+            *headers,
+            (HEADER, context),
+            ("x-request-id", request_id),
+            *self._signed(node, method, url.raw_path_qs, context),
+        ]
         beginning = self._beginning.setdefault(node, set())
         limit = asyncio.timeout(None)
         try:
@@ -182,8 +240,11 @@ class PeerClient:
         running.add(response)
         try:
             if response.status == MISDIRECTED:
-                raise NodeFailed(f"Node '{node}' does not take this request now.", again=True, retry_after=1)
-            yield PeerAnswer(node, response)
+                raise _misdirected(node)
+            answered = [(name.lower(), value) for name, value in response.raw_headers]
+            for name in KEPT_HEADERS:  # 5 KiB of each stream, which nothing reads any more
+                vars(response).pop(name, None)
+            yield PeerAnswer(node, response.status, answered, response.content.readany)
         finally:
             running.discard(response)
             response.release() if response.content.at_eof() else response.close()
@@ -192,7 +253,7 @@ class PeerClient:
         """Request a short answer of a path between servers; None: 204. Raises NodeFailed."""
         try:
             url = self._url(node, address, path)
-            signed = self._signed(node, method, url)
+            signed = self._signed(node, method, url.raw_path_qs)
             async with self._session.request(
                 method, url, headers=signed, server_hostname=node, allow_redirects=False
             ) as response:
@@ -210,7 +271,7 @@ class PeerClient:
             url = self._url(node, address, path)
             async with self._session.get(
                 url,
-                headers=self._signed(node, "GET", url),
+                headers=self._signed(node, "GET", url.raw_path_qs),
                 timeout=timeout,
                 server_hostname=node,
                 allow_redirects=False,
@@ -230,10 +291,16 @@ class PeerClient:
             raise NodeFailed(f"Node '{node}' at {address} cannot be reached by a server with {own}.", again=True)
         return url
 
-    def _signed(self, node: str, method: str, url: URL, context: str = "") -> list[tuple[str, str]]:
+    def _read_address(self, node: str, address: str) -> NodeAddress:
+        """Raises NodeFailed as `_url` does."""
+        url = self._url(node, address, "")
+        return NodeAddress(node, url.host or "", url.port or 0)
+
+    def _signed(self, node: str, method: str, path: str, context: str = "") -> list[tuple[str, str]]:
+        """path: with the query."""
         if self._key is None:
             return []
-        return [(SIGNATURE, self._key.sign(SignedRequest(node, method, url.raw_path_qs, context)))]
+        return [(SIGNATURE, self._key.sign(SignedRequest(node, method, path, context)))]
 
     def lost(self, node: str) -> None:
         """End all requests at a node that is silent: those whose answer has not begun may be tried elsewhere."""
@@ -241,8 +308,8 @@ class PeerClient:
         for limit in tuple(self._beginning.get(node, ())):
             with suppress(RuntimeError):  # it has just ended
                 limit.reschedule(now)
-        for response in tuple(self._running.get(node, ())):
-            response.close()
+        for one in tuple(self._running.get(node, ())):
+            one.close()
 
 
 def broken(node: str, error: Exception, *, again: bool, cause: str | None = None) -> NodeFailed:
@@ -254,6 +321,32 @@ def broken(node: str, error: Exception, *, again: bool, cause: str | None = None
     if again:
         return NodeFailed(f"Node '{node}' cannot be reached. Try again.", again=True, retry_after=1)
     return NodeFailed(f"Node '{node}' broke off in the middle of its answer.")
+
+
+def _misdirected(node: str) -> NodeFailed:
+    return NodeFailed(f"Node '{node}' does not take this request now.", again=True, retry_after=1)
+
+
+def _head(
+    path: str,
+    node: NodeAddress,
+    headers: Sequence[tuple[bytes, bytes]],
+    own: Iterable[tuple[str, str]],
+    size: int,
+) -> bytes:
+    """The head of a POST with a body of `size` bytes. headers: of the client. Raises BadRequest."""
+    host = f"[{node.host}]" if ":" in node.host else node.host
+    first = f"POST {path} HTTP/1.1\r\nhost: {host}:{node.port}\r\naccept-encoding: identity\r\n"
+    last = "".join(f"{name}: {value}\r\n" for name, value in own) + f"content-length: {size}\r\n\r\n"
+    passed = [
+        b"%b: %b\r\n" % header
+        for header in headers
+        if header[0] not in REQUEST_DROPPED and not header[0].startswith(b"sec-")
+    ]
+    middle = b"".join(passed)
+    if middle.count(b"\n") != len(passed) or middle.count(b"\r") != len(passed):  # it would begin another header
+        raise BadRequest("Send headers without line breaks in their values.", code="invalid_http")
+    return first.encode("latin-1") + middle + last.encode("latin-1")
 
 
 def _passed(headers: Sequence[tuple[bytes, bytes]], dropped: frozenset[bytes]) -> list[tuple[str, str]]:
@@ -281,9 +374,9 @@ def _form(form: UploadedForm) -> aiohttp.FormData:
     return data
 
 
-def _socket(address: "aiohttp.AddrInfoType") -> socket.socket:
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
+def _socket(family: int, protocol: int) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
     return made
