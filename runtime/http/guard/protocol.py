@@ -26,7 +26,7 @@ from typing import Any, Protocol, cast
 
 from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from registry.base.wording import quoted
@@ -36,6 +36,8 @@ from runtime.http import errors as http_errors
 log = logging.getLogger("roundhouse.http")
 LINGER = 2.0
 """Seconds in which a refused client may read why. Closed at once, what it still sends would destroy the answer."""
+LARGE = 2**14
+"""Bytes of a body that are not copied to leave with the head."""
 PROBE_SECONDS, MAX_PROBE_SECONDS = 0.5, 8.0
 """The first and the longest pause between two probes of a client that has half closed its connection."""
 
@@ -224,6 +226,7 @@ class GuardedConnection(HttpToolsProtocol):
         super().on_headers_complete()
         if not self.cycle.keep_alive:
             self.cycle.transport = cast(asyncio.Transport, _LastAnswer(self))
+        self.cycle.transport = cast(asyncio.Transport, _FirstWrite(self.cycle, self.loop))
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
@@ -359,6 +362,46 @@ def _wrong_coding(headers: list[tuple[bytes, bytes]]) -> RoundhouseError | None:
     return UnsupportedCoding(
         f"The transfer coding {quoted(names[0])} is not supported: send the body with Transfer-Encoding: chunked alone."
     )
+
+
+class _FirstWrite:
+    """The transport of a request until its first bytes leave: its answer's head, and what of the body is there by then.
+
+    uvicorn writes the two one after the other. Each write is a call of the system, and wakes the client.
+    """
+
+    __slots__ = ("_cycle", "_has_left", "_head", "_loop", "_transport")
+
+    def __init__(self, cycle: RequestResponseCycle, loop: asyncio.AbstractEventLoop) -> None:
+        self._cycle, self._transport, self._loop = cycle, cycle.transport, loop
+        self._head: bytes | None = None
+        self._has_left = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if self._head is None:
+            self._head = data
+            self._loop.call_soon(self._flush)
+        elif len(data) > LARGE:
+            self._flush()
+            self._transport.write(data)
+        else:
+            self._leave(self._head + data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head is not None and not self._has_left:
+            self._leave(self._head)
+
+    def _leave(self, data: bytes) -> None:
+        """Write the first bytes, and leave the others to the transport itself."""
+        self._has_left, self._cycle.transport = True, self._transport
+        self._transport.write(data)
 
 
 class _LastAnswer:

@@ -56,3 +56,11 @@ def test_a_connection_is_closed_by_its_cycle_after_the_last_answer() -> None:
         in sent
     )
     assert "self.transport = transport" in inspect.getsource(RequestResponseCycle.__init__)
+
+
+def test_a_cycle_writes_by_its_own_transport_and_first_the_head() -> None:
+    """Ours holds the first write until the second or the loop's next turn."""
+    sent = inspect.getsource(RequestResponseCycle.send)
+    head, body = sent.split("# Sending response body")
+    assert 'content.append(b"\\r\\n")\n            self.transport.write(' in head
+    assert body.count("self.transport.write(") == 2
