@@ -10,10 +10,12 @@
 6. Lines that ran in an engine that died come one at a time for each model, so that the one that kills is found.
 7. Lines of class batch give their turns up for people (rule 11 of `runtime.scheduling.placement`), so they may fill
    what people leave. Where that cost much work lately (`lost`), they leave `RESERVED` places more while people come.
+8. While people use a model, lines begin one after the other (`pace`): a request that comes waits for one of them in the
+   gateway, and not for all that were taken at once.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
@@ -25,6 +27,8 @@ LEAST_AHEAD, MOST_AHEAD = 2, 16
 """Lines beyond what a model runs, which wait so that it is full between two looks: a quarter of those, within this."""
 RESERVED = 8
 """Places that a model keeps free of lines while people's requests come, if its lines lose too much work."""
+PACE_SECONDS = 0.002
+"""Longer than the gateway works on a line until it waits for its turn."""
 
 
 class Level(IntEnum):
@@ -111,6 +115,11 @@ def room_for(traffic: Traffic, level: Level) -> int:
         free -= RESERVED
     least = {Level.LATE: traffic.capacity, Level.PRESSED: traffic.capacity // 2}.get(level, 0)
     return max(free, least)
+
+
+def pace(rooms: Iterable[Traffic]) -> float:
+    """Seconds between the beginnings of two lines that are taken together."""
+    return 0.0 if all(traffic.is_quiet for traffic in rooms) else PACE_SECONDS
 
 
 def slack(batch: BatchRecord, now: float) -> float:

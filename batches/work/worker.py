@@ -288,8 +288,10 @@ class BatchWorker:
             self._work_of(batch, callers[batch.id], groups[batch.id], now) for batch in batches if batch.id in groups
         ]
         claims = policy.choose(works, {key: self._use(key, room) for key, room in rooms.items()}, self._shares)
+        pace, taken = policy.pace(room.traffic for room in rooms.values()), 0
         for claim in claims:
-            await self._take(by_id[claim.batch], callers[claim.batch], claim, now)
+            await self._take(by_id[claim.batch], callers[claim.batch], claim, now, (pace, taken))
+            taken += claim.count
         await self._explain(by_id, groups, rooms, {claim.batch for claim in claims}, runs)
         left = Counter[str]()
         for group in (group for many in groups.values() for group in many):
@@ -328,8 +330,10 @@ class BatchWorker:
             half=room.traffic.capacity // 2,
         )
 
-    async def _take(self, batch: BatchRecord, caller: Caller, claim: policy.LineClaim, now: float) -> None:
-        """Claim lines and run them."""
+    async def _take(
+        self, batch: BatchRecord, caller: Caller, claim: policy.LineClaim, now: float, pace: tuple[float, int]
+    ) -> None:
+        """Claim lines and run them. pace: seconds between two of them, and how many were taken just before."""
         epoch = self._epoch
         assert epoch is not None
         lines = await self._store.write(
@@ -337,13 +341,14 @@ class BatchWorker:
                 epoch, claim.batch, claim.name, claim.count, now, suspects=claim.is_suspect
             )
         )
-        for line in lines:
+        seconds, before = pace
+        for number, line in enumerate(lines, start=before):
             request = f"batch_req_{secrets.token_hex(12)}"
             attempt = LineAttempt(batch, line, epoch, caller, request, self._clock)
             attempt.is_raised = claim.is_raised
             attempt.expected_work = self._line_work(batch, attempt.model)
             self._shares.charge(claim.room, batch.team, attempt.expected_work, caller.weight)
-            self._follow(self._run(attempt, claim.room), attempt, claim.room)
+            self._follow(self._run(attempt, claim.room, number * seconds), attempt, claim.room)
         self._waiting.take(claim.batch, claim.name, claim.count, len(lines), suspects=claim.is_suspect)
 
     async def _explain(
@@ -371,9 +376,12 @@ class BatchWorker:
             self._batches[batch.id] = replace(batch, waits=words, waits_until=until)
 
     # --- a line -------------------------------------------------------------------------------------------------------
-    async def _run(self, attempt: LineAttempt, room: str) -> None:
-        """Run a line and see to its end; when it is stopped, to its return."""
+    async def _run(self, attempt: LineAttempt, room: str, delay: float) -> None:
+        """Run a line after a delay and see to its end; when it is stopped, to its return."""
         try:
+            if delay:
+                await asyncio.sleep(delay)
+                attempt.began = time.monotonic()
             line = attempt.line
             attempt.body = await self._read_body(attempt.batch.input_file, line.offset, line.length)
             await self._run_line(attempt)

@@ -19,6 +19,7 @@ from batches.work.policy import (
     choose,
     level_of,
     look_ahead,
+    pace,
     room_for,
     slack,
 )
@@ -188,3 +189,8 @@ def test_rooms_hold_and_no_place_stays_free_while_lines_wait(works: list[BatchWo
         waiting = sum(group.count for group in groups.values() if group.room == key)
         assert taken_in[key] <= free
         assert taken_in[key] >= min(free, waiting)
+
+
+def test_lines_begin_one_after_the_other_while_people_use_a_model() -> None:
+    assert pace([Traffic(32), Traffic(8)]) == 0.0
+    assert pace([Traffic(32), Traffic(8, is_quiet=False)]) > 0.0

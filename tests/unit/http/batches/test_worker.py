@@ -15,7 +15,7 @@ import pytest
 from batches.records import BatchState, Forecast, LineCounts, LineState
 from batches.runners import RunnerTable
 from batches.store import BatchStore
-from batches.work import ends, forecast, forecaster, worker
+from batches.work import ends, forecast, forecaster, policy, worker
 from batches.work.lost import LostWork
 from models.messages import Chunk, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.catalog import ResolvedName
@@ -574,3 +574,20 @@ async def test_lines_for_another_nodes_model_are_left_to_it_with_its_reason(benc
     assert (batch.waits, batch.counts.left, bench.link.requests) == ("The other node loads it.", 2, [])
     is_remote = False
     assert (await bench.until_final()).counts == LineCounts(2, 2)
+
+
+async def test_a_line_that_is_stopped_before_it_begins_waits_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "PACE_SECONDS", 1000.0)
+    bench.gateway.line_rooms._used["chat"] = math.inf
+    await bench.create([body("a"), body("b"), body("c")])
+    await bench.until(lambda batch: batch.counts.completed == 1)
+    async with asyncio.timeout(PATIENCE):
+        while bench.worker.running != 2:  # the first one's task ends after its row
+            await asyncio.sleep(0.01)
+    await bench.close()
+    monkeypatch.undo()
+    await bench.open()
+    batch = await bench.until_final()
+    assert batch.counts == LineCounts(3, 3, 0)
