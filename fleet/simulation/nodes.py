@@ -49,7 +49,7 @@ class SimNode:
         replica, digest = self.replicas[request.model], request.digest
         if digest is not None:
             request.is_hit = replica.has_settled(digest, self._clock.now)
-            if digest not in replica.placed and digest not in replica.coming:
+            if digest not in replica.placed and digest not in replica.incoming:
                 self._bring(replica, digest)
         replica.enqueue(request)
         self._pump(replica)
@@ -85,7 +85,7 @@ class SimNode:
 
     def _bring(self, replica: SimReplica, digest: str) -> None:
         """Stage an adapter, so that it gets a place."""
-        replica.coming.add(digest)
+        replica.incoming.add(digest)
         seconds = 0.0 if digest in self.staged else self._scenario.times.stage
         self._clock.after(seconds, self._staged, replica, digest, self.boot)
 

@@ -3,7 +3,7 @@
 | an adapter      | entered when                                              | its requests                        |
 |-----------------|-----------------------------------------------------------|-------------------------------------|
 | is away         | it lost its place to another one                          | the first one has it brought        |
-| is coming       | a request came for it: it is staged, then needs a place   | wait; others go first               |
+| is incoming     | a request came for it: it is staged, then needs a place   | wait; others go first               |
 | has a place     | a place is free, or its adapter is unused and unneeded    | start, and wait until it has moved  |
 | closes its      | another adapter has waited CLOSE_SECONDS for a place      | wait; the place is given away after |
 | place           |                                                           | the last one that runs              |
@@ -22,7 +22,7 @@ class SimReplica:
     """An engine. Teams take turns in its queue."""
 
     __slots__ = (
-        "blocked", "closing", "coming", "device", "held", "lined", "loaded", "model", "phase", "placed", "places",
+        "blocked", "closing", "device", "held", "incoming", "lined", "loaded", "model", "phase", "placed", "places",
         "prefixes", "queues", "running", "seconds", "settles", "waiting",
     )  # fmt: skip
 
@@ -37,7 +37,7 @@ class SimReplica:
         """Requests that use an adapter in a place; the least recently used one first."""
         self.settles: dict[str, float] = {}
         """The time at which an adapter has moved into its place."""
-        self.coming: set[str] = set()
+        self.incoming: set[str] = set()
         self.blocked: list[str] = []
         """Staged adapters that wait for a place."""
         self.closing: set[str] = set()
@@ -96,7 +96,7 @@ class SimReplica:
                 del self.placed[victim], self.settles[victim]
                 self.closing.discard(victim)
             digest = self.blocked.pop(0)
-            self.coming.discard(digest)
+            self.incoming.discard(digest)
             self.placed[digest], self.settles[digest] = 0, settles
         if not self.blocked:
             self.closing.clear()
