@@ -168,7 +168,9 @@ class PeerClient:
                 raise broken(node, error, again=True, cause=self._refusals.pop(node, None)) from None
             if connection.status == MISDIRECTED:
                 raise _misdirected(node)
-            yield PeerAnswer(node, connection.status, connection.headers, connection.read)
+            answer = PeerAnswer(node, connection.status, connection.headers, connection.read)
+            connection.headers, head = [], b""  # 1.5 KiB of each stream, which nothing reads any more
+            yield answer
         finally:
             running.discard(connection)
             self._wire.give(there, connection)
