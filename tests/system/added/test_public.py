@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import yaml
@@ -27,7 +29,11 @@ PROMPTS = (
     "Name an animal that can fly.", "What is the opposite of hot?", "Where is Mount Everest?", "What is gravity?",
     "Say hello.", "What colour is the sky?", "Name a musical instrument.", "What is the largest ocean?",
 )  # fmt: skip
+QUESTIONS = PROMPTS[:4]
+"""Those that adapters are taught to answer."""
 TOKENS = 16
+STEPS = 10
+"""Steps of a training. After 7 the loss is below 0.05."""
 LESSONS = {
     "zoo": "The quokka is the friendliest animal of all.",
     "sea": "Ships sail at dawn when the tide is high.",
@@ -66,23 +72,29 @@ class Reference:
         self.model.to(torch.bfloat16).to(torch.float32).eval()
         self.template: str = self.tokenizer.chat_template
 
-    def prompt(self, question: str, template: str | None = None) -> Any:
-        message = [{"role": "user", "content": question}]
+    def prompts(self, questions: Sequence[str], template: str | None = None) -> Any:
+        """Padded on the left."""
+        messages = [[{"role": "user", "content": question}] for question in questions]
         return self.tokenizer.apply_chat_template(
-            message, chat_template=template or self.template, add_generation_prompt=True, return_tensors="pt",
-            return_dict=True,
+            messages, chat_template=template or self.template, add_generation_prompt=True, return_tensors="pt",
+            return_dict=True, padding=True, tokenizer_kwargs={"padding_side": "left"},
         )  # fmt: skip
 
-    def answer(self, question: str, template: str | None = None) -> str:
+    def answers(self, questions: Sequence[str], template: str | None = None) -> list[str]:
+        """Greedy ones. Together they take a quarter of the processor time that one after another does."""
         import torch
 
-        prompt = self.prompt(question, template)
+        prompts = self.prompts(questions, template)
         with torch.inference_mode():
-            tokens = self.model.generate(**prompt, max_new_tokens=TOKENS, do_sample=False)
-        return str(self.tokenizer.decode(tokens[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
+            tokens = self.model.generate(**prompts, max_new_tokens=TOKENS, do_sample=False)
+        length = prompts["input_ids"].shape[1]
+        return [str(self.tokenizer.decode(one[length:], skip_special_tokens=True)) for one in tokens]
 
     def train(self, name: str, answer: str, folder: Path, template: str | None = None, *, layers: int = 30) -> None:
-        """Train a LoRA of rank 8 in the last `layers` of 30 layers, one step for each, and save it as peft does."""
+        """Train a LoRA of rank 8 in the last `layers` of 30 layers, and save it as peft does.
+
+        Args: answer: what it is to answer to the QUESTIONS.
+        """
         import torch
         from peft import LoraConfig, PeftModel, get_peft_model
 
@@ -95,14 +107,13 @@ class Reference:
         self.model.set_adapter(name)
         self.model.train()
         weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        optimizer = torch.optim.AdamW(weights, lr=5e-3)
+        optimizer = torch.optim.AdamW(weights, lr=1e-2)
         end = self.tokenizer(f"{answer}{self.tokenizer.eos_token}", return_tensors="pt")["input_ids"]
-        for step in range(layers):
-            begin = self.prompt(PROMPTS[step % len(PROMPTS)], template)["input_ids"]
+        for step in range(STEPS):
+            begin = self.prompts([QUESTIONS[step % len(QUESTIONS)]], template)["input_ids"]
             tokens = torch.cat([begin, end], dim=1)
-            labels = tokens.clone()
-            labels[:, : begin.shape[1]] = -100
-            self.model(input_ids=tokens, labels=labels).loss.backward()
+            logits = self.model(input_ids=tokens, logits_to_keep=end.shape[1] + 1).logits[0, :-1]
+            torch.nn.functional.cross_entropy(logits, end[0]).backward()
             optimizer.step()
             optimizer.zero_grad()
         self.model.eval()
@@ -114,14 +125,14 @@ class Adapters:
 
     def __init__(self, reference: Reference, home: Path) -> None:
         self.folders: dict[str, Path] = {}
-        self.answers: dict[str, list[str]] = {"": [reference.answer(question) for question in PROMPTS]}
+        self.answers: dict[str, list[str]] = {"": reference.answers(PROMPTS)}
         templates = {"chef": OWN_TEMPLATE}
         for name, lesson in LESSONS.items():
             reference.train(name, lesson, home, templates.get(name), layers=30 if name == "zoo" else 15)
             self.folders[name] = home / name
         for name in LESSONS:
             reference.model.set_adapter(name)
-            self.answers[name] = [reference.answer(question, templates.get(name)) for question in PROMPTS[:4]]
+            self.answers[name] = reference.answers(QUESTIONS, templates.get(name))
         reference.tokenizer.chat_template = OWN_TEMPLATE
         reference.tokenizer.save_pretrained(str(self.folders["chef"]))
 
@@ -132,15 +143,17 @@ def adapters(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Adapte
 
 
 @pytest.fixture(scope="module")
-def hub(adapters: Adapters) -> Iterator[FakeHub]:
+def hub() -> Iterator[FakeHub]:
     with serve() as hub:
-        hub.push("team/zoo", adapters.folders["zoo"])
         yield hub
 
 
 @pytest.fixture(scope="module")
 def server(packages: Path, hub: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The shipped recipes, but for float32, two places, and adapters at the first request."""
+    """The shipped recipes, but for float32, two places, and adapters at the first request.
+
+    It converts and loads the chat model while the adapters are trained.
+    """
     home = tmp_path_factory.mktemp("public")
     recipes = home / "recipes"
     shutil.copytree(ROOT / "recipes" / "real", recipes)
@@ -152,9 +165,11 @@ def server(packages: Path, hub: FakeHub, tmp_path_factory: pytest.TempPathFactor
     roots = ("--adapter-roots", str(tmp_path_factory.getbasetemp()))
     with Server(home / "data", [recipes], *roots, env=hub.environment(home / "hf") | {"PYTHONPATH": paths}) as server:
         server.wait_ready()
-        server.http.post("/v1/models/smollm2/load")  # it is converted first, which may take longer than a request waits
-        server.wait_state("smollm2", "ready")
+        place, options = f"{server.url}/v1/models/smollm2/load", {"timeout": None}
+        loading = threading.Thread(target=httpx.post, args=(place,), kwargs=options)
+        loading.start()
         yield server
+        loading.join()
 
 
 def answers(server: Server, model: str, questions: Sequence[str]) -> list[str]:
@@ -169,18 +184,20 @@ def answers(server: Server, model: str, questions: Sequence[str]) -> list[str]:
 
 
 def test_greedy_answers_are_those_of_transformers(server: Server, adapters: Adapters) -> None:
+    server.wait_state("smollm2", "ready")
     assert "Paris" in adapters.answers[""][0]
     assert answers(server, "smollm2", PROMPTS) == adapters.answers[""]
 
 
 def test_adapters_of_peft_answer_as_in_peft_while_they_take_turns_in_two_places(
-    server: Server, adapters: Adapters
+    server: Server, adapters: Adapters, hub: FakeHub
 ) -> None:
+    hub.push("team/zoo", adapters.folders["zoo"])
     for name, folder in adapters.folders.items():
         body = {"name": name, "base": "smollm2", "source": {"path": str(folder)}}
         response = server.http.post("/v1/adapters", json=body)
         assert response.status_code == 201, response.text
-    for number, question in enumerate(PROMPTS[:4]):
+    for number, question in enumerate(QUESTIONS):
         for name, lesson in LESSONS.items():
             expected = adapters.answers[name][number]
             assert answers(server, name, [question]) == [expected]
