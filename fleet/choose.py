@@ -36,7 +36,7 @@ STAGE_SECONDS = 0.15
 """Seconds to read an adapter into host memory."""
 PLACE_SECONDS = 0.05
 """Seconds to bring an adapter from there into a place."""
-BUSY, SLACK = 1.05, 0.25
+BUSY, SLACK = 1.02, 0.25
 """A node is busy with more than so many times the mean work, and so many requests more. In the simulation less costs
 hits of adapters, and more makes requests wait."""
 TRIES = 2
