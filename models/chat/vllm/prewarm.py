@@ -176,6 +176,8 @@ def prewarm_core() -> None:
     logging.getLogger("vllm.triton_utils.importing").setLevel(logging.ERROR)
     # It warns of each image that could not be fetched, with its URL, which is a client's.
     logging.getLogger("vllm.connections").setLevel(logging.ERROR)
+    # It warns of adapters with a tokenizer of their own, which `adapters` has compared with the base's.
+    logging.getLogger("vllm.v1.engine.input_processor").setLevel(logging.ERROR)
     with importing.fast_imports():
         _import_all()
 

@@ -114,6 +114,7 @@ def test_a_version_is_rolled_back_and_answers_its_probe(page: Any, server: Serve
     row.locator("summary").click()
     row.get_by_role("button", name="Make current").click()
     page.wait_for_selector("#said >> text=spun answers with v1 now")
+    row.locator("details:not([open])").wait_for()  # the row is a new one
     row.locator("summary").click()
     row.get_by_role("button", name="Make current").wait_for()
     assert server.http.get("/v1/adapters/spun").json()["version"] == "v1"
