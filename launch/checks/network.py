@@ -20,6 +20,7 @@ FEW = 5
 _LAYER = re.compile(r"(?:model\.layers|transformer\.h)\.(?P<number>\d+)\.")
 ADAPTED = (".lora_A.", ".lora_B.", ".base_layer.")
 """Parts of names that peft gives to the layers of a model with an adapter in it."""
+EMBEDDING = "model.embed_tokens."
 FROM_PEFT = "base_model.model."
 WITHOUT_PREFIX = frozenset({"GPT2LMHeadModel", "BloomForCausalLM"})
 """Architectures whose names in vLLM may lack the first part, as their makers published them."""
@@ -30,6 +31,9 @@ def network_faults(folder: Path, weights: Mapping[str, str]) -> Iterator[str]:
     config = read_object(folder / "config.json")
     kind = _class_of(config)
     if kind is None or "auto_map" in config:
+        return
+    if isinstance(config.get("quantization_config"), dict):
+        yield from _missing(kind.__name__, _missing_modules(kind, config, weights), set(), config)
         return
     if any(name.startswith(FROM_PEFT) for name in weights):
         yield (
@@ -70,6 +74,25 @@ def network_faults(folder: Path, weights: Mapping[str, str]) -> Iterator[str]:
         )
 
 
+def _missing_modules(kind: Any, config: Mapping[str, Any], weights: Mapping[str, str]) -> set[str]:
+    """The head and the layers of which quantized files hold nothing. vLLM does not look for what they lack.
+
+    transformers cannot read such files without the quantizer's package, and each method names its tensors by itself:
+    so a module counts as there with any tensor of it.
+    """
+    if not kind.__name__.endswith("ForCausalLM"):
+        return set()
+    parsed, missing = kind.config_class.from_dict(dict(config)), set[str]()
+    roots = {_root(name) for name in weights}
+    has_head = "lm_head" in roots or "lm_head.weight" not in (kind._tied_weights_keys or ())
+    if not has_head and not parsed.tie_word_embeddings and any(name.startswith(EMBEDDING) for name in weights):
+        missing.add("lm_head.weight")
+    numbers = {int(match["number"]) for name in weights if (match := _LAYER.match(name))}
+    if numbers:
+        missing |= {f"model.layers.{number}" for number in set(range(parsed.num_hidden_layers)) - numbers}
+    return missing
+
+
 def _link(folder: Path, plain: Path, weights: Mapping[str, str]) -> None:
     """Link the files that vLLM reads of a folder: no adapter, and weights under any file name."""
     (plain / "config.json").symlink_to((folder / "config.json").resolve())
@@ -79,11 +102,11 @@ def _link(folder: Path, plain: Path, weights: Mapping[str, str]) -> None:
 
 
 def _class_of(config: Mapping[str, Any]) -> Any:
-    """transformers' class of the architecture; None: it has none, or it cannot read the quantized weights alone."""
+    """transformers' class of the architecture; None: it has none."""
     import transformers
 
     names = config.get("architectures")
-    if not isinstance(names, list) or not names or isinstance(config.get("quantization_config"), dict):
+    if not isinstance(names, list) or not names:
         return None
     if str(config.get("model_type")) in vllm_source.config_kinds():  # vLLM's own network
         return None
