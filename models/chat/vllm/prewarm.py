@@ -104,6 +104,9 @@ def environment() -> None:
     )
     os.environ[variables.ACTIVE] = "1"
     _keep_log_levels()
+    if not logging.getLogger("roundhouse").isEnabledFor(logging.DEBUG):
+        for name in ("vllm", "py.warnings"):  # a dozen at each load, of what we set and of what torch deprecates
+            logging.getLogger(name).setLevel(logging.ERROR)
     # FlashInfer's sampler is compiled at its first use, with nvcc and ninja from PATH (vLLM issue 49497). Who has them
     # may set this to 1.
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
@@ -172,12 +175,8 @@ def prewarm(hurried: Callable[[], bool]) -> None:
 def prewarm_core() -> None:
     """Import what EngineCore needs. Blocks for seconds; safe in any thread."""
     environment()
-    # On a CPU it warns, once per process, that Triton is there without a back end: as it should be.
-    logging.getLogger("vllm.triton_utils.importing").setLevel(logging.ERROR)
     # It warns of each image that could not be fetched, with its URL, which is a client's.
     logging.getLogger("vllm.connections").setLevel(logging.ERROR)
-    # It warns of adapters with a tokenizer of their own, which `adapters` has compared with the base's.
-    logging.getLogger("vllm.v1.engine.input_processor").setLevel(logging.ERROR)
     with importing.fast_imports():
         _import_all()
 

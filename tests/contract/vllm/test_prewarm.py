@@ -24,7 +24,7 @@ def modules(worker=None):
 
 def levels(worker=None):
     import logging
-    return [part.level for part in (logging.root, *logging.root.handlers)]
+    return [part.level for part in (logging.root, *logging.root.handlers, logging.getLogger("vllm"))]
 
 async def main():
     logging.basicConfig()
@@ -36,7 +36,7 @@ async def main():
     await engine.load(chat_fixtures.recipe(base), base, "cpu", lambda progress: None)
     (core,) = await engine._engine.collective_rpc(modules)
     (core_levels,) = await engine._engine.collective_rpc(levels)
-    assert levels() == core_levels == [logging.WARNING, logging.NOTSET], (levels(), core_levels)
+    assert levels() == core_levels == [logging.WARNING, logging.NOTSET, logging.ERROR], (levels(), core_levels)
     print(len(before), sorted(modules() - before), sorted(core - before), flush=True)
     await engine.close()
 
