@@ -219,6 +219,41 @@ def test_a_full_disk(tiny: Tiny, watched: list[str], small_disk: tuple[Path, boo
     assert not list((tiny.server.data / "incoming").iterdir())
 
 
+def test_a_flood_of_each_kind_of_upload_leaves_room_for_requests(tiny: Tiny, small_disk: tuple[Path, bool]) -> None:
+    if not small_disk[1]:
+        pytest.skip("no right to mount a small disk")
+    tiny.add("kept", 7, alias="prod")
+
+    def file(purpose: str, size: int) -> httpx.Response:
+        return tiny.http.post("/v1/files", files={"file": ("a.jsonl", b"1" * size)}, data={"purpose": purpose})
+
+    kept = []
+    for size in (1 << 20, 1 << 16, 1 << 10):
+        while (answer := file("user_data", size)).status_code == 200:
+            kept.append(answer.json()["id"])
+    assert len(kept) > 10
+    floods = {
+        "file": lambda: file("evals", 1 << 16),
+        "input of a batch": lambda: file("batch", 1 << 16),
+        "archive": lambda: tiny.upload("late", archive(tiny.content(9))),
+        "folder": lambda: tiny.register("late", tiny.content(9)),
+        "merged model": lambda: tiny.http.post("/v1/adapters/kept/merge", json={}),
+    }
+    for kind, send in floods.items():
+        for _ in range(3):
+            answer = send()
+            assert answer.status_code in (503, 507), (kind, answer.status_code, answer.text)
+            assert answer.json()["error"]["code"] in ("storage_full", "disk_full"), (kind, answer.text)
+    assert shutil.disk_usage(tiny.server.data).free > 1 << 20, "the ledger's and the state's room is left"
+    for model in ("tiny", "kept@prod"):
+        assert len(tiny.tokens(model)) == 8
+    ready = tiny.http.get("/health/ready")
+    assert (ready.status_code, ready.json()["degraded"]) == (200, ["storage_full"])
+    for id_ in kept:
+        assert tiny.http.delete(f"/v1/files/{id_}").status_code == 200
+    assert tiny.upload("late", archive(tiny.content(9))).status_code in (200, 201)
+
+
 def fill(file: io.FileIO, size: int) -> None:
     """Write pieces of `size` bytes until none fits."""
     with contextlib.suppress(OSError):
