@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from registry.errors import Unavailable
+from runtime.config import memory
 from runtime.slots.growth import SlotGrowth
 from runtime.slots.link import SlotLink
 from runtime.slots.loop import SlotServer
@@ -21,6 +23,13 @@ from tests.fakes.pool import FakeLink
 )
 def test_the_number_and_free_memory_bound_it(most: int, fitting: int, size: int, pending: int, room: int) -> None:
     assert SlotGrowth(most, lambda: None, lambda: fitting).room(size, pending) == room
+
+
+@pytest.mark.parametrize(("left", "slots"), [(None, 10), (64 << 30, 10), (3 << 30, 3), (-1, 0)])
+def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch, left: int | None, slots: int) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10 << 30))
+    monkeypatch.setattr(memory, "memory_left", lambda: left)
+    assert memory.slots_that_fit() == slots
 
 
 def test_free_memory_is_measured_once_a_second() -> None:
