@@ -19,6 +19,9 @@ TRANSLATED_BEFORE = ipaddress.IPv6Network("::ffff:0:0:0/96")
 TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b:1::/48")
 """The same in one network, which alone knows which bits of it they are (RFC 8215)."""
 
+NOT_PUBLIC: tuple[Network, ...] = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv6Network("5f00::/16"))
+"""Of IANA's registries of special purposes; Python 3.11 takes some or all of them for public."""
+
 
 class AddressRefused(OSError):
     """A name that leads to where this connection must not go."""
@@ -49,8 +52,9 @@ def fault(address: str, rules: AddressRules) -> str | None:
         return None
     if rules.is_listed_only:
         return f"{target} is in no network that is listed; {rules.remedy}"
-    is_site_local = isinstance(target, ipaddress.IPv6Address) and target.is_site_local
-    if not rules.private and (not target.is_global or is_site_local):
+    is_special = isinstance(target, ipaddress.IPv6Address) and target.is_site_local
+    is_special = is_special or any(target in network for network in NOT_PUBLIC)
+    if not rules.private and (not target.is_global or is_special):
         return f"{target} is private; {rules.remedy}"
     return None
 
