@@ -25,7 +25,7 @@ LIVE = "an upstream change that lets an adapter be loaded and placed while steps
 PIN = "an upstream fix, and the next pin"
 PUBLIC = "nothing: documented, or vLLM's own command line"
 _PREWARMED = (
-    *("vllm.triton_utils.importing", "vllm.connections"),
+    "vllm.connections",
     *(name for name in (*prewarm.CORE, *prewarm.CPU, *prewarm.CUDA, *prewarm.SERVER) if name.startswith("vllm.")),
 )
 
@@ -488,8 +488,8 @@ USED = (
         also="vllm vllm.v1.engine.core:EngineCore vllm.v1.structured_output:StructuredOutputManager",
     ),
     VllmPatch(
-        "vllm.triton_utils.importing:logger",
-        "imports what a load needs before the model is known; silences warnings about the expected and about clients",
+        "vllm.connections:logger",
+        "imports what a load needs before the model is known; silences warnings with the URLs of clients",
         "an import of vLLM's that takes less than a second",
         PREWARM,
         also=" ".join(_PREWARMED),
