@@ -20,7 +20,7 @@ TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b:1::/48")
 """The same in one network, which alone knows which bits of it they are (RFC 8215)."""
 
 NOT_PUBLIC: tuple[Network, ...] = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv6Network("5f00::/16"))
-"""Of IANA's registries of special purposes; Python 3.11 takes some or all of them for public."""
+"""Networks of special purposes by IANA's registries, which Python 3.11 takes for public ones in part."""
 
 
 class AddressRefused(OSError):
