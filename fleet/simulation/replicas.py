@@ -81,7 +81,7 @@ class SimReplica:
         return digest in self.placed and self.settles[digest] <= now
 
     def use(self, digest: str, more: int) -> None:
-        """A request with it starts, or ends."""
+        """Note that a request with it starts, or ends."""
         self.placed[digest] += more
         self.placed.move_to_end(digest)
 

@@ -1,4 +1,4 @@
-"""Databases for the tests of all rooms that keep something in one."""
+"""Fixtures for the tests of several rooms: databases, and imports that wait for the first use."""
 
 import sqlite3
 import threading
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet import shared_limits
+from registry.base import lazy
 from registry.storage import database, migration
 from registry.storage import postgres as waits
 from registry.storage.database import Database
@@ -49,6 +50,20 @@ def patient_databases() -> Iterator[None]:
         patch.setattr(waits, "WRITE_SECONDS", PATIENCE)
         patch.setattr(waits, "READ_SECONDS", PATIENCE)
         yield
+
+
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """Modules that `registry.base.lazy` imports from now on, and whether it did so in the main thread."""
+    imported = list[tuple[str, bool]]()
+
+    def note(name: str) -> None:
+        imported.append((name, threading.current_thread() is threading.main_thread()))
+        lazy._imported.add(name)
+
+    monkeypatch.setattr(lazy, "_import", note)
+    monkeypatch.setattr(lazy, "_imported", set())
+    return imported
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from fastapi import FastAPI
 
 from models.messages import EmbedRequest, EmbedResult, Event, ResponseEnd, Usage
-from registry.base import lazy
 from registry.errors import BadRequest, ContextLengthExceeded, QueueFull
 from tests.unit.http.fakes import FakeGateway, Wire, application, left, recipe
 
@@ -70,16 +68,8 @@ async def test_the_answer_is_openais(client: httpx.AsyncClient, gateway: FakeGat
     ],
 )
 async def test_the_first_request_imports_its_library_in_a_thread(
-    client: httpx.AsyncClient, path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, path: str, body: dict[str, Any], imports: list[tuple[str, bool]]
 ) -> None:
-    imports = list[tuple[str, bool]]()
-
-    def note(name: str) -> None:
-        imports.append((name, threading.current_thread() is threading.main_thread()))
-        lazy._imported.add(name)
-
-    monkeypatch.setattr(lazy, "_import", note)
-    monkeypatch.setattr(lazy, "_imported", set())
     for _ in range(2):
         response = await client.post(path, json=body)
         assert response.status_code == 200, response.text

@@ -32,7 +32,7 @@ class WireState(Enum):
 
 
 class WireConnection(asyncio.Protocol):
-    """left: called once, when the connection has broken or was closed."""
+    """A connection to a node. left: called once, when it has broken or was closed."""
 
     __slots__ = (
         "_head", "_is_paused", "_is_reusable", "_left", "_loop", "_parser", "_pieces", "_size", "_state", "_transport",
@@ -45,7 +45,7 @@ class WireConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._state, self._is_reusable = WireState.IDLE, False
         self._waiter: asyncio.Future[None] | None = None
-        """The one task's that waits for the head, for bytes, or for room to write."""
+        """Future of the one task that waits for the head, for bytes, or for room to write."""
         self._writable, self._is_paused = True, False
         self._pieces: list[bytes] = []
         self._size = 0

@@ -16,7 +16,7 @@ Address = tuple[int, int, tuple[object, ...]]
 
 
 class NodeAddress(NamedTuple):
-    """Where a node listens. Its name is that of its certificate, too."""
+    """A node's name, which its certificate has too, and where it listens."""
 
     name: str
     host: str
@@ -24,7 +24,7 @@ class NodeAddress(NamedTuple):
 
 
 class WirePool:
-    """The last one to become idle is taken first, so that what a crowd opened may close.
+    """A pool of connections. The last one to become idle is taken first, so that what a crowd opened may close.
 
     Args:
         tls: None: the connections are plain ones.
@@ -85,7 +85,7 @@ class WirePool:
                 connection.close()
 
     def _forget(self, node: NodeAddress, connection: WireConnection) -> None:
-        """It broke or was closed, and may have been idle."""
+        """Forget a connection that broke or was closed, and may have been idle."""
         with suppress(ValueError):
             self._idle[node].remove(connection)
         if not self._idle[node]:

@@ -3,14 +3,12 @@
 import asyncio
 import ipaddress
 import socket
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from registry.base import lazy
 from registry.base.address import AddressRefused, AddressRules, fault, host_fault
 from registry.base.session import Resolver
 from routing.providers.connection import PRIVATE_REMEDY
@@ -112,16 +110,8 @@ async def test_a_name_that_leads_on_another_server_at_the_next_connection(
 
 
 async def test_the_first_connection_imports_its_library_in_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, imports: list[tuple[str, bool]]
 ) -> None:
-    imports = list[tuple[str, bool]]()
-
-    def note(name: str) -> None:
-        imports.append((name, threading.current_thread() is threading.main_thread()))
-        lazy._imported.add(name)
-
-    monkeypatch.setattr(lazy, "_import", note)
-    monkeypatch.setattr(lazy, "_imported", set())
     async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
         for _ in range(2):
             assert (await rig.chat()).status_code == 200
