@@ -52,7 +52,7 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     start_seconds: Seconds = 0.0
     """Predicted until a new request would start; 0: at once."""
     prefill_seconds: Seconds = 0.0
-    """Seconds to read the mean prompt that is not cached."""
+    """Seconds to read the mean prompt that is not cached, by streamed answers; 0: unknown."""
     request_seconds: Seconds = 0.0
     """Mean duration of a request, from its start to its end; 0: none has ended yet."""
     kv_used: Fraction = 0.0

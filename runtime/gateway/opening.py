@@ -275,6 +275,7 @@ class _Rooms:
                 RequestLog(),
                 ConsoleSink(self.console),
                 line_rooms,
+                *(() if self.fleet is None else (self.fleet.timer,)),
             ],
             transcripts=self.console.texts,
             tracing=self.tracing,

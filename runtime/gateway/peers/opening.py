@@ -45,6 +45,7 @@ from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.peers.service import Fleet, new_member
 from runtime.gateway.peers.sharing import SharedNames
 from runtime.gateway.routing.store import RouterStore
+from runtime.gateway.sinks.times import RequestTimer
 from runtime.gateway.views.fleet import FleetBlockView
 from runtime.residency.manager import NOT_RESIDENT, ResidencyManager
 from tenants.keys.secret import load_pepper
@@ -61,6 +62,7 @@ class FleetParts:
     backend: PeerBackend
     shared: SharedNames
     conversations: PeerConversations
+    timer: RequestTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetP
     client, reports, names = PeerClient(identity), ReportTable(), PeerNames(own.state)
     own_names = None if settings.front else own.names
     member, cards = member_of(settings, identity), PeerCards(own_names, names)
-    members, is_front = tables.members, settings.front
+    members, is_front, timer = tables.members, settings.front, RequestTimer()
     fleet = Fleet(settings.fleet or "", member, identity, members, client, reports, names, cards)
     if is_front:
         fleet.placer = Placer(member.name, members.desired, reports, lambda: names.by_node, None, None)
@@ -105,7 +107,7 @@ def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetP
         reporter = fleet.reporter = Reporter(
             member.name, member.address, own.names, own.models, own.residency, own.device,
             lambda: own.service.stored_digests, lambda: fleet.is_draining, lambda: fleet.is_leaving,
-            lambda: fleet.certificate_seconds, lambda: fleet.clock_offset,
+            lambda: fleet.certificate_seconds, lambda: fleet.clock_offset, timer.times_of,
         )  # fmt: skip
         fleet.placer = Placer(
             member.name, members.desired, reports, lambda: {**names.by_node, member.name: reporter.models()},
@@ -120,7 +122,8 @@ def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetP
     )
     backend = PeerBackend(own_names, names, reports, client, own.adapters.is_stored, own.has_weights)
     backend.passed = fleet.passed.append
-    return FleetParts(fleet, backend, shared, PeerConversations(member.name, fleet.nodes, reports, client))
+    conversations = PeerConversations(member.name, fleet.nodes, reports, client)
+    return FleetParts(fleet, backend, shared, conversations, timer)
 
 
 def _blocks(limits: SharedLimits) -> list[FleetBlockView]:

@@ -13,6 +13,7 @@ from runtime.config.device import Device
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.peers.names import MAX_FILES, NodeModel, NodeNames, PeerModel
+from runtime.gateway.sinks.times import RequestTimes
 from runtime.gateway.views.values import ModelView
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
@@ -43,6 +44,7 @@ class Reporter:
         is_leaving: whether the server stops: then the reports end.
         certificate_seconds: until its certificate ends.
         clock_offset: seconds by which its clock is ahead of the database's.
+        times_of: durations of a model's requests here.
     """
 
     def __init__(
@@ -58,12 +60,13 @@ class Reporter:
         is_leaving: Callable[[], bool] = lambda: False,
         certificate_seconds: Callable[[], float | None] = lambda: None,
         clock_offset: Callable[[], float | None] = lambda: None,
+        times_of: Callable[[str], RequestTimes] = lambda _: RequestTimes(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node, self._address, self._names, self._models = node, address, names, models
         self._residency, self._device, self._stored, self._clock = residency, device, stored, clock
         self._is_draining, self._is_leaving = is_draining, is_leaving
-        self._certificate_seconds, self._clock_offset = certificate_seconds, clock_offset
+        self._certificate_seconds, self._clock_offset, self._times_of = certificate_seconds, clock_offset, times_of
         self._began, self._seq, self._version = clock(), 0, version("roundhouse")
         self.boot = 1
         """Set when it has joined."""
@@ -126,7 +129,9 @@ class Reporter:
                 for budget in self._device.budgets
             ),
             replicas=tuple(
-                _replicas(entry) for entry in self._residency.entries.values() if entry.lead.state in PHASES
+                _replicas(entry, self._times_of(entry.model))
+                for entry in self._residency.entries.values()
+                if entry.lead.state in PHASES
             ),
             placed=tuple(digest for digest, tier in adapters if tier == "device"),
             staged=tuple(digest for digest, tier in adapters if tier == "host"),
@@ -168,7 +173,7 @@ def _still(view: ModelView) -> ModelView:
     )  # fmt: skip
 
 
-def _replicas(entry: ModelEntry) -> ReplicaReport:
+def _replicas(entry: ModelEntry, times: RequestTimes) -> ReplicaReport:
     """All replicas of a model together."""
     nearest = min(entry.replicas, key=lambda replica: NEAREST.index(replica.state))
     ready = [replica for replica in entry.replicas if replica.is_ready]
@@ -182,5 +187,7 @@ def _replicas(entry: ModelEntry) -> ReplicaReport:
         running=sum(replica.queue.running for replica in entry.replicas),
         waiting=sum(replica.queue.waiting for replica in entry.replicas),
         start_seconds=max(0.0, start),
+        prefill_seconds=times.prefill,
+        request_seconds=times.request,
         devices=tuple(dict.fromkeys(device for one in ready for device in one.devices)),
     )

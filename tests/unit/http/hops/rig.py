@@ -29,6 +29,7 @@ from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.reporting import Reporter
 from runtime.gateway.peers.service import Fleet as FleetService
 from runtime.gateway.peers.service import new_member
+from runtime.gateway.sinks.times import RequestTimer
 from runtime.http.fleet.app import fleet_application
 from runtime.http.fleet.fronts import FrontMiddleware
 from runtime.server.listener import FleetListener
@@ -56,7 +57,9 @@ class Node:
         self.name, self.address = name, f"http{'' if key else 's'}://127.0.0.1:{port}"
         self.identity = identity(name, folder, authority, key)
         settings = {"header_seconds": PATIENCE, **settings}  # no connection is closed because this process has to wait
-        self.fake = FakeGateway(folder, fleet="tests", fleet_listen=f"127.0.0.1:{port}", **settings)
+        self.timer = RequestTimer()
+        listen = f"127.0.0.1:{port}"
+        self.fake = FakeGateway(folder, fleet="tests", fleet_listen=listen, sinks=[self.timer], **settings)
         self.fake.gateway.phase = "ready"
         services = self.fake.gateway.services
         self.is_drained = False
@@ -64,7 +67,7 @@ class Node:
         self.reporter = Reporter(
             name, self.address, self.fake.names, services.models, cast(Any, self.fake.residency),
             Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30), lambda: self.fake.service.stored_digests,
-            lambda: self.is_draining, lambda: not self.fleet.takes_requests,
+            lambda: self.is_draining, lambda: not self.fleet.takes_requests, times_of=self.timer.times_of,
         )  # fmt: skip
         self.fleet = SimpleNamespace(
             takes_requests=True,

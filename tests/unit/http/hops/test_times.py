@@ -1,0 +1,111 @@
+"""Durations of a node's own requests, as its reports have them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet.index import NodeIndex
+from fleet.reports import ReplicaReport
+from models.messages import Chunk, Event, ResponseEnd, ResponseStart, Usage
+from runtime.gateway.context import RequestContext
+from runtime.gateway.record import End, RequestRecord
+from runtime.gateway.sinks.times import LEARNING_RATE, MOST_MODELS, RequestTimer, RequestTimes
+from runtime.gateway.target import Target
+from tests.eventually import PATIENCE
+from tests.unit.http.hops.rig import Fleet, opened
+from tests.unit.http.hops.test_front import EMBED, STREAM, vector
+
+UNKNOWN = RequestTimes()
+TARGET = Target("chat", "chat", "1")
+
+
+def record(prefill: float, decode: float, prompt: int = 100, cached: int = 0, **fields: Any) -> RequestRecord:
+    """A streamed answer that began after 2 s in the queue."""
+    seconds = {"receive": 0.0, "queue": 2.0, "load": 0.0, "swap": 0.0, "first": 2.0 + prefill}
+    seconds["total"] = 2.0 + prefill + decode
+    made = RequestRecord(
+        RequestContext("r"), "/v1/chat/completions", TARGET, End.DONE, 200, None, Usage(prompt, 10, cached), seconds,
+        is_stream=True,
+    )  # fmt: skip
+    return replace(made, **fields)
+
+
+def timed(*records: RequestRecord) -> RequestTimes:
+    timer = RequestTimer()
+    for one in records:
+        timer.take(one)
+    return timer.times_of("chat")
+
+
+def test_nothing_is_known_before_a_request_has_ended() -> None:
+    assert timed() == UNKNOWN
+    assert timed(record(1.0, 2.0, end=End.CANCELLED), record(1.0, 2.0, target=None)) == UNKNOWN
+    assert timed(record(1.0, 2.0, target=replace(TARGET, backend="peers"))) == UNKNOWN, "another node ran it"
+    assert timed(record(1.0, 2.0, target=replace(TARGET, model="other"))) == UNKNOWN
+    refused = replace(record(1.0, 2.0), seconds={"receive": 0.0, "total": 0.1})
+    assert timed(refused) == UNKNOWN, "it never had a turn"
+
+
+def test_the_mean_moves_with_each_request_and_leaves_the_queue_out() -> None:
+    assert timed(record(1.0, 3.0)) == pytest.approx((4.0, 1.0))
+    assert timed(record(1.0, 3.0), record(2.0, 6.0)) == pytest.approx(
+        (4.0 + LEARNING_RATE * 4.0, 1.0 + LEARNING_RATE * 1.0)
+    )
+
+
+def test_an_answer_that_is_not_streamed_does_not_show_when_its_prompt_was_read() -> None:
+    assert timed(record(0.0, 4.0, is_stream=False)) == pytest.approx((4.0, 0.0))
+
+
+def test_prompts_whose_beginning_is_cached_count_for_the_length_alone() -> None:
+    assert timed(record(1.0, 3.0, 1000, cached=900)).prefill == 0.0
+    times = timed(record(1.0, 3.0, 1000), record(0.1, 3.0, 2000, cached=1990))
+    assert times.prefill == pytest.approx(1.0 + LEARNING_RATE), "1 ms a token, and the mean prompt is longer"
+    assert timed(record(1.0, 3.0, 1000, cached=500)).prefill == pytest.approx(2.0)
+
+
+def test_the_number_of_models_is_bounded() -> None:
+    timer = RequestTimer()
+    for number in range(2 * MOST_MODELS):
+        timer.take(record(1.0, 3.0, target=replace(TARGET, model=f"m{number}")))
+    assert timer.times_of("m0") == UNKNOWN
+    assert timer.times_of(f"m{2 * MOST_MODELS - 1}") != UNKNOWN
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with opened(tmp_path) as fleet:
+        yield fleet
+
+
+def answer(_: Any) -> list[Event]:
+    start = ResponseStart(status=200, content_type="text/event-stream; charset=utf-8")
+    usage = Usage(prompt_tokens=7, completion_tokens=1)
+    return [start, Chunk(b"data: {}\n\n"), Chunk(b"data: [DONE]\n\n"), ResponseEnd(usage=usage)]
+
+
+async def test_a_node_reports_how_long_its_requests_take(fleet: Fleet) -> None:
+    node = fleet.node("node-1")
+    node.fake.links["embed"].script, node.fake.links["chat"].script = vector, answer
+    await fleet.start(node)
+
+    def reported(model: str) -> ReplicaReport:
+        return next(one for one in node.reporter.report().replicas if one.model == model)
+
+    assert (reported("chat").request_seconds, reported("chat").prefill_seconds) == (0.0, 0.0)
+    assert (await fleet.client.post("/v1/chat/completions", json=STREAM)).status_code == 200
+    assert (await fleet.client.post("/v1/embeddings", json=EMBED)).status_code == 200
+    async with asyncio.timeout(PATIENCE):
+        while not (reported("chat").request_seconds and reported("embed").request_seconds):
+            await asyncio.sleep(0.01)
+    chat = reported("chat")
+    assert 0 < chat.prefill_seconds <= chat.request_seconds
+    assert reported("embed").prefill_seconds == 0.0
+    index = NodeIndex()
+    index.take(node.reporter.report(), 1.0)
+    load = index.entries["node-1"].loads["chat"]
+    assert (load.prefill, load.turn) == (chat.prefill_seconds, chat.request_seconds / chat.capacity)
