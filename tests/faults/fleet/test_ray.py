@@ -211,6 +211,9 @@ def is_up(host: str, model: str | None = None) -> bool:
 
 @contextmanager
 def bridge() -> Iterator[None]:
+    ports = Path("/sys/class/net", BRIDGE, "brif")
+    if ports.is_dir() and not any(ports.iterdir()):  # a run that was killed has left it
+        command("ip", "link", "delete", BRIDGE)
     command("ip", "link", "add", BRIDGE, "type", "bridge")
     try:
         command("ip", "address", "add", "10.78.0.254/24", "dev", BRIDGE)
