@@ -1,6 +1,7 @@
 """Other servers of the fleet: who they are, what they have, and the way of a request to one of them.
 
 service.py     the fleet as the rest of the gateway sees it; it joins, follows and leaves
+viewing.py     its members as people see them
 backend.py     which node answers, and the attempt there
 connection.py  connections to other servers, with TLS and bounds on every silence
 wire/          the same for requests whose bodies are in memory, without aiohttp's price

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 
 from adapters.service import AdapterService
 from console.sessions import SECONDS
@@ -14,7 +15,7 @@ from console.state import Console
 from fleet.certificates import NAME, NAME_RULE
 from fleet.grants import BlockTable
 from fleet.membership.at_once import AtOnceTable
-from fleet.membership.members import MemberTable, NewMember, open_members, schema_of
+from fleet.membership.members import MemberTable, NewMember, Role, open_members, schema_of
 from fleet.membership.sessions import SessionTable
 from fleet.reports import AT_ONCE_SHARES
 from fleet.shared_limits import SharedLimits
@@ -42,7 +43,7 @@ from runtime.gateway.peers.placing import NodeReplicas, Placer
 from runtime.gateway.peers.planning import FleetPlanning
 from runtime.gateway.peers.pulling import AdapterPuller, RouterPuller
 from runtime.gateway.peers.reporting import Reporter
-from runtime.gateway.peers.service import Fleet, new_member
+from runtime.gateway.peers.service import Fleet
 from runtime.gateway.peers.sharing import SharedNames
 from runtime.gateway.routing.store import RouterStore
 from runtime.gateway.sinks.times import RequestTimer
@@ -228,6 +229,12 @@ def member_of(settings: Settings, identity: FleetTls | FleetKey) -> NewMember:
     """This server's description of itself."""
     address = None if settings.front else settings.fleet_address
     return new_member(identity.name, server_id(settings.data_dir), address)
+
+
+def new_member(name: str, server: str, address: str | None) -> NewMember:
+    """A server that joins. address: of its port for the fleet; None: a front."""
+    role: Role = "front" if address is None else "node"
+    return NewMember(name, server, role, address or "", version("roundhouse"))
 
 
 def _replicas(residency: ResidencyManager) -> NodeReplicas:

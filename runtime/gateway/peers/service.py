@@ -17,10 +17,8 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from importlib.metadata import version
 
 from fleet.membership.members import (
-    CLOCK_SECONDS,
     DEAD_SECONDS,
     LEASE_SECONDS,
     RENEW_SECONDS,
@@ -28,7 +26,6 @@ from fleet.membership.members import (
     MemberTable,
     NewMember,
     OlderState,
-    Role,
 )
 from fleet.reports import NodeReport
 from fleet.signatures import FleetKey
@@ -43,15 +40,8 @@ from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.placing import Placer
 from runtime.gateway.peers.planning import FleetPlanning
 from runtime.gateway.peers.reporting import Reporter
-from runtime.gateway.views.fleet import (
-    FleetBlockView,
-    FleetDeviceView,
-    FleetMemberState,
-    FleetMemberView,
-    FleetPassedView,
-    FleetReplicaView,
-    FleetView,
-)
+from runtime.gateway.peers.viewing import is_clock_off, view_member
+from runtime.gateway.views.fleet import FleetBlockView, FleetMemberView, FleetPassedView, FleetView
 from tenants.caller import Caller, Scope
 
 log = logging.getLogger("roundhouse.fleet")
@@ -73,7 +63,6 @@ class Fleet:
 
     Args:
         new: what the server says of itself when it joins.
-        reporter: None: a front, which has nothing to report.
     """
 
     def __init__(
@@ -198,7 +187,7 @@ class Fleet:
             self._follower.set(present)
 
     def _compare_clocks(self, offset: float) -> None:
-        if _is_off(offset) and not _is_off(self.clock_offset):
+        if is_clock_off(offset) and not is_clock_off(self.clock_offset):
             log.warning("this machine's clock is not the database's: set it", extra={"seconds_ahead": round(offset, 3)})
         self.clock_offset = offset
 
@@ -396,50 +385,11 @@ class Fleet:
         return None if stored is None else stored.report
 
     def _view(self, member: Member, now: float) -> FleetMemberView:
-        stored = self._reports.get(member.name)
-        report = self._report_of(member.name)
-        age: float | None = None if stored is None else round(now - stored.at, 3)
-        if member.name == self.own.name:
-            age = 0.0
+        stored, report = self._reports.get(member.name), self._report_of(member.name)
+        age = None if stored is None else now - stored.at
         certificate = None if report is None else report.certificate_seconds
         offset = None if report is None else report.clock_offset
         if member.name == self.own.name:
-            certificate, offset = self.certificate_seconds, self.clock_offset
-        is_silent = member.role == "node" and (age is None or age > REPORT_SECONDS)
-        state: FleetMemberState = "silent" if is_silent else "draining" if member.draining else "up"
-        if state == "up" and self._reports.is_out(member.name, now):
-            state = "late"
-        return FleetMemberView(
-            name=member.name,
-            role=member.role,
-            state=state,
-            boot=member.boot,
-            version=member.version,
-            address=member.address,
-            report_seconds=age if member.role == "node" else None,
-            lease_seconds=round(max(0.0, member.lease_seconds - (now - self._renewed_at)), 3),
-            certificate_seconds=None if certificate is None else round(certificate),
-            clock_offset_seconds=None if offset is None else round(offset, 3),
-            is_clock_off=offset is not None and _is_off(offset),
-            devices=[
-                FleetDeviceView(device.device, device.label, device.budget, device.used)
-                for device in (() if report is None else report.devices)
-            ],
-            models=[
-                FleetReplicaView(
-                    model=replica.model, revision=replica.revision, state=replica.state, ready=replica.ready,
-                    running=replica.running, waiting=replica.waiting, start_seconds=round(replica.start_seconds, 3),
-                )
-                for replica in (() if report is None else report.replicas)
-            ],
-        )  # fmt: skip
-
-
-def _is_off(offset: float) -> bool:
-    return abs(offset) > CLOCK_SECONDS
-
-
-def new_member(name: str, server: str, address: str | None) -> NewMember:
-    """A server that joins. address: of its port for the fleet; None: a front."""
-    role: Role = "front" if address is None else "node"
-    return NewMember(name, server, role, address or "", version("roundhouse"))
+            age, certificate, offset = 0.0, self.certificate_seconds, self.clock_offset
+        lease_seconds, is_late = member.lease_seconds - (now - self._renewed_at), self._reports.is_out(member.name, now)
+        return view_member(member, report, age, lease_seconds, certificate, offset, is_late=is_late)
