@@ -7,17 +7,23 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from fleet.launchers.cluster import PORTS, WORKERS, Cluster
-from fleet.launchers.processes import LaunchSpec, ProcessLauncher, RecordFile, without_ray
+from fleet.launchers.processes import LaunchSpec, ProcessLauncher, ProcessRecord, RecordFile, without_ray
 from registry.base.child import with_our_packages
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.storage.files import make_private, write_text
 
 START_SECONDS, END_SECONDS = 120.0, 20.0
+STARTS, RETRY_SECONDS = 3, 2.0
+"""Starts before giving up, and the time in between, in which Ray ends what is left of the last one. Ray itself gives a
+start up after 30 seconds, which a busy machine may need and no setting changes."""
+STARTED = b"Ray runtime started."
+"""The line in Ray's log with which a start is over. Its ports listen long before, and the start may still fail."""
 CLIENT_PORT = PORTS - 1
 """Offset from the first port of a server for Ray's remote clients, which the head starts and which stays unused."""
 OBJECT_STORE_BYTES = 80_000_000
@@ -51,7 +57,7 @@ def start_ray(cluster: Cluster, host: str) -> bool:
     """Start Ray on this machine, called `host`; whether it had to be started.
 
     Raises BadRequest without Ray, and for a machine that the file does not have; NotFound without the token;
-    Unavailable.
+    Unavailable after STARTS starts that ended, or one that took START_SECONDS.
     """
     servers, is_head = cluster.on(host), host == cluster.head
     program = ray_program()
@@ -68,27 +74,35 @@ def start_ray(cluster: Cluster, host: str) -> bool:
         "--head", "--port", str(cluster.port), "--include-dashboard", "false",
         "--ray-client-server-port", str(cluster.port + CLIENT_PORT),
     ) if is_head else ("--address", cluster.address)  # fmt: skip
-    process = launcher.start(
-        LaunchSpec(
-            [str(program), "start", "--block", *where, *_own_address(host), *_ports(cluster.port),
-             "--disable-usage-stats",
-             "--num-cpus", "1", "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
-             "--resources", msgspec.json.encode({resource_of(server.name): 1 for server in servers}).decode()],
-            ray_environment(cluster),
-            cluster.folder / "ray.log",
-        )
+    spec = LaunchSpec(
+        [str(program), "start", "--block", *where, *_own_address(host), *_ports(cluster.port), "--disable-usage-stats",
+         "--num-cpus", "1", "--num-gpus", "0", "--object-store-memory", str(OBJECT_STORE_BYTES),
+         "--resources", msgspec.json.encode({resource_of(server.name): 1 for server in servers}).decode()],
+        ray_environment(cluster),
+        cluster.folder / "ray.log",
     )  # fmt: skip
-    file.write(process)
-    if not _await(lambda: launcher.has_ended(process) or _listens(cluster, is_head)) or launcher.has_ended(process):
-        launcher.end(process, END_SECONDS)
-        file.remove()
-        raise Unavailable(f"Ray did not start. {cluster.folder / 'ray.log'} says why.")
-    return True
+    for number in range(STARTS):
+        if number:
+            time.sleep(RETRY_SECONDS)
+        size = spec.log.stat().st_size if spec.log.exists() else 0
+        process = launcher.start(spec)
+        file.write(process)
+        if not _await(partial(_is_over, launcher, process, spec.log, size)):
+            launcher.end(process, END_SECONDS)
+            break
+        if not launcher.has_ended(process):
+            return True
+    file.remove()
+    raise Unavailable(f"Ray did not start. {spec.log} says why.")
 
 
 def has_head(cluster: Cluster) -> bool:
     """Whether Ray's head listens. Without it Ray's client would wait for minutes."""
-    return _listens(cluster, is_head=True)
+    try:
+        socket.create_connection((cluster.head, cluster.port), 1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def end_ray(cluster: Cluster) -> bool:
@@ -129,15 +143,13 @@ def _ports(first: int) -> list[str]:
     return [word for name, port in (*named, *workers) for word in (name, str(port))]
 
 
-def _listens(cluster: Cluster, is_head: bool) -> bool:
-    """Whether Ray's processes of this machine are up: the raylet, and before it on the head the GCS."""
-    addresses = [("127.0.0.1", cluster.port + 1)]
-    try:
-        for address in [*addresses, (cluster.head, cluster.port)] if is_head else addresses:
-            socket.create_connection(address, 1.0).close()
-    except OSError:
-        return False
-    return True
+def _is_over(launcher: ProcessLauncher, process: ProcessRecord, log: Path, size: int) -> bool:
+    """Whether a start has succeeded or ended. size: the log's bytes of earlier starts."""
+    if launcher.has_ended(process):
+        return True
+    with log.open("rb") as lines:
+        lines.seek(size)
+        return STARTED in lines.read()
 
 
 def _await(until: Callable[[], bool]) -> bool:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fleet.launchers import processes
+from fleet.launchers import head, processes
 from fleet.launchers.cluster import Cluster, read_cluster
-from fleet.launchers.head import CLIENT_PORT, _own_address, _ports, ray_environment, start_ray
+from fleet.launchers.head import CLIENT_PORT, STARTED, STARTS, _own_address, _ports, end_ray, ray_environment, start_ray
 from fleet.launchers.processes import LaunchSpec, ProcessLauncher, ProcessRecord, RecordFile, boot, without_ray
 from fleet.launchers.supervisor import LONGEST_PAUSE, STEADY_SECONDS, Supervisor, pause
-from registry.errors import BadRequest, NotFound
+from registry.errors import BadRequest, NotFound, Unavailable
 from tests.eventually import eventually
 
 SPEC = LaunchSpec(["server"], {}, Path("/nowhere"))
@@ -204,3 +204,36 @@ def test_a_machine_that_is_not_in_the_file_and_one_without_the_token_are_refused
     (tmp_path / "bin" / "ray").touch()
     with pytest.raises(NotFound, match="Copy it from"):
         start_ray(cluster, "10.0.0.2")
+
+
+RAY = """#!/bin/sh
+echo start >> "{folder}/starts"
+test $(wc -l < "{folder}/starts") -lt {good} && exit 1
+echo "{words}"
+exec sleep 600
+"""
+
+
+@pytest.mark.parametrize(("good", "starts"), [(1, 1), (STARTS, STARTS), (STARTS + 1, STARTS)])
+def test_a_start_of_ray_that_ends_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: int, starts: int
+) -> None:
+    """Its log has the words of an earlier start."""
+    folder, program = tmp_path / "ray", tmp_path / "bin" / "ray"
+    program.parent.mkdir()
+    program.write_text(RAY.format(folder=tmp_path, good=good, words=STARTED.decode()))
+    program.chmod(0o755)
+    folder.mkdir()
+    (folder / "ray.log").write_bytes(STARTED + b"\n")
+    (tmp_path / "cluster.yaml").write_text(CLUSTER.replace("/var/lib/roundhouse/ray", str(folder)))
+    cluster = read_cluster(tmp_path / "cluster.yaml")
+    monkeypatch.setattr(sys, "executable", str(program.with_name("python")))
+    monkeypatch.setattr(head, "RETRY_SECONDS", 0.0)
+    if good > STARTS:
+        with pytest.raises(Unavailable, match="says why"):
+            start_ray(cluster, "10.0.0.1")
+    else:
+        assert start_ray(cluster, "10.0.0.1")
+        assert not start_ray(cluster, "10.0.0.1"), "it runs"
+    assert end_ray(cluster) == (good <= STARTS)
+    assert len((tmp_path / "starts").read_text().splitlines()) == starts
