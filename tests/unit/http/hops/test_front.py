@@ -1,7 +1,6 @@
 """What a front does with requests, while its nodes come, break and go."""
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,14 +13,10 @@ import msgspec
 import pytest
 
 from fleet import lateness
-from fleet.certificates import AUTHORITY, issue, make_authority
 from fleet.membership.members import Member
-from fleet.tls import FleetTls
 from models.messages import Chunk, EmbedResult, Event, ResponseEnd, ResponseStart, Usage
-from registry.errors import ContextLengthExceeded, NodeFailed
+from registry.errors import ContextLengthExceeded
 from runtime.gateway.peers import backend
-from runtime.gateway.peers.connection import PeerClient
-from runtime.gateway.peers.following import PATH
 from tests.eventually import PATIENCE
 from tests.unit.http.fakes import Wire
 from tests.unit.http.hops.rig import Fleet, Node, opened
@@ -363,32 +358,6 @@ async def test_a_recording_is_passed_on_with_its_fields(fleet: Fleet) -> None:
         files={"file": ("a.wav", b"RIFF" * 100_000)},
     )
     assert seen == [(b"RIFF" * 100_000, "de")]
-
-
-@pytest.mark.parametrize("wrong", ["foreign", "expired", "mismatched"])
-async def test_a_certificate_that_is_wrong_is_named_in_the_logs_of_both(
-    fleet: Fleet, wrong: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    await fleet.start(node := scripted(fleet.node("node-1")))
-    authority, folder = fleet.authority, fleet.folder / "front-2"
-    if wrong == "foreign":
-        authority = fleet.folder / "others"
-        make_authority(authority)
-    issue(authority, "front-2", folder, days=0 if wrong == "expired" else 90)
-    tls = FleetTls(folder)
-    tls.client.load_verify_locations(fleet.authority / AUTHORITY)  # a foreign server that lets this fleet's in
-    client = PeerClient(tls)
-    try:
-        name = "node-2" if wrong == "mismatched" else "node-1"
-        with caplog.at_level(logging.WARNING, "roundhouse.fleet"), pytest.raises(NodeFailed):
-            async with client.follow(name, node.address, PATH, 5.0):
-                pass
-        await until(lambda: len(caplog.records) > 1)
-    finally:
-        await client.close()
-    causes = {record.message: vars(record)["cause"] for record in caplog.records}
-    assert set(causes) == {"a connection to the fleet's port was refused", "a connection to a node broke"}
-    assert all("certificate" in cause or "alert" in cause for cause in causes.values()), causes
 
 
 async def test_a_front_opens_pages_of_a_node(fleet: Fleet) -> None:

@@ -1,0 +1,76 @@
+"""Certificates that are wrong: the connection is closed, and the logs name the cause."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fleet import certificates
+from fleet.certificates import AUTHORITY, SERVER, issue, make_authority
+from fleet.tls import FleetTls
+from registry.errors import NodeFailed
+from runtime.gateway.peers.connection import PeerClient
+from runtime.gateway.peers.following import PATH
+from tests.unit.http.hops.rig import Fleet, opened
+from tests.unit.http.hops.test_front import scripted, until
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with opened(tmp_path) as fleet:
+        yield fleet
+
+
+@pytest.mark.parametrize("wrong", ["foreign", "expired", "early", "mismatched"])
+async def test_a_certificate_that_is_wrong_is_named_in_the_logs_of_both(
+    fleet: Fleet, wrong: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fleet.start(node := scripted(fleet.node("node-1")))
+    authority, folder = fleet.authority, fleet.folder / "front-2"
+    if wrong == "foreign":
+        authority = fleet.folder / "others"
+        make_authority(authority)
+    if wrong == "early":
+        monkeypatch.setattr(certificates, "SLACK", timedelta(days=-1))
+    issue(authority, "front-2", folder, days=0 if wrong == "expired" else 90)
+    tls = FleetTls(folder)
+    tls.client.load_verify_locations(fleet.authority / AUTHORITY)  # a foreign server that lets this fleet's in
+    client = PeerClient(tls)
+    try:
+        name = "node-2" if wrong == "mismatched" else "node-1"
+        with caplog.at_level(logging.WARNING, "roundhouse.fleet"), pytest.raises(NodeFailed):
+            async with client.follow(name, node.address, PATH, 5.0):
+                pass
+        await until(lambda: len(caplog.records) > 1)
+    finally:
+        await client.close()
+    causes = {record.message: vars(record)["cause"] for record in caplog.records}
+    assert set(causes) == {"a connection to the fleet's port was refused", "a connection to a node broke"}
+    assert all("certificate" in cause or "alert" in cause for cause in causes.values()), causes
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause"), [("none", "peer did not return a certificate"), ("TLS 1.2", "unsupported protocol")]
+)
+async def test_a_client_that_is_no_server_of_the_fleet_is_closed_and_named(
+    fleet: Fleet, wrong: str, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fleet.start(node := scripted(fleet.node("node-1")))
+    caplog.set_level(logging.WARNING, "roundhouse.fleet")
+    context = ssl.create_default_context(cafile=str(fleet.authority / AUTHORITY))
+    if wrong == "TLS 1.2":
+        issue(fleet.authority, "front-2", fleet.folder / "front-2")
+        context.load_cert_chain(fleet.folder / "front-2" / SERVER)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    port = int(node.address.rpartition(":")[2])
+    with suppress(OSError):  # an alert in the handshake, or after it: with TLS 1.3 the client is through first
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="node-1")
+        writer.write(b"GET /fleet/v1/reports HTTP/1.1\r\nHost: node-1\r\n\r\n")
+        assert await reader.read() == b""
+    await until(lambda: caplog.records)
+    assert [vars(record)["cause"] for record in caplog.records] == [cause]
