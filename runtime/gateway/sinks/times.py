@@ -10,7 +10,7 @@ from runtime.gateway.record import End, RequestRecord
 LEARNING_RATE = 0.05
 """The part of a new figure in a running mean."""
 MOST_MODELS = 256
-"""As many as a report may have."""
+"""The number of models that a report may have."""
 MOST_CACHED = 0.5
 """Part of a prompt up to which the time to its first token is that of reading it."""
 
