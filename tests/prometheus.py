@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from models.process_control import die_with_parent
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.system.serving import free_port
 
 MISSING = "Prometheus is not installed: apt-get install prometheus"
@@ -59,7 +59,7 @@ def holding(scrapes: Mapping[float, str], folder: Path) -> Iterator[Prometheus]:
             stdout=log, stderr=log, preexec_fn=partial(die_with_parent, os.getpid()),
         )  # fmt: skip
     try:
-        with httpx.Client(base_url=f"http://{address}") as http:
+        with httpx.Client(base_url=f"http://{address}", timeout=PATIENCE) as http:
             eventually(lambda: _is_ready(http), (folder / "log").read_text)
             yield Prometheus(http, max(scrapes))
     finally:

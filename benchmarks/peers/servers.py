@@ -43,11 +43,12 @@ def free_port() -> int:
     """A port that nothing listens on now.
 
     It lies below those of connections if it can: a server binds its port only after its imports, half a minute later
-    on a busy machine, when some client's connection may have one of those.
+    on a busy machine, when some client's connection may have one of those. It is a chance of its own: two test runs
+    that seed `random` alike would give away the same ports.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         end = int(CONNECTIONS.read_text().split()[0])
-        for port in random.sample(range(LEAST_PORT, end), min(50, max(0, end - LEAST_PORT))):
+        for port in random.SystemRandom().sample(range(LEAST_PORT, end), min(50, max(0, end - LEAST_PORT))):
             with contextlib.suppress(OSError), socket.socket() as s:
                 s.bind(("127.0.0.1", port))
                 return port

@@ -152,7 +152,7 @@ for (const field of document.querySelectorAll("[data-filter]")) {
   new MutationObserver(() => filter(field)).observe(document.getElementById(field.dataset.filter), { childList: true });
 }
 
-const labels = new Map(); // of buttons that tell for a moment that they have copied
+const labels = new WeakMap(); // of buttons that tell for a moment that they have copied
 
 async function copy(button) {
   if (!labels.has(button)) labels.set(button, button.textContent);
@@ -162,10 +162,7 @@ async function copy(button) {
   } catch {
     button.textContent = "Not copied";
   }
-  setTimeout(() => {
-    if (labels.has(button)) button.textContent = labels.get(button);
-    labels.delete(button);
-  }, 1200);
+  setTimeout(() => { button.textContent = labels.get(button); }, 1200);
 }
 
 // Over plain HTTP browsers give scripts no clipboard, but copy what is marked.

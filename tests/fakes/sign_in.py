@@ -21,6 +21,7 @@ import msgspec
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
+from tests.eventually import PATIENCE
 from tests.system.serving import free_port
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class RunningProvider:
 
     def consent(self, url: str, sub: str) -> dict[str, str]:
         """Sign in there as a person does; what the browser brings back in its query."""
-        answer = httpx.post(url, data={"sub": sub})
+        answer = httpx.post(url, data={"sub": sub}, timeout=PATIENCE)
         assert answer.status_code == 302, answer.text
         return {name: values[0] for name, values in parse_qs(urlsplit(answer.headers["location"]).query).items()}
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -60,9 +61,9 @@ def well(seen: Seen) -> Play:
     return traces.message_stream("big") if seen.body.get("stream") else traces.message("big")
 
 
-async def client(rig: Rig, until: float, seed: int, answers: Counter[str]) -> None:
+async def client(rig: Rig, goes_on: Callable[[], bool], seed: int, answers: Counter[str]) -> None:
     chance = random.Random(seed)
-    while time.monotonic() < until:
+    while goes_on():
         stream = chance.random() < 0.5
         found = await rig.chat("auto", stream=stream)
         whole = found.status_code == 200 and "hello" in found.text and (not stream or "[DONE]" in found.text)
@@ -72,7 +73,10 @@ async def client(rig: Rig, until: float, seed: int, answers: Counter[str]) -> No
         await asyncio.sleep(chance.uniform(0.02, 0.1))
 
 
-async def run(seconds: float, clients: int, seed: int, share: float = SHARE) -> dict[str, Any]:
+async def run(
+    seconds: float, clients: int, seed: int, share: float = SHARE, *, until_open: bool = False
+) -> dict[str, Any]:
+    """until_open: longer than `seconds` where it takes longer until the breaker has opened and both have answered."""
     answers: Counter[str] = Counter()
     phases: Counter[str] = Counter()
     wrong: list[str] = []
@@ -116,9 +120,14 @@ async def run(seconds: float, clients: int, seed: int, share: float = SHARE) -> 
         async with rigged_with(Path(folder), scripts, state=state) as rig:
             await rig.gateway.routers.add(RouterContent(RouterSpec.model_validate(router)), "test")
             until = time.monotonic() + seconds
+
+            def goes_on() -> bool:
+                is_open = phases["closed to open"] and answers["by first"] and answers["by second"]
+                return time.monotonic() < until or (until_open and not is_open)
+
             async with asyncio.TaskGroup() as group:
                 for number in range(clients):
-                    group.create_task(client(rig, until, seed + number, answers))
+                    group.create_task(client(rig, goes_on, seed + number, answers))
             requested = [len(fake.seen) for fake in rig.fakes]
     failed = {name: count for name, count in answers.items() if name != "answered" and not name.startswith("by ")}
     total = answers["answered"] + sum(failed.values())

@@ -15,7 +15,7 @@ import yaml
 from fleet.launchers.cluster import Cluster, read_cluster
 from fleet.launchers.head import end_ray
 from fleet.launchers.processes import ProcessLauncher, ProcessRecord, RecordFile
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.system.serving import STARTER, free_port
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'roundhouse[ray]'")
@@ -52,7 +52,8 @@ class RayFleet:
         if record is None or ProcessLauncher().has_ended(record) or record.pid == pid:
             return False
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/health/ready", trust_env=False).status_code == 200
+            address = f"http://127.0.0.1:{self.port}/health/ready"
+            return httpx.get(address, trust_env=False, timeout=PATIENCE).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import PATIENCE
 from tests.system.console.browsing import CHROMIUM
 from tests.unit.console.conftest import ConsoleRig
 
@@ -44,9 +45,12 @@ async def looking(
         return await _passed(displayed, route)
 
     async with playwright.async_playwright() as started:
-        browser = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *MICROPHONE])
+        browser = await started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", *MICROPHONE], timeout=1000 * PATIENCE
+        )
         context = await browser.new_context(base_url=f"{host}/console/")
         page = await context.new_page()
+        page.set_default_timeout(1000 * PATIENCE)
         page.on("pageerror", lambda error: faults.append(str(error)))
         await page.route("**/*", answered)
         try:
