@@ -11,7 +11,7 @@ Steps, in this order; without names, all of them:
 
   --parts, --budget   in place of the steps: timed parts of an 8B shape with random weights (`benchmarks.gpu.timed`),
                       in the order in which they are named, as far as so many seconds allow; --stock: beside
-                      `vllm serve`
+                      `vllm serve`; --resume: go on with the results file of an earlier run, without what it has
 
 Every result is written at once, as JSON with hardware, versions and commands. The exit code is 1 when something is
 wrong, 2 without a GPU. `--shape tiny` tries all of it on any machine: its times mean nothing.
@@ -30,15 +30,18 @@ from pathlib import Path
 import yaml
 
 from benchmarks.gpu import correctness, large, other_tasks, timed
-from benchmarks.gpu.report import Report
+from benchmarks.gpu.report import OtherRun, Report
 from benchmarks.gpu.shapes import SHAPES, Shape
 from benchmarks.harness import Bench, RunSettings
+from benchmarks.load.budget import Budget, exit_after
 from benchmarks.load.clients import on_loop
 from benchmarks.report import environment
 from models import nvml
 
 STEPS = ("eager", "swapped", "others", "graphs", "large")
 FOLDER = environment.ROOT / "benchmarks" / "results" / "gpu"
+GRACE = 20.0
+"""Seconds after the budget for the servers' end."""
 
 
 def device_of_host() -> str:
@@ -92,6 +95,7 @@ def main() -> int:
     parser.add_argument("--parts", help=f"timed parts, separated by commas: {', '.join(timed.PARTS)} (default: all)")
     parser.add_argument("--budget", type=float, help="seconds for the timed parts (default: no limit)")
     parser.add_argument("--stock", action="store_true", help="the timed parts beside stock `vllm serve`, too")
+    parser.add_argument("--resume", action="store_true", help="leave out the timed parts that the results file has")
     parser.add_argument(
         "--recipe",
         action="append",
@@ -104,15 +108,15 @@ def main() -> int:
     if unknown := set(options.steps) - set(STEPS):
         parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
     parts = options.parts.split(",") if options.parts else list(timed.PARTS)
-    is_timed = bool(options.parts or options.budget)
+    is_timed = bool(options.parts or options.budget or options.resume)
     if unknown := set(parts) - set(timed.PARTS):
         parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(timed.PARTS)}")
     if is_timed and options.steps:
-        parser.error("steps, or --parts and --budget: not both")
+        parser.error("steps, or --parts, --budget and --resume: not both")
     if incomplete := [value for value in options.recipe if "=" not in value]:
         parser.error(f"--recipe {incomplete[0]}: write KEY=VALUE")
     values = {key: recipe_value(key, text) for key, _, text in (one.partition("=") for one in options.recipe)}
-    budget = timed.Budget(options.budget or math.inf)
+    budget = Budget(options.budget or math.inf)
     device = device_of_host()
     if device == "cpu" and options.shape != "tiny":
         print("error: there is no GPU to accept; `roundhouse doctor --device cuda` says why, and --shape tiny tries "
@@ -122,7 +126,12 @@ def main() -> int:
     day = datetime.now(UTC).strftime("%Y-%m-%d")
     folder = Path(tempfile.gettempdir()) if options.shape == "tiny" else FOLDER
     file = options.results or folder / f"{day}-{options.shape}.json"
-    report = Report(file, device)
+    try:
+        report = Report(file, device, resume=options.resume)
+    except OtherRun as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return 2
+    last_end = exit_after(budget.left + GRACE) if options.budget else None
     work = (options.work or Path(tempfile.mkdtemp(prefix="roundhouse-gpu-"))).absolute()
     try:
         shape = SHAPES[options.shape]
@@ -132,6 +141,9 @@ def main() -> int:
         else:
             on_loop(lambda: run(list(options.steps or STEPS), shape, device, report, work))
     finally:
+        report.close()
+        if last_end is not None:
+            last_end.cancel()
         if options.work is None:
             shutil.rmtree(work, ignore_errors=True)
     print(f"results: {file}")

@@ -10,6 +10,7 @@ A call to the engine waits for the running step: 10 ms in decode, 200 ms in a pr
 """
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from benchmarks.peers.servers import Roundhouse
 from benchmarks.report.generated import size, write_adapters
 
 RANK = 16
+PLACES, HOST = 24, 30
+"""Adapters that have a place on the card, and in host memory, as the timed parts want it."""
 AIMS = {"device": (1.0, 3.0), "host": (4.0, 8.0), "disk": (12.0, 25.0)}
 """Milliseconds that an adapter may add to the base's median first token at p50, and to the base's p99 at p99, by where
 it is. The base's own p99 lies 4 to 6 ms over its median, which no adapter can make less."""
@@ -66,6 +69,24 @@ def chat(shape: Shape, base: Path, folder: Path, *, device: int, host: int, idle
     data["memory"] = {"kv_cache": shape.kv_cache, "adapters": places}
     data["batching"] = {"max_requests": 32, "max_tokens": shape.step, "tokens_while_swapping": shape.chunk}
     data["residency"] = {"idle_timeout": idle, "sleep": "always" if idle != "0s" else "never"}
+    return written(data, base, folder)
+
+
+def without_weights(
+    shape: Shape, base: Path, folder: Path, *, idle: str = "0s", values: Mapping[str, object] | None = None
+) -> Chat:
+    """The shape with random weights of vLLM's, which are read from no file. values: by their keys with dots."""
+    data: dict[str, Any] = yaml.safe_load(
+        chat(shape, base, folder, device=PLACES, host=HOST, idle=idle).file.read_text()
+    )
+    data["engine"].setdefault("flags", {})["load_format"] = "dummy"
+    data["batching"]["max_requests"] = 128
+    for key, value in (values or {}).items():
+        *outer, name = key.split(".")
+        part = data
+        for word in outer:
+            part = part.setdefault(word, {})
+        part[name] = value
     return written(data, base, folder)
 
 

@@ -10,14 +10,25 @@ from typing import Any
 from benchmarks.gpu import machine
 from benchmarks.report import environment
 from models import nvml
+from registry.storage.files import write_text
+
+
+class OtherRun(ValueError):
+    """A results file that this run cannot go on with."""
 
 
 class Report:
     """Hardware, versions and commands, and what each step found."""
 
-    def __init__(self, file: Path, device: str, wake_seconds: float = 2.0) -> None:
-        """wake_seconds: for which the price of a wake-up is measured."""
-        self._file = file
+    def __init__(self, file: Path, device: str, wake_seconds: float = 2.0, *, resume: bool = False) -> None:
+        """Begin a results file, or go on with one.
+
+        Args:
+            wake_seconds: for which the price of a wake-up is measured.
+            resume: keep what the file has from an earlier run, if there was one. Raises OtherRun when that was of
+                another commit or on another card.
+        """
+        self._file, self._is_written = file, True
         gpu: dict[str, object] = {}
         if device != "cpu":
             result = nvml.gpu(device)
@@ -28,13 +39,30 @@ class Report:
             "environment": {**environment.record(), **gpu, "command": run, **machine.record(device, wake_seconds)},
             "servers": {},
             "steps": {},
+            "finished": [],
         }
+        if resume and file.exists():
+            self._go_on_with(json.loads(file.read_text()))
+
+    def _go_on_with(self, earlier: dict[str, Any]) -> None:
+        now, then = self._held["environment"], earlier["environment"]
+        for key in ("commit", "gpu"):
+            if now.get(key) != then.get(key):
+                raise OtherRun(f"{self._file} has results of {key} {then.get(key)}, and this is {now.get(key)}: name "
+                               "another file with --results, or leave out --resume")  # fmt: skip
+        self._held = {"finished": [], **earlier}
+        self._held.setdefault("resumed", []).append({key: now[key] for key in ("time", "command")})
 
     @property
     def environment(self) -> Mapping[str, Any]:
         """Hardware, versions, commit and time."""
         result: Mapping[str, Any] = self._held["environment"]
         return result
+
+    @property
+    def folder(self) -> Path:
+        """Where the results are, and the files that `keep` copied."""
+        return self._file.parent
 
     def server(self, name: str, command: Sequence[str]) -> None:
         """The start of a server."""
@@ -43,7 +71,8 @@ class Report:
     def add(self, step: str, ok: bool, **figures: Any) -> None:
         self._held["steps"][step] = {"ok": ok, **figures}
         self._write()
-        print(f"{'ok   ' if ok else 'WRONG'} {step}: {json.dumps(figures)[:300]}", flush=True)
+        text = json.dumps(figures)
+        print(f"{'ok   ' if ok else 'WRONG'} {step}: {text[:300] if self._is_written else text}", flush=True)
 
     def leave_out(self, part: str, why: str) -> None:
         """A part, or a piece of one, that was not measured."""
@@ -51,15 +80,41 @@ class Report:
         self._write()
         print(f"left out {part}: {why}", flush=True)
 
+    def begin(self, part: str) -> None:
+        """Forget that an earlier run left the part, or pieces of it, out, or ended it early."""
+        self._held["steps"].pop(f"{part} ended early", None)
+        left_out = self._held.get("left_out", {})
+        for piece in [piece for piece in left_out if piece == part or piece.startswith(f"{part}: ")]:
+            del left_out[piece]
+
+    def finish(self, part: str) -> None:
+        """Note that a part came to its end, so that a run that resumes need not repeat it."""
+        self._held["finished"] = [*(name for name in self._held["finished"] if name != part), part]
+        self._write()
+
+    def is_finished(self, part: str) -> bool:
+        return part in self._held["finished"]
+
     def keep(self, files: Iterable[Path]) -> None:
         """Copy files beside the results."""
         for file in files:
-            shutil.copy(file, self._file.parent)
+            shutil.copy(file, self.folder)
+
+    def close(self) -> None:
+        """Write once more, as the disk may have been full before."""
+        self._write()
 
     def _write(self) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._file.write_text(json.dumps(self._held, indent=1, ensure_ascii=False) + "\n")
+        """Put the file in its place whole: a run that is killed meanwhile leaves the one before."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_text(self._file, json.dumps(self._held, indent=1, ensure_ascii=False) + "\n")
+            self._is_written = True
+        except OSError as fault:
+            self._is_written = False
+            print(f"{self._file} cannot be written: {fault}", file=sys.stderr, flush=True)
 
     @property
     def ok(self) -> bool:
-        return all(step["ok"] for step in self._held["steps"].values())
+        """Whether all steps are right and the file has them."""
+        return self._is_written and all(step["ok"] for step in self._held["steps"].values())

@@ -2,10 +2,15 @@
 
     expected: {load_seconds: 41.0, resident: 61440MiB, tokens_per_second: 160.2, note: "NVIDIA H100 80GB HBM3, ..."}
 
-The part `shipped` of the acceptance run prints this line, to be put into the recipe.
+The part `shipped` of the acceptance run measures it, and this puts it into the recipe for the card of the results:
+
+    python -m benchmarks.gpu.shipped benchmarks/results/gpu/DATE-8b.json
 """
 
+import argparse
+import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +21,17 @@ import yaml
 from benchmarks.gpu.shapes import Shape, write_base
 from benchmarks.models import Chat, written
 from benchmarks.report.environment import ROOT
+from registry.recipes.definition import Expected
+from registry.recipes.loading import parse_recipe
 
 RECIPES = ROOT / "recipes"
 LARGE = 100 << 30
 """Bytes of a card from which on the recipes for an H200 are meant."""
 OF_TOKENIZER = ("enable_auto_tool_choice", "tool_call_parser")
 """Flags that need tokens of the checkpoint's own tokenizer, which is not here."""
+STEP = "shipped: expected"
+"""The step of a results file that has the figures."""
+SUMS, MEASURED = "Not measured yet: the figures here are sums.", "Measured is what `expected` has; the rest are sums."
 NOTE = re.compile(r".+, \d{4}-\d\d-\d\d, commit [0-9a-f]{8,40}\b.*")
 """The note of figures from a card: which card, day and commit."""
 
@@ -73,3 +83,51 @@ def expected(
         "note": f"{where}, {environment['time'][:10]}, commit {environment['commit'][:8]}; {shape.name} shape with "
         "random weights, so no file was read",
     }
+
+
+class Unusable(ValueError):
+    """A results file that has no figures for a recipe."""
+
+
+def measured(results: Mapping[str, Any]) -> tuple[Path, dict[str, object]]:
+    """The recipe's place below the recipes' folder, and its figures. Raises Unusable."""
+    card = results["environment"].get("gpu_bytes")
+    if card is None:
+        raise Unusable("these results come from no GPU")
+    figures = results["steps"].get(STEP)
+    if figures is None or not figures["ok"]:
+        raise Unusable(f"these results lack the step {STEP!r}: run the part `shipped`")
+    figures = {key: value for key, value in figures.items() if key in Expected.model_fields}
+    if not NOTE.fullmatch(figures["note"]):
+        raise Unusable("these results name no commit: measure in a checkout, with its .git")
+    return recipe_file(card).relative_to(RECIPES), figures
+
+
+def with_figures(text: str, figures: Mapping[str, object]) -> str:
+    """The recipe's text with these figures under `expected`, in place of earlier ones. Raises Unfit."""
+    line = "expected: " + yaml.safe_dump(dict(figures), default_flow_style=True, sort_keys=False, width=1000)
+    changed, count = re.subn(r"^expected:.*\n(?: .*\n)*", lambda _: line, text, flags=re.MULTILINE)
+    if not count:
+        changed = re.sub(r"^(?=aliases:)", lambda _: line, text, count=1, flags=re.MULTILINE)
+    parse_recipe(changed, "the changed recipe")
+    return changed.replace(SUMS, MEASURED)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--recipes", type=Path, default=RECIPES, metavar="FOLDER", help="default: %(default)s")
+    options = parser.parse_args()
+    try:
+        name, figures = measured(json.loads(options.results.read_text()))
+    except Unusable as fault:
+        print(f"error: {options.results}: {fault}", file=sys.stderr)
+        return 1
+    file = options.recipes / name
+    file.write_text(with_figures(file.read_text(), figures))
+    print(f"{file}: {figures}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

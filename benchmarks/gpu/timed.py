@@ -7,22 +7,26 @@
 | storm    | gaps of eight streams beside swaps, beside long prompts, beside both                       | 40      |
 | mixed    | twenty adapters in a batch of 64, over the base                                            | 15      |
 | sweep    | first token of base and resident adapter by length of the prompt                           | 30      |
+| ttft     | the base's first token in turns, and where its milliseconds go (`first_token`)             | 20      |
 | shipped  | the storm in the recipe that ships for this card, and its `expected:`                      | 40      |
 | sleep    | a sleep and a wake, the first and later ones                                               | 120     |
 | encoders | embeddings and rerank on mixed lengths, in each recipe value, beside the bare library      | 150     |
 | speech   | transcription in the shape of Whisper large-v3-turbo, beside faster-whisper's batches      | 120     |
 | tune     | configurations of the LoRA kernels, used by the servers that start after it                | 110     |
 
-Tiers, storm, mixed and sweep share servers, whose start takes two minutes when nothing is compiled yet. A part begins
-only when its time is left; within it, what the time does not suffice for is left out. Both are written down.
+Tiers, storm, mixed, sweep and ttft share servers, whose start takes two minutes when nothing is compiled yet. A part
+begins only when its time is left; within it, what the time does not suffice for is left out. Both are written down. A
+part that takes far longer is ended with its servers, and the next one begins.
 """
 
 import asyncio
 import os
 import random
+import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,31 +35,36 @@ import yaml
 
 from benchmarks import speech
 from benchmarks.adapters.pair import register
-from benchmarks.gpu import correctness, encoders, large, shipped, tune_lora
+from benchmarks.gpu import correctness, encoders, first_token, large, shipped, tune_lora
+from benchmarks.gpu.large import PLACES, RANK
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import Shape, write_base
 from benchmarks.gpu.whisper_shape import TINY, TURBO, write_whisper
 from benchmarks.harness import Bench, RunSettings
+from benchmarks.load.budget import Budget, kill_children, run_within
 from benchmarks.load.client import Reply, request_bytes
 from benchmarks.load.clients import Cell, ask_until, closed_loop, one
-from benchmarks.load.stats import percentile
-from benchmarks.models import Chat, written
-from benchmarks.peers.servers import NotStarted, Roundhouse, Server, VllmServe, start_all
+from benchmarks.load.stats import compared, percentile
+from benchmarks.models import Chat
+from benchmarks.peers import processes
+from benchmarks.peers.servers import NotStarted, Roundhouse, Server, VllmServe
 from benchmarks.report.generated import write_adapters
 from models import nvml
 from models.chat.vllm import tuned
 
 SECONDS = {
-    "oracle": 90, "tiers": 60, "storm": 40, "mixed": 15, "sweep": 30, "shipped": 40, "sleep": 120, "encoders": 150,
-    "speech": 120, "tune": 110,
+    "oracle": 90, "tiers": 60, "storm": 40, "mixed": 15, "sweep": 30, "ttft": 20, "shipped": 40, "sleep": 120,
+    "encoders": 150, "speech": 120, "tune": 110,
 }  # fmt: skip
 PARTS = tuple(SECONDS)
 START = 130
 """Seconds of the servers' start."""
-SHARED = ("tiers", "storm", "mixed", "sweep")
+SHARED = ("tiers", "storm", "mixed", "sweep", "ttft")
 OWN = ("shipped",)
 """Parts whose seconds do not hold their server's start."""
-PLACES, HOST, ADAPTERS, RANK = 24, 30, 40, 16
+PATIENCE, LONGEST = 2.0, 900.0
+"""How many times its seconds a part may take; seconds that one of a tiny shape may."""
+ADAPTERS = 40
 LENGTHS = (64, 300, 600, 1200, 2400)
 """Tokens of a prompt: the tokenizer has one for each letter."""
 STREAMS, CROWD, ANSWER = 8, 64, 128
@@ -64,22 +73,6 @@ LETTERS = "abcdefgh ijklmnop"
 
 class Failed(RuntimeError):
     """A request failed: the figures of its part would mean nothing."""
-
-
-class Budget:
-    """Seconds that are left of a run."""
-
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._end, self._clock = clock() + seconds, clock
-
-    @property
-    def left(self) -> float:
-        return self._end - self._clock()
-
-    def until(self, seconds: float) -> Callable[[], bool]:
-        """Whether `seconds` from now, or the budget, are over."""
-        end = min(self._end, self._clock() + seconds)
-        return lambda: self._clock() >= end
 
 
 class TimedRun:
@@ -106,34 +99,63 @@ class TimedRun:
         self._stack = ExitStack()
         self._servers: list[Server] = []
         self._names: list[str] = []
+        self._start_fault = ""
         self._random = random.Random(44)
 
     async def run(self, names: Sequence[str]) -> None:
-        """A part that fails is written down with its error, and the next one begins."""
-        parts: dict[str, Callable[[], Awaitable[None]]] = {
+        """A part that fails or hangs is written down with its error, and the next one begins."""
+        parts: dict[str, Callable[[], Coroutine[None, None, None]]] = {
             "oracle": self._oracle, "tiers": self._tiers, "storm": self._storm, "mixed": self._mixed,
-            "sweep": self._sweep, "shipped": self._shipped, "sleep": self._sleep,
+            "sweep": self._sweep, "ttft": self._ttft, "shipped": self._shipped, "sleep": self._sleep,
             "encoders": self._encoders, "speech": self._speech, "tune": self._tune,
         }  # fmt: skip
+        self._traced = "ttft" in names
         with self._stack:
             for name in names:
+                if self._report.is_finished(name):
+                    self._go_on_after(name)
+                    continue
+                if name not in SHARED or not all(server.is_running for server in self._servers):
+                    self._stop()
                 starts = name in OWN or (name in SHARED and not self._servers)
                 needs = SECONDS[name] + (START if starts else 0)
                 if not self._tiny and self._budget.left < needs:
                     self._report.leave_out(name, f"{self._budget.left:.0f} s are left, and it takes {needs}")
                     continue
-                if name not in SHARED:
-                    self._stop()
+                if name in SHARED and self._start_fault:
+                    self._report.leave_out(name, f"its server did not start: {self._start_fault}")
+                    continue
+                self._report.begin(name)
+                kill = self._kill_part()
                 try:
-                    await parts[name]()
+                    await run_within(self._limit(needs), parts[name](), kill)
+                    self._report.finish(name)
                 except Exception as fault:  # whatever it was: the other parts are worth their seconds
                     self._report.add(f"{name} ended early", False, error=f"{type(fault).__name__}: {fault}"[:1500])
+                    if name in SHARED and not self._servers:
+                        self._start_fault = f"{type(fault).__name__} in {name}"
+
+    def _limit(self, needs: float) -> float:
+        """Seconds after which a part that takes `needs` is ended."""
+        return LONGEST if self._tiny else min(PATIENCE * needs * (1 + self._stock), self._budget.left)
+
+    def _kill_part(self) -> Callable[[], None]:
+        """A function that kills what begins from now on, and the servers that parts share."""
+        shared = {process.pid for server in self._servers for process in processes.family(server.pid)}
+        spared = {process.pid for process in processes.family(os.getpid())} - shared
+        return lambda: kill_children(spared)
+
+    def _go_on_after(self, name: str) -> None:
+        """Have what a part of an earlier run left for later ones."""
+        print(f"{name}: the results file has it", flush=True)
+        if name == "tune":
+            os.environ[tuned.VARIABLE] = str(self._report.folder)
 
     # --- servers ----------------------------------------------------------------------------------------------------
     async def _up(self) -> list[Server]:
         """The servers that share a start, with their adapters registered."""
         if not self._servers:
-            folder = self._work / "timed"
+            folder = self._folder("timed")
             model = self._model(folder)
             files = write_adapters(folder / "adapters", model.path, 6 if self._tiny else ADAPTERS, RANK)
             self._names = [file.name for file in files]
@@ -143,17 +165,33 @@ class TimedRun:
                 servers.append(VllmServe(model.recipe, model.path, folder, variables=own))
             began = time.monotonic()
             try:
-                await asyncio.to_thread(start_all, self._stack, servers)
-            except NotStarted:
+                with first_token.stamps(self._work / "stamps") if self._traced else nullcontext():
+                    self._servers = await self._start(servers)
+                for server in self._servers:
+                    self._report.server(f"timed, {server.name}", server.command())
+                    for file in files:
+                        await asyncio.to_thread(register, server, file.name, file)
+            except BaseException:
                 self._stop()
                 raise
-            for server in servers:
-                self._report.server(f"timed, {server.name}", server.command())
-                for file in files:
-                    await asyncio.to_thread(register, server, file.name, file)
-            self._servers = servers
             self._report.add("timed: start", True, seconds=round(time.monotonic() - began, 1))
         return self._servers
+
+    async def _start(self, servers: Sequence[Server]) -> list[Server]:
+        """Start Roundhouse and its peer side by side. Without the peer the run goes on alone. Raises NotStarted."""
+        for server in servers:
+            self._stack.callback(server.stop)
+            server.launch()
+        first, *peers = servers
+        await asyncio.to_thread(self._stack.enter_context, first)
+        running = [first]
+        for peer in peers:
+            try:
+                running.append(await asyncio.to_thread(self._stack.enter_context, peer))
+            except NotStarted as fault:
+                self._stock = False
+                self._report.add(f"timed: start, {peer.name}", False, error=str(fault)[-1500:])
+        return running
 
     def _stop(self) -> None:
         self._stack.close()
@@ -266,8 +304,13 @@ class TimedRun:
                 figures = {"requests": len(base), **compared(base, adapter)}
                 self._report.add(f"sweep: {length} tokens, {server.name}", True, **figures)
 
+    async def _ttft(self) -> None:
+        servers, number = await self._up(), 3 if self._tiny else 100
+        half = partial(self._budget.until, SECONDS["ttft"] / 2)
+        await first_token.run(self._report, servers, self._ask, self._work / "stamps", number, half)
+
     async def _shipped(self) -> None:
-        folder = self._work / "shipped"
+        folder = self._folder("shipped")
         model = shipped.model(shipped.recipe_file(self._card), self._shape, folder)
         files = write_adapters(folder / "adapters", model.path, 6 if self._tiny else ADAPTERS, RANK)
         with Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1") as server:
@@ -279,14 +322,14 @@ class TimedRun:
             rate = 199 / (arrivals[-1] - arrivals[0])
             view = server.http.get(f"/v1/models/{server.model}").raise_for_status().json()
             costs = shipped.expected(view, rate, self._report.environment, self._shape)
-            self._report.add("shipped: expected", True, **costs)
+            self._report.add(shipped.STEP, True, **costs)
             names, seconds = [file.name for file in files], 1.0 if self._tiny else 6.0
             gaps = await self._gaps(server, names, self._shape.prompt, seconds)
             self._report.add("shipped: swaps and long prompts", True, **gaps)
 
     async def _sleep(self) -> None:
         """Seconds until it is asleep, two idle ones among them, and from a request that wakes it to its first token."""
-        folder = self._work / "sleep"
+        folder = self._folder("sleep")
         model = self._model(folder, idle="2s")
         with Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1") as server:
             self._report.server("sleep", server.command())
@@ -316,9 +359,15 @@ class TimedRun:
         """Bytes of the card; 0 without one."""
         return 0 if self._device == "cpu" else nvml.gpu(self._device).total
 
+    def _folder(self, name: str) -> Path:
+        """A folder for files and a server, without what an earlier server knew."""
+        folder = self._work / name
+        shutil.rmtree(folder / "data", ignore_errors=True)
+        return folder
+
     def _model(self, folder: Path, idle: str = "0s") -> Chat:
         base = write_base(folder / "base", self._shape, values=False)
-        return recipe(self._shape, base, folder, idle=idle, values=self._values)
+        return large.without_weights(self._shape, base, folder, idle=idle, values=self._values)
 
     async def _speech(self) -> None:
         """The shipped recipe beside the library on the same device, as `make bench` measures the starter's."""
@@ -349,31 +398,3 @@ class TimedRun:
         os.environ[tuned.VARIABLE] = str(folder)
         self._report.keep(folder.glob("*.json"))
         self._report.add("tune", bool(found["files"]), **found)
-
-
-def recipe(
-    shape: Shape, base: Path, folder: Path, *, idle: str = "0s", values: Mapping[str, object] | None = None
-) -> Chat:
-    """The shape with random weights of vLLM's, which are read from no file. values: by their keys with dots."""
-    data: dict[str, Any] = yaml.safe_load(
-        large.chat(shape, base, folder, device=PLACES, host=HOST, idle=idle).file.read_text()
-    )
-    data["engine"].setdefault("flags", {})["load_format"] = "dummy"
-    data["batching"]["max_requests"] = 128
-    for key, value in (values or {}).items():
-        *outer, name = key.split(".")
-        part = data
-        for word in outer:
-            part = part.setdefault(word, {})
-        part[name] = value
-    return written(data, base, folder)
-
-
-def compared(base: Sequence[float], adapter: Sequence[float]) -> dict[str, float]:
-    """Milliseconds: the base's first token, what an adapter adds at p50, and its p99 over the base's p99."""
-    figures = {
-        "base_p50": percentile(base, 50), "base_p99": percentile(base, 99),
-        "added_p50": percentile(adapter, 50) - percentile(base, 50),
-        "p99_over_p99": percentile(adapter, 99) - percentile(base, 99),
-    }  # fmt: skip
-    return {f"{name}_ms": round(value * 1e3, 2) for name, value in figures.items()}

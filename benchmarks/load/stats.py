@@ -33,3 +33,13 @@ class Figure:
         if not values:
             raise ValueError("a figure needs at least one round")
         return cls(median(values), min(values), max(values), unit, len(values))
+
+
+def compared(base: Sequence[float], adapter: Sequence[float]) -> dict[str, float]:
+    """Milliseconds: the base's first token, what an adapter adds at p50, and its p99 over the base's p99."""
+    figures = {
+        "base_p50": percentile(base, 50), "base_p99": percentile(base, 99),
+        "added_p50": percentile(adapter, 50) - percentile(base, 50),
+        "p99_over_p99": percentile(adapter, 99) - percentile(base, 99),
+    }  # fmt: skip
+    return {f"{name}_ms": round(value * 1e3, 2) for name, value in figures.items()}

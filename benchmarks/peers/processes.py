@@ -91,6 +91,11 @@ def end(pid: int, within: float = 60.0) -> list[int]:
     psutil.wait_procs(tree[:1], timeout=within)
     _, left = psutil.wait_procs(tree[1:], timeout=2.0)
     for process in (*left, tree[0]):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+        kill(process)
     return [process.pid for process in left]
+
+
+def kill(process: psutil.Process) -> None:
+    """SIGKILL, unless the process is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()

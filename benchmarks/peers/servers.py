@@ -90,6 +90,10 @@ class Server:
         assert self._process is not None, "not started"
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def launch(self) -> None:
         """Start the process and return at once; `__enter__` waits until it is ready."""
         if self._process is not None:

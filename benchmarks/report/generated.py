@@ -49,8 +49,7 @@ def write_adapters(folder: Path, base: Path, count: int, rank: int) -> list[Path
 
 
 def _write_adapter(folder: Path, base: Path, seed: int, rank: int) -> Path:
-    weights = folder / "adapter_model.safetensors"
-    if weights.exists():
+    if (folder / "adapter_config.json").exists():  # the last of its files
         return folder
     import torch
     from safetensors.torch import save_file
@@ -63,7 +62,7 @@ def _write_adapter(folder: Path, base: Path, seed: int, rank: int) -> Path:
         for half, shape in (("A", (rank, width_in)), ("B", (width_out, rank))):
             name = f"base_model.model.{module}.lora_{half}.weight"
             tensors[name] = torch.randn(shape, generator=generator).bfloat16() * 0.01
-    save_file(tensors, weights)
+    save_file(tensors, folder / "adapter_model.safetensors")
     settings = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank, "bias": "none",
         "target_modules": sorted({name.rpartition(".")[2] for name in linear}), "base_model_name_or_path": "base",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -28,11 +29,12 @@ from benchmarks.gpu.correctness import ANSWERS, write_recipes
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import SHAPES, write_base
 from benchmarks.gpu.timed import TimedRun
+from benchmarks.load.budget import Budget
+from benchmarks.load.stats import compared
 from models import nvml
 from models.flags import flag_fault
 from models.speech.model import SpeechModel, WindowRequest
 from models.text import loading
-from registry.recipes.definition import Expected
 from registry.recipes.loading import load_recipes
 from runtime.cli.options import root
 
@@ -64,12 +66,12 @@ def test_values_of_the_timed_recipe_are_what_was_given(tmp_path: Path) -> None:
         "engine.flags.compilation_config": '{"cudagraph_mode": "FULL"}',
     }  # fmt: skip
     values = {key: acceptance.recipe_value(key, text) for key, text in words.items()}
-    made = timed.recipe(shape, write_base(tmp_path / "base", shape, values=False), tmp_path, values=values)
+    made = large.without_weights(shape, write_base(tmp_path / "base", shape, values=False), tmp_path, values=values)
     (found,) = load_recipes([made.file])
     assert (found.memory.adapters.arena, found.residency.sleep_prepared) == (True, True)
     assert (found.engine.flags["enforce_eager"], found.engine.flags["load_format"]) == (True, "dummy")
     assert found.engine.flags["compilation_config"] == '{"cudagraph_mode": "FULL"}'
-    plain = timed.recipe(shape, tmp_path / "base", tmp_path)
+    plain = large.without_weights(shape, tmp_path / "base", tmp_path)
     assert not load_recipes([plain.file])[0].memory.adapters.arena
 
 
@@ -221,7 +223,7 @@ def timed_run(
     """A run of the 8B shape whose parts take twenty seconds each and only note that they ran."""
     ran: list[str] = []
     report = Report(folder / "today.json", "cpu", 0.01)
-    run = TimedRun(report, SHAPES["8b"], "cpu", folder, timed.Budget(seconds, clock))
+    run = TimedRun(report, SHAPES["8b"], "cpu", folder, Budget(seconds, clock))
 
     def part(name: str) -> Callable[..., Coroutine[None, None, None]]:
         async def note(*_: object) -> None:
@@ -256,7 +258,7 @@ async def test_parts_that_the_budget_does_not_hold_are_left_out_and_named(
 
 def test_a_budget_ends_what_runs_within_it() -> None:
     clock = Clock()
-    budget = timed.Budget(100, clock)
+    budget = Budget(100, clock)
     over, long = budget.until(10), budget.until(1000)
     clock.now = 11
     assert (over(), long(), budget.left) == (True, False, 89)
@@ -266,7 +268,7 @@ def test_a_budget_ends_what_runs_within_it() -> None:
 
 def test_an_adapter_is_compared_with_the_bases_own_p99() -> None:
     base, adapter = [0.010] * 99 + [0.020], [0.011] * 99 + [0.022]
-    figures = timed.compared(base, adapter)
+    figures = compared(base, adapter)
     assert (figures["base_p50_ms"], figures["added_p50_ms"]) == (10.0, 1.0)
     assert figures["p99_over_p99_ms"] == pytest.approx(figures["base_p99_ms"] * 0.1, abs=0.2)
 
@@ -343,37 +345,6 @@ def test_a_whisper_of_random_weights_says_its_words_and_ends(tmp_path: Path) -> 
     assert not result.silent
 
 
-@pytest.mark.parametrize(("card", "folder"), [(85_520_809_984, "single-gpu-80gb"), (150_754_820_096, "h200")])
-def test_a_shipped_recipe_is_measured_as_it_is_but_for_its_weights(tmp_path: Path, card: int, folder: str) -> None:
-    file = shipped.recipe_file(card)
-    assert file.parent.name == folder
-    (recipe,) = load_recipes([file])
-    made = shipped.model(file, SHAPES["8b"], tmp_path).recipe
-    assert recipe.engine.flags.keys() - made.engine.flags.keys() <= set(shipped.OF_TOKENIZER)
-    assert made.engine.flags.items() - recipe.engine.flags.items() == {("load_format", "dummy")}
-    same = ("memory", "batching", "queue", "residency", "context_length", "dtype")
-    assert [getattr(made, name) for name in same] == [getattr(recipe, name) for name in same]
-
-
-def test_what_a_card_costs_is_written_as_a_recipe_has_it() -> None:
-    view = {"bytes": 64_000_000_001, "last_load_seconds": {"weights": 30.25, "warming": 10.0}}
-    where = {"gpu": "NVIDIA H100 80GB HBM3", "cpu": "x", "time": "2026-11-28T12:00:00Z", "commit": 5 * "0123abcd"}
-    found = Expected.model_validate(shipped.expected(view, 160.24, where, SHAPES["8b"]))
-    assert (found.load_seconds, found.tokens_per_second) == (40.2, 160.2)
-    assert found.resident is not None
-    assert 0 <= found.resident - 64_000_000_001 < 1 << 20
-    assert found.note.startswith("NVIDIA H100 80GB HBM3, 2026-11-28, commit 0123abcd; 8b shape")
-    assert shipped.NOTE.fullmatch(found.note)
-
-
-@pytest.mark.parametrize("folder", ["h200", "single-gpu-80gb", "node-8x80gb"])
-def test_figures_of_a_gpu_recipe_name_card_day_and_commit(folder: str) -> None:
-    """A recipe that was not measured has none, only the sums in its comment."""
-    for recipe in load_recipes([shipped.RECIPES / folder]):
-        figures = recipe.expected.model_dump(exclude_defaults=True)
-        assert not figures or shipped.NOTE.fullmatch(recipe.expected.note), recipe.id
-
-
 def test_a_base_without_values_takes_no_room(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", SHAPES["8b"], values=False)
     file = base / "model.safetensors"
@@ -381,6 +352,22 @@ def test_a_base_without_values_takes_no_room(tmp_path: Path) -> None:
     assert file.stat().st_blocks * 512 < 1e7
     with safe_open(file, "pt") as opened:
         assert len(list(opened.keys())) == len(SHAPES["8b"].tensors())
+
+
+def test_the_guide_for_a_card_names_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command that its tables and blocks have, where there is no GPU."""
+    text = (root() / "benchmarks" / "README.md").read_text()
+    commands = re.findall(r'make gpu-acceptance .*ARGS="(.+?)"', text)
+    assert len(commands) == 3
+    monkeypatch.setattr(acceptance, "device_of_host", lambda: "cpu")
+    for words in commands:
+        monkeypatch.setattr(sys, "argv", ["acceptance", *words.replace("--shape tiny", "--shape 8b").split()])
+        assert acceptance.main() == 2, words
+    tried, first, second = (re.search(r"--parts (\S+)", words)[1].split(",") for words in commands)  # type: ignore[index]
+    assert set(first) | set(second) == set(timed.PARTS)
+    assert set(tried) == set(timed.PARTS) - {"tune"}
+    seconds = timed.START + sum(timed.SECONDS[part] for part in first)
+    assert f"The first call takes {seconds} seconds" in text
 
 
 @pytest.mark.parametrize("words", [["--parts", "tiers,nothing"], ["eager", "--budget", "9"]])

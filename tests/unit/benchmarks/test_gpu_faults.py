@@ -1,0 +1,250 @@
+"""What goes wrong in the timed parts of the acceptance run costs that part alone, and no figure that was written."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from benchmarks.gpu import machine, timed
+from benchmarks.gpu import report as report_module
+from benchmarks.gpu.report import OtherRun, Report
+from benchmarks.gpu.shapes import SHAPES
+from benchmarks.gpu.timed import TimedRun
+from benchmarks.load.budget import Budget
+from benchmarks.peers.servers import NotStarted, Server
+from models.chat.vllm import tuned
+from registry.storage.files import write_text
+from runtime.cli.options import root
+from tests.eventually import eventually
+
+Part = Callable[[TimedRun], Awaitable[None]]
+
+
+class Run:
+    """A run of the 8B shape whose parts are scripted."""
+
+    def __init__(
+        self, folder: Path, patch: pytest.MonkeyPatch, *, resume: bool = False, stock: bool = False, **parts: Part
+    ) -> None:
+        self.file, self.ran = folder / "today.json", list[str]()
+        patch.setattr(machine, "record", lambda *_: {})
+        report = Report(self.file, "cpu", 0.01, resume=resume)
+        self.timed = TimedRun(report, SHAPES["8b"], "cpu", folder, Budget(10_000), stock=stock)
+        for name in timed.PARTS:
+            patch.setattr(self.timed, f"_{name}", self._part(name, parts.get(name)))
+
+    def _part(self, name: str, part: Part | None) -> Callable[[], Awaitable[None]]:
+        async def run() -> None:
+            self.ran.append(name)
+            if part is not None:
+                await part(self.timed)
+            self.timed._report.add(f"{name}: figures", True)
+
+        return run
+
+    @property
+    def results(self) -> dict[str, Any]:
+        held: dict[str, Any] = json.loads(self.file.read_text())
+        return held
+
+
+async def fail(_: TimedRun) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def has_server(run: TimedRun) -> None:
+    run._servers = [SimpleNamespace(is_running=True, pid=4_194_304)]  # type: ignore[list-item]
+
+
+def sleeping() -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(["sleep", "600"])
+
+
+async def test_a_part_that_hangs_is_ended_with_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that holds the loop, as the start of a server does."""
+    with sleeping() as other:  # of an earlier part, which none of this concerns
+
+        async def hang(_: TimedRun) -> None:
+            sleeping().wait()
+            raise NotStarted("it ended")
+
+        run = Run(tmp_path, monkeypatch, oracle=hang)
+        monkeypatch.setattr(run.timed, "_limit", lambda needs: 0.3 if needs == timed.SECONDS["oracle"] else 600.0)
+        await run.timed.run(["oracle", "sleep"])
+        assert other.poll() is None
+        other.kill()
+    steps = run.results["steps"]
+    assert "not done after" in steps["oracle ended early"]["error"]
+    assert steps["sleep: figures"]["ok"]
+    assert run.results["finished"] == ["sleep"]
+
+
+async def test_a_part_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, monkeypatch, sleep=fail)
+    await run.timed.run(["sleep", "encoders"])
+    assert "No space left" in run.results["steps"]["sleep ended early"]["error"]
+    assert run.results["finished"] == ["encoders"]
+
+
+async def test_parts_whose_server_did_not_start_do_not_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start(_: TimedRun) -> None:
+        raise NotStarted("roundhouse ended with 1")
+
+    run = Run(tmp_path, monkeypatch, tiers=start)
+    await run.timed.run(["tiers", "mixed", "storm", "oracle"])
+    assert run.ran == ["tiers", "oracle"]
+    assert run.results["left_out"].keys() == {"mixed", "storm"}
+
+
+async def test_servers_that_died_are_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[int]()
+
+    async def die(run: TimedRun) -> None:
+        run._servers[0].is_running = False  # type: ignore[misc]
+        raise timed.Failed("connection lost")
+
+    async def look(run: TimedRun) -> None:
+        seen.append(len(run._servers))
+
+    run = Run(tmp_path, monkeypatch, tiers=has_server, storm=die, mixed=look)
+    await run.timed.run(["tiers", "storm", "mixed"])
+    assert run.ran == ["tiers", "storm", "mixed"]
+    assert seen == [0]
+
+
+class Stands(Server):
+    """A server that is ready at once."""
+
+    def launch(self) -> None:
+        return
+
+    def __enter__(self) -> Self:
+        return self
+
+
+class Dies(Server):
+    """A server whose process ends as it starts."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-S", "-c", "raise SystemExit('no kernel image is available')"]
+
+
+async def test_without_stock_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, monkeypatch, stock=True)
+    servers = [Stands("roundhouse", "m", tmp_path), Dies("vllm serve", "m", tmp_path)]
+    assert await run.timed._start(servers) == servers[:1]
+    step = run.results["steps"]["timed: start, vllm serve"]
+    assert not step["ok"]
+    assert "no kernel image" in step["error"]
+    with pytest.raises(NotStarted):
+        await run.timed._start([Dies("roundhouse", "m", tmp_path)])
+
+
+async def test_a_run_that_resumes_leaves_out_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(tuned.VARIABLE, raising=False)
+    first = Run(tmp_path, monkeypatch, mixed=fail)
+    await first.timed.run(["tune", "tiers", "mixed"])
+    second = Run(tmp_path, monkeypatch, resume=True)
+    await second.timed.run(["tune", "tiers", "mixed", "sleep"])
+    assert second.ran == ["mixed", "sleep"]
+    assert os.environ[tuned.VARIABLE] == str(tmp_path), "what an earlier call tuned is used"
+    assert second.results["steps"].keys() == {f"{name}: figures" for name in ("tune", "tiers", "mixed", "sleep")}
+    assert second.results["finished"] == ["tune", "tiers", "mixed", "sleep"]
+    assert second.timed._report.ok
+    assert len(second.results["resumed"]) == 1
+    anew = Run(tmp_path, monkeypatch)
+    await anew.timed.run(["tiers"])
+    assert anew.results["finished"] == ["tiers"]
+
+
+async def test_what_was_left_out_is_forgotten_once_it_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, monkeypatch)
+    run.timed._report.leave_out("storm", "no time")
+    run.timed._report.leave_out("storm: base, roundhouse", "no time")
+    run.timed._report.leave_out("sweep", "no time")
+    await run.timed.run(["storm"])
+    assert run.results["left_out"].keys() == {"sweep"}
+
+
+@pytest.mark.parametrize("key", ["commit", "gpu"])
+def test_figures_of_another_commit_or_card_are_not_mixed(key: str, tmp_path: Path) -> None:
+    file = tmp_path / "today.json"
+    Report(file, "cpu", 0.01).add("start", True)
+    held = json.loads(file.read_text())
+    held["environment"][key] = "another"
+    file.write_text(json.dumps(held))
+    with pytest.raises(OtherRun, match=f"results of {key} another"):
+        Report(file, "cpu", 0.01, resume=True)
+
+
+def test_a_full_disk_loses_no_figure_of_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_full = [False]
+
+    def write_if_room(file: Path, text: str) -> None:
+        if is_full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_text(file, text)
+
+    monkeypatch.setattr(report_module, "write_text", write_if_room)
+    report = Report(tmp_path / "today.json", "cpu", 0.01)
+    report.add("tiers", True)
+    is_full[0] = True
+    report.add("storm", True, gaps=list(range(500)))
+    assert "499]" in capsys.readouterr().out
+    assert not report.ok
+    assert json.loads((tmp_path / "today.json").read_text())["steps"].keys() == {"tiers"}
+    is_full[0] = False
+    report.close()
+    assert report.ok
+    assert json.loads((tmp_path / "today.json").read_text())["steps"].keys() == {"tiers", "storm"}
+
+
+ENDLESS = """
+import sys
+from pathlib import Path
+from benchmarks.gpu.report import Report
+report = Report(Path(sys.argv[1]), "cpu", 0.01)
+for number in range(10**9):
+    report.add(f"step {number % 200}", True, figures=list(range(300)))
+"""
+
+
+def test_a_run_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
+    file = tmp_path / "today.json"
+    command = [sys.executable, "-c", ENDLESS, str(file)]
+    with subprocess.Popen(command, cwd=root(), stdout=subprocess.DEVNULL) as process:
+        eventually(file.exists, "the first step")
+        for _ in range(100):
+            assert json.loads(file.read_text())["steps"]
+        process.send_signal(signal.SIGKILL)
+    assert json.loads(file.read_text())["steps"]
+
+
+def test_a_run_whose_threads_hang_ends_all_the_same() -> None:
+    """With its children: one of them holds the pipe that is read to its end here."""
+    code = """
+import asyncio, subprocess, sys, time
+from benchmarks.load.budget import exit_after
+child = subprocess.Popen(["sleep", "600"])
+exit_after(0.2)
+asyncio.run(asyncio.to_thread(time.sleep, 600))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=root(), capture_output=True, text=True, timeout=500)
+    assert done.returncode == 1
+    assert "did not end in its time" in done.stderr

@@ -1,0 +1,95 @@
+"""The shipped recipes of a card: measured as they are, and their figures written back."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import shipped
+from benchmarks.gpu.shapes import SHAPES
+from registry.recipes.definition import Expected
+from registry.recipes.loading import load_recipes
+
+
+@pytest.mark.parametrize(("card", "folder"), [(85_520_809_984, "single-gpu-80gb"), (150_754_820_096, "h200")])
+def test_a_shipped_recipe_is_measured_as_it_is_but_for_its_weights(tmp_path: Path, card: int, folder: str) -> None:
+    file = shipped.recipe_file(card)
+    assert file.parent.name == folder
+    (recipe,) = load_recipes([file])
+    made = shipped.model(file, SHAPES["8b"], tmp_path).recipe
+    assert recipe.engine.flags.keys() - made.engine.flags.keys() <= set(shipped.OF_TOKENIZER)
+    assert made.engine.flags.items() - recipe.engine.flags.items() == {("load_format", "dummy")}
+    same = ("memory", "batching", "queue", "residency", "context_length", "dtype")
+    assert [getattr(made, name) for name in same] == [getattr(recipe, name) for name in same]
+
+
+def test_what_a_card_costs_is_written_as_a_recipe_has_it() -> None:
+    view = {"bytes": 64_000_000_001, "last_load_seconds": {"weights": 30.25, "warming": 10.0}}
+    where = {"gpu": "NVIDIA H100 80GB HBM3", "cpu": "x", "time": "2026-11-28T12:00:00Z", "commit": 5 * "0123abcd"}
+    found = Expected.model_validate(shipped.expected(view, 160.24, where, SHAPES["8b"]))
+    assert (found.load_seconds, found.tokens_per_second) == (40.2, 160.2)
+    assert found.resident is not None
+    assert 0 <= found.resident - 64_000_000_001 < 1 << 20
+    assert found.note.startswith("NVIDIA H100 80GB HBM3, 2026-11-28, commit 0123abcd; 8b shape")
+    assert shipped.NOTE.fullmatch(found.note)
+
+
+@pytest.mark.parametrize("folder", ["h200", "single-gpu-80gb", "node-8x80gb"])
+def test_figures_of_a_gpu_recipe_name_card_day_and_commit(folder: str) -> None:
+    """A recipe that was not measured has none, only the sums in its comment."""
+    for recipe in load_recipes([shipped.RECIPES / folder]):
+        figures = recipe.expected.model_dump(exclude_defaults=True)
+        assert not figures or shipped.NOTE.fullmatch(recipe.expected.note), recipe.id
+
+
+RESULTS: dict[str, Any] = {
+    "environment": {"gpu": "NVIDIA H100 80GB HBM3", "gpu_bytes": 85_520_809_984},
+    "steps": {
+        shipped.STEP: {
+            "ok": True, "load_seconds": 40.2, "resident": "61036MiB", "tokens_per_second": 160.2,
+            "note": "NVIDIA H100 80GB HBM3, 2026-11-28, commit 01234567; 8b shape with random weights",
+        }
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("card", "folder"), [(85_520_809_984, "single-gpu-80gb"), (150_754_820_096, "h200")])
+def test_figures_of_a_card_are_written_into_its_recipe(
+    card: int, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, recipes = tmp_path / "results.json", tmp_path / "recipes"
+    recipes.mkdir()
+    shutil.copytree(shipped.RECIPES / folder, recipes / folder)
+    file = recipes / folder / "llama-8b.yaml"
+    (before,), text = load_recipes([file]), file.read_text()
+    monkeypatch.setattr(sys, "argv", ["shipped", str(results), "--recipes", str(recipes)])
+    for seconds in (40.2, 38.5):  # the second figures take the place of the first
+        steps = {shipped.STEP: RESULTS["steps"][shipped.STEP] | {"load_seconds": seconds}}
+        results.write_text(json.dumps({"environment": RESULTS["environment"] | {"gpu_bytes": card}, "steps": steps}))
+        assert shipped.main() == 0
+        (after,) = load_recipes([file])
+        assert (after.expected.load_seconds, after.expected.resident) == (seconds, 61036 << 20)
+        assert shipped.NOTE.fullmatch(after.expected.note)
+        assert after.model_copy(update={"expected": before.expected}) == before
+    lines, earlier = file.read_text().splitlines(), text.replace(shipped.SUMS, shipped.MEASURED).splitlines()
+    assert [line for line in lines if not line.startswith("expected: ")] == earlier
+    assert earlier != text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("environment", "step", "words"),
+    [
+        ({"gpu_bytes": None}, {}, "no GPU"),
+        ({}, {"ok": False}, "lack the step"),
+        ({}, {"note": "NVIDIA H100 80GB HBM3, 2026-11-28, commit "}, "no commit"),
+    ],
+)
+def test_results_without_figures_for_a_recipe_are_refused(
+    environment: dict[str, Any], step: dict[str, Any], words: str
+) -> None:
+    steps = {shipped.STEP: RESULTS["steps"][shipped.STEP] | step}
+    with pytest.raises(shipped.Unusable, match=words):
+        shipped.measured({"environment": RESULTS["environment"] | environment, "steps": steps})
