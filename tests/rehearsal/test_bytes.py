@@ -11,7 +11,7 @@ from runtime.config.budgets import DeviceBudget
 from runtime.config.device import SHARE
 from runtime.residency.outlook import plan_all
 from runtime.residency.policy import Need, Snapshot, replica_id
-from tests.rehearsal.card import H100, H200, LLAMA, LLAMA_70B, QWEN_32B, bert, chat_model, recipe
+from tests.rehearsal.card import H100, H200, LLAMA, LLAMA_70B, QWEN_32B, ROOT, bert, chat_model, recipe
 from tests.unit.registry.test_estimate import llama_tensors
 
 SPEECH = 1600 * MIB + GIB + 480 * 50 * 1280 * (12 + 2 * 4 * 5) * 2
@@ -42,6 +42,23 @@ def test_a_plan_counts_what_the_files_hold(name: str, config: dict[str, Any], we
     assert found.adapter_places == (places.device + bool(places.device)) * places.max_rank * 2 * (linear + ends)
     card = H200 if name.startswith("h200") else H100
     assert found.total < card * SHARE
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("single-gpu-80gb/llama-8b", LLAMA), ("h200/llama-8b", LLAMA), ("h200/qwen-32b", QWEN_32B)],
+)
+def test_sums_in_a_recipes_comments_are_the_estimates(name: str, config: dict[str, Any], tmp_path: Path) -> None:
+    chat_model(tmp_path / "model", config)
+    requested, text = recipe(name), (ROOT / "recipes" / f"{name}.yaml").read_text()
+    found = estimate(requested, tmp_path / "model", "cuda")
+    assert found.notes["kv_cache"].removeprefix("as the recipe says, ") in text
+    weights = found.weights / GIB
+    assert f"{weights:.1f} GiB weights" in text or f"{weights:.0f} GiB weights" in text
+    if places := requested.memory.adapters.device:
+        assert f"{places} places of {found.adapter_places / (places + 1) / 1e6:.0f} MB" in text
+        rest = found.total - found.weights - found.kv_cache - found.adapter_places
+        assert f"about {rest / GIB:.0f} GiB for activations and libraries" in text
 
 
 def linear_layers(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
