@@ -47,9 +47,11 @@ def test_requests_go_on_and_sessions_outlive_a_front(servers: FleetOfServers, tm
             for _ in range(10):
                 _ask(front)
             assert node.http.get("/health/ready").json()["degraded"] == ["ledger_journalled"]
+            _check_refusals(front, node)
+            _ask(front)
         eventually(lambda: "degraded" not in node.http.get("/health/ready").json(), node.tail)
         (used,) = node.http.get("/v1/usage", params={"group_by": "team"}).json()["data"]
-        assert (used["team_id"], used["requests"]) == ("search", 11)
+        assert (used["team_id"], used["requests"]) == ("search", 12)
         assert LedgerTable(database, "any").differences() == []
         _check_session(front, node, secret)
 
@@ -63,6 +65,19 @@ def _make_key(database: Database) -> str:
 def _ask(server: Server) -> None:
     answer = server.http.post("/v1/embeddings", json=EMBED)
     assert (answer.status_code, answer.headers["x-roundhouse-node"]) == (200, "node-1"), answer.text
+
+
+def _check_refusals(front: Server, node: Server) -> None:
+    """Changes that servers share are refused, and nothing is left of them."""
+    added = {"source": "package:models.starter/pack/starter-chat", "id": "added"}
+    for server in (front, node):
+        for method, path, body in (
+            ("PUT", "/v1/fleet/placements/starter-embed", {"replicas": 1}),
+            ("PUT", "/v1/models/starter-embed/aliases/late", None),
+            ("POST", "/v1/models", added),
+        ):
+            refused = server.http.request(method, path, json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database_unavailable"), refused.text
 
 
 def _check_session(front: Server, node: Server, key: str) -> None:
