@@ -282,10 +282,10 @@ class ResidencyManager:
         """Let idle models leave, since a load or a full step overdrew a budget."""
         for budget in self.table.budgets:
             snapshot = self.table.snapshot()
+            if not policy.is_overdrawn(snapshot, budget.device):  # nearly always, and asked at the end of each request
+                continue
             nothing = policy.Need("", 0, 0.0, snapshot.now, patience=math.inf, slot=False, devices=(budget.device,))
             plan = policy.plan(snapshot, nothing)
-            if plan.free >= 0 and plan.host_free >= 0:
-                continue
             self._decide_later(plan.retry_at, snapshot.now)  # where all who could leave have just come
             for victim in self.drainer.dismiss_all(plan.victims):
                 self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")

@@ -183,7 +183,7 @@ def _take_one_back(chosen: dict[str, tuple[Resident, Action]], shortage: Shortag
     return False
 
 
-__all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "next_to_leave", "plan", "to_sleep"]
+__all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "is_overdrawn", "next_to_leave", "plan", "to_sleep"]
 
 COST_WEIGHT = 1.0
 """Seconds of recency per second that it takes to bring a model back (step 4)."""
@@ -385,6 +385,18 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
         retry_at=min(times, default=None),
         expected_seconds=need.load_seconds + max((t - snapshot.now for t in times), default=0.0),
     )
+
+
+def is_overdrawn(snapshot: Snapshot, device: str) -> bool:
+    """Whether models hold more than a device's budget, or the host's, once what they do now has ended."""
+    held = host = 0
+    for resident in snapshot.residents:
+        on_device, on_host, _ = resident.settled()
+        host += on_host
+        if device in resident.devices:
+            held += on_device
+    budget = next((b.bytes for b in snapshot.budgets if b.device == device), held)
+    return held > budget or host > snapshot.host_budget
 
 
 def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runtime.config.budgets import DeviceBudget
 from runtime.residency.outlook import plan_all
-from runtime.residency.policy import Need, Resident, Snapshot, Victim, next_to_leave, plan, to_sleep
+from runtime.residency.policy import Need, Resident, Snapshot, Victim, is_overdrawn, next_to_leave, plan, to_sleep
 from runtime.residency.states import TRANSITIONS, ModelState
 
 NOW = 1000.0
@@ -302,6 +302,15 @@ def test_a_wake_needs_no_slot_and_what_it_holds_asleep_is_its_own(
         device, on_host, _ = bytes_after(them, result.victims)
         assert device + 100 <= budget
         assert on_host + 100 <= host_budget
+
+
+@given(residents, st.integers(0, 2000), st.integers(0, 2000))
+def test_a_budget_is_overdrawn_where_a_plan_finds_less_than_nothing_free(
+    them: tuple[Resident, ...], budget: int, host_budget: int
+) -> None:
+    snapshot = Snapshot(on_one(budget), them, 1, NOW, host_budget)
+    result = plan(snapshot, Need("", 0, 0.0, NOW, slot=False, devices=("",)))
+    assert is_overdrawn(snapshot, "") is (result.free < 0 or result.host_free < 0)
 
 
 @given(residents, st.integers(0, 2000))
