@@ -1,7 +1,7 @@
 """Prometheus metrics. Labels are bounded: no request makes a new model label."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -348,11 +348,13 @@ class Metrics:
             child = self._children[key] = series.labels(*labels)
         return child
 
-    def spent(self, series: Counter, seconds: float, *labels: str) -> None:
-        """Add time to a series, which is made even if there is none to add."""
-        child = self.of(series, *labels)
-        if seconds:
-            child.inc(seconds)
+    def spent(self, series: Counter, owner: str, causes: Mapping[str, float]) -> None:
+        """Add seconds by cause. The series of each cause is made, even if there is no time to add."""
+        children = self._children
+        for cause, seconds in causes.items():
+            child = children.get((series, (owner, cause))) or self.of(series, owner, cause)
+            if seconds:
+                child.inc(seconds)
 
     def forget(self, model: str) -> None:
         """Drop the series of a model that was removed."""

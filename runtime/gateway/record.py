@@ -13,16 +13,18 @@
 | anything else that broke                           | failed      | the error's, or as sent | the error's |
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
+
+from msgspec.structs import replace
 
 from models.messages import Usage
 from routing.replicas import Reason
 from runtime.gateway.context import RequestContext, Trace, TranscriptSink
 from runtime.gateway.target import Target
-from tenants.ledger.rows import Entry
+from tenants.ledger.rows import BATCH, Entry
 from tenants.limits.limiter import Admission
 
 
@@ -96,32 +98,61 @@ class RequestRecord:
     causes: dict[str, float] = field(init=False)
     """The parts of its time: queue, load, swap, prefill (until the first byte), decode and, if there was one, provider.
     Empty before it had a turn. Computed once for several sinks."""
+    charged: Usage = field(init=False)
+    """Usage that counts for the team, with the tokens of routing among the prompt's. A line of a batch counts only by
+    its whole answer: any other attempt is repeated, or ends as an error."""
+    cost: int = field(init=False)
+    """Cost of that by list price, in millionths. Pairs count where all were answered."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "causes", self._causes())
+        is_repeated = self.context.source == BATCH and (self.end is not End.DONE or (self.status or 0) >= 400)
+        object.__setattr__(self, "charged", Usage() if is_repeated else self._with_routing())
+        object.__setattr__(self, "cost", 0 if is_repeated else self._cost())
+
+    def _with_routing(self) -> Usage:
+        if not self.routing_tokens:
+            return self.usage
+        return replace(self.usage, prompt_tokens=self.usage.prompt_tokens + self.routing_tokens)
+
+    def _cost(self) -> int:
+        price, usage = None if self.target is None else self.target.price, self.usage
+        if price is None:
+            return self.routing_cost
+        return self.routing_cost + price.cost(
+            prompt=usage.prompt_tokens,
+            cached=usage.cached_tokens,
+            written=usage.written_tokens,
+            output=usage.completion_tokens,
+            audio_ms=round(usage.audio_seconds * 1e3),
+            pairs=self.pairs,
+        )
 
     def stages(self) -> list[RequestStage]:
         """Parts of its last attempt, one after the other; empty before it had a turn.
 
         The order of load, queue and adapter is not measured: this is the usual one.
         """
+        return [RequestStage(*stage) for stage in self._stages()]
+
+    def _stages(self) -> Sequence[tuple[str, float, float]]:
         seconds = self.seconds
         if "queue" not in seconds:
-            return []
+            return ()
         before, total = seconds.get("before", 0.0), seconds["total"]
         turn = min(before + seconds["queue"], total)
         if self.target is not None and self.target.provider:
-            return [RequestStage("provider", turn, total)]
+            return (("provider", turn, total),)
         swapping = turn - min(seconds.get("swap", 0.0), turn - before)
         loaded = min(before + seconds["load"], swapping)
         first = min(max(seconds.get("first", total), turn), total)
-        return [
-            RequestStage("load", before, loaded),
-            RequestStage("queue", loaded, swapping),
-            RequestStage("swap", swapping, turn),
-            RequestStage("prefill", turn, first),
-            RequestStage("decode", first, total),
-        ]
+        return (
+            ("load", before, loaded),
+            ("queue", loaded, swapping),
+            ("swap", swapping, turn),
+            ("prefill", turn, first),
+            ("decode", first, total),
+        )
 
     def tokens(self) -> dict[str, int]:
         """Tokens by kind, without kinds that it did not use."""
@@ -130,7 +161,7 @@ class RequestRecord:
         return {kind: count for kind, count in counts.items() if count}
 
     def _causes(self) -> dict[str, float]:
-        stages = self.stages()
+        stages = self._stages()
         if not stages:
             return {}
         spent = dict.fromkeys(("queue", "load", "swap", "prefill", "decode"), 0.0)
@@ -138,8 +169,8 @@ class RequestRecord:
         if away:
             spent["provider"] = away
         spent["queue"] = max(0.0, self.seconds.get("before", 0.0) - away)
-        for stage in stages:
-            spent[stage.name] = spent.get(stage.name, 0.0) + stage.until - stage.since
+        for name, since, until in stages:
+            spent[name] = spent.get(name, 0.0) + until - since
         return spent
 
 

@@ -9,7 +9,6 @@ from typing import Generic, TypeVar
 
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.sinks.tenants import cost_of
 from tenants.costs.prices import MILLION
 from tenants.ledger.rows import BATCH
 from tenants.limits.records import Limit
@@ -125,8 +124,7 @@ class RequestMetrics:
         if "queue" in seconds:
             metrics.of(metrics.queue, model).observe(seconds["queue"])
             metrics.of(metrics.class_queue, model, label).observe(seconds["queue"])
-        for cause, spent in record.causes.items():
-            metrics.spent(metrics.wait, spent, model, cause)
+        metrics.spent(metrics.wait, model, record.causes)
         if "first" in seconds and not is_line:
             metrics.of(metrics.first, model, label).observe(seconds["first"], dict(exemplar(record)))
             if record.first_goal is not None:
@@ -143,8 +141,8 @@ class RequestMetrics:
             metrics.of(metrics.batch, model).observe(usage.batch)
         if "device" in seconds:
             metrics.of(metrics.device_seconds, model).inc(seconds["device"])
-        if cost := cost_of(record):
-            metrics.of(metrics.cost, model).inc(cost / MILLION)
+        if record.cost:
+            metrics.of(metrics.cost, model).inc(record.cost / MILLION)
 
 
 def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:
@@ -180,8 +178,7 @@ class TeamMetrics:
             return
         team, class_ = self._teams.of(context.caller.team), context.service_class.label
         metrics.of(metrics.team_requests, team, class_, _status(record)).inc()
-        for cause, spent in record.causes.items():
-            metrics.spent(metrics.team_wait, spent, team, cause)
+        metrics.spent(metrics.team_wait, team, record.causes)
         if "first" in record.seconds and context.source != BATCH:
             metrics.of(metrics.team_first, team, class_).observe(record.seconds["first"])
         self.attempt(record)
@@ -192,8 +189,8 @@ class TeamMetrics:
         team, class_ = self._teams.of(context.caller.team), context.service_class.label
         for kind, count in record.tokens().items():
             metrics.of(metrics.team_tokens, team, class_, kind).inc(count)
-        if cost := cost_of(record):
-            metrics.of(metrics.team_cost, team).inc(cost / MILLION)
+        if record.cost:
+            metrics.of(metrics.team_cost, team).inc(record.cost / MILLION)
 
 
 def _status(record: RequestRecord) -> str:

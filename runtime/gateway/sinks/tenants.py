@@ -19,11 +19,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from models.messages import Usage
 from models.tasks import Call
 from models.tasks.kind import Demand
 from runtime.gateway.charging import amounts, demand_of
-from runtime.gateway.record import End, RequestRecord
+from runtime.gateway.record import RequestRecord
 from runtime.gateway.request import Request
 from runtime.gateway.target import Target
 from runtime.scheduling.admission import REVOKED
@@ -133,7 +132,7 @@ class LedgerSink:
         self._ledger.end(settled, rider, soon=line is None and self._is_lenient())
 
     def _settlement(self, record: RequestRecord, entry: Entry) -> Settlement:
-        seconds, usage, routing_tokens = record.seconds, *charged(record)
+        seconds, usage = record.seconds, record.charged
         device, cold = seconds.get("device", 0.0), seconds.get("cold", 0.0)
         own = self._machine_price * (device + (cold if self._cold else 0.0)) / 3600
         return Settlement(
@@ -141,7 +140,7 @@ class LedgerSink:
             record.end.value,
             record.status,
             None if record.code is None else record.code.replace("\0", "")[:_CODE],
-            min(usage.prompt_tokens + routing_tokens, MAX_COUNT),
+            min(usage.prompt_tokens, MAX_COUNT),
             min(usage.cached_tokens, MAX_COUNT),
             min(usage.completion_tokens, MAX_COUNT),
             min(round(usage.audio_seconds * 1e3), MAX_COUNT),
@@ -151,7 +150,7 @@ class LedgerSink:
             record.pairs,
             round(device * 1e6),
             round(cold * 1e3),
-            min(cost_of(record), MAX_COUNT),
+            min(record.cost, MAX_COUNT),
             round(own),
         )
 
@@ -216,34 +215,7 @@ class LimitSink:
     def _settle(self, record: RequestRecord, *, last: bool) -> None:
         if record.admission is None:
             return
-        usage, routing_tokens = charged(record)
-        tokens = usage.prompt_tokens + usage.completion_tokens + routing_tokens
-        used = Amounts(tokens, round(usage.audio_seconds * 1e3), cost_of(record))
+        usage = record.charged
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        used = Amounts(tokens, round(usage.audio_seconds * 1e3), record.cost)
         self._limiter.settle(record.admission, used, last=last)
-
-
-def charged(record: RequestRecord) -> tuple[Usage, int]:
-    """Usage that counts for the team, and the tokens of routing.
-
-    A line of a batch counts only by its whole answer: any other attempt is repeated, or ends as an error.
-    """
-    is_repeated = record.context.source == BATCH and (record.end is not End.DONE or (record.status or 0) >= 400)
-    return (Usage(), 0) if is_repeated else (record.usage, record.routing_tokens)
-
-
-def cost_of(record: RequestRecord) -> int:
-    """Cost by list price, in millionths. Pairs count where all were answered."""
-    price = None if record.target is None else record.target.price
-    usage, _ = charged(record)
-    if usage is not record.usage:
-        return 0
-    if price is None:
-        return record.routing_cost
-    return record.routing_cost + price.cost(
-        prompt=usage.prompt_tokens,
-        cached=usage.cached_tokens,
-        written=usage.written_tokens,
-        output=usage.completion_tokens,
-        audio_ms=round(usage.audio_seconds * 1e3),
-        pairs=record.pairs,
-    )

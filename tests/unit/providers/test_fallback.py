@@ -12,7 +12,6 @@ from registry.errors import ProviderFailed, QueueFull, RoundhouseError, Unavaila
 from routing.providers.breaker import RUN, Phase
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
-from runtime.gateway.sinks.tenants import cost_of
 from runtime.gateway.target import Target
 from runtime.http import serving
 from runtime.http.attempts import attempts
@@ -370,12 +369,12 @@ async def test_a_failed_attempts_cost_is_in_its_row(
         "of both, as in the rows"
     )
     spent = [s.value for m in metrics.team_cost.collect() for s in m.samples if s.name.endswith("_total")]
-    assert spent == [pytest.approx((cost_of(failed) + cost_of(done)) / 1e6)]
+    assert spent == [pytest.approx((failed.cost + done.cost) / 1e6)]
     requested = [s.value for m in metrics.team_requests.collect() for s in m.samples if s.name.endswith("_total")]
     assert requested == [1]
     assert (failed.code, failed.usage.prompt_tokens, failed.usage.cached_tokens) == ("provider_overloaded", 12, 4)
-    assert cost_of(failed) == 8 * 2 + 4 * 1 + failed.usage.completion_tokens * 6
-    assert cost_of(done) == 8 * 2 + 4 * 1 + 5 * 6
+    assert failed.cost == 8 * 2 + 4 * 1 + failed.usage.completion_tokens * 6
+    assert done.cost == 8 * 2 + 4 * 1 + 5 * 6
 
 
 # --- the function itself ---------------------------------------------------------------------------------------------

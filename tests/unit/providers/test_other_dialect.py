@@ -8,7 +8,6 @@ import anthropic
 import pytest
 
 from models import sse
-from runtime.gateway.sinks.tenants import cost_of
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen
 from tests.unit.providers.rig import Rig, rigged
@@ -173,7 +172,7 @@ async def test_tokens_that_were_written_into_a_cache_have_their_price(tmp_path: 
         (record,) = rig.gateway.records.all
     assert reported["usage"]["prompt_tokens"] == 112
     assert reported["usage"]["prompt_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 100}
-    assert cost_of(record) == 8 * 4 + 4 * 1 + 100 * 5 + 5 * 6
+    assert record.cost == 8 * 4 + 4 * 1 + 100 * 5 + 5 * 6
 
 
 # --- Anthropic's SDK, OpenAI's provider ------------------------------------------------------------------------------
