@@ -61,8 +61,11 @@ def _demand(call: ChatPayload, context: int, _audio_seconds: float) -> Demand:
     prompts = _prompts(body) if call.path == "/v1/completions" else 1
     size = len(msgspec.json.encode(body))
     prompt = min(size, context * prompts)
-    answers = prompts * max(1, *(_whole(body.get(name)) or 1 for name in ("n", "best_of")))
-    given = next((n for name in _WRITES[call.path] if (n := _whole(body.get(name))) is not None), None)
+    answers = prompts * max(1, _whole(body.get("n")) or 1, _whole(body.get("best_of")) or 1)
+    given: int | None = None
+    for name in _WRITES[call.path]:
+        if (given := _whole(body.get(name))) is not None:
+            break
     if given is None and call.path == "/v1/completions" and not call.fills:
         given = _COMPLETIONS_TOKENS
     output = answers * (context if given is None else min(given, context))

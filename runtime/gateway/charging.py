@@ -33,8 +33,12 @@ def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) 
 def amounts(demand: Demand, price: PriceList) -> Amounts:
     """Amounts to reserve, cut to what a limit can be."""
     money = price.most(prompt=demand.prompt, output=demand.output, audio_ms=demand.audio_ms, pairs=demand.pairs)
-    most = (demand.prompt + demand.output, demand.audio_ms, money, demand.requested_output)
-    return Amounts(*(min(amount, MAX_AMOUNT) for amount in most))
+    return Amounts(
+        min(demand.prompt + demand.output, MAX_AMOUNT),
+        min(demand.audio_ms, MAX_AMOUNT),
+        min(money, MAX_AMOUNT),
+        min(demand.requested_output, MAX_AMOUNT),
+    )
 
 
 @lru_cache(maxsize=1024)

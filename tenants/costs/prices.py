@@ -45,10 +45,10 @@ class PriceList:
 
     def most(self, *, prompt: int = 0, output: int = 0, audio_ms: int = 0, pairs: int = 0) -> int:
         """The most it can cost, whatever part of the prompt is cached or written."""
-        return max(
-            self.cost(prompt=prompt, cached=cached, written=written, output=output, audio_ms=audio_ms, pairs=pairs)
-            for cached, written in ((0, 0), (prompt, 0), (0, prompt))
-        )
+        if self.cached > max(self.input, self.input + self.written):
+            return self.cost(prompt=prompt, cached=prompt, output=output, audio_ms=audio_ms, pairs=pairs)
+        written = prompt if self.written > 0 else 0
+        return self.cost(prompt=prompt, written=written, output=output, audio_ms=audio_ms, pairs=pairs)
 
 
 @lru_cache(256)

@@ -248,6 +248,8 @@ class Limiter:
         self, caller: Caller, model: str, counted: Sequence[tuple[_LimitMeter, Hold]], spends_only: bool
     ) -> list[_LimitMeter]:
         """The meters of an attempt. counted: reservations of earlier attempts for the whole request."""
+        if not self._metered:
+            return []
         held_ids = {id(one) for one, _ in counted}
         meters = [one for one in self._of(caller.team, caller.metered, model) if id(one) not in held_ids]
         return [meter for meter in meters if meter.limit.kind.is_spend] if spends_only else meters

@@ -53,6 +53,19 @@ def test_a_price_is_rounded_once() -> None:
     assert PRICE.version == replace(PRICE).version != replace(PRICE, pairs=1).version
 
 
+money = st.integers(0, 500)
+
+
+@given(st.builds(PriceList, input=money, cached=money, output=money, written=st.integers(-200, 200)), money, money)
+def test_no_cache_makes_a_request_dearer_than_its_most(price: PriceList, prompt: int, output: int) -> None:
+    prompt, output = prompt * 1000, output * 1000
+    costs = [
+        price.cost(prompt=prompt, cached=cached, written=written, output=output)
+        for cached, written in ((0, 0), (prompt, 0), (0, prompt), (prompt // 2, prompt - prompt // 2))
+    ]
+    assert price.most(prompt=prompt, output=output) == max(costs)
+
+
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 3)), max_size=40))
 def test_parts_of_the_machine_add_up_to_its_busy_time(steps: list[tuple[int, int]]) -> None:
     now = 0.0
