@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import Depends, Request
 from starlette.datastructures import MutableHeaders
@@ -23,7 +23,8 @@ _CONTEXT, _GATEWAY, _SEND = "roundhouse.context", "roundhouse.gateway", "roundho
 
 
 def context_of(scope: Scope) -> RequestContext:
-    return cast(RequestContext, scope[_CONTEXT])
+    context: RequestContext = scope[_CONTEXT]
+    return context
 
 
 def set_caller(scope: Scope, caller: Caller) -> None:
@@ -37,7 +38,8 @@ def set_context(scope: Scope, context: RequestContext) -> None:
 
 
 def gateway_of(scope: Scope) -> Gateway:
-    return cast(Gateway, scope[_GATEWAY])
+    gateway: Gateway = scope[_GATEWAY]
+    return gateway
 
 
 def body_sender(scope: Scope, send: Send) -> Send:
@@ -45,7 +47,8 @@ def body_sender(scope: Scope, send: Send) -> Send:
 
     Each layer would be one call more for each token. send: where there are no layers.
     """
-    return cast(Send, scope.get(_SEND, send))
+    sender: Send = scope.get(_SEND, send)
+    return sender
 
 
 async def _gateway(request: Request) -> Gateway:

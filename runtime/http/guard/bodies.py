@@ -176,7 +176,8 @@ class BodyMiddleware:
             await self._app(scope, receive, send)
             return
         try:
-            decodes = decoder(_header(scope, b"content-encoding"))
+            coding, declared = _announced(scope)
+            decodes = decoder(coding)
         except UnsupportedMedia as refusal:
             await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
             return
@@ -186,7 +187,6 @@ class BodyMiddleware:
         memory = None if _is_form(scope) or scope["path"] in STREAMED else self._memory
         client = scope.get("client")
         owners = owners_of(caller, client[0] if client else "")
-        declared = int(_header(scope, b"content-length") or 0)  # the parser has refused what is no number
         body = _Body(receive, send, self._pace, most, memory, owners, Values(self._values), declared, decodes)
         try:
             await self._app(scope if decodes is None else _decoded(scope), body.receive, body.send)
@@ -196,9 +196,15 @@ class BodyMiddleware:
             await error_response(body.refusal, dialect_of(scope["path"]))(scope, receive, send)
 
 
-def _header(scope: Scope, header: bytes) -> str:
-    """The values of a header, as one; empty: there is none."""
-    return ", ".join(value.decode("latin-1") for name, value in scope["headers"] if name == header)
+def _announced(scope: Scope) -> tuple[str, int]:
+    """The codings of a body, empty: there are none; and its bytes as they are sent, 0: unknown."""
+    codings, size = list[str](), 0
+    for name, value in scope["headers"]:
+        if name == b"content-encoding":
+            codings.append(value.decode("latin-1"))
+        elif name == b"content-length":
+            size = int(value)  # the parser has refused what is no number
+    return ", ".join(codings), size
 
 
 def _decoded(scope: Scope) -> Scope:

@@ -100,7 +100,7 @@ class BodyMemory:
     """
 
     def __init__(self, most: int, largest: int) -> None:
-        self._most, self._largest = most, min(most, largest)
+        self._bounds = {group: max(int(most * share), min(most, largest)) for group, share in SHARES.items()}
         self._bodies: set[Body] = set()
         self._held: dict[Owner, int] = {}
 
@@ -114,16 +114,18 @@ class BodyMemory:
         Raises QueueFull.
         """
         excess = {
-            owner: over for owner in body.owners if (over := self._held.get(owner, 0) + size - self._bound(owner)) > 0
+            owner: over
+            for owner in body.owners
+            if (over := self._held.get(owner, 0) + size - self._bounds[owner[0]]) > 0
         }
         victims: list[Body] | None = []
         if excess:
             stalled = [one for one in self._bodies if one.stalls_at <= now and one is not body]
             victims = choose_victims(excess, stalled)
         if victims is None:
-            owner = max(excess, key=lambda one: excess[one])
+            group, _ = max(excess, key=lambda one: excess[one])
             raise QueueFull(
-                f"The bodies {owner[0]} hold all of the {size_words(self._bound(owner))} that they may have together "
+                f"The bodies {group} hold all of the {size_words(self._bounds[group])} that they may have together "
                 "(--max-bodies): try again.",
                 code="bodies_full",
                 retry_after=RETRY_AFTER,
@@ -146,6 +148,3 @@ class BodyMemory:
             if not self._held[owner]:
                 del self._held[owner]
         body.size = 0
-
-    def _bound(self, owner: Owner) -> int:
-        return max(int(self._most * SHARES[owner[0]]), self._largest)

@@ -36,6 +36,7 @@ from runtime.http import errors as http_errors
 log = logging.getLogger("roundhouse.http")
 LINGER = 2.0
 """Seconds in which a refused client may read why. Closed at once, what it still sends would destroy the answer."""
+_HEADER_MARKS = len(b": \r\n")
 LARGE = 2**14
 """Bytes of a body that are not copied to leave with the head."""
 PROBE_SECONDS, MAX_PROBE_SECONDS = 0.5, 8.0
@@ -210,7 +211,7 @@ class GuardedConnection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value) + len(b": \r\n"))
+        self._count(len(name) + len(value) + _HEADER_MARKS)
         if not self._is_in_body:  # a trailer comes after the checks of headers (RFC 9110, 6.5.1)
             super().on_header(name, value)
 
