@@ -152,16 +152,15 @@ def take(context: RequestContext, path: str, data: dict[str, Any], size: int) ->
     Raises BadRequest for a class that does not exist.
     """
     counts = [count for name in _MOST_TOKENS if (count := _count(data.get(name))) is not None]
-    changes: dict[str, Any] = {"size": size, "most_tokens": min(counts, default=None)}
+    service_class, echoes_class = context.hints.service_class, context.hints.echoes_class
     if path in VENDORS and (word := _word(data.get("service_tier"), "service_tier")) is not None:
         if word not in TIERS:
             raise BadRequest(f"service_tier is one of {', '.join(TIERS)}.", param="service_tier")
         named = max(ServiceClass.INTERACTIVE, context.caller.service_class) if word == "standard_only" else TIERS[word]
-        in_header = context.hints.service_class
-        changes |= {"echoes_class": True, "service_class": named if in_header is None else in_header}
+        echoes_class, service_class = True, named if service_class is None else service_class
     if (word := _word(data.get("x-tier"), "x-tier")) is not None:
-        changes["service_class"] = _class(word, "x-tier")
-    hints = replace(context.hints, **changes)
+        service_class = _class(word, "x-tier")
+    hints = RequestHints(size, min(counts, default=None), service_class, echoes_class)
     if hints.echoes_class or "x-tier" in data:
         for name in _own_fields(path):
             data.pop(name, None)
@@ -190,6 +189,8 @@ def _class(word: str, param: str) -> ServiceClass:
 
 
 def _count(value: object) -> int | None:
+    if value is None:  # mostly: an error would take as long as the rest of the hints
+        return None
     try:
         return max(0, msgspec.convert(with_integers(value), int))
     except msgspec.ValidationError:
