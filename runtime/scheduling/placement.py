@@ -321,6 +321,10 @@ class Placement:
             return _NOTHING
         drop = self._leave()
         heads = self._waiting.heads(self._running.full(self.max_requests))
+        if not (heads or drop or self._pins):  # only the base is asked for: no adapter moves
+            self._device.closing.clear()
+            start, revoke = self._start(now), self._revoke()
+            return PlacementPlan(start=tuple(start), adopt=tuple(self._adopted), revoke=tuple(revoke))
         blocked = [head for digest, head in heads.items() if digest not in self._device]
         overdue = [head for head in blocked if now >= head.request.since + self.max_overtake]
         place = self._moves.close_places(overdue, heads)

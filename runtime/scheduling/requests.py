@@ -179,10 +179,13 @@ class WaitingRequests:
 
     def heads(self, closed: frozenset[str]) -> dict[str, LaneHead]:
         """The first request of each adapter (not of the base), in order of rank."""
+        adapters = [(digest, lanes) for digest, lanes in self._lanes.items() if digest is not None]
+        if not adapters:
+            return {}
         order = self._order()
         result: list[tuple[LaneHead, str]] = []
-        for digest, lanes in self._lanes.items():
-            if digest is not None and (head := self._head(lanes, order, closed)) is not None:
+        for digest, lanes in adapters:
+            if (head := self._head(lanes, order, closed)) is not None:
                 result.append((head, digest))
         result.sort()
         return {digest: head for head, digest in result}
