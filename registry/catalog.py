@@ -158,11 +158,13 @@ class Catalog:
 
     def of(self, team: str, *, all_teams: bool = False) -> "Catalog":
         """The catalog as a team sees it. all_teams: as administrators see it."""
-        view = self._views.get((team, all_teams))
-        if view is None:
-            view = self._views[team, all_teams] = copy(self)
+        whose = (team, all_teams)
+        try:
+            return self._views[whose]
+        except KeyError:
+            view = self._views[whose] = copy(self)
             view._owned = self._owned.of(team, all_teams)
-        return view
+            return view
 
     @property
     def notes(self) -> tuple[str, ...]:

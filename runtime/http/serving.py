@@ -197,7 +197,8 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
                 is_whole = "content-length" in part.headers
                 if is_whole:  # sending it is the client's time
                     request.done()
-                    await gateway.flush()
+                    if request.attempt.is_end_awaited:
+                        await gateway.flush()
                 limits = limit_headers(gateway.levels(request), parsed.dialect)
                 headers = {**part.headers, **warning_header, **request.headers(), **limits}
                 yield Head(part.status, part.content_type, headers)
@@ -215,7 +216,8 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
     if head is None:
         raise EngineFailed("The engine ended without an answer.")
     request.done()
-    await gateway.flush()
+    if request.attempt.is_end_awaited:
+        await gateway.flush()
     if rest:
         yield rest
 

@@ -19,6 +19,7 @@ from runtime.slots import frames
 
 LEAVE_SECONDS = 2.0
 MAX_BUFFERED = 16 * 1024 * 1024
+_TOO_SLOW = "The client stopped reading the answer."
 
 
 class Sender(Protocol):
@@ -53,21 +54,18 @@ class FrameCall:
     def put(self, frame: frames.FromSlot) -> None:
         """Called by the link for each frame that arrives for this call."""
         if isinstance(frame, frames.Emit):
-            self._count(frame)
-        if isinstance(frame, frames.Emit) and isinstance(frame.event, Chunk):
-            self._buffered += len(frame.event.data)
-            if self._buffered > MAX_BUFFERED:  # a client that does not read must not fill our memory
-                self._link.cancel(self.uid)
-                frame = frames.CallFailed(self.uid, 408, "client_too_slow", "The client stopped reading the answer.")
+            event, tokens = frame.event, frame.tokens
+            if isinstance(event, ResponseEnd):
+                self.usage = event.usage
+            elif tokens is not None:
+                self.usage = Usage(prompt_tokens=tokens[0], completion_tokens=tokens[1], cached_tokens=tokens[2])
+            if isinstance(event, Chunk):
+                self._buffered += len(event.data)
+                if self._buffered > MAX_BUFFERED:  # a client that does not read must not fill our memory
+                    self._link.cancel(self.uid)
+                    frame = frames.CallFailed(self.uid, 408, "client_too_slow", _TOO_SLOW)
         self._arrived.append(frame)
         self._some_arrived.set()
-
-    def _count(self, frame: frames.Emit) -> None:
-        if isinstance(frame.event, ResponseEnd):
-            self.usage = frame.event.usage
-        elif frame.tokens is not None:
-            prompt, completion, cached = frame.tokens
-            self.usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
     def fail(self, error: RoundhouseError) -> None:
         """End the call here with this error, and tell the slot to stop the work."""

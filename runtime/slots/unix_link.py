@@ -88,11 +88,11 @@ class UnixSlotLink:
         try:
             while True:
                 for frame in await frames.read_frames(reader, frames.from_slot_decoder):
-                    if isinstance(frame, frames.EngineBroken):
-                        broken = Cause.of(frame.error())
-                        return
                     if call := self._calls.get(frame.uid):
                         call.put(frame)
+                    elif isinstance(frame, frames.EngineBroken):
+                        broken = Cause.of(frame.error())
+                        return
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

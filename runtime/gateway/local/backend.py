@@ -284,7 +284,7 @@ class LocalLease:
 
     @property
     def usage(self) -> Usage:
-        return total(call.usage for call in self._calls if call.usage is not None)
+        return total([call.usage for call in self._calls if call.usage is not None])
 
     def run(self, call: Call) -> "LocalEvents":
         return LocalEvents(self, call)
