@@ -194,8 +194,11 @@ def check(fields: Fields, request: ChatRequest, *, strict: bool = False) -> str:
 def _check_unknown(fields: Fields, request: ChatRequest, hints: Leniency) -> None:
     """Check the fields that the request class of this path has not."""
     path = request.path
+    unknown = sorted(request.fields.keys() - fields[path] - WITHOUT_EFFECT)
+    if not unknown:  # nearly always; the rest looks at all fields of all paths
+        return
     answering = frozenset().union(*fields.values()) | INSTEAD.keys() | PLAIN.keys()
-    for name in sorted(request.fields.keys() - fields[path] - WITHOUT_EFFECT):
+    for name in unknown:
         value = request.value(name)
         uncalled = name == "tools" and request.text("tool_choice") == "none"
         if uncalled or value in EMPTY or value in PLAIN.get(name, ()):
@@ -302,8 +305,10 @@ class _Tool(msgspec.Struct):
 
 def _check_tools(request: ChatRequest, hints: Leniency) -> None:
     """Leave out tools that a vendor's servers run; refuse those that `tool_choice` demands, and unknown types."""
+    if "tools" not in request.fields:
+        return
     try:
-        tools = msgspec.json.decode(request.fields.get("tools", b"[]"), type=list[_Tool])
+        tools = msgspec.json.decode(request.fields["tools"], type=list[_Tool])
     except msgspec.ValidationError:
         return  # vLLM refuses it
     hosted = []

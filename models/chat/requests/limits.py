@@ -134,7 +134,7 @@ def _check_answers(request: ChatRequest, context_length: int, bounds: Bounds) ->
 
 def _check_internal(request: ChatRequest, bounds: Bounds) -> None:
     for name in INTERNAL:
-        if request.is_on(name):
+        if name in request.fields and request.is_on(name):
             raise BadRequest(f"{name} is not for clients to set: leave it out.", param=name, code="unsupported_value")
     request_id = request.text("request_id")
     if not (request_id.isprintable() and len(request_id) <= bounds.request_id_letters):

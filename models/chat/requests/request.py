@@ -28,6 +28,8 @@ _WHOLE_FLOAT = re.compile(rb"(-?\d+)\.0+")
 MOST_DIGITS = 64
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_NAME: msgspec.json.Decoder[str | None] = msgspec.json.Decoder(str | None)
+"""The name of a model. `json.decode` with such a type builds it anew each time, which takes 5 to 20 µs."""
 
 
 class Turn(msgspec.Struct):
@@ -75,7 +77,7 @@ class ChatRequest:
         if self.fault is not None:
             raise self.fault
         try:
-            return msgspec.json.decode(self.fields.get("model", _NULL), type=str | None)
+            return _NAME.decode(self.fields.get("model", _NULL))
         except NOT_JSON as error:
             raise _fault(error, " - at `$.model`") from None
 
@@ -102,7 +104,7 @@ class ChatRequest:
 
         vLLM refuses some of them, and others only when the whole answer has been made.
         """
-        if self.path in VENDORS and any(raw == _NULL for raw in self.fields.values()):
+        if self.path in VENDORS and _NULL in self.fields.values():
             self.fields = {name: raw for name, raw in self.fields.items() if raw != _NULL}
             self._body = None
 
@@ -147,7 +149,8 @@ class ChatRequest:
         return value
 
     def is_object(self, name: str) -> bool:
-        return begins(self.fields.get(name, _NULL), b"{")
+        raw = self.fields.get(name)
+        return raw is not None and begins(raw, b"{")
 
     def raw_object(self, name: str) -> dict[str, msgspec.Raw]:
         """A field that is an object, with its values as raw JSON."""
@@ -155,8 +158,10 @@ class ChatRequest:
 
     def items(self, name: str) -> list[msgspec.Raw]:
         """The items of a field that is a list; empty when it is absent or something else."""
+        if name not in self.fields:
+            return []
         if name not in self._items:
-            self._items[name] = list_items(self.fields.get(name, _NULL))
+            self._items[name] = list_items(self.fields[name])
         return self._items[name]
 
     def number(self, name: str, otherwise: int) -> int:
@@ -165,7 +170,8 @@ class ChatRequest:
 
     def text(self, name: str) -> str:
         """A field that is a string; empty when it is absent or something else."""
-        value: str = self.value(name) if begins(self.fields.get(name, _NULL), b'"') else ""
+        raw = self.fields.get(name)
+        value: str = self.value(name) if raw is not None and begins(raw, b'"') else ""
         return value
 
     def turns(self, name: str) -> list[Turn | None]:

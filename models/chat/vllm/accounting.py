@@ -37,12 +37,14 @@ class UsageMeter:
 
     def usage(self) -> Usage:
         """Prompts count once however many answers (`n`) they have; every sampled token counts."""
-        prompts = [state for state in self._states if state.parent_req is None or state.request_index == 0]
-        return Usage(
-            prompt_tokens=sum(state.prompt_len for state in prompts),
-            completion_tokens=sum(state.detokenizer.num_output_tokens() for state in self._states if state.detokenizer),
-            cached_tokens=sum(min(max(state.num_cached_tokens, 0), state.prompt_len) for state in prompts),
-        )
+        prompt = completion = cached = 0
+        for state in self._states:
+            if state.parent_req is None or state.request_index == 0:
+                prompt += state.prompt_len
+                cached += min(max(state.num_cached_tokens, 0), state.prompt_len)
+            if state.detokenizer:
+                completion += state.detokenizer.num_output_tokens()
+        return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
 
 def meter_requests(output_processor: Any) -> None:
