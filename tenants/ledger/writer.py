@@ -41,7 +41,7 @@ FAILING_SECONDS = 10.0
 """Time that a failure counts, without a new request that fails or succeeds."""
 
 
-GATHER_SECONDS = 0.25
+GATHER_SECONDS = 1.0
 """Time for which rows that no request waits for are gathered: their commits must not slow down requests."""
 Begun = tuple[Entry, "asyncio.Future[None] | None"]
 T = TypeVar("T")
