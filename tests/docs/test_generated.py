@@ -10,11 +10,12 @@ from docs import generate
 from docs.tables import api, recipe, words
 from runtime.http.routes import routes
 from tests.docs.blocks import ROOT
+from tests.eventually import PATIENCE
 
 
 def test_every_page_is_up_to_date() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "docs.generate", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", "docs.generate", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

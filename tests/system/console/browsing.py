@@ -35,7 +35,7 @@ def browsing() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *EAR])
+        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *EAR], timeout=1000 * PATIENCE)
         try:
             yield found
         finally:
@@ -57,6 +57,17 @@ def looking(browser: Any, url: str, provoked: tuple[str, ...] = ()) -> Iterator[
     unexpected = [text for text in complaints if not any(words in text for words in provoked)]
     assert not unexpected, unexpected
     assert not foreign, foreign
+
+
+@contextmanager
+def renewal(page: Any, part: str = "rows") -> Iterator[None]:
+    """Wait at the end until what was in this part of the page is replaced by what the server has after a change.
+
+    A click on a row that is about to be replaced may be lost, and what it opens is closed again.
+    """
+    page.eval_on_selector_all(f"[data-part={part}] > *", "all => all.forEach((one) => { one.dataset.old = ''; })")
+    yield
+    page.wait_for_selector(f"[data-part={part}] > [data-old]", state="detached")
 
 
 def picture(page: Any, name: str) -> None:

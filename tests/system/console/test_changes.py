@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.console.browsing import drop, packed
+from tests.system.console.browsing import drop, packed, renewal
 from tests.system.serving import PACK, Server
 
 pytestmark = pytest.mark.real
@@ -50,7 +50,7 @@ def test_a_model_is_proposed_and_added_with_its_steps(page: Any, server: Server)
     )
     row = page.locator("[data-part=rows] tr", has_text="my-rerank")
     row.get_by_role("button", name="Load").click()
-    row.locator(".tag.ready").wait_for(timeout=120_000)
+    row.locator(".tag.ready").wait_for()
     requested = {"model": "my-rerank", "query": "fruit", "documents": ["an apple", "a train"]}
     assert server.http.post("/v1/rerank", json=requested).status_code == 200
     page.fill("#add [name=model]", "/nowhere/at/all")
@@ -84,8 +84,8 @@ def test_an_adapter_among_many_is_found(page: Any) -> None:
     page.goto("adapters")
     page.fill("[data-filter=rows]", "rot13")
     assert page.locator("#rows > tr:visible").count() == 1
-    page.evaluate("document.dispatchEvent(new Event('changed'))")
-    page.wait_for_load_state("networkidle")
+    with renewal(page):
+        page.evaluate("document.dispatchEvent(new Event('changed'))")
     assert page.locator("#rows > tr:visible").count() == 1, "also after the table was renewed"
     page.goto("playground")
     page.fill("[data-filter=targets-left]", "rot13")
@@ -103,18 +103,20 @@ def test_a_version_is_rolled_back_and_answers_its_probe(page: Any, server: Serve
     for adapter, expected in (("uppercase", "CALL"), ("reverse-letters", "llac")):
         page.fill("[name=probe_prompt]", "call the lucky bird")
         page.fill("[name=probe_expected]", expected)
-        drop(page, "#drop", packed(PACK / "adapters" / adapter, tmp_path / "spun.tar.gz"))
-        page.wait_for_selector("#checked .good >> text=is registered")
-        page.wait_for_selector(f"#checked >> text={server.http.get('/v1/adapters/spun').json()['digest']}")
+        with renewal(page):
+            drop(page, "#drop", packed(PACK / "adapters" / adapter, tmp_path / "spun.tar.gz"))
+            page.wait_for_selector("#checked .good >> text=is registered")
+            page.wait_for_selector(f"#checked >> text={server.http.get('/v1/adapters/spun').json()['digest']}")
     row = page.locator("#rows tr", has_text="spun")
-    row.get_by_role("button", name="Probe").click()
-    page.wait_for_selector("#checked .good >> text=passed its probe")
+    with renewal(page):
+        row.get_by_role("button", name="Probe").click()
+        page.wait_for_selector("#checked .good >> text=passed its probe")
     assert "answered “llac" in page.inner_text("#checked")
     row.locator(".tag.passed").wait_for()
     row.locator("summary").click()
-    row.get_by_role("button", name="Make current").click()
-    page.wait_for_selector("#said >> text=spun answers with v1 now")
-    row.locator("details:not([open])").wait_for()  # the row is a new one
+    with renewal(page):
+        row.get_by_role("button", name="Make current").click()
+        page.wait_for_selector("#said >> text=spun answers with v1 now")
     row.locator("summary").click()
     row.get_by_role("button", name="Make current").wait_for()
     assert server.http.get("/v1/adapters/spun").json()["version"] == "v1"
@@ -129,15 +131,16 @@ def test_two_adapters_become_one_and_one_becomes_a_model(page: Any, server: Serv
     for place, name in enumerate(("uppercase", "title-case")):
         page.locator("#combine [name=part]").nth(place).select_option(f"starter-chat:{name}")
         page.locator("#combine [name=weight]").nth(place).fill(("1", "0")[place])
-    page.click("#combine button")
-    page.wait_for_selector("#combined .good >> text=blended v1 is registered", timeout=300_000)
+    with renewal(page):
+        page.click("#combine button")
+        page.wait_for_selector("#combined .good >> text=blended v1 is registered")
     row = page.locator("#rows tr", has_text="blended")
     row.wait_for()
     requested = {"messages": [{"role": "user", "content": "call the lucky bird"}], "temperature": 0, "max_tokens": 40}
     blend = server.http.post("/v1/chat/completions", json={"model": "blended", **requested}).json()
     assert blend["choices"][0]["message"]["content"] == "CALL THE LUCKY BIRD"
     row.get_by_role("button", name="Merge").click()
-    page.wait_for_selector("#checked .good >> text=are one model now", timeout=300_000)
+    page.wait_for_selector("#checked .good >> text=are one model now")
     page.click("text=Serve it")
     page.wait_for_selector("#checked .good >> text=is there")
     merged = page.inner_text("#checked").split()[0]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.eventually import eventually
-from tests.system.console.browsing import PAGES, PHONE, WIDTH, drop, faults, looking, packed, picture
+from tests.system.console.browsing import PAGES, PHONE, WIDTH, drop, faults, looking, packed, picture, renewal
 from tests.system.console.conftest import REFUSED
 from tests.system.serving import PACK, STARTER, Server
 
@@ -50,7 +50,7 @@ def test_a_first_visit_shows_a_swap_its_answer_and_what_it_cost(page: Any, conso
     page.goto("./")
     assert page.url.endswith("/console/now")
     page.click("#ask")
-    page.wait_for_selector("#cost:not([hidden])", timeout=120_000)
+    page.wait_for_selector("#cost:not([hidden])")
     assert page.inner_text("#answer") == "SBA", "acronym of 'sun bird apple'"
     assert "Bringing the adapter in cost" in page.inner_text("#cost-words")
     page.wait_for_selector("#decisions li:has-text('acronym')")
@@ -74,7 +74,7 @@ def test_a_model_is_loaded_after_its_plan_is_displayed(page: Any, console: Serve
     page.goto("models")
     row = page.locator("[data-part=rows] tr", has_text="starter-embed")
     row.get_by_role("button", name="Load").click()
-    row.locator(".tag.ready").wait_for(timeout=120_000)
+    row.locator(".tag.ready").wait_for()
     assert console.model("starter-embed")["state"] == "ready"
     row.get_by_role("button", name="Pin").click()
     row.get_by_role("button", name="Unpin").click()
@@ -160,7 +160,7 @@ def test_a_batch_and_its_failures_are_seen(page: Any, console: Server) -> None:
     body = {"input_file_id": file.json()["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     batch = console.http.post("/v1/batches", json=body).json()
     page.goto("batches")
-    page.locator("#rows tr", has_text="completed").wait_for(timeout=120_000)
+    page.locator("#rows tr", has_text="completed").wait_for()
     assert "2 of 2" in page.inner_text("#rows")
     page.click("#rows a")
     page.wait_for_selector(f"#chosen >> text={batch['id']}")
@@ -282,7 +282,7 @@ def test_the_page_now_comes_back_after_a_restart(browser: Any, console: Server) 
         page.wait_for_selector("#phase >> text=not connected")
         console.start()
         console.wait_ready()
-        page.wait_for_selector("#dot:not(.off)", timeout=120_000)
+        page.wait_for_selector("#dot:not(.off)")
         assert page.inner_text("#phase") == "ready"
 
 
@@ -292,7 +292,7 @@ def test_each_part_is_reloaded_after_each_change(page: Any) -> None:
     request_detail = Counter[str]()
     page.on("request", lambda request: request_detail.update(re.findall(r"\?part=(\w+)", request.url)))
     page.evaluate("for (const _ of [1, 2]) document.dispatchEvent(new Event('changed'))")
-    for _ in range(300):
+    for _ in range(6000):
         if request_detail.total() < 6:
             page.wait_for_timeout(100)
     assert request_detail == {"rows": 2, "list": 2, "limits": 2}
@@ -313,11 +313,13 @@ def test_keys_are_displayed_once_and_end(page: Any, console: Server) -> None:
     page.wait_for_load_state()  # of the page anew: before its script runs, a form is sent as a browser does it
     assert key not in page.content()
     page.fill("#team [name=id]", "search")
-    page.click("text=Make a team")
-    page.wait_for_selector("#made >> text=Team search is made")
+    with renewal(page):
+        page.click("text=Make a team")
+        page.wait_for_selector("#made >> text=Team search is made")
     page.locator("#key [name=scopes][value=infer]").check()
-    page.click("#key button[type=submit]")
-    second = page.inner_text("#secrets code")[3:11]
+    with renewal(page):
+        page.click("#key button[type=submit]")
+        second = page.inner_text("#secrets code")[3:11]
     page.click(f"#rows tr:has-text('{second}') >> text=Revoke")
     page.wait_for_selector(f"#said >> text={second} is revoked")
     page.wait_for_selector(f"#rows tr:has-text('{second}') .revoked")

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from tests.docs.blocks import DOCS, Fence, fences
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.fakes.sign_in import SECRET, RunningProvider, running_provider
 from tests.system.console.browsing import PHONE, faults, looking
 from tests.system.serving import ROOT, Server
@@ -64,12 +64,13 @@ def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedP
 
 
 def test_without_a_key_or_session_nothing_is_open(signing: Server) -> None:
-    assert httpx.get(f"{signing.url}/v1/models").status_code == 401
-    assert httpx.get(f"{signing.url}/v1/status").status_code == 401
+    assert signing.http.get("/v1/models").status_code == 401
+    assert signing.http.get("/v1/status").status_code == 401
 
 
 def test_a_person_signs_in_works_and_signs_out(browser: Any, signing: Server, provider: RunningProvider) -> None:
     context = browser.new_context(base_url=f"{signing.url}/console/")
+    context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
     faulty: list[str] = []
     page.on("pageerror", lambda error: faulty.append(str(error)))
@@ -98,6 +99,7 @@ def test_a_person_signs_in_works_and_signs_out(browser: Any, signing: Server, pr
 def test_a_person_without_a_team_reads_what_to_do(browser: Any, signing: Server, provider: RunningProvider) -> None:
     for person, words in (("zoe", "roundhouse teams create lab"), ("eve", "none of your groups")):
         context = browser.new_context(base_url=f"{signing.url}/console/")
+        context.set_default_timeout(1000 * PATIENCE)
         page = context.new_page()
         page.goto("provider-sign-in?next=models")
         page.click(f"button[value={person}]")
@@ -118,7 +120,7 @@ def test_a_program_uses_an_access_token_as_the_page_says(signing: Server, provid
 @contextmanager
 def session(signing: Server, provider: RunningProvider, sub: str) -> Iterator[httpx.Client]:
     """A client with the session of a person."""
-    with httpx.Client(base_url=signing.url, headers={"Origin": signing.url}) as client:
+    with httpx.Client(base_url=signing.url, headers={"Origin": signing.url}, timeout=PATIENCE) as client:
         departed = client.get("/console/provider-sign-in")
         back = provider.consent(departed.headers["location"], sub)
         assert client.get("/console/signed-in", params=back).status_code == 200
@@ -136,7 +138,7 @@ def test_a_persons_batch_goes_on_after_they_sign_out(signing: Server, provider: 
     token = {"Authorization": f"Bearer {provider.access_token('bob')}"}
 
     def ended() -> dict[str, Any] | None:
-        found = httpx.get(f"{signing.url}/v1/batches/{created.json()['batch_id']}", headers=token).json()
+        found = signing.http.get(f"/v1/batches/{created.json()['batch_id']}", headers=token).json()
         return found if found["status"] not in ("validating", "in_progress") else None
 
     batch = eventually(ended)
