@@ -4,7 +4,8 @@
 
 All candidates are compiled first, by as many processes as there are cores; then each is timed in a CUDA graph. One
 whose values differ from those of vLLM's default is not taken. What the time does not suffice for is left out and said:
-vLLM takes the nearest size. The files go into the package (`models/chat/vllm/tuned`) unless `--out` says otherwise.
+vLLM takes the nearest size. With VLLM_LORA_ENABLE_DUAL_STREAM=1 it tunes the kernels that vLLM runs then. The files go
+into the package (`models/chat/vllm/tuned`) unless `--out` says otherwise.
 """
 
 import argparse
@@ -26,6 +27,8 @@ from models.chat.vllm import tuned
 from registry.base.processor import cores
 
 KINDS = ("SHRINK", "EXPAND_TRUE")
+KINDS_BESIDE = ("SHRINK", "EXPAND_FALSE")
+"""Those of adapters' kernels on a stream of their own, whose results are added to the base's afterwards."""
 CALLS = 20
 """Calls of a kernel in one CUDA graph."""
 TOLERANCE = 0.05
@@ -148,15 +151,21 @@ def compile_all(selected: Sequence[Signature], rank: int, places: int, processes
             one.result()
 
 
+def kinds() -> Sequence[str]:
+    """The kernels that vLLM runs with the environment's variables."""
+    return KINDS_BESIDE if import_module("vllm.envs").VLLM_LORA_ENABLE_DUAL_STREAM else KINDS
+
+
 def tune(shape: Shape, rank: int, places: int, seconds: float, folder: Path) -> dict[str, Any]:
     """Tune and write; tells what was written and what was left out."""
     end = time.monotonic() + seconds
-    card, selected = nvml.gpu("cuda:0").name, signatures(shape, rank, KINDS)
+    card, tuned_kinds = nvml.gpu("cuda:0").name, kinds()
+    selected = signatures(shape, rank, tuned_kinds)
     compile_all(selected, rank, places, max(1, cores() - 1))
     compiled = seconds - (end - time.monotonic())
     search = Search(CudaTimer(places), end)
     search.run(selected, rank)
-    files = [file.name for file in write(search, KINDS, places, card, folder)]
+    files = [file.name for file in write(search, tuned_kinds, places, card, folder)]
     left_out = [f"{signature.kind} {signature.slices} x {size}" for signature, size in search.left_out]
     return {"card": card, "files": files, "left_out": left_out, "compile_seconds": round(compiled, 1)}
 

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.gpu import tuning
 from benchmarks.gpu.shapes import SHAPES
-from benchmarks.gpu.tune_lora import KINDS
+from benchmarks.gpu.tune_lora import KINDS, KINDS_BESIDE, kinds
 from benchmarks.gpu.tuning import Config, Search, Signature
 from models.chat.vllm import tuned
 from tests.contract.vllm.stock import stock
@@ -78,6 +78,19 @@ def test_the_best_candidates_are_written_and_vllm_takes_them(
         assert config["block_m"] == (16 if size < 96 else 32)
         assert config["num_warps"] == 4
     assert list(tuned.sizes(CARD)) == list(tuning.SIZES)
+
+
+@pytest.mark.parametrize(("switch", "expected"), [("0", KINDS), ("1", KINDS_BESIDE)])
+def test_the_kernels_beside_the_bases_are_tuned_where_vllm_runs_them(
+    switch: str, expected: tuple[str, ...], loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_LORA_ENABLE_DUAL_STREAM", switch)
+    assert kinds() == expected
+    search = Search(timed, 1e18)
+    search.run([Signature(kind, 1, 4096 if kind == "SHRINK" else RANK, RANK) for kind in expected], RANK)
+    assert len(list(tuning.write(search, kinds(), PLACES, CARD, tmp_path))) == 2
+    monkeypatch.setenv(tuned.VARIABLE, str(tmp_path))
+    assert loader.get_lora_op_configs("expand", PLACES + 1, 64, RANK, RANK, 1, switch == "0")["num_warps"] == 4
 
 
 @pytest.mark.parametrize("seconds", [0.0, 500.0, 3000.0])
