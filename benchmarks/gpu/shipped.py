@@ -1,8 +1,9 @@
-"""The chat recipe that ships for a card, with random weights: what it costs there, in the words of its `expected:`.
+"""Recipes that ship for a card, with random weights: what they cost there, in the words of their `expected:`.
 
     expected: {load_seconds: 41.0, resident: 61440MiB, tokens_per_second: 160.2, note: "NVIDIA H100 80GB HBM3, ..."}
 
-The part `shipped` of the acceptance run measures it, and this puts it into the recipe for the card of the results:
+The parts `shipped` and `encoders` of the acceptance run measure it, and this puts it into the recipes for the card of
+the results:
 
     python -m benchmarks.gpu.shipped benchmarks/results/gpu/DATE-8b.json
 """
@@ -29,8 +30,8 @@ LARGE = 100 << 30
 """Bytes of a card from which on the recipes for an H200 are meant."""
 OF_TOKENIZER = ("enable_auto_tool_choice", "tool_call_parser")
 """Flags that need tokens of the checkpoint's own tokenizer, which is not here."""
-STEP = "shipped: expected"
-"""The step of a results file that has the figures."""
+STEP = "expected: "
+"""The begin of the name of a step that has figures for a recipe; then the recipe's file."""
 SUMS, MEASURED = "Not measured yet: the figures here are sums.", "Measured is what `expected` has; the rest are sums."
 NOTE = re.compile(r".+, \d{4}-\d\d-\d\d, commit [0-9a-f]{8,40}\b.*")
 """The note of figures from a card: which card, day and commit."""
@@ -65,23 +66,23 @@ def model(file: Path, shape: Shape, folder: Path) -> Chat:
 
 
 def expected(
-    view: Mapping[str, Any], tokens_per_second: float, environment: Mapping[str, Any], shape: Shape
+    view: Mapping[str, Any], environment: Mapping[str, Any], weights: str, tokens_per_second: float | None = None
 ) -> dict[str, object]:
     """`expected:` of the recipe.
 
     Args:
         view: the model's, as the server reports it.
-        tokens_per_second: of one stream.
         environment: of the results file.
+        weights: what was loaded.
+        tokens_per_second: of one stream.
     """
     seconds = sum(view["last_load_seconds"].values())
     where = environment.get("gpu", environment["cpu"])
     return {
         "load_seconds": round(seconds, 1),
         "resident": f"{-(-int(view['bytes']) // (1 << 20))}MiB",
-        "tokens_per_second": round(tokens_per_second, 1),
-        "note": f"{where}, {environment['time'][:10]}, commit {environment['commit'][:8]}; {shape.name} shape with "
-        "random weights, so no file was read",
+        **({} if tokens_per_second is None else {"tokens_per_second": round(tokens_per_second, 1)}),
+        "note": f"{where}, {environment['time'][:10]}, commit {environment['commit'][:8]}; {weights}",
     }
 
 
@@ -89,18 +90,22 @@ class Unusable(ValueError):
     """A results file that has no figures for a recipe."""
 
 
-def measured(results: Mapping[str, Any]) -> tuple[Path, dict[str, object]]:
-    """The recipe's place below the recipes' folder, and its figures. Raises Unusable."""
+def measured(results: Mapping[str, Any]) -> dict[Path, dict[str, object]]:
+    """Figures by the recipe's place below the recipes' folder. Raises Unusable."""
     card = results["environment"].get("gpu_bytes")
     if card is None:
         raise Unusable("these results come from no GPU")
-    figures = results["steps"].get(STEP)
-    if figures is None or not figures["ok"]:
-        raise Unusable(f"these results lack the step {STEP!r}: run the part `shipped`")
-    figures = {key: value for key, value in figures.items() if key in Expected.model_fields}
-    if not NOTE.fullmatch(figures["note"]):
+    steps = {name: step for name, step in results["steps"].items() if name.startswith(STEP) and step["ok"]}
+    if not steps:
+        raise Unusable("these results have no figures for a recipe: run the parts `shipped` and `encoders`")
+    if not all(NOTE.fullmatch(step["note"]) for step in steps.values()):
         raise Unusable("these results name no commit: measure in a checkout, with its .git")
-    return recipe_file(card).relative_to(RECIPES), figures
+    return {
+        Path(recipe_folder(card).name, name.removeprefix(STEP)): {
+            key: value for key, value in step.items() if key in Expected.model_fields
+        }
+        for name, step in steps.items()
+    }
 
 
 def with_figures(text: str, figures: Mapping[str, object]) -> str:
@@ -119,13 +124,14 @@ def main() -> int:
     parser.add_argument("--recipes", type=Path, default=RECIPES, metavar="FOLDER", help="default: %(default)s")
     options = parser.parse_args()
     try:
-        name, figures = measured(json.loads(options.results.read_text()))
+        found = measured(json.loads(options.results.read_text()))
     except Unusable as fault:
         print(f"error: {options.results}: {fault}", file=sys.stderr)
         return 1
-    file = options.recipes / name
-    file.write_text(with_figures(file.read_text(), figures))
-    print(f"{file}: {figures}")
+    for name, figures in found.items():
+        file = options.recipes / name
+        file.write_text(with_figures(file.read_text(), figures))
+        print(f"{file}: {figures}")
     return 0
 
 

@@ -29,11 +29,11 @@ def test_a_shipped_recipe_is_measured_as_it_is_but_for_its_weights(tmp_path: Pat
 def test_what_a_card_costs_is_written_as_a_recipe_has_it() -> None:
     view = {"bytes": 64_000_000_001, "last_load_seconds": {"weights": 30.25, "warming": 10.0}}
     where = {"gpu": "NVIDIA H100 80GB HBM3", "cpu": "x", "time": "2026-11-28T12:00:00Z", "commit": 5 * "0123abcd"}
-    found = Expected.model_validate(shipped.expected(view, 160.24, where, SHAPES["8b"]))
+    found = Expected.model_validate(shipped.expected(view, where, "random weights", 160.24))
     assert (found.load_seconds, found.tokens_per_second) == (40.2, 160.2)
     assert found.resident is not None
     assert 0 <= found.resident - 64_000_000_001 < 1 << 20
-    assert found.note.startswith("NVIDIA H100 80GB HBM3, 2026-11-28, commit 0123abcd; 8b shape")
+    assert found.note.startswith("NVIDIA H100 80GB HBM3, 2026-11-28, commit 0123abcd; random")
     assert shipped.NOTE.fullmatch(found.note)
 
 
@@ -48,7 +48,7 @@ def test_figures_of_a_gpu_recipe_name_card_day_and_commit(folder: str) -> None:
 RESULTS: dict[str, Any] = {
     "environment": {"gpu": "NVIDIA H100 80GB HBM3", "gpu_bytes": 85_520_809_984},
     "steps": {
-        shipped.STEP: {
+        f"{shipped.STEP}llama-8b.yaml": {
             "ok": True, "load_seconds": 40.2, "resident": "61036MiB", "tokens_per_second": 160.2,
             "note": "NVIDIA H100 80GB HBM3, 2026-11-28, commit 01234567; 8b shape with random weights",
         }
@@ -67,7 +67,7 @@ def test_figures_of_a_card_are_written_into_its_recipe(
     (before,), text = load_recipes([file]), file.read_text()
     monkeypatch.setattr(sys, "argv", ["shipped", str(results), "--recipes", str(recipes)])
     for seconds in (40.2, 38.5):  # the second figures take the place of the first
-        steps = {shipped.STEP: RESULTS["steps"][shipped.STEP] | {"load_seconds": seconds}}
+        steps = {name: step | {"load_seconds": seconds} for name, step in RESULTS["steps"].items()}
         results.write_text(json.dumps({"environment": RESULTS["environment"] | {"gpu_bytes": card}, "steps": steps}))
         assert shipped.main() == 0
         (after,) = load_recipes([file])
@@ -79,17 +79,33 @@ def test_figures_of_a_card_are_written_into_its_recipe(
     assert earlier != text.splitlines()
 
 
+def test_each_recipe_of_the_results_gets_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(shipped.RECIPES / "single-gpu-80gb", tmp_path / "single-gpu-80gb")
+    names = ("llama-8b", "bge-embed", "bge-rerank")
+    view = {"bytes": 1 << 30, "last_load_seconds": {"weights": 2.0}}
+    environment = RESULTS["environment"] | {"cpu": "x", "time": "2026-11-28T12:00:00Z", "commit": 5 * "0123abcd"}
+    step = {"ok": True, **shipped.expected(view, environment, "random weights")}
+    results = {"environment": environment, "steps": {f"{shipped.STEP}{name}.yaml": step for name in names}}
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    monkeypatch.setattr(sys, "argv", ["shipped", str(tmp_path / "results.json"), "--recipes", str(tmp_path)])
+    assert shipped.main() == 0
+    recipes = load_recipes([tmp_path / "single-gpu-80gb"])
+    assert {recipe.id for recipe in recipes if recipe.expected.load_seconds == 2.0} == {
+        "llama-3.1-8b-instruct", "bge-large-en-v1.5", "bge-reranker-v2-m3"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("environment", "step", "words"),
     [
         ({"gpu_bytes": None}, {}, "no GPU"),
-        ({}, {"ok": False}, "lack the step"),
+        ({}, {"ok": False}, "no figures"),
         ({}, {"note": "NVIDIA H100 80GB HBM3, 2026-11-28, commit "}, "no commit"),
     ],
 )
 def test_results_without_figures_for_a_recipe_are_refused(
     environment: dict[str, Any], step: dict[str, Any], words: str
 ) -> None:
-    steps = {shipped.STEP: RESULTS["steps"][shipped.STEP] | step}
+    steps = {name: known | step for name, known in RESULTS["steps"].items()}
     with pytest.raises(shipped.Unusable, match=words):
         shipped.measured({"environment": RESULTS["environment"] | environment, "steps": steps})
