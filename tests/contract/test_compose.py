@@ -209,12 +209,20 @@ async def test_dare_is_what_its_seed_makes_it(
     assert digests[0] == digests[1] != digests[2]
 
 
+@pytest.fixture
+def stuck(tmp_path: Path) -> Base:
+    """A base whose weights file never opens (a FIFO): it keeps a process at work."""
+    (tmp_path / "base").mkdir()
+    os.mkfifo(tmp_path / "base" / "model.safetensors")
+    return Base("small", tmp_path / "base", 16)
+
+
 async def test_a_process_that_takes_too_long_or_dies_is_reported(
-    base: Base, stored: tuple[Path, ...], tmp_path: Path
+    stuck: Base, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
     others = children()
     with pytest.raises(Unavailable) as late:
-        await compose(job(base, stored, tmp_path / "late", "linear"), 0.01)
+        await compose(job(stuck, stored, tmp_path / "late", "linear"), 0.01)
     assert late.value.code == "compose_timeout"
 
     def kill(_: ComposeProgress) -> None:
@@ -222,16 +230,14 @@ async def test_a_process_that_takes_too_long_or_dies_is_reported(
         child.send_signal(signal.SIGKILL)
 
     with pytest.raises(EngineFailed, match="was ended") as died:
-        await compose(job(base, stored, tmp_path / "died", "linear"), PATIENCE, kill)
+        await compose(job(stuck, stored, tmp_path / "died", "linear"), PATIENCE, kill)
     assert died.value.code == "compose_failed"
     assert not running("adapters.compose.process", others)
 
 
-async def test_it_ends_with_its_caller(base: Base, stored: tuple[Path, ...], tmp_path: Path) -> None:
-    """Whose end closes the pipe. A weights file that never opens (a FIFO) keeps the process at work."""
-    (tmp_path / "base").mkdir()
-    os.mkfifo(tmp_path / "base" / "model.safetensors")
-    requested = job(Base("small", tmp_path / "base", 16), stored, tmp_path / "out", "linear")
+async def test_it_ends_with_its_caller(stuck: Base, stored: tuple[Path, ...], tmp_path: Path) -> None:
+    """Whose end closes the pipe."""
+    requested = job(stuck, stored, tmp_path / "out", "linear")
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "adapters.compose.process", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
