@@ -32,7 +32,7 @@ WAYS: dict[str, dict[str, Flag]] = {
     "graphs": {"unpadded": True, "cuda_graphs": True},
 }
 LIBRARY = "library"
-CLIENTS = (16, 64)
+CLIENTS = (16, 64, 1)
 REQUESTS, ROUNDS = 20, 3
 """Requests of each client in a round, and rounds."""
 
@@ -53,7 +53,7 @@ def write_recipes(kind: str, shipped: Path, weights: Path, folder: Path, *, tiny
 
 
 async def run(report: Report, shipped: Path, folder: Path, is_over: Callable[[], bool], *, tiny: bool) -> None:
-    """Measure both kinds with few clients, then with many, until the time is over.
+    """Measure both kinds with 16 clients, with 64, then with one, until the time is over.
 
     Args:
         shipped: folder of the recipes for this card.
