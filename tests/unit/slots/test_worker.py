@@ -1,17 +1,21 @@
 """What a worker of LitServe's does by itself: it imports ahead once, and knows nothing of the gateway."""
 
 import asyncio
+import contextlib
 import pickle
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from litserve import LitServer
 
+from models.process_control import OomPriority
 from runtime.http.routes import routes
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
+from runtime.slots import worker
 from runtime.slots.loop import SlotServer
 from runtime.slots.unix_link import UnixSlotLink
 from runtime.slots.worker import SlotLoop, own_temporary_folder
@@ -33,6 +37,22 @@ def test_only_the_first_process_of_a_slot_is_its_first(tmp_path: Path, monkeypat
         assert not left.exists()
         left.write_text("of a process that was killed")
     assert seen == [True, False, True, False]
+
+
+def test_what_a_load_built_is_left_out_of_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's objects too, which are there only after the load."""
+    steps = list[str]()
+
+    class Recorded(OomPriority):
+        @contextlib.contextmanager
+        def loads(self) -> Iterator[None]:
+            yield
+            steps.append("loaded")
+
+    monkeypatch.setattr(worker, "freeze_heap", lambda: steps.append("frozen"))
+    with worker._load_then_freeze(Recorded()):
+        steps.append("built")
+    assert steps == ["built", "loaded", "frozen"]
 
 
 def test_a_worker_does_not_import_the_gateway() -> None:

@@ -19,6 +19,7 @@ from models.chat.vllm import core, launch, prewarm, variables
 from models.chat.vllm.steps import budget
 from registry.errors import Unfit
 from registry.recipes.definition import Recipe
+from registry.recipes.loading import load_recipes
 from tests.system.serving import ROOT
 from tests.unit.registry.makers import recipe
 
@@ -112,6 +113,20 @@ def test_prompts_of_the_warm_up_reach_beyond_the_graphs_in_one_step(
 def test_prompts_of_the_warm_up_reach_each_configuration_of_the_kernels() -> None:
     config = engine_config([1, 512], 8192, 8192)
     assert warmup.prompt_lengths(config, [1, 512, 2048]) == [5, 16, 131, 132, 525, 526, 2061, 2062]
+
+
+@pytest.mark.parametrize("folder", ["single-gpu-80gb", "h200", "node-8x80gb"])
+def test_a_warm_up_by_a_shipped_recipe_compiles_what_its_first_long_prompt_needs(folder: str) -> None:
+    """It meets even and odd batches beyond the graphs, each whole: its steps are not shorter than these prompts."""
+    shipped = [one for one in load_recipes([ROOT / "recipes" / folder]) if one.memory.adapters.device]
+    assert shipped
+    for one in shipped:
+        tokens = max(one.batching.max_tokens, one.batching.sequences)
+        graphs = settings.capture_sizes(one.batching.sequences, one.batching.max_tokens)
+        lengths = warmup.prompt_lengths(engine_config(graphs, tokens, one.context_length or 0))
+        assert {length % 2 for length in lengths if length > graphs[-1]} == {0, 1}
+        assert not any(length % 16 == 0 for length in lengths if length > graphs[-1])
+        assert max(lengths) <= min(tokens, settings.swap_tokens(one) or tokens)
 
 
 @given(requests=st.integers(1, 4096), tokens=st.integers(1, 16384))
