@@ -16,10 +16,11 @@ any time.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from hashlib import blake2b
+from typing import Any
 
 from fleet.choose import FleetTarget, explain, prefix_key
 from fleet.reports import NodeReport
@@ -159,8 +160,7 @@ class PeerBackend:
     def lease(self, request: Request, target: Target) -> AbstractAsyncContextManager[Lease]:
         raise Unavailable(f"'{target.model}' is on another node, which takes whole requests only.")
 
-    @asynccontextmanager
-    async def send(self, request: Request, target: Target) -> AsyncIterator[PeerAnswer]:
+    def send(self, request: Request, target: Target) -> AbstractAsyncContextManager[PeerAnswer]:
         message = request.message
         if request.context.hop is not None:
             raise Conflict("A request is passed on once.")  # `Gateway.choose` lets none come here
@@ -178,16 +178,11 @@ class PeerBackend:
         hop = Hop.of(request.context, target, len(request.nodes))
         stored = self._reports.get(node)
         assert stored is not None, "it reports"
-        address = stored.report.address
-        first_byte = _FirstByte(self._reports, node, _first_byte_due(request, stored.report, target.model))
-        try:
-            async with self._client.send(
-                node, address, request.endpoint, message, request.context.headers, encode(hop), request.context.id
-            ) as answer:
-                first_byte.has_come(answer.status)
-                yield answer
-        finally:
-            first_byte.close()
+        exchange = self._client.send(
+            node, stored.report.address, request.endpoint, message, request.context.headers, encode(hop),
+            request.context.id,
+        )  # fmt: skip
+        return _Sending(exchange, self._reports, node, _first_byte_due(request, stored.report, target.model))
 
     def _choose(self, request: Request, target: Target) -> tuple[str, str]:
         """Choose the node for the next attempt, with the reason. Raises Unavailable.
@@ -232,6 +227,29 @@ class PeerBackend:
         return self._peers.has_weights(node, target.model, target.revision, digest)
 
 
+class _Sending:
+    """An exchange whose first byte may be due; see `_FirstByte`."""
+
+    __slots__ = ("_due", "_exchange", "_node", "_reports")
+
+    def __init__(
+        self, exchange: AbstractAsyncContextManager[PeerAnswer], reports: ReportTable, node: str, due: float | None
+    ) -> None:
+        self._exchange, self._reports, self._node, self._due = exchange, reports, node, due
+
+    async def __aenter__(self) -> PeerAnswer:
+        first_byte = _FirstByte(self._reports, self._node, self._due)
+        try:
+            answer = await self._exchange.__aenter__()
+        finally:
+            first_byte.close()
+        first_byte.has_come(answer.status)
+        return answer
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._exchange.__aexit__(*error)
+
+
 class _FirstByte:
     """Whether an answer's first byte comes in time, for the table. due: seconds; None: it may take any time."""
 
@@ -241,7 +259,6 @@ class _FirstByte:
         self._timer = None if due is None else self._loop.call_later(due, self._count, True)
 
     def has_come(self, status: int) -> None:
-        self.close()
         if status < 400:  # a refusal does not need what may stand still
             self._count(False)
 

@@ -88,6 +88,26 @@ class PeerAnswer:
             yield data
 
 
+class _Exchange:
+    """A request on a connection of `wire`: less of each stream's memory and time than a generator."""
+
+    __slots__ = ("_body", "_client", "_connection", "_head", "_node")
+
+    def __init__(self, client: "PeerClient", node: NodeAddress, head: bytes, body: bytes) -> None:
+        self._client, self._node, self._head, self._body = client, node, head, body
+        self._connection: WireConnection | None = None
+
+    async def __aenter__(self) -> PeerAnswer:
+        connection = self._connection = await self._client.begin(self._node, self._head, self._body)
+        answer = PeerAnswer(self._node.name, connection.status, connection.headers, connection.read)
+        connection.headers, self._head = [], b""  # 1.5 KiB of each stream, which nothing reads any more
+        return answer
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._connection is not None, "it was entered"
+        self._client.end(self._node, self._connection)
+
+
 class PeerClient:
     """All connections of one server to the others. Made and closed on the event loop."""
 
@@ -144,8 +164,7 @@ class PeerClient:
             return self._exchange("POST", node, address, path, _form(message.body), passed, context, request_id)
         return self._post(node, address, path, message.body, headers, context, request_id)
 
-    @asynccontextmanager
-    async def _post(
+    def _post(
         self,
         node: str,
         address: str,
@@ -154,26 +173,33 @@ class PeerClient:
         headers: Sequence[tuple[bytes, bytes]],
         context: str,
         request_id: str,
-    ) -> AsyncIterator[PeerAnswer]:
+    ) -> "_Exchange":
         there = self._addresses(node, address)
         own = ((HEADER, context), ("x-request-id", request_id), *self._signed(node, "POST", path, context))
-        head = _head(path, there, headers, own, len(body))
-        connection = self._wire.take(there) or await self._opened(there)
-        running = self._running.setdefault(node, set())
-        running.add(connection)
+        return _Exchange(self, there, _head(path, there, headers, own, len(body)), body)
+
+    async def begin(self, node: NodeAddress, head: bytes, body: bytes) -> WireConnection:
+        """Send a request, and return its connection once the head of its answer is there. Raises NodeFailed.
+
+        `end` follows.
+        """
+        connection = self._wire.take(node) or await self._opened(node)
+        self._running.setdefault(node.name, set()).add(connection)
         try:
-            try:
-                await connection.send(head, body)
-            except OSError as error:
-                raise broken(node, error, again=True, cause=self._refusals.pop(node, None)) from None
+            await connection.send(head, body)
             if connection.status == MISDIRECTED:
-                raise _misdirected(node)
-            answer = PeerAnswer(node, connection.status, connection.headers, connection.read)
-            connection.headers, head = [], b""  # 1.5 KiB of each stream, which nothing reads any more
-            yield answer
-        finally:
-            running.discard(connection)
-            self._wire.give(there, connection)
+                raise _misdirected(node.name)
+        except BaseException as error:
+            self.end(node, connection)
+            if not isinstance(error, OSError):
+                raise
+            raise broken(node.name, error, again=True, cause=self._refusals.pop(node.name, None)) from None
+        return connection
+
+    def end(self, node: NodeAddress, connection: WireConnection) -> None:
+        """Take a connection back, or close it where its answer was not read to its end."""
+        self._running[node.name].discard(connection)
+        self._wire.give(node, connection)
 
     async def _opened(self, node: NodeAddress) -> WireConnection:
         """Raises NodeFailed."""
