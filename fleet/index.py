@@ -239,7 +239,7 @@ def _beside(replica: ReplicaReport, others: Iterable[ReplicaReport]) -> int:
 
 def _share_devices(some: Sequence[str], others: Sequence[str]) -> bool:
     """Whether they have one in common; who names none may be on any."""
-    return not some or not others or any(device in others for device in some)
+    return not some or not others or not frozenset(some).isdisjoint(others)
 
 
 def fresh(nodes: Sequence[NodeEntry], oldest: float, first: int, most: int) -> list[NodeEntry]:

@@ -97,6 +97,8 @@ class Caller:
 
     def sees(self, model: str, adapter: str | None = None) -> bool:
         """Whether it may use this model, and on it this adapter."""
+        if not self.is_limited:
+            return True
         model = model.partition("@")[0]  # a former version is seen as the model is
         if not any(fnmatchcase(model, pattern) for pattern in self.models):
             return False

@@ -194,7 +194,7 @@ class Names:
         """Resolve for a team. A key's patterns change only errors and ambiguities."""
         seen = self.catalog.of(caller.team)
         try:
-            name, resolved = look_up(self.catalog.of(team))
+            name, resolved = look_up(seen if team == caller.team else self.catalog.of(team))
         except (NotFound, BadRequest):
             if not caller.is_limited or team != caller.team:
                 raise

@@ -12,7 +12,6 @@ fall-back whose name means nothing now, or that the caller may not use, is passe
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
@@ -52,7 +51,7 @@ class _Failure(NamedTuple):
 
 async def attempts(gateway: Gateway, request: Request, names: Sequence[str], answer: PartsOfAttempt) -> Parts:
     """The answer of the first target that gives one. names: of fall-backs."""
-    target, fallbacks = request.target, deque(names)
+    target, fallbacks = request.target, list(names)
     assert target is not None, "it has been chosen"
     first_model = target.model
     if (policy := gateway.retry(target)) is not None:
@@ -69,7 +68,7 @@ async def attempts(gateway: Gateway, request: Request, names: Sequence[str], ans
                 return
         error, following = first_part, None
         while following is None and fallbacks:
-            following = gateway.fallback(request, fallbacks.popleft())
+            following = gateway.fallback(request, fallbacks.pop(0))
         if failure is None or not isinstance(error, BadRequest):
             failure = _Failure(error, target, request.tried.count(target.model) + 1)
         is_passed_over = error is not failure.error
@@ -105,11 +104,15 @@ async def _first(
     """
     seconds_left = request.context.seconds_left()
     share = seconds_left / (others + 1) if others and seconds_left is not None else None
+    limit = None if share is None else asyncio.timeout(share)
     try:
-        async with asyncio.timeout(share) as limit:
+        if limit is None:
             part = await anext(parts)
+        else:
+            async with limit:
+                part = await anext(parts)
     except TimeoutError:
-        if not limit.expired():
+        if limit is None or not limit.expired():
             raise
         return ProviderTimedOut(f"'{target.model}' had not begun its answer when its share of the time was over.")
     except StopAsyncIteration:

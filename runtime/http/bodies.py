@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from fastapi import Request
 from pydantic import BeforeValidator
+from starlette.requests import ClientDisconnect
 
 from registry.base.json import NOT_JSON
 from registry.base.wording import quoted, size_words
@@ -33,12 +34,16 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     How slow it may be, and how it is decompressed: `guard.bodies`.
     """
-    declared = request.headers.get("content-length", "")
+    declared = dict(request.scope["headers"]).get(b"content-length", b"")
     if declared.isdigit() and int(declared) > limit:
         raise too_large_error(limit)
     parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
+    size, has_more = 0, True
+    while has_more:  # as `Request.stream` does, which is a generator of each request
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part, has_more = message.get("body", b""), message.get("more_body", False)
         size += len(part)
         if size > limit:
             raise too_large_error(limit)

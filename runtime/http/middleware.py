@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, Request
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.errors import BadRequest, RoundhouseError
@@ -19,6 +18,7 @@ from tenants.caller import Caller
 _SANE_ID = re.compile(r"^[A-Za-z0-9._:/-]{1,128}\Z")
 NODE = "X-Roundhouse-Node"
 """The server of a fleet that gave the answer."""
+_NODE = NODE.lower().encode()
 _CONTEXT, _GATEWAY, _SEND = "roundhouse.context", "roundhouse.gateway", "roundhouse.send"
 
 
@@ -110,12 +110,13 @@ class ContextMiddleware:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-Id"] = request_id
-                if self._node is not None:
-                    headers.setdefault(NODE, self._node())
+                headers = [header for header in message["headers"] if header[0] != b"x-request-id"]
+                headers.append((b"x-request-id", request_id.encode()))
+                if self._node is not None and _NODE not in dict(headers):
+                    headers.append((_NODE, self._node().encode()))
                 if scope["path"].startswith("/v1/messages"):  # where Anthropic's clients look for it
-                    headers["Request-Id"] = request_id
+                    headers.append((b"request-id", request_id.encode()))
+                message["headers"] = headers
             await send(message)
 
         try:

@@ -85,7 +85,7 @@ class Answer(Response):
     """
 
     def __init__(self, parts: Parts, dialect: Dialect = Dialect.OPENAI) -> None:
-        super().__init__()
+        self.status_code, self.background = 200, None  # all that Starlette needs: body and headers are in the parts
         self._parts, self._keep_alive = parts, PING if dialect is Dialect.ANTHROPIC else COMMENT
         self._is_silent, self._is_between = False, True
         self._pinging: asyncio.Task[None] | None = None

@@ -127,11 +127,13 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
     target = await gateway.choose(request)
     if parsed.left_out and (request.context.preference.strict or target.is_strict):
         raise no_effect_error(parsed.left_out[0])
-    await gateway.admit(request)
+    is_relayed = gateway.is_relayed(target)
+    if not is_relayed:
+        await gateway.admit(request)
     is_line = request.context.line is not None
     if is_line and parsed.stream:
         raise BadRequest("A line of a batch has no stream: leave 'stream' out.", param="stream")
-    if gateway.is_relayed(target):
+    if is_relayed:
         return attempts(gateway, request, _fallbacks(target), partial(_relayed, gateway, request))
     attempt = _line_parts if is_line else _parts
     fallbacks = _fallbacks(target)

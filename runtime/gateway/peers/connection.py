@@ -365,7 +365,7 @@ def _head(
     """The head of a POST with a body of `size` bytes. headers: of the client. Raises BadRequest."""
     host = f"[{node.host}]" if ":" in node.host else node.host
     first = f"POST {path} HTTP/1.1\r\nhost: {host}:{node.port}\r\naccept-encoding: identity\r\n"
-    last = "".join(f"{name}: {value}\r\n" for name, value in own) + f"content-length: {size}\r\n\r\n"
+    last = "".join([f"{name}: {value}\r\n" for name, value in own]) + f"content-length: {size}\r\n\r\n"
     passed = [
         b"%b: %b\r\n" % header
         for header in headers

@@ -73,6 +73,8 @@ class ProviderIndex:
 
     def find(self, name: object, caller: Caller) -> ProvidedModel | None:
         """The provider's model of this name; None: there is none. Raises Forbidden."""
+        if not self.upstreams:
+            return None
         catalog = self._names.catalog.of(caller.team)
         if not isinstance(name, str) or catalog.is_here(name):
             return None

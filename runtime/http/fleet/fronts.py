@@ -11,6 +11,7 @@
 """
 
 import re
+from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -32,21 +33,25 @@ class FrontMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Not a coroutine of its own: each would be one more of every stream."""
         if scope["type"] == "http":
             path, method = scope["path"], scope["method"]
-            try:
-                node = node_of_request(scope) if path.startswith(REQUEST) else None
-                if node is not None or is_passed_on(method, path):
-                    await pass_on(scope, receive, send, node)
-                    return
-                if method not in ("GET", "HEAD") and _CHANGED.match(path):
-                    raise FinalConflict(
-                        f"This server is a front and has no models of its own: send this to {_place_for(scope)}. "
-                        "Any server moves a model to other nodes: roundhouse fleet place.",
-                        code="is_front",
-                    )
-            except RoundhouseError as error:
-                await error_response(error, dialect_of(path))(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+            node = node_of_request(scope) if path.startswith(REQUEST) else None
+            if node is not None or is_passed_on(method, path):
+                return _pass_on(scope, receive, send, node)
+            if method not in ("GET", "HEAD") and _CHANGED.match(path):
+                error = FinalConflict(
+                    f"This server is a front and has no models of its own: send this to {_place_for(scope)}. "
+                    "Any server moves a model to other nodes: roundhouse fleet place.",
+                    code="is_front",
+                )
+                return error_response(error, dialect_of(path))(scope, receive, send)
+        return self._app(scope, receive, send)
+
+
+async def _pass_on(scope: Scope, receive: Receive, send: Send, node: str | None) -> None:
+    try:
+        await pass_on(scope, receive, send, node)
+    except RoundhouseError as error:
+        await error_response(error, dialect_of(scope["path"]))(scope, receive, send)

@@ -14,6 +14,7 @@ On the public port the header is dropped and counted: nobody there speaks for ot
 """
 
 import time
+from collections.abc import Awaitable
 from dataclasses import replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -123,9 +124,10 @@ class HopHeaderFilter:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and any(name == _HEADER for name, _ in scope["headers"]):
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Not a coroutine of its own: each would be one more of every stream."""
+        if scope["type"] == "http" and _HEADER in dict(scope["headers"]):
             scope["headers"] = [header for header in scope["headers"] if header[0] != _HEADER]
             if (fleet := gateway_of(scope).services.fleet) is not None:
                 fleet.count_dropped()
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
