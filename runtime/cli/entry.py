@@ -17,3 +17,7 @@ def main() -> None:
     from runtime.cli import main as commands
 
     commands.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -73,7 +73,9 @@ class Server:
             WITH_US,
             *(["-P"] if cwd != ROOT else []),
             "-m",
-            "runtime.cli.main",
+            # As the installed command does: `main` imports all commands, restarts itself, and imports them again.
+            # Another tree's may be of a version whose `entry` cannot be run as a module.
+            "runtime.cli.entry" if cwd == ROOT else "runtime.cli.main",
             "serve",
             "--port",
             str(self.port),

@@ -99,7 +99,10 @@ def _run(settings: "Settings", as_json: bool) -> int:
 
                 code = run_front(settings, read, background)
             else:
-                from runtime.server.run import run  # the heavy import: LitServe, FastAPI, pydantic
+                from models.importing import fast_imports
+
+                with fast_imports():  # LitServe, FastAPI, SQLAlchemy: a fifth of their time is the collector's
+                    from runtime.server.run import run
 
                 code = run(settings, read, device, background=background)
         finally:
