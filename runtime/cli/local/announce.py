@@ -66,12 +66,17 @@ def _sample() -> str:
     return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
 
 
-POLL_SECONDS = 0.1
+POLL_SECONDS, UNSEEN_POLL_SECONDS = 0.1, 0.5
+"""The pause between two looks, and that where no bar is drawn: each look takes processor time from what loads."""
 
 
 def is_for_people() -> bool:
     """Whether a terminal shows what is printed; else it goes into the server's log, whose lines are JSON."""
     return sys.stdout.isatty()
+
+
+def _pause(progress_bar: Bar) -> None:
+    time.sleep(POLL_SECONDS if progress_bar.is_drawn else UNSEEN_POLL_SECONDS)
 
 
 def wait_until_ready(client: Client, server: int, progress_bar: Bar) -> Json | None:
@@ -81,7 +86,7 @@ def wait_until_ready(client: Client, server: int, progress_bar: Bar) -> Json | N
         with contextlib.suppress(Failure):
             return client.get("/health/ready")
         progress_bar.show(f"starting, {time.monotonic() - began:.0f} s", 0.0)
-        time.sleep(POLL_SECONDS)
+        _pause(progress_bar)
     return None
 
 
@@ -99,7 +104,7 @@ def wait_for_loads(client: Client, server: int, progress_bar: Bar) -> list[Json]
         model = loading[0]
         progress = model["progress"] or {"phase": "waiting", "percent": 0.0}
         progress_bar.show(f"loading {model['id']}: {progress['phase']}", progress["percent"] / 100)
-        time.sleep(POLL_SECONDS)
+        _pause(progress_bar)
         models = client.get("/v1/models")["data"]
     return models
 
