@@ -63,13 +63,17 @@ class AdapterService:
         # A digest that is stored but not yet in the state must not be collected: both happen under this lock.
         self._store_lock = asyncio.Lock()
 
-    async def start(self) -> None:
-        """Clean what a killed process left behind, start the checking processes, collect unreferenced digests."""
+    async def start(self, *, warm: bool = True) -> None:
+        """Clean what a killed process left behind, start the checking processes, collect unreferenced digests.
+
+        warm: False: no base is known yet; a checking process starts with the first adapter.
+        """
         unfinished = await asyncio.to_thread(self._clean)
         if unfinished:
             log.info("removed unfinished adapters", extra={"count": unfinished})
         self.stored_digests = frozenset(await asyncio.to_thread(self.store.digests))
-        await self.checker.start()
+        if warm:
+            await self.checker.start()
         await self.collect()
 
     async def close(self) -> None:

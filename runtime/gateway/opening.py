@@ -18,7 +18,7 @@ from launch.checks.checker import FileChecker
 from launch.recipe_store import RecipeShelf, RecipeStore, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
-from registry.recipes.definition import Recipe
+from registry.recipes.definition import Recipe, Task
 from registry.recipes.loading import Documents, retired_keys
 from registry.state.database import State
 from registry.storage.reserve import DiskReserve
@@ -291,7 +291,7 @@ class _Rooms:
         self.metrics.storage_reserve.set_function(lambda: self.reserve.measure()[1])
         self.metrics.ledger_journalled.set_function(lambda: self.ledger.journalled)
         await self.batches.open()
-        await self.service.start()
+        await self.service.start(warm=any(entry.recipe.task is Task.CHAT for entry in self.entries))
         if self.fleet is not None:
             self.fleet.shared.start()
         self.pool.start()

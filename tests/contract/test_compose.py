@@ -55,7 +55,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
 @pytest.fixture
 async def rig(tmp_path: Path, base: Base) -> AsyncIterator[Rig]:
     rig = Rig(tmp_path / "data", base)
-    await rig.service.start()
+    await rig.service.start(warm=False)  # adapters are added one after another here: one checking process will do
     yield rig
     await rig.service.close()
     rig.state.close()

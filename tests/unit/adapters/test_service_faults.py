@@ -29,6 +29,18 @@ async def test_lost_files_are_reported_and_a_new_registration_heals_them(rig: Ri
     rig.service.store.verify(digest)
 
 
+async def test_without_a_base_no_process_waits_and_the_first_adapter_starts_one(
+    tmp_path: Path, base: Base, folder: Path
+) -> None:
+    rig = Rig(tmp_path / "data", base)
+    await rig.service.start(warm=False)
+    assert rig.service.checker.pids == []
+    assert (await rig.add("tune", folder, 0)).created
+    assert len(rig.service.checker.pids) == 1
+    await rig.service.close()
+    rig.state.close()
+
+
 async def test_a_killed_checker_loses_one_registration_and_no_more(rig: Rig, folder: Path) -> None:
     await rig.add("before", folder, 0)
     pids = rig.service.checker.pids
