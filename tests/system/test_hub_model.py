@@ -1,45 +1,71 @@
-"""A model whose files lie on a hub is fetched when it is first asked for, at its commit, not in the server's start."""
+"""Models whose files are not there when the server starts: they are looked for when somebody asks for the model."""
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from registry.files.sources import locate
-from registry.recipes.fields import PackageSource
 from tests.faults.traffic import ask
-from tests.system.serving import Server
-from tests.unit.adapters.fake_hub import serve
+from tests.system.serving import PACK, Server
+from tests.unit.adapters.fake_hub import FakeHub, serve
 
+pytestmark = pytest.mark.real
+FILES = PACK / "starter-speech"
 RECIPE = """
-id: from-hub
+id: {id}
 version: 1
 task: transcribe
-source: {{hub: team/speech, revision: {commit}}}
+source: {source}
 engine: {{name: faster-whisper}}
 """
 
 
-@pytest.mark.real
-def test_a_hub_model_is_fetched_on_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Rig(NamedTuple):
+    server: Server
+    hub: FakeHub
+    folder: Path
+    commit: str
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A hub that fails when the server starts, and a recipe whose folder is not there."""
+    folder = tmp_path_factory.mktemp("late")
+    recipes = folder / "recipes"
+    recipes.mkdir()
     with serve() as hub:
-        commit = hub.push("team/speech", locate(PackageSource(package="models.starter", inside="pack/starter-speech")))
-        recipe = tmp_path / "hub.yaml"
-        recipe.write_text(RECIPE.format(commit=commit))
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        commit = hub.push("team/speech", FILES)
+        sources = {"from-hub": f"{{hub: team/speech, revision: {commit}}}", "from-folder": "{path: ../late}"}
+        for name, source in sources.items():
+            (recipes / f"{name}.yaml").write_text(RECIPE.format(id=name, source=source))
         hub.fail_with = 503
-        server = Server(tmp_path / "data", [recipe], "--slots", "1")
-        try:
-            server.wait_ready()  # whether the hub answers or not
-            refused = ask(server.http, "from-hub")
-            assert refused.status_code == 503, refused.text
-            assert "did not deliver" in refused.text
-            assert server.model("from-hub")["state"] == "failed"
-            hub.fail_with = None
-            assert server.http.post("/v1/models/from-hub/load").status_code == 200, server.tail()
-            answer = ask(server.http, "from-hub")
-            assert answer.status_code == 200, answer.text
-            assert answer.headers["x-roundhouse-model"] == f"from-hub@{commit}"
-        finally:
-            server.close()
+        with Server(folder / "data", [recipes], "--slots", "2", env=hub.environment(folder / "hf")) as server:
+            yield Rig(server.wait_ready(), hub, folder, commit)
+
+
+def test_a_hub_model_is_fetched_on_first_use(rig: Rig) -> None:
+    """At its commit, not in the server's start: that needs no hub."""
+    server = rig.server
+    refused = ask(server.http, "from-hub")
+    assert refused.status_code == 503, refused.text
+    assert "did not deliver" in refused.text
+    assert server.model("from-hub")["state"] == "failed"
+    rig.hub.fail_with = None
+    assert server.http.post("/v1/models/from-hub/load").status_code == 200, server.tail()
+    answer = ask(server.http, "from-hub")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-roundhouse-model"] == f"from-hub@{rig.commit}"
+
+
+def test_a_folder_that_was_missing_is_looked_at_again(rig: Rig) -> None:
+    server = rig.server
+    refused = ask(server.http, "from-folder")
+    assert refused.status_code == 503, refused.text
+    assert "no folder" in refused.text
+    assert server.model("from-folder")["problem"]
+    shutil.copytree(FILES, rig.folder / "late")
+    assert server.http.post("/v1/models/from-folder/load").status_code == 200, server.tail()
+    assert ask(server.http, "from-folder").status_code == 200
+    assert server.model("from-folder")["problem"] is None

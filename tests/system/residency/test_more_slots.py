@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.eventually import eventually
+from tests.faults.traffic import ask
 from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = pytest.mark.real
@@ -16,26 +17,25 @@ pytestmark = pytest.mark.real
 
 def test_a_model_that_is_added_gets_a_slot_of_its_own_while_memory_allows(tmp_path: Path) -> None:
     """One slot at the start, taken by the first model; the slot that is added is killed once, and ended at the stop."""
-    recipes = [STARTER / "starter-embed.yaml"]
+    recipes = [STARTER / "starter-speech.yaml"]
     with Server(tmp_path / "a" / "data", recipes, fixed={"slots_at_start": 1}).wait_ready() as server:
-        server.http.post("/v1/models/starter-embed/load").raise_for_status()
-        first = server.slot_pid("starter-embed")
-        source = str((PACK / "starter-rerank").resolve())
+        server.http.post("/v1/models/starter-speech/load").raise_for_status()
+        first = server.slot_pid("starter-speech")
+        source = str((PACK / "starter-speech").resolve())
         added = server.http.post("/v1/models", json={"id": "later", "source": source})
         assert added.status_code == 201, added.text
         plan = server.http.post("/v1/models/later/plan").json()
         assert (plan["why"], plan["victims"]) == ("enough is free, and a slot is added", [])
-        pair = {"model": "later", "query": "a dog", "documents": ["a cat", "a puppy"]}
-        answer = server.http.post("/v1/rerank", json=pair)
+        answer = ask(server.http, "later", "starter-speech")
         assert answer.status_code == 200, answer.text
-        assert server.slot_pid("starter-embed") == first, "it has not left"
+        assert server.slot_pid("starter-speech") == first, "it has not left"
         assert server.http.get("/v1/status").json()["slots"]["total"] == 2
         grown = psutil.Process(server.slot_pid("later"))
         assert grown.ppid() == server.process.pid
         grown.send_signal(signal.SIGKILL)
         eventually(lambda: server.model("later")["state"] == "ready" and server.slot_pid("later") != grown.pid)
-        assert server.http.post("/v1/rerank", json=pair).json()["results"] == answer.json()["results"]
-        assert server.slot_pid("starter-embed") == first
+        assert ask(server.http, "later", "starter-speech").json()["text"] == answer.json()["text"]
+        assert server.slot_pid("starter-speech") == first
         assert server.stop() == 0
         assert not os.path.exists(f"/proc/{grown.pid}")
         lines = [json.loads(line) for line in server.log.read_text().splitlines()]
