@@ -19,10 +19,9 @@ pytestmark = pytest.mark.real
 COPY = """
 id: copy
 version: 1
-task: rerank
+task: transcribe
 source: {{path: {path}}}
-engine: {{name: sentence-transformers}}
-dtype: float32
+engine: {{name: faster-whisper}}
 """
 
 
@@ -40,7 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def server(place: Path) -> Iterator[Server]:
-    shutil.copytree(PACK / "starter-rerank", place / "copy")
+    shutil.copytree(PACK / "starter-speech", place / "copy")
     (place / "copy.yaml").write_text(COPY.format(path=place / "copy"))
     recipes = [place / "copy.yaml", STARTER / "starter-embed.yaml", STARTER / "starter-speech.yaml"]
     server = Server(place / "data", recipes, "--slots", "3")
@@ -51,12 +50,12 @@ def server(place: Path) -> Iterator[Server]:
 
 
 def test_a_load_that_fails_half_way_is_reported_and_the_next_one_works(server: Server, place: Path) -> None:
-    """The weights were whole at the start; now they end in the middle of a tensor."""
+    """The weights were whole at the start; now they end in the middle."""
     assert ask(server.http, "starter-speech").status_code == 200
-    weights = place / "copy" / "model.safetensors"
+    weights = place / "copy" / "model.bin"
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
-    refused = ask(server.http, "copy", "starter-rerank")
+    refused = ask(server.http, "copy", "starter-speech")
     assert refused.status_code == 503, refused.text
     assert "could not be loaded" in refused.text
     assert int(refused.headers["retry-after"]) >= 1
@@ -67,7 +66,7 @@ def test_a_load_that_fails_half_way_is_reported_and_the_next_one_works(server: S
     assert ask(server.http, "starter-speech").status_code == 200, "nobody else notices"
     weights.write_bytes(whole)
     assert server.http.post("/v1/models/copy/load").status_code == 200, "by hand there is no back-off"
-    assert ask(server.http, "copy", "starter-rerank").status_code == 200
+    assert ask(server.http, "copy", "starter-speech").status_code == 200
     assert server.http.post("/v1/models/copy/unload").status_code == 200
 
 
