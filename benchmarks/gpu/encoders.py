@@ -86,7 +86,7 @@ async def run(report: Report, shipped: Path, folder: Path, is_over: Callable[[],
             for kind in KINDS:
                 name = f"{kind} on mixed lengths, {clients} clients"
                 if clients != CLIENTS[0] and is_over():
-                    report.leave_out(name, "no time is left")
+                    report.leave_out(f"encoders: {name}", "no time is left")
                     continue
                 rounds = 1 if tiny else ROUNDS
                 number = (2 if tiny else REQUESTS) * clients

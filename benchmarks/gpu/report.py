@@ -83,14 +83,17 @@ class Report:
     def begin(self, part: str) -> None:
         """Forget that an earlier run left the part, or pieces of it, out, or ended it early."""
         self._held["steps"].pop(f"{part} ended early", None)
-        left_out = self._held.get("left_out", {})
-        for piece in [piece for piece in left_out if piece == part or piece.startswith(f"{part}: ")]:
-            del left_out[piece]
+        for piece in self._left_out_of(part):
+            del self._held["left_out"][piece]
 
     def finish(self, part: str) -> None:
-        """Note that a part came to its end, so that a run that resumes need not repeat it."""
-        self._held["finished"] = [*(name for name in self._held["finished"] if name != part), part]
+        """Note that a part came to its end without leaving pieces out: a run that resumes need not repeat it."""
+        if part not in self._held["finished"] and not self._left_out_of(part):
+            self._held["finished"].append(part)
         self._write()
+
+    def _left_out_of(self, part: str) -> list[str]:
+        return [piece for piece in self._held.get("left_out", {}) if piece == part or piece.startswith(f"{part}: ")]
 
     def is_finished(self, part: str) -> bool:
         return part in self._held["finished"]

@@ -180,6 +180,19 @@ async def test_what_was_left_out_is_forgotten_once_it_is_measured(
     assert run.results["left_out"].keys() == {"sweep"}
 
 
+async def test_a_part_that_left_a_piece_out_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def shorten(run: TimedRun) -> None:
+        run._report.leave_out("storm: base, roundhouse", "no time is left")
+
+    first = Run(tmp_path, monkeypatch, storm=shorten)
+    await first.timed.run(["storm", "sleep"])
+    second = Run(tmp_path, monkeypatch, resume=True)
+    await second.timed.run(["storm", "sleep"])
+    assert second.ran == ["storm"]
+    assert second.results["left_out"] == {}
+    assert second.results["finished"] == ["sleep", "storm"]
+
+
 @pytest.mark.parametrize("key", ["commit", "gpu"])
 def test_figures_of_another_commit_or_card_are_not_mixed(key: str, tmp_path: Path) -> None:
     file = tmp_path / "today.json"
