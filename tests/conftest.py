@@ -70,5 +70,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def client(server: Server) -> Iterator[OpenAI]:
     from openai import OpenAI
 
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=PATIENCE, max_retries=0) as client:
+    from tests.system.serving import PATIENT
+
+    url = f"{server.url}/v1"
+    with OpenAI(base_url=url, api_key="none", timeout=PATIENCE, max_retries=0, default_headers=PATIENT) as client:
         yield client

@@ -81,6 +81,7 @@ class Server:
             str(self.port),
         ]
         command += ["--device", device, "--data-dir", str(data), "--prewarm" if prewarm else "--no-prewarm"]
+        command += ["--hung-after", f"{PATIENCE:.0f}"]  # of two the last one counts: tests of what hangs have their own
         for root in (ROOT, data.parent.parent):  # what tests make, beside what the starter pack has
             command += ["--adapter-roots", str(root)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
@@ -119,7 +120,7 @@ class Server:
 
     def wait_closed(self) -> Self:
         """Until it has seen its first key: before, it lets in anybody, with that key as well, as another team."""
-        eventually(lambda: httpx.get(f"{self.url}/v1/models").status_code == 401, self.tail)
+        eventually(lambda: httpx.get(f"{self.url}/v1/models", timeout=PATIENCE).status_code == 401, self.tail)
         return self
 
     def _is_ready(self) -> bool:

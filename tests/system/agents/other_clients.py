@@ -234,7 +234,7 @@ def llm() -> Cases:
 
     def ask(model: str, text: str, *options: str) -> str:
         command = [program, "-m", model, "--no-log", "-o", "temperature", "0", text, *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         if done.returncode:
             raise RuntimeError(done.stderr)
         return done.stdout.strip()
