@@ -19,19 +19,31 @@ Answer = Callable[[Any], Awaitable[None]]
 
 
 @asynccontextmanager
+async def browsing() -> AsyncIterator[Any]:
+    playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed: make install-test")
+    if not CHROMIUM:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    async with playwright.async_playwright() as started:
+        browser = await started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", *MICROPHONE], timeout=1000 * PATIENCE
+        )
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+@asynccontextmanager
 async def looking(
-    displayed: ConsoleRig, given: Mapping[str, Answer] | None = None, host: str = HERE
+    browser: Any, displayed: ConsoleRig, given: Mapping[str, Answer] | None = None, host: str = HERE
 ) -> AsyncIterator[Any]:
-    """A page of a fresh browser.
+    """A page of a fresh profile: no cookie, no cache and nothing stored.
 
     Args:
         given: beginnings of paths, and what answers them in the application's place. Without an answer `events` are
             refused: a stream does not end, so it cannot be handed over whole.
         host: how the browser calls the server.
     """
-    playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed: make install-test")
-    if not CHROMIUM:
-        pytest.skip("no Chromium here: apt-get install chromium")
     answers = given if given is not None else {}
     faults: list[str] = []
 
@@ -44,20 +56,16 @@ async def looking(
             return await route.abort()
         return await _passed(displayed, route)
 
-    async with playwright.async_playwright() as started:
-        browser = await started.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", *MICROPHONE], timeout=1000 * PATIENCE
-        )
-        context = await browser.new_context(base_url=f"{host}/console/")
-        page = await context.new_page()
-        page.set_default_timeout(1000 * PATIENCE)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        await page.route("**/*", answered)
-        try:
-            yield page
-        finally:
-            await page.unroute_all(behavior="ignoreErrors")
-            await browser.close()
+    context = await browser.new_context(base_url=f"{host}/console/")
+    page = await context.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    await page.route("**/*", answered)
+    try:
+        yield page
+    finally:
+        await page.unroute_all(behavior="ignoreErrors")
+        await context.close()
     assert not faults, faults
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import pytest_asyncio
 from fastapi import FastAPI
 
 from fleet.membership.members import NewMember
@@ -87,6 +88,15 @@ def console(tmp_path: Path) -> Console:
 async def sign_in(displayed: ConsoleRig, text: str) -> httpx.Response:
     """The cookie stays with the client."""
     return await displayed.client.post("/console/sign-in", json={"key": text}, headers=ORIGIN)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Any]:
+    """For tests with `asyncio(loop_scope="module")`; each takes a profile of its own, see `looking`."""
+    from tests.unit.console.browsing import browsing
+
+    async with browsing() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """The page Fleet: which servers there are, what each holds and serves, and what an administrator can do about it."""
 
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -148,11 +149,12 @@ def test_a_ring_has_each_device_by_its_bytes() -> None:
 
 
 @pytest.mark.long
-async def test_it_can_be_used_by_all_and_drains_a_node(console: Console) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_it_can_be_used_by_all_and_drains_a_node(console: Console, browser: Any) -> None:
     sent: list[str] = []
     async with (
         console(fleet=FLEET) as displayed,
-        looking(displayed, {"v1/fleet": reported({"object": "fleet"})}) as page,
+        looking(browser, displayed, {"v1/fleet": reported({"object": "fleet"})}) as page,
     ):
         from axe_playwright_python.async_playwright import Axe
 

@@ -15,14 +15,14 @@ from tests.unit.console.browsing import HERE, Answer, looking, reported
 from tests.unit.console.conftest import ORIGIN, Console, ConsoleRig, key, sign_in
 from tests.unit.console.test_pages import row
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 MADE = {"id": "k1234567", "team": "default", "value": "rh-secret"}
 REFUSED = {"error": {"message": "Sign in first."}}
 
 
-async def test_a_keys_text_stays_until_the_page_is_left(console: Console) -> None:
+async def test_a_keys_text_stays_until_the_page_is_left(console: Console, browser: Any) -> None:
     answers = {"teams/key": reported(MADE)}
-    async with console() as displayed, looking(displayed, answers) as page:
+    async with console() as displayed, looking(browser, displayed, answers) as page:
         await page.goto("teams")
         await page.click("#key button[type=submit]")
         await page.wait_for_selector("#secrets code")
@@ -36,7 +36,7 @@ async def test_a_keys_text_stays_until_the_page_is_left(console: Console) -> Non
         assert await page.locator("#secrets code").all_inner_texts() == ["rh-another", "rh-secret"]
 
 
-async def test_a_button_pressed_twice_makes_one_key(console: Console) -> None:
+async def test_a_button_pressed_twice_makes_one_key(console: Console, browser: Any) -> None:
     requested, go = 0, asyncio.Event()
 
     async def slow(route: Any) -> None:
@@ -45,7 +45,7 @@ async def test_a_button_pressed_twice_makes_one_key(console: Console) -> None:
         await go.wait()
         await reported(MADE)(route)
 
-    async with console() as displayed, looking(displayed, {"teams/key": slow}) as page:
+    async with console() as displayed, looking(browser, displayed, {"teams/key": slow}) as page:
         await page.goto("teams")
         await page.focus("#key button[type=submit]")
         for _ in range(3):
@@ -57,9 +57,11 @@ async def test_a_button_pressed_twice_makes_one_key(console: Console) -> None:
     assert requested == 1
 
 
-async def test_a_weight_that_is_none_is_reported_and_what_was_made_can_have_a_limit(console: Console) -> None:
+async def test_a_weight_that_is_none_is_reported_and_what_was_made_can_have_a_limit(
+    console: Console, browser: Any
+) -> None:
     answered = ""
-    async with console() as displayed, looking(displayed, {"teams/key": reported(MADE)}) as page:
+    async with console() as displayed, looking(browser, displayed, {"teams/key": reported(MADE)}) as page:
         page.on("dialog", lambda dialog: dialog.accept(answered))
         await page.goto("teams")
         await page.fill("#team [name=id]", "search")
@@ -88,9 +90,11 @@ async def polled(page: Any) -> None:
         await page.wait_for_event("requestfinished", lambda sent: "part=rows" in sent.url)
 
 
-async def test_who_is_at_a_button_stays_there_while_the_table_of_models_renews_itself(console: Console) -> None:
+async def test_who_is_at_a_button_stays_there_while_the_table_of_models_renews_itself(
+    console: Console, browser: Any
+) -> None:
     answers: dict[str, Answer] = {}
-    async with console() as displayed, looking(displayed, answers) as page:
+    async with console() as displayed, looking(browser, displayed, answers) as page:
         await page.goto("models")
         await page.locator("tr", has_text="rerank").locator("button").first.focus()
         before = await page.evaluate(FOCUSED)
@@ -127,12 +131,12 @@ async def received(page: Any) -> None:
         await page.wait_for_event("requestfinished", lambda sent: "events" in sent.url)
 
 
-async def test_who_is_at_a_request_stays_there_while_others_end(console: Console) -> None:
+async def test_who_is_at_a_request_stays_there_while_others_end(console: Console, browser: Any) -> None:
     async with console() as displayed:
         history = displayed.gateway.gateway.services.console.history
         history.take(row(id="mine"))
         answers = {"events": stream(looked(displayed))}
-        async with looking(displayed, answers) as page:
+        async with looking(browser, displayed, answers) as page:
             await page.goto("now")
             await page.focus("#last-requests a")
             await received(page)
@@ -143,12 +147,12 @@ async def test_who_is_at_a_request_stays_there_while_others_end(console: Console
             assert await page.evaluate("document.activeElement.getAttribute('href')") == "requests?id=mine"
 
 
-async def test_what_is_read_out_of_a_load_is_its_phase_and_not_each_second(console: Console) -> None:
+async def test_what_is_read_out_of_a_load_is_its_phase_and_not_each_second(console: Console, browser: Any) -> None:
     async with console() as displayed:
         now = looked(displayed)
         now["models"][0] |= {"state": "loading", "phase": "fetching", "percent": 1.0, "detail": "1 of 9 MiB"}
         answers = {"events": stream(now)}
-        async with looking(displayed, answers) as page:
+        async with looking(browser, displayed, answers) as page:
             await page.goto("now")
             await page.wait_for_selector("#loads progress")
             await page.evaluate("""() => { window.told = []; new MutationObserver((all) => {
@@ -167,10 +171,10 @@ async def test_what_is_read_out_of_a_load_is_its_phase_and_not_each_second(conso
             assert await page.evaluate("told") == ["chat: building "]
 
 
-async def test_a_base_that_has_come_or_gone_has_its_card(console: Console) -> None:
+async def test_a_base_that_has_come_or_gone_has_its_card(console: Console, browser: Any) -> None:
     async with console() as displayed:
         answers = {"events": stream(looked(displayed))}
-        async with looking(displayed, answers) as page:
+        async with looking(browser, displayed, answers) as page:
             await page.goto("now")
             await page.wait_for_selector("#rings >> text=No model here takes adapters")
             with_places(displayed, 4)
@@ -181,10 +185,12 @@ async def test_a_base_that_has_come_or_gone_has_its_card(console: Console) -> No
             await page.wait_for_selector("#rings >> text=No model here takes adapters")
 
 
-async def test_a_base_with_one_place_has_a_ring_and_says_that_no_adapter_can_be_requested(console: Console) -> None:
+async def test_a_base_with_one_place_has_a_ring_and_says_that_no_adapter_can_be_requested(
+    console: Console, browser: Any
+) -> None:
     async with console() as displayed:
         with_places(displayed, 1)
-        async with looking(displayed, {"events": stream(looked(displayed))}) as page:
+        async with looking(browser, displayed, {"events": stream(looked(displayed))}) as page:
             await page.goto("now")
             box = await page.locator("path.stall").bounding_box()
             whole = await page.locator("svg.ring").bounding_box()
@@ -193,7 +199,7 @@ async def test_a_base_with_one_place_has_a_ring_and_says_that_no_adapter_can_be_
             await page.wait_for_selector("#asked >> text=There is none yet")
 
 
-async def test_after_a_restart_swaps_are_displayed_again(console: Console) -> None:
+async def test_after_a_restart_swaps_are_displayed_again(console: Console, browser: Any) -> None:
     async with console() as displayed:
         with_places(displayed, 2)
         now = looked(displayed)
@@ -203,7 +209,7 @@ async def test_after_a_restart_swaps_are_displayed_again(console: Console) -> No
         swap |= {"object": "", "more": ""}
         before = {**now, "uptime": 900.0, "rings": [ring], "decisions": [{**swap, "number": 40, "subject": "other"}]}
         answers = {"events": stream(before)}
-        async with looking(displayed, answers) as page:
+        async with looking(browser, displayed, answers) as page:
             await page.goto("now")
             await received(page)
             await page.evaluate("""() => { window.arrived = 0; new MutationObserver(() => {
@@ -239,9 +245,9 @@ def messages(body: Any) -> list[str]:
 TEXT, BOTH = "#chat-form [name=text]", "#chat-form button.first"
 
 
-async def test_a_conversation_is_one_question_and_its_answer_after_another(console: Console) -> None:
+async def test_a_conversation_is_one_question_and_its_answer_after_another(console: Console, browser: Any) -> None:
     gate = Gate(stated("fine"))
-    async with console() as displayed, looking(displayed, {"v1/chat": gate}) as page:
+    async with console() as displayed, looking(browser, displayed, {"v1/chat": gate}) as page:
         await page.goto("playground")
         await page.fill(TEXT, "hello")
         await page.press(TEXT, "Enter")
@@ -262,12 +268,12 @@ async def test_a_conversation_is_one_question_and_its_answer_after_another(conso
     assert [messages(body) for body in gate.requested] == [["user: hello"]] * 2 + [expected] * 4
 
 
-async def test_options_of_the_playground_are_parts_of_the_request(console: Console) -> None:
+async def test_options_of_the_playground_are_parts_of_the_request(console: Console, browser: Any) -> None:
     gate = Gate(stated("fine"))
     gate.opened.set()
     tools = [{"type": "function", "function": {"name": "set_light", "parameters": {"type": "object"}}}]
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}}
-    async with console() as displayed, looking(displayed, {"v1/chat": gate}) as page:
+    async with console() as displayed, looking(browser, displayed, {"v1/chat": gate}) as page:
         await page.goto("playground")
         await page.click("#chat-form summary")
         await page.fill("[name=system]", "Be brief.")
@@ -297,20 +303,20 @@ async def test_options_of_the_playground_are_parts_of_the_request(console: Conso
     ast.parse(python)
 
 
-async def test_calls_of_tools_and_tokens_a_second_appear(console: Console) -> None:
+async def test_calls_of_tools_and_tokens_a_second_appear(console: Console, browser: Any) -> None:
     pieces = [{"name": "set_light", "arguments": ""}, {"arguments": '{"on": '}, {"arguments": "true}"}]
     events = [{"choices": [{"delta": {"tool_calls": [{"index": 0, "function": piece}]}}]} for piece in pieces]
     events.append({"choices": [], "usage": {"completion_tokens": 12}})
     text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
     answers = {"v1/chat": reported(text, kind="text/event-stream")}
-    async with console() as displayed, looking(displayed, answers) as page:
+    async with console() as displayed, looking(browser, displayed, answers) as page:
         await page.goto("playground")
         await page.click(BOTH)
         await page.wait_for_selector('.turns >> text=set_light {"on": true} >> nth=1')
         await page.wait_for_selector("[data-digest] >> text=/tokens.s/")
 
 
-async def test_a_provider_is_added_and_tested(console: Console) -> None:
+async def test_a_provider_is_added_and_tested(console: Console, browser: Any) -> None:
     sent: list[tuple[str, str, Any]] = []
     check = {"id": "far", "ok": True, "seconds": 0.2, "message": "answers", "missing": ["large"]}
 
@@ -322,7 +328,10 @@ async def test_a_provider_is_added_and_tested(console: Console) -> None:
         await route.fulfill(status=status, headers={"content-type": "application/json"}, body=body)
 
     row = reported("<tr><td><button data-test=far>Test</button></tr>", kind="text/html")
-    async with console() as displayed, looking(displayed, {"v1/providers": answer, "providers?part": row}) as page:
+    async with (
+        console() as displayed,
+        looking(browser, displayed, {"v1/providers": answer, "providers?part": row}) as page,
+    ):
         await page.goto("providers")
         for name, value in (("id", "far"), ("base_url", "https://far.example/v1"), ("models", "small, large")):
             await page.fill(f"#provider [name={name}]", value)
@@ -345,7 +354,7 @@ async def test_a_provider_is_added_and_tested(console: Console) -> None:
     ]
 
 
-async def test_an_edited_provider_keeps_what_has_no_field(console: Console) -> None:
+async def test_an_edited_provider_keeps_what_has_no_field(console: Console, browser: Any) -> None:
     sent: list[tuple[str, Any]] = []
     small = {"name": "small", "price": {"input": 1.0, "output": 2.0}}
     definition = {
@@ -357,7 +366,10 @@ async def test_an_edited_provider_keeps_what_has_no_field(console: Console) -> N
         await route.fulfill(json={"id": "far", "definition": definition})
 
     row = reported("<tr><td><button data-edit=far>Edit</button></tr>", kind="text/html")
-    async with console() as displayed, looking(displayed, {"v1/providers": answer, "providers?part": row}) as page:
+    async with (
+        console() as displayed,
+        looking(browser, displayed, {"v1/providers": answer, "providers?part": row}) as page,
+    ):
         await page.goto("providers")
         await page.evaluate("document.dispatchEvent(new Event('changed'))")
         await page.click("[data-edit=far]")
@@ -369,9 +381,9 @@ async def test_an_edited_provider_keeps_what_has_no_field(console: Console) -> N
     assert sent == [("GET", None), ("PUT", definition | {"models": [small, {"name": "large"}]})]
 
 
-async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(console: Console) -> None:
+async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(console: Console, browser: Any) -> None:
     gate = Gate(stated("late"))
-    async with console() as displayed, looking(displayed, {"v1/chat": gate}) as page:
+    async with console() as displayed, looking(browser, displayed, {"v1/chat": gate}) as page:
         await page.goto("playground")
         await page.click(BOTH)
         await page.wait_for_selector(f"{BOTH}:disabled")
@@ -385,9 +397,9 @@ async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(
     assert [messages(body) for body in gate.requested[-2:]] == [["user: hello"]] * 2
 
 
-async def test_all_documents_are_ordered_and_who_waits_is_reported(console: Console) -> None:
+async def test_all_documents_are_ordered_and_who_waits_is_reported(console: Console, browser: Any) -> None:
     gate = Gate(reported({"results": [{"index": 19, "relevance_score": 0.9}]}))
-    async with console() as displayed, looking(displayed, {"v1/rerank": gate}) as page:
+    async with console() as displayed, looking(browser, displayed, {"v1/rerank": gate}) as page:
         await page.goto("playground#rerank")
         await page.fill("#rerank-form textarea", "\n".join(f"document {number}" for number in range(20)))
         await page.click("#rerank-form button")
@@ -399,10 +411,10 @@ async def test_all_documents_are_ordered_and_who_waits_is_reported(console: Cons
     assert [len(body["documents"]) for body in gate.requested] == [20]
 
 
-async def test_texts_that_a_matrix_cannot_hold_are_reported(console: Console) -> None:
+async def test_texts_that_a_matrix_cannot_hold_are_reported(console: Console, browser: Any) -> None:
     gate = Gate(reported({"data": [{"embedding": [1.0, 0.0]}] * 12}))
     gate.opened.set()
-    async with console() as displayed, looking(displayed, {"v1/embeddings": gate}) as page:
+    async with console() as displayed, looking(browser, displayed, {"v1/embeddings": gate}) as page:
         await page.goto("playground#embed")
         await page.fill("#embed-form textarea", "\n".join(f"text {number}" for number in range(20)))
         await page.click("#embed-form button")
@@ -411,9 +423,11 @@ async def test_texts_that_a_matrix_cannot_hold_are_reported(console: Console) ->
     assert [len(body["input"]) for body in gate.requested] == [12]
 
 
-async def test_while_the_server_is_away_the_table_stays_and_that_it_is_old_is_reported(console: Console) -> None:
+async def test_while_the_server_is_away_the_table_stays_and_that_it_is_old_is_reported(
+    console: Console, browser: Any
+) -> None:
     answers: dict[str, Answer] = {}
-    async with console() as displayed, looking(displayed, answers) as page:
+    async with console() as displayed, looking(browser, displayed, answers) as page:
         await page.goto("models")
         for away in (reported("<h1>502 Bad Gateway</h1>", 502, "text/html"), lambda route: route.abort()):
             answers["models?part"] = away
@@ -426,19 +440,21 @@ async def test_while_the_server_is_away_the_table_stays_and_that_it_is_old_is_re
             await page.wait_for_selector("#dot:not(.off)")
 
 
-async def test_who_was_signed_out_on_another_server_comes_to_sign_in(console: Console) -> None:
+async def test_who_was_signed_out_on_another_server_comes_to_sign_in(console: Console, browser: Any) -> None:
     admin = key("ops", *SCOPES)
-    async with console(admin) as displayed, looking(displayed) as page:
+    async with console(admin) as displayed, looking(browser, displayed) as page:
         await sign_in(displayed, admin[0])
         await page.goto("models")
         await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
         await page.wait_for_selector("#sign-in")
 
 
-@pytest.mark.parametrize("host", [HERE, "http://roundhouse.lan"])
-async def test_an_id_is_copied_with_and_without_tls_however_often_it_is_clicked(console: Console, host: str) -> None:
-    async with console() as displayed, looking(displayed, host=host) as page:
-        displayed.gateway.gateway.services.console.history.take(row(id="req-to-copy"))
+@pytest.mark.parametrize(("host", "id"), [(HERE, "req-secure"), ("http://roundhouse.lan", "req-plain")])
+async def test_an_id_is_copied_with_and_without_tls_however_often_it_is_clicked(
+    console: Console, host: str, id: str, browser: Any
+) -> None:
+    async with console() as displayed, looking(browser, displayed, host=host) as page:
+        displayed.gateway.gateway.services.console.history.take(row(id=id))
         await page.goto("requests")
         await page.click("#rows a")
         for _ in range(2):
@@ -448,12 +464,17 @@ async def test_an_id_is_copied_with_and_without_tls_however_often_it_is_clicked(
         await page.goto("requests")
         await page.fill("[name=words]", "")
         await page.press("[name=words]", "Control+V")
-        await page.wait_for_function("() => document.querySelector('[name=words]').value === 'req-to-copy'")
+        await page.wait_for_function("id => document.querySelector('[name=words]').value === id", arg=id)
 
 
-async def test_a_call_is_displayed_as_a_shell_takes_it_with_a_key_where_one_is_needed(console: Console) -> None:
+async def test_a_call_is_displayed_as_a_shell_takes_it_with_a_key_where_one_is_needed(
+    console: Console, browser: Any
+) -> None:
     mine = key("ops", *SCOPES)
-    async with console(mine) as displayed, looking(displayed, {"v1/": reported({"results": [], "text": ""})}) as page:
+    async with (
+        console(mine) as displayed,
+        looking(browser, displayed, {"v1/": reported({"results": [], "text": ""})}) as page,
+    ):
         await sign_in(displayed, mine[0])
         await page.goto("playground#speech")
         name = 'it\'s "my" file.wav'
@@ -467,7 +488,7 @@ async def test_a_call_is_displayed_as_a_shell_takes_it_with_a_key_where_one_is_n
         assert 'headers={"Authorization": ' in await page.text_content("[data-call-of=rerank] [data-python]")
 
 
-async def test_what_was_requested_last_of_two_recordings_is_what_stands_there(console: Console) -> None:
+async def test_what_was_requested_last_of_two_recordings_is_what_stands_there(console: Console, browser: Any) -> None:
     late, finished = asyncio.Event(), 0
 
     async def received_as(route: Any) -> None:
@@ -478,7 +499,7 @@ async def test_what_was_requested_last_of_two_recordings_is_what_stands_there(co
         await reported({"text": "spoken" if is_spoken else "from the file"})(route)
         finished += is_spoken
 
-    async with console() as displayed, looking(displayed, {"v1/audio": received_as}) as page:
+    async with console() as displayed, looking(browser, displayed, {"v1/audio": received_as}) as page:
         await page.goto("playground#speech")
         await page.click("#record")
         await page.wait_for_selector("#recording >> text=/recording, \\d+ s/")

@@ -12,7 +12,7 @@ from runtime.http.pages import ConsoleHost
 from tests.unit.console.browsing import looking
 from tests.unit.console.conftest import Console
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 NAMES = [f"style-{number:03}" for number in range(500)]
 
 
@@ -38,8 +38,8 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("many")
-async def test_one_of_500_adapters_is_found_by_its_name(console: Console) -> None:
-    async with console() as displayed, looking(displayed) as page:
+async def test_one_of_500_adapters_is_found_by_its_name(console: Console, browser: Any) -> None:
+    async with console() as displayed, looking(browser, displayed) as page:
         await page.goto("adapters")
         rows = page.locator("#rows > tr:visible")
         assert await rows.count() == 500
@@ -53,8 +53,8 @@ async def test_one_of_500_adapters_is_found_by_its_name(console: Console) -> Non
 
 
 @pytest.mark.usefixtures("many")
-async def test_one_of_500_targets_is_found_in_the_playground(console: Console) -> None:
-    async with console() as displayed, looking(displayed) as page:
+async def test_one_of_500_targets_is_found_in_the_playground(console: Console, browser: Any) -> None:
+    async with console() as displayed, looking(browser, displayed) as page:
         await page.goto("playground")
         await page.fill("[data-filter=targets-left]", "style-317")
         visible = "all => all.filter((one) => !one.hidden).map((one) => one.value)"
