@@ -1,5 +1,6 @@
 """A PostgreSQL of the machine's packages as a process of the tests' own, as a user that is not root."""
 
+import itertools
 import os
 import pwd
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import psutil
+import sqlalchemy as sa
 
 from models.process_control import die_with_parent
 from tests.eventually import PATIENCE, eventually
@@ -20,6 +22,7 @@ from tests.eventually import PATIENCE, eventually
 FOLDERS = "/usr/lib/postgresql/*/bin"
 USERS = ("postgres", "nobody")
 """As whom it runs where the tests run as root, which it refuses."""
+_NUMBERS = itertools.count()
 
 
 def programs() -> Path | None:
@@ -103,6 +106,16 @@ def postgres() -> Iterator[str]:
     """The URL of a server."""
     with postgres_server() as server:
         yield server.url
+
+
+def create_database(server: str, model: str = "template1") -> str:
+    """Make a copy of a database, an empty one by default; returns its URL."""
+    name = f"tests_{next(_NUMBERS)}"
+    engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name} TEMPLATE {model}"))
+    engine.dispose()
+    return sa.make_url(server).set(database=name).render_as_string(hide_password=False)
 
 
 @contextmanager

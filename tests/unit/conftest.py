@@ -15,7 +15,7 @@ from registry.storage import postgres as waits
 from registry.storage.database import Database
 from tenants.ledger import writer
 from tests.eventually import PATIENCE
-from tests.postgres import postgres, programs
+from tests.postgres import create_database, postgres, programs
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -72,6 +72,12 @@ def postgres_url() -> Iterator[str]:
         pytest.skip("PostgreSQL is not installed: no initdb")
     with postgres() as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def database_url(postgres_url: str) -> str:
+    """An empty database on PostgreSQL for the tests of one file."""
+    return create_database(postgres_url)
 
 
 def _is_empty(path: Path | str) -> bool:

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 from collections import Counter
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -17,6 +18,7 @@ MAX_FILES = 15
 """Source files of a folder, beside its `__init__.py`."""
 
 
+@cache
 def sources() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "*.py", "*.c"],
@@ -26,6 +28,12 @@ def sources() -> list[Path]:
         check=True,
     )
     return [Path(line) for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
+
+
+@cache
+def syntax(source: str) -> ast.Module:
+    """A file's tree: each is looked at by several tests."""
+    return ast.parse(source)
 
 
 def test_no_folder_has_too_many_files() -> None:
@@ -42,7 +50,7 @@ def test_no_file_repeats_its_folders_name() -> None:
 def test_each_room_says_what_lives_there() -> None:
     rooms = [file for file in sources() if file.name == "__init__.py" and file.parts[0] in PRODUCT]
     assert len(rooms) > 30
-    assert [str(file) for file in rooms if not ast.get_docstring(ast.parse((ROOT / file).read_text()))] == []
+    assert [str(file) for file in rooms if not ast.get_docstring(syntax((ROOT / file).read_text()))] == []
 
 
 def test_no_two_files_import_each_other() -> None:
@@ -56,7 +64,7 @@ def test_one_class_of_a_name() -> None:
     found: dict[str, list[str]] = {}
     for file in sources():
         if file.suffix == ".py" and file.parts[0] in PRODUCT:
-            for node in ast.walk(ast.parse((ROOT / file).read_text())):
+            for node in ast.walk(syntax((ROOT / file).read_text())):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found.setdefault(node.name, []).append(str(file))
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
@@ -111,7 +119,7 @@ ATTRIBUTE_FRAGMENTS = FRAGMENTS | {
 
 def fragments(source: str) -> list[str]:
     """First lines of docstrings that are no phrase by themselves, those of attributes included."""
-    bodies = [body for node in ast.walk(ast.parse(source)) if isinstance(body := getattr(node, "body", None), list)]
+    bodies = [body for node in ast.walk(syntax(source)) if isinstance(body := getattr(node, "body", None), list)]
     found = []
     for body in bodies:
         for before, node in zip([None, *body], body, strict=False):

@@ -1,11 +1,13 @@
 """The tables of batches in an empty database of each kind."""
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from batches.callbacks.outbox import OutboxTable
 from batches.callbacks.webhooks import WebhookTable
@@ -19,6 +21,7 @@ from batches.store import BatchTables
 from batches.table import BatchTable
 from registry.storage.database import Database
 from tenants.storage.opening import open_tables
+from tests.postgres import create_database
 from tests.unit.tenants.conftest import url
 
 __all__ = ["url"]
@@ -29,8 +32,29 @@ KEY = b"makes secrets of webhooks"
 _NUMBERS = itertools.count(2)
 
 
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of a database with the tables as the migrations make them: each test has a copy."""
+    return str(_migrated(tmp_path_factory.mktemp("migrated"), create_database(postgres_url)).database)
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same on SQLite: its file."""
+    return Path(str(_migrated(tmp_path_factory.mktemp("migrated"), None).database))
+
+
+def _migrated(folder: Path, url: str | None) -> sa.URL:
+    database = open_tables(folder, url)
+    prepare(database)
+    database.close()
+    return database.url
+
+
 @pytest.fixture
-def database(url: str | None, tmp_path: Path) -> Iterator[Database]:
+def database(url: str | None, tmp_path: Path, migrated_sqlite: Path) -> Iterator[Database]:
+    if url is None:
+        shutil.copyfile(migrated_sqlite, tmp_path / migrated_sqlite.name)
     database = open_tables(tmp_path, url)
     prepare(database)
     yield database

@@ -16,18 +16,16 @@ from tenants.caller import Caller
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.records import Kind, Limit
 from tests.eventually import PATIENCE
-from tests.postgres import postgres, programs
 
-pytestmark = pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL: apt-get install postgresql")
 SERVERS = ("a", "b", "c")
 MOST = 7
 CALLER = Caller("search")
 
 
-async def test_clients_of_three_servers_of_which_one_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_of_three_servers_of_which_one_dies(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
     monkeypatch.setattr(shared_limits, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(shared_limits, "ANSWER_SECONDS", PATIENCE)
-    with postgres() as url, closing(open_members(url, "once")) as members:
+    with closing(open_members(database_url, "once")) as members:
         tables = {name: AtOnceTable(members.database, name) for name in SERVERS}
         limiters, opened = {}, {}
         for name in SERVERS:

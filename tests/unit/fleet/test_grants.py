@@ -15,16 +15,13 @@ from fleet.grants import KEPT_SECONDS, BlockTable, Spent
 from fleet.membership.at_once import AtOnceTable
 from fleet.membership.members import open_members
 from fleet.membership.tables import BLOCKS, GRANTS
-from tests.postgres import postgres, programs
 
-pytestmark = pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL: apt-get install postgresql")
 CAP = 240
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with postgres() as url:
-        yield url
+@pytest.fixture
+def url(database_url: str) -> str:
+    return database_url
 
 
 @pytest.fixture

@@ -17,15 +17,11 @@ from fleet.membership.members import (
 )
 from fleet.membership.tables import MEMBERS, RENEWALS, VERSION_TABLE
 from registry.errors import BadRequest, Conflict, NotFound
-from tests.postgres import postgres, programs
-
-pytestmark = pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL: apt-get install postgresql")
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with postgres() as url:
-        yield url
+@pytest.fixture
+def url(database_url: str) -> str:
+    return database_url
 
 
 @pytest.fixture

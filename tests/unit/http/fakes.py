@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 from fastapi import FastAPI
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from starlette.routing import BaseRoute
 
 from adapters.types import StoredAdapter
@@ -149,6 +150,16 @@ class Records:
         self.all.append(record)
 
 
+class GivenSettings(Settings):
+    """Settings that are not looked for in the environment, which takes longer than most requests of a test."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: object
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
+
+
 class FakeGateway:
     """A gateway with models 'chat', 'embed', 'rerank', 'speech'; each has a scripted link in `links`.
 
@@ -176,7 +187,7 @@ class FakeGateway:
         self.recipes = recipes = recipes or [recipe(id_, task) for id_, task in tasks.items()]
         for made_at_the_start in ("data", "run"):
             (folder / made_at_the_start).mkdir(parents=True, exist_ok=True)
-        self.settings = Settings(recipes=(), data_dir=folder / "data", run_dir=folder / "run", **settings)
+        self.settings = GivenSettings(recipes=(), data_dir=folder / "data", run_dir=folder / "run", **settings)
         self.metrics, self.records, self.bounds = Metrics(), Records(), WaitingBound(self.settings.max_waiting)
         self.state = state or SimpleNamespace(
             adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()),

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from launch.conversion.process import _convert
 from launch.conversion.whisper import Conversions, needs_conversion
 from launch.files.detect import detect
 from launch.files.listing import list_folder
+from models.sources.fetching import FetchFailed
 from models.sources.resolve import digest
 from registry.errors import EngineFailed, RoundhouseError
 from registry.files.weights import read_weights
@@ -28,7 +31,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_whisper(tmp_path_factory.mktemp("whisper"))
 
 
-async def test_it_is_converted_once_and_kept(checkpoint: Path, tmp_path: Path) -> None:
+async def test_it_is_converted_once_and_kept_until_it_is_purged(checkpoint: Path, tmp_path: Path) -> None:
     assert needs_conversion(checkpoint)
     assert detect(list_folder(checkpoint)).convert
     conversions = Conversions(tmp_path / "converted")
@@ -47,10 +50,7 @@ async def test_it_is_converted_once_and_kept(checkpoint: Path, tmp_path: Path) -
     assert config["lang_ids"] == [one["id"] for one in known if one["content"] == "<|en|>"], "as the tokenizer has them"
     assert [path.name for path in (tmp_path / "converted").iterdir()] == [both[0].name], "nothing half is left"
 
-
-async def test_what_was_converted_is_purged_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
-    conversions = Conversions(tmp_path / "converted")
-    made = await conversions.make(RECIPE, checkpoint)
+    made = both[0]
     size = sum(file.stat().st_size for file in made.iterdir())
     assert conversions.purge([checkpoint, tmp_path, made]) == size
     assert conversions.purge([made]) == 0, "it is gone"
@@ -86,7 +86,7 @@ async def test_a_broken_checkpoint_says_why(checkpoint: Path, tmp_path: Path) ->
     assert (refused.value.status, refused.value.code) == (422, "conversion_failed")
 
 
-async def test_weights_that_no_file_has_are_not_made_by_chance(checkpoint: Path, tmp_path: Path) -> None:
+def test_weights_that_no_file_has_are_not_made_by_chance(checkpoint: Path, tmp_path: Path) -> None:
     """As of one that tells classes of recordings: it has no decoder, and would write text of chance."""
     from transformers import WhisperConfig, WhisperForAudioClassification
 
@@ -94,6 +94,7 @@ async def test_weights_that_no_file_has_are_not_made_by_chance(checkpoint: Path,
     WhisperForAudioClassification(WhisperConfig.from_pretrained(checkpoint)).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
         (folder / name).write_bytes((checkpoint / name).read_bytes())
-    with pytest.raises(RoundhouseError, match=r"lacks \d+ of a Whisper's weights, such as model\.") as refused:
-        await Conversions(tmp_path / "converted").make(RECIPE, folder)
-    assert (refused.value.status, refused.value.code) == (422, "bad_weights")
+    answer = _convert(folder, tmp_path / "converted", lambda come, whole: None)
+    assert isinstance(answer, FetchFailed)
+    assert (answer.status, answer.code) == (422, "bad_weights")
+    assert re.search(r"lacks \d+ of a Whisper's weights, such as model\.", answer.message)

@@ -1,6 +1,10 @@
-"""What traffic decides on its own way through the server, and what `POST /v1/route` answers on its own."""
+"""What traffic decides on its own way through the server, and what `POST /v1/route` answers on its own.
+
+TRAFFIC=10000 compares more requests.
+"""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -28,6 +32,7 @@ from tests.unit.providers.rig import provider
 from tests.unit.routing.made import body, routers
 
 ANSWER: list[Event] = [ResponseStart(200, "application/json"), Chunk(b"{}"), ResponseEnd(Usage(5, 2))]
+REQUESTS = int(os.environ.get("TRAFFIC", "2000"))
 LOCAL = ("small", "big", "cold")
 CALLERS = (
     EVERYBODY,
@@ -68,9 +73,7 @@ async def requested(app: Any, path: str, sent: Any, headers: dict[str, str]) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-async def test_traffic_gets_what_explain_says_on_ten_thousand_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_traffic_gets_what_explain_says_on_many_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models come and go, a team's money runs out, keys see less, conversations go on; both go their way over HTTP."""
     monkeypatch.setenv("TEST_PROVIDER_KEY", "sk")
     monkeypatch.setattr(dispatcher, "VECTOR_SECONDS", 60.0)  # on a busy machine one of the two would go on without it
@@ -87,7 +90,7 @@ async def test_traffic_gets_what_explain_says_on_ten_thousand_requests(
                 fitted = () if router.intents is None else (("intents", to_bytes(router.intents)),)
                 await gateway.routers.add(RouterContent(router.spec, fitted), "test")  # type: ignore[arg-type]
             app = application(gateway, [(Calling, {"who": who})])
-            for number in range(10_000):
+            for number in range(REQUESTS):
                 who[0] = rng.choice(CALLERS)
                 gateway.providers.serve([away] if rng.random() < 0.8 else [])
                 for name in ("small", "big", "vectors"):

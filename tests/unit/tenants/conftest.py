@@ -1,20 +1,18 @@
 """An empty database of each kind, and the tables of teams and keys in it."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
-from registry.storage.database import Database, url_of
+from registry.storage.database import Database
 from tenants.keys.table import KeyTable
 from tenants.ledger.rows import Entry, Rider, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables
+from tests.postgres import create_database
 
 PEPPER = b"p" * 64
-_NUMBERS = itertools.count()
 
 
 class Clock:
@@ -29,16 +27,20 @@ class Clock:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
-    """As settings give it; None for SQLite in `tmp_path`."""
+    """As settings give it; None for SQLite in `tmp_path`. Empty, unless the test takes `database`, too."""
     if request.param == "sqlite":
         return None
-    server: str = request.getfixturevalue("postgres_url")
-    name = f"tests_{next(_NUMBERS)}"
-    engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return url_of(server).set(database=name).render_as_string(hide_password=False)
+    has_tables = "database" in request.fixturenames
+    model = request.getfixturevalue("migrated_postgres") if has_tables else "template1"
+    return create_database(request.getfixturevalue("postgres_url"), model)
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of a database with the tables as the migrations make them: each test has a copy."""
+    database = open_tables(tmp_path_factory.mktemp("migrated"), create_database(postgres_url))
+    database.close()
+    return str(database.url.database)
 
 
 @pytest.fixture

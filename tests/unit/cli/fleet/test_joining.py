@@ -1,6 +1,5 @@
 """A server that cannot join its fleet does not start: exit code 2, and what to do."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from runtime.cli.failures import UsageError
 from runtime.cli.local.data_dir import DataDir
 from runtime.cli.local.fleet import check_joining, check_settings
 from runtime.config.settings import Settings
-from tests.postgres import postgres, programs
 from tests.unit.cli.conftest import Run
 
 NODE = {"fleet_listen": "127.0.0.1:8443", "fleet_address": "https://127.0.0.1:8443"}
@@ -63,12 +61,9 @@ def test_a_front_and_a_node_have_what_they_need(tmp_path: Path) -> None:
     check_settings(settings(tmp_path, **FLEET, front=True, host="0.0.0.0", fleet_key="k", fleet_name="front-1"))
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    if programs() is None:
-        pytest.skip("there is no PostgreSQL: apt-get install postgresql")
-    with postgres() as url:
-        yield url
+@pytest.fixture
+def url(database_url: str) -> str:
+    return database_url
 
 
 @pytest.fixture
