@@ -12,13 +12,20 @@ from tests.unit.adapters.makers import write_adapter
 
 
 class Rig:
-    """A service over a fresh data directory; `leases` are the digests in use."""
+    """A service over a fresh data directory; `leases` are the digests in use.
+
+    Its checking processes start with the first checks, unless `warm_up` starts them: most tests need one or none.
+    """
 
     def __init__(self, data: Path, base: Base, bounds: Bounds | None = None) -> None:
         self.data, self.base, self.leases = data, base, set[str]()
         data.mkdir(exist_ok=True)
         self.state = State(data)
         self.service = AdapterService(data, self.state, leased=self.leases.__contains__, bounds=bounds)
+        self._start_checkers, self.service.checker.start = self.service.checker.start, _nothing  # type: ignore[method-assign]
+
+    async def warm_up(self) -> None:
+        await self._start_checkers()
 
     async def add(self, name: str, folder: Path, seed: int, **options: object) -> RegisteredVersion:
         write_adapter(folder / f"{name}-{seed}", seed=seed)
@@ -32,3 +39,7 @@ class Rig:
 
     def on_disk(self) -> set[str]:
         return {path.name for path in (self.data / "store").iterdir()}
+
+
+async def _nothing() -> None:
+    """Stands for the start of the checking processes."""

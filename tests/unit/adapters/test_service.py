@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from adapters.service import AdapterService
 from adapters.types import UploadedArchive
 from registry.errors import BadRequest, Conflict, NotFound, Unfit
 from registry.recipes.fields import HubSource, PathSource
 from registry.records import AdapterKey, Probe
+from registry.state.database import State
 from registry.state.versions import RemoveAlias, Rollback, SetAlias
 from registry.storage.database import Database
 from tests.eventually import PATIENCE
@@ -34,6 +36,14 @@ async def test_register_resolve_and_find_the_files(rig: Rig, folder: Path) -> No
     assert (stored.rank, stored.base) == (8, "small")
     await rig.service.ready(stored.digest)
     rig.service.store.verify(stored.digest)
+
+
+async def test_the_checking_processes_are_there_after_the_start(tmp_path: Path) -> None:
+    with State(tmp_path) as state:
+        service = AdapterService(tmp_path, state, leased=lambda _: False, workers=1)
+        await service.start()
+        assert len(service.checker.pids) == 1
+        await service.close()
 
 
 async def test_the_same_content_again_makes_no_version(rig: Rig, folder: Path) -> None:

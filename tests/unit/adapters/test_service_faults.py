@@ -43,6 +43,7 @@ async def test_without_a_base_no_process_waits_and_the_first_adapter_starts_one(
 
 async def test_a_killed_checker_loses_one_registration_and_no_more(rig: Rig, folder: Path) -> None:
     await rig.add("before", folder, 0)
+    await rig.warm_up()
     pids = rig.service.checker.pids
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -60,6 +61,7 @@ async def test_a_killed_checker_loses_one_registration_and_no_more(rig: Rig, fol
 
 
 async def test_a_caller_that_leaves_leaves_nothing(rig: Rig, folder: Path) -> None:
+    await rig.warm_up()
     for pid in rig.service.checker.pids:
         os.kill(pid, signal.SIGSTOP)
     running = asyncio.create_task(rig.add("tune", folder, 0))

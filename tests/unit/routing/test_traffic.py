@@ -32,7 +32,7 @@ from tests.unit.providers.rig import provider
 from tests.unit.routing.made import body, routers
 
 ANSWER: list[Event] = [ResponseStart(200, "application/json"), Chunk(b"{}"), ResponseEnd(Usage(5, 2))]
-REQUESTS = int(os.environ.get("TRAFFIC", "2000"))
+REQUESTS = int(os.environ.get("TRAFFIC", "1000"))
 LOCAL = ("small", "big", "cold")
 CALLERS = (
     EVERYBODY,
