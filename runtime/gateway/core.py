@@ -3,8 +3,8 @@
 Use cases that are no inference are in `services`.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Literal
 
@@ -70,19 +70,12 @@ class Gateway:
         self.on_demand = OnDemand(names, services.adapters)
 
     # --- record -----------------------------------------------------------------------------------------------------
-    @contextmanager
-    def record(self, context: RequestContext, endpoint: str) -> Iterator[Request]:
-        """Enclose everything done for one request. At its end each sink gets its record."""
+    def record(self, context: RequestContext, endpoint: str) -> Request:
+        """A request, to enclose everything done for it. At its end each sink gets its record."""
         trace = None if self._tracing is None else self._tracing.begin(context, endpoint)
-        request = Request(
+        return Request(
             context, endpoint, self._sinks, device=self._device, trace=trace, sinks_of_relayed=self._sinks_of_relayed
         )
-        try:
-            yield request
-        except BaseException as error:
-            request.failed(error)
-            raise
-        request.done()
 
     def start_transcript(self, request: Request, body: bytes = b"") -> None:
         """Store the request's words, if its team wants that."""

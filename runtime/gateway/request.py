@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from models.messages import Usage
 from models.tasks import Call
@@ -91,7 +93,10 @@ class Attempt:
 
 
 class Request:
-    """A request under way. Only the first end counts: each sink then takes the one record."""
+    """A request under way, and what encloses it: its end is that of the block, unless one was noted before.
+
+    Only the first end counts: each sink then takes the one record.
+    """
 
     def __init__(
         self,
@@ -124,6 +129,17 @@ class Request:
         self._failures: list[str] = []
         self._was_leased, self._is_sent, self._has_ended = False, False, False
         self._provider_seconds = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.done()
+        else:
+            self.failed(error)
 
     # --- what it is -------------------------------------------------------------------------------------------------
     @property

@@ -64,23 +64,23 @@ def serve(
         request.context = hints.take(request.context, endpoint.path, data, hints.text_size(body))
         return endpoint.parse_object(data)
 
-    recording = gateway.record(context, endpoint.path)
-    return _answer(gateway, recording, parse, lambda: endpoint.error_dialect(body))
+    record = partial(gateway.record, context, endpoint.path)
+    return _answer(gateway, record, parse, lambda: endpoint.error_dialect(body))
 
 
 def serve_parsed(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:
     """The answer to what was understood, within `Gateway.record`."""
-    return _answer(gateway, nullcontext(request), lambda _: parsed, lambda: parsed.dialect)
+    return _answer(gateway, lambda: nullcontext(request), lambda _: parsed, lambda: parsed.dialect)
 
 
 async def _answer(
     gateway: Gateway,
-    recording: AbstractContextManager[Request],
+    record: Callable[[], AbstractContextManager[Request]],
     parse: Callable[[Request], ParsedRequest],
     dialect_before: Callable[[], Dialect],
 ) -> Parts:
-    """dialect_before: of errors until the body is understood."""
-    with recording as request:
+    """record: called once the parts are read. dialect_before: of errors until the body is understood."""
+    with record() as request:
         opened: Head | None = None
         try:
             parsed = parse(request)
