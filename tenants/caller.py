@@ -11,14 +11,11 @@ from registry.names import DEFAULT_TEAM
 class ServiceClass(IntEnum):
     """Lower goes first."""
 
+    label: str
+    """The form for people."""
     CRITICAL = 0
     INTERACTIVE = 1
     BATCH = 2
-
-    @property
-    def label(self) -> str:
-        """The form for people."""
-        return _LABELS[self]
 
     @classmethod
     def of(cls, label: str) -> Self:
@@ -29,7 +26,8 @@ class ServiceClass(IntEnum):
         raise ValueError(f"a class is one of {', '.join(CLASSES)}")
 
 
-_LABELS = tuple(one.name.lower() for one in ServiceClass)
+for _one in ServiceClass:
+    _one.label = _one.name.lower()
 CLASSES = tuple(one.label for one in ServiceClass)
 
 
