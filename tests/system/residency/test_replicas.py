@@ -1,4 +1,4 @@
-"""Two replicas of a chat model on the halves of a CPU, with twenty adapters: right answers, also when one is killed."""
+"""Two replicas of a model on the halves of a CPU: of chat with twenty adapters, also when one is killed; of speech."""
 
 import os
 import signal
@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from tests.eventually import PATIENCE, eventually
+from tests.faults.traffic import ask
 from tests.system.serving import STARTER, Server
 
 pytestmark = pytest.mark.real
-CHAT = "starter-chat"
+CHAT, SPEECH = "starter-chat", "starter-speech"
 DEVICES = ("cpu:0", "cpu:1")
 HELLO: Any = {"messages": [{"role": "user", "content": "hello world"}], "temperature": 0, "max_tokens": 24}
 
@@ -22,21 +23,22 @@ HELLO: Any = {"messages": [{"role": "user", "content": "hello world"}], "tempera
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("replicas")
-    recipe = yaml.safe_load((STARTER / f"{CHAT}.yaml").read_text())
-    recipe["replicas"] = {"least": 2}
-    path = folder / f"{CHAT}.yaml"
-    path.write_text(yaml.safe_dump(recipe))
-    with Server(folder / "data", [path], device="cpu:2").wait_ready() as server:
+    recipes = folder / "recipes"
+    recipes.mkdir()
+    for name in (CHAT, SPEECH):
+        recipe = yaml.safe_load((STARTER / f"{name}.yaml").read_text()) | {"replicas": {"least": 2}}
+        (recipes / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
+    with Server(folder / "data", [recipes], "--slots", "4", device="cpu:2").wait_ready() as server:
         wait_for_both(server)
         yield server
 
 
-def wait_for_both(server: Server) -> list[dict[str, Any]]:
+def wait_for_both(server: Server, model: str = CHAT) -> list[dict[str, Any]]:
     def are_there() -> bool:
-        return [one["state"] for one in server.model(CHAT)["replicas"]] == ["ready", "ready"]
+        return [one["state"] for one in server.model(model)["replicas"]] == ["ready", "ready"]
 
     eventually(are_there, server.tail, PATIENCE)
-    found: list[dict[str, Any]] = server.model(CHAT)["replicas"]
+    found: list[dict[str, Any]] = server.model(model)["replicas"]
     return found
 
 
@@ -99,10 +101,18 @@ def test_right_answers_from_both_also_while_one_is_killed(server: Server) -> Non
 
 
 def test_an_unload_ends_both_and_a_request_brings_both_back(server: Server) -> None:
-    assert server.http.post(f"/v1/models/{CHAT}/unload").status_code == 200
-    model = server.model(CHAT)
-    assert {one["state"] for one in model["replicas"]} == {"absent"}
-    assert (model["state"], model["bytes"]) == ("absent", 0)
-    answer = server.http.post("/v1/chat/completions", json={**HELLO, "model": "uppercase"})
-    assert answer.json()["choices"][0]["message"]["content"] == "HELLO WORLD"
-    wait_for_both(server)
+    """Those of the model whose library is imported soonest."""
+
+    def unload() -> None:
+        assert server.http.post(f"/v1/models/{SPEECH}/unload").status_code == 200
+        model = server.model(SPEECH)
+        assert {one["state"] for one in model["replicas"]} == {"absent"}
+        assert (model["state"], model["bytes"]) == ("absent", 0)
+
+    assert server.http.post(f"/v1/models/{SPEECH}/load").status_code == 200
+    before = {one["pid"] for one in wait_for_both(server, SPEECH)}
+    unload()
+    answer = ask(server.http, SPEECH)
+    assert answer.status_code == 200, answer.text
+    assert not before & {one["pid"] for one in wait_for_both(server, SPEECH)}
+    unload()  # its devices have nothing but the chat model's replicas again
