@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Mount
 from starlette.types import Scope
@@ -20,8 +21,8 @@ from runtime.http.bodies import unreadable_error
 from runtime.http.errors import error_response
 from runtime.http.guard.access import FOLDERS, PAGES, dialect_of, unknown_path_error
 from runtime.http.openapi import document
-from runtime.http.routes import INFERENCE_PATHS, ROUTES
-from runtime.http.sending import as_asgi
+from runtime.http.routes import ENDPOINTS, INFERENCE_PATHS, ROUTES
+from runtime.http.sending import DirectLayer, as_asgi
 
 REMOVED_PATHS = {
     ("GET", path) for path in ("/", "/litserve/health", "/litserve/info", "/docs", "/docs/oauth2-redirect", "/redoc")
@@ -50,6 +51,7 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     for route in app.router.routes:
         if isinstance(route, APIRoute) and route.path in INFERENCE_PATHS:
             route.app = as_asgi(route.endpoint)
+    add_direct_layer(app)
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):
@@ -71,6 +73,12 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     pages.add(app)
     document(app, recipes)
     _check_scopes(app)
+
+
+def add_direct_layer(app: FastAPI) -> None:
+    """Answer paths whose body is JSON without the router. Call it before the first request."""
+    routes = [route for route in app.router.routes if isinstance(route, APIRoute) and route.path in ENDPOINTS]
+    app.user_middleware.append(Middleware(DirectLayer, handlers={route.path: route.app for route in routes}))
 
 
 def _check_scopes(app: FastAPI) -> None:

@@ -64,10 +64,31 @@ def as_asgi(handle: Handler) -> ASGIApp:
     """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        response = await handle(Request(scope, receive, send))
+        try:
+            response = await handle(Request(scope, receive, send))
+        except ClientDisconnect:
+            response = Response(status_code=499)  # nobody reads it
         await response(scope, receive, send)
 
     return app
+
+
+class DirectLayer:
+    """Answers `POST` of some paths without Starlette's router: as an ASGI layer, the innermost.
+
+    The router and what is around it are seven coroutines of each stream, and as many calls of each token.
+
+    Args:
+        handlers: by path; `handler` makes them, which catch their errors.
+    """
+
+    def __init__(self, app: ASGIApp, handlers: Mapping[str, ASGIApp]) -> None:
+        self._app, self._handlers = app, handlers
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Not a coroutine of its own, as the layers around it."""
+        handle = self._handlers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        return (handle or self._app)(scope, receive, send)
 
 
 SILENCE_SECONDS = 7.5

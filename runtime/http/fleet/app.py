@@ -12,6 +12,7 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.peers.conversations import PATH as CONVERSATIONS
 from runtime.gateway.peers.following import PATH
 from runtime.gateway.peers.service import LOOK
+from runtime.http.app import add_direct_layer
 from runtime.http.fleet.conversations import find_conversation, remember_conversation
 from runtime.http.fleet.copies import send_copy, send_router
 from runtime.http.fleet.hops import HopMiddleware, SignatureMiddleware
@@ -40,6 +41,7 @@ def fleet_application(
         Route(f"{CONVERSATIONS}/{{key}}", remember_conversation, methods=["PUT"]),
     ]
     app.exception_handlers = dict(public.exception_handlers)
+    add_direct_layer(app)
     layer, options = body_layer(settings)
     app.add_middleware(layer, **options)
     app.add_middleware(HopMiddleware)

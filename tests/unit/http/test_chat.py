@@ -151,3 +151,13 @@ async def test_names_that_clients_make_up_are_answered_only_as_aliases(tmp_path:
                 if status == 200:
                     assert response.headers["x-roundhouse-model"] == "chat@rev"
                     assert gateway.links["chat"].requests[-1].served == "chat"
+
+
+async def test_requests_with_json_do_not_pass_the_router(gateway: FakeGateway) -> None:
+    """Its coroutines would be a part of each stream's memory, and of each token's time."""
+    app = application(gateway)
+    app.router.routes.clear()
+    answers(gateway, 200, b'{"choices":[]}')
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as bare:
+        assert (await bare.post("/v1/chat/completions", json=REQUEST)).status_code == 200
+        assert (await bare.get("/v1/chat/completions")).status_code == 404
