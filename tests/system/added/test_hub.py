@@ -152,21 +152,27 @@ def test_a_cancelled_download_goes_on_where_it_was(server: Server, hub: FakeHub,
     assert any(one.startswith("from ") for one in hub.requested), "it was resumed"
 
 
-def test_killed_at_any_moment_it_is_known_and_goes_on_or_is_unknown(hub: FakeHub, tmp_path: Path) -> None:
+def test_what_was_added_and_removed_is_so_after_a_kill_and_a_download_goes_on(hub: FakeHub, tmp_path: Path) -> None:
     hub.push(REPOSITORY, FILES, more=LARGE)
     hub.gate = threading.Event()
     first = started(tmp_path, hub)
     try:
+        add(first, source=str(FILES), id="kept")
+        add(first, source=str(FILES), id="gone")
+        assert first.http.delete("/v1/models/gone").status_code == 200
+        exported = first.http.get("/v1/models/kept/recipe").text
         add(first)
     finally:
         first.process.kill()
         first.close()
+    assert "id: kept" in exported
     hub.gate.set()
     second = started(tmp_path, hub)
     try:
-        listed = [one["id"] for one in second.http.get("/v1/models").json()["data"]]
-        assert listed == ["listener"]
-        answers(second, "listener")
+        listed = sorted(one["id"] for one in second.http.get("/v1/models").json()["data"])
+        assert listed == ["kept", "listener"]
+        for model in listed:
+            answers(second, model)
     finally:
         second.close()
 
