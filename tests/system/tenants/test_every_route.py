@@ -85,6 +85,7 @@ def _client(server: Server, team: str) -> httpx.Client:
     keys(server, "teams", "create", team)
     value = keys(server, "keys", "create", "--team", team, "--scopes", SCOPES)["value"]
     client = httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {value}"}, timeout=600)
+    server.wait_closed()
     eventually(lambda: client.get("/v1/models").status_code == 200)
     return client
 

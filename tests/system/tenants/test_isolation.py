@@ -39,6 +39,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, st
                     subprocess.run(reported, cwd=ROOT, capture_output=True, text=True, check=True).stdout
                 )
             keys.append(found["value"])
+        server.wait_closed()
         eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys[-1]}).status_code == 200)
         yield server, keys[0], keys[1]
 

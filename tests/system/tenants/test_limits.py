@@ -38,6 +38,7 @@ def limited(server: Server, team: str, kind: str, amount: str) -> str:
     for _ in range(2):  # once the second key is known, all that came with the first one is
         key: str = keys(server, "keys", "create", "--team", team, "--scopes", "infer,models")["value"]
         headers = {"Authorization": f"Bearer {key}"}
+        server.wait_closed()
         eventually(lambda displayed=headers: server.http.get("/v1/models", headers=displayed).status_code == 200)  # type: ignore[misc]
     return key
 
