@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,12 @@ from tests.unit.adapters.makers import SHAPES, tensors, write_adapter
 ALL = [module.split(".")[1] for module in SHAPES]
 
 
+@cache
+def loaded(path: Path) -> Any:
+    """The base's network. peft changes a network in place, so it gets a copy."""
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+
+
 def normalised(folder: Path, base: Base, out: Path) -> CheckAnswer:
     """Check `folder` and write its normal form into `out`."""
     out.mkdir(parents=True)
@@ -32,8 +40,8 @@ def normalised(folder: Path, base: Base, out: Path) -> CheckAnswer:
 def write_with_peft(base: Base, folder: Path, dtype: torch.dtype, **settings: Any) -> PeftModel:
     """An adapter with random halves on all that `settings` target; returns the model that wrote it."""
     torch.manual_seed(3)
-    model = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32)
-    model = get_peft_model(model, LoraConfig(**{"target_modules": ALL, "r": 8, "task_type": "CAUSAL_LM", **settings}))
+    settings = {"target_modules": ALL, "r": 8, "task_type": "CAUSAL_LM", **settings}
+    model = get_peft_model(deepcopy(loaded(base.path)), LoraConfig(**settings))
     with torch.no_grad():
         for key, value in model.named_parameters():
             if "lora_" in key:
@@ -93,12 +101,11 @@ def test_peft_loads_the_normal_form_and_gets_the_same_weights(
 ) -> None:
     first = write_with_peft(base, folder, torch.float32, **KINDS[kind])
     normalised(folder, base, tmp_path / "out")
-    fresh = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32)
-    again = PeftModel.from_pretrained(fresh, tmp_path / "out")
+    again = PeftModel.from_pretrained(deepcopy(loaded(base.path)), tmp_path / "out")
     inputs = torch.arange(40).reshape(2, 20)
     with torch.no_grad():
         expected, got = first.float()(inputs).logits, again(inputs).logits
-        plain = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32)(inputs).logits
+        plain = loaded(base.path)(inputs).logits
     assert (got - expected).abs().max() < 0.01 * (expected - plain).abs().max()
 
 

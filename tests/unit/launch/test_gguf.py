@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from launch.conversion.gguf import conversion_note, describe, gguf_of, listing_of, look
+from launch.conversion.gguf import _read, conversion_note, describe, gguf_of, listing_of, look
 from launch.conversion.whisper import Conversions
 from launch.files.detect import misfit
 from launch.proposal.draft import Machine
@@ -106,6 +109,18 @@ async def test_a_gguf_becomes_the_model_that_it_was_made_from(tmp_path: Path) ->
     assert (converted / "chat_template.jinja").read_text() == TEMPLATE
 
 
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read headers here: a process of its own, which the test above starts, imports transformers for seconds."""
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.CompletedProcess(command, 0, msgspec.json.encode(_read(Path(command[-1]))))
+
+    runs = SimpleNamespace(run=run, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr("launch.conversion.gguf.subprocess", runs)
+
+
+@pytest.mark.usefixtures("in_process")
 def test_another_architecture_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
     write_gguf(tmp_path / "it.gguf", fixtures.write_base(tmp_path / "base"), "nobodys")
     with pytest.raises(Unfit, match="llama, ") as refused:
@@ -133,6 +148,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
         yield hub
 
 
+@pytest.mark.usefixtures("in_process")
 async def test_one_file_of_a_hub_is_proposed_by_its_header_and_fetched_alone(hub: FakeHub, tmp_path: Path) -> None:
     base = fixtures.write_base(tmp_path / "base")
     (tmp_path / "repo" / "more").mkdir(parents=True)
