@@ -20,6 +20,7 @@ from adapters.jobs import Job
 from adapters.types import Base
 from models.chat.vllm import plugin, variables
 from models.chat.vllm.adapters import read
+from models.process_control import has_ended
 from registry.bounds import Bounds
 from tests.contract.vllm.stock import stock
 from tests.eventually import PATIENCE, eventually
@@ -171,7 +172,7 @@ def test_the_engine_process_ends_with_its_slot_even_when_it_is_stopped() -> None
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     try:
-        eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        eventually(lambda: has_ended(child))
         assert stock_child.is_running(), "it lives on by itself"
         assert stock_child.status() != psutil.STATUS_ZOMBIE
     finally:

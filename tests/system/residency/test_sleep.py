@@ -19,7 +19,7 @@ import yaml
 from models.engines import engine_version
 from registry.records import LoadKey
 from registry.state.database import State
-from tests.system.serving import PACK, STARTER, Server, zombies
+from tests.system.serving import PACK, STARTER, Server, alive, zombies
 
 pytestmark = pytest.mark.real
 SAMPLE = PACK / "samples" / "kitchen-light.wav"
@@ -81,9 +81,9 @@ def test_one_that_is_killed_asleep_is_on_disk_and_loads_at_the_next_request(serv
 def test_one_that_is_unloaded_asleep_is_gone(server: Server) -> None:
     hears(server)
     server.wait_state("starter-speech", "asleep")
-    pid = server.slot_pid("starter-speech")
+    slot = psutil.Process(server.slot_pid("starter-speech"))
     assert server.http.post("/v1/models/starter-speech/unload").json()["state"] == "absent"
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert alive([slot]) == []
 
 
 def test_what_sleeps_and_wakes_cost_is_known_after_a_restart(server: Server) -> None:
