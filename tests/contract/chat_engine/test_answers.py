@@ -7,6 +7,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from models.chat import schemas
+from models.chat.engine import ChatCall
 from models.chat.vllm import core, handlers, launch
 from models.messages import Chunk, Progress, ResponseStart
 from registry.errors import BadRequest
@@ -103,10 +104,8 @@ async def test_usage_is_reported_only_on_request(bench: Bench) -> None:
     assert requested.events[-1]["usage"]["completion_tokens"] == requested.usage.completion_tokens == 3
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("n", [1, 3])
-async def test_a_cancelled_task_aborts_in_the_engine(bench: Bench, stream: bool, n: int) -> None:
-    body = {"prompt": "on and on", "max_tokens": 500, "n": n, "stream": stream, "ignore_eos": True, "temperature": 1.0}
+async def cut_short(bench: Bench, body: dict[str, Any]) -> ChatCall | None:
+    """A call whose task is cancelled after some tokens. None: a busy machine came to it after the last one."""
     call = bench.begin(TEXT, body)
     seen = asyncio.Event()
 
@@ -116,13 +115,24 @@ async def test_a_cancelled_task_aborts_in_the_engine(bench: Bench, stream: bool,
                 seen.set()
 
     task = asyncio.create_task(read())
-    if stream:
+    if body["stream"]:
         await seen.wait()
     while call.usage.completion_tokens < 5:
         await asyncio.sleep(0.001)
     task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await asyncio.wait([task])
+    if task.cancelled():
+        return call
+    task.result()
+    return None
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_cancelled_task_aborts_in_the_engine(bench: Bench, stream: bool, n: int) -> None:
+    body = {"prompt": "on and on", "max_tokens": 500, "n": n, "stream": stream, "ignore_eos": True, "temperature": 1.0}
+    while (call := await cut_short(bench, body)) is None:
+        pass
     assert bench.registered() == []
     usage = call.usage
     assert usage.prompt_tokens == len("on and on")
