@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,9 @@ def test_no_process_of_the_server_imports_what_lies_where_it_was_started(tmp_pat
     for name in NAMES:
         file = folder / "models" / "__init__.py" if name == "models" else folder / f"{name}.py"
         file.write_text(f"raise RuntimeError('{name} of the user')")
-    with Server(tmp_path / "a" / "data", [STARTER], prewarm=True, cwd=folder).wait_ready() as server:
+    recipes = [STARTER / "starter-chat.yaml", STARTER / "starter-speech.yaml"]  # one of them is imported ahead
+    options: Any = {"prewarm": True, "cwd": folder}
+    with Server(tmp_path / "a" / "data", recipes, "--slots", "3", **options).wait_ready() as server:
         assert register(server, "loud", new_content(tmp_path / "loud", 1.5)).status_code == 201
         server.http.post("/v1/models/starter-chat/load", timeout=600).raise_for_status()
         assert say(server, model="loud") == say(server, model="uppercase")
