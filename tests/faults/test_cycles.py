@@ -13,7 +13,7 @@ import pytest
 
 from tests.eventually import eventually
 from tests.faults.traffic import MODELS, ask
-from tests.system.serving import STARTER, Server, zombies
+from tests.system.serving import STARTER, Server, alive, zombies
 
 CYCLES = int(os.environ.get("CYCLES", "4"))
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900 + 60 * CYCLES)]
@@ -39,7 +39,7 @@ class Footprint:
         run_dir = Path(json.loads((server.data / "server.json").read_text())["run_dir"])
         names = (path.name for path in temporary.iterdir())
         return cls(
-            processes=len(server.family()),
+            processes=len(alive(server.family())),
             descriptors=gateway.num_fds(),
             sockets=sum(path.is_socket() for path in run_dir.iterdir()),
             threads=gateway.num_threads(),
@@ -61,7 +61,7 @@ def settled(server: Server, temporary: Path) -> Footprint:
     def look() -> Footprint | None:
         free = server.http.get("/v1/status").json()["slots"]["free"]
         found = Footprint.of(server, temporary)
-        same = Footprint.of(server, temporary).processes == found.processes
+        same = len(alive(server.family())) == found.processes
         return found if free == SLOTS and same else None
 
     found = eventually(look, lambda: server.http.get("/v1/status").json()["slots"])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.eventually import eventually
-from tests.system.serving import STARTER, Server
+from tests.system.serving import STARTER, Server, alive
 
 pytestmark = pytest.mark.real
 ADAPTERS = ("uppercase", "reverse-words", "rot13", "double-words")
@@ -90,5 +90,5 @@ def test_a_worker_that_is_killed_takes_its_engine_along_and_right_answers_come_b
     os.kill(victim.pid, signal.SIGKILL)
     eventually(lambda: server.model("two")["deaths"] > deaths, server.tail)
     server.wait_state("two", "ready")
-    assert not other.is_running() or other.status() == psutil.STATUS_ZOMBIE
+    assert alive([other]) == []
     assert answers(server, "two", ADAPTERS) == before
