@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import httpx
 import psutil
+from typer.testing import CliRunner
 
 from benchmarks.peers.servers import free_port as free_port
 from models.process_control import die_with_parent, has_ended
@@ -140,6 +141,18 @@ class Server:
             return [main, *main.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
+
+    def command(self, *words: str) -> Any:
+        """What a command on this server's data prints as JSON.
+
+        It runs in this process: Python would import for most of a second to start it. As people start commands:
+        tests/system/upgrade/test_backup.py and the kills in tests/faults.
+        """
+        from runtime.cli.main import app  # not in all who start a server
+
+        done = CliRunner().invoke(app, [*words, "--data-dir", str(self.data), "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout)
 
     def gateway(self) -> psutil.Process:
         """The process that answers HTTP; the one that was started is LitServe's main process."""

@@ -9,7 +9,6 @@ import pytest
 
 from tests.eventually import PATIENCE, eventually
 from tests.system.serving import STARTER, Server
-from tests.system.tenants.test_keys import keys
 
 pytestmark = pytest.mark.real
 URL = "/v1/chat/completions"
@@ -34,8 +33,8 @@ def test_a_batch_goes_on_after_a_restart_and_ends_with_its_key(tmp_path: Path) -
     server = Server(tmp_path / "a" / "data", [STARTER / "starter-chat.yaml"], "--slots", "1", "--drain-seconds", "1")
     with server:
         server.wait_ready()
-        keys(server, "teams", "create", "counted")
-        key = keys(server, "keys", "create", "--team", "counted", "--scopes", "infer,models")
+        server.command("teams", "create", "counted")
+        key = server.command("keys", "create", "--team", "counted", "--scopes", "infer,models")
         server.http.headers["x-api-key"] = key["value"]
         server.wait_closed()
         eventually(lambda: server.http.get("/v1/status").status_code == 200)
@@ -56,10 +55,10 @@ def test_a_batch_goes_on_after_a_restart_and_ends_with_its_key(tmp_path: Path) -
 
         second = _create(server, 2000, 200)
         eventually(lambda: _batch(server, second)["request_counts"]["completed"] > 0, server.tail)
-        other = keys(server, "keys", "create", "--team", "counted", "--scopes", "infer,models")["value"]
+        other = server.command("keys", "create", "--team", "counted", "--scopes", "infer,models")["value"]
         eventually(lambda: server.http.get("/v1/status", headers={"x-api-key": other}).status_code == 200)
         server.http.headers["x-api-key"] = other
-        keys(server, "keys", "revoke", key["id"])
+        server.command("keys", "revoke", key["id"])
         began = time.monotonic()
         eventually(lambda: _batch(server, second)["status"] == "cancelled", server.tail)
         ended = _batch(server, second)

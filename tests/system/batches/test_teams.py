@@ -1,8 +1,6 @@
 """Files and batches of a team are nobody else's, and each line runs with the rights of the key that sent it."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +11,7 @@ from openai import OpenAI
 
 from tests.eventually import PATIENCE, eventually
 from tests.system.batches.test_openai import CHAT, chat
-from tests.system.serving import ROOT, STARTER, Server
+from tests.system.serving import STARTER, Server
 
 pytestmark = pytest.mark.real
 
@@ -35,13 +33,9 @@ class Teams:
         self.server.wait_closed()
         eventually(lambda: self.server.http.get("/v1/files", headers=headers).status_code == 200)
 
-    def command(self, *words: str) -> Any:
-        command = [sys.executable, "-m", "runtime.cli.main", *words, "--data-dir", str(self.server.data), "--json"]
-        return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
-
     def _key(self, team: str) -> str:
-        self.command("teams", "create", team)
-        return str(self.command("keys", "create", "--team", team, "--scopes", "infer,adapters")["value"])
+        self.server.command("teams", "create", team)
+        return str(self.server.command("keys", "create", "--team", team, "--scopes", "infer,adapters")["value"])
 
     def batch(self, client: OpenAI, *rows: dict[str, Any]) -> Any:
         content = "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -105,7 +99,7 @@ def test_without_a_key_there_is_nothing(teams: Teams) -> None:
 
 def test_a_revoked_key_stops_its_batch(teams: Teams) -> None:
     """Most lines take so long that the batch cannot be done before: 3,000 answers of 400 tokens."""
-    made = teams.command("keys", "create", "--team", "search", "--scopes", "infer")
+    made = teams.server.command("keys", "create", "--team", "search", "--scopes", "infer")
     client = OpenAI(base_url=f"{teams.server.url}/v1", api_key=made["value"], timeout=PATIENCE, max_retries=0)
     teams.wait_for(made["value"])
     rows = [chat(f"id-{number}", "starter-chat", "tell me more", max_tokens=8) for number in range(10)]
@@ -113,7 +107,7 @@ def test_a_revoked_key_stops_its_batch(teams: Teams) -> None:
     rows += [chat(f"id-{number}", "starter-chat", "tell me more", **long) for number in range(10, 3000)]
     batch = teams.batch(client, *rows)
     eventually(lambda: client.batches.retrieve(batch.id).request_counts.completed > 0)
-    teams.command("keys", "revoke", made["id"])
+    teams.server.command("keys", "revoke", made["id"])
     done = teams.ended(teams.search, batch.id)
     assert done.status == "cancelled"
     assert done.errors.data[0].message

@@ -16,7 +16,6 @@ from openai import OpenAI
 
 from tests.eventually import eventually
 from tests.system.serving import PACK, ROOT, STARTER, Server
-from tests.system.tenants.test_keys import keys
 
 pytestmark = pytest.mark.real
 DATE, ANSWER = "3 March 2024", "2024-03-03"
@@ -181,8 +180,8 @@ def test_what_no_router_may_be(server: Server) -> None:
 
 def test_a_report_joins_decisions_with_feedback(server: Server) -> None:
     """The last one: from its first key on the server asks for keys."""
-    keys(server, "teams", "create", "support")
-    key = keys(server, "keys", "create", "--team", "support", "--scopes", "infer,models")["value"]
+    server.command("teams", "create", "support")
+    key = server.command("keys", "create", "--team", "support", "--scopes", "infer,models")["value"]
     headers = {"Authorization": f"Bearer {key}"}
     eventually(lambda: server.http.get("/v1/routers").status_code == 401)
     for place, text in enumerate((DATE, "7 May 2021", "qwpo zmxn vrrt")):
@@ -222,7 +221,7 @@ def _embeddings_of_routers_count(server: Server, headers: dict[str, str]) -> Non
         return server.http.post(path, json=chat_body(text), headers={**headers, "x-request-id": name})
 
     letters = [row(post(path, DATE, f"letters-{path[-1]}")) for path in ("/v1/route", "/v1/chat/completions")]
-    admin = keys(server, "keys", "create", "--team", "support", "--scopes", "infer,models,admin")["value"]
+    admin = server.command("keys", "create", "--team", "support", "--scopes", "infer,models,admin")["value"]
     loading = {"Authorization": f"Bearer {admin}"}
     eventually(lambda: server.http.get("/v1/models", headers=loading).status_code == 200)
     assert server.http.post("/v1/models/starter-embed/load", headers=loading).status_code == 200
@@ -236,5 +235,5 @@ def _embeddings_of_routers_count(server: Server, headers: dict[str, str]) -> Non
     assert (letters[0]["model"], letters[0]["prompt_tokens"]) == ("auto", 0)
     assert (explained["endpoint"], explained["model"]) == ("/v1/route", "starter-embed")
     assert routed["prompt_tokens"] - letters[1]["prompt_tokens"] == explained["prompt_tokens"] > 0
-    keys(server, "limits", "set", "requests_per_minute", "2", "--team", "support")
+    server.command("limits", "set", "requests_per_minute", "2", "--team", "support")
     eventually(lambda: post("/v1/route", DATE, "limited").status_code == 429)

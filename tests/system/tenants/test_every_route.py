@@ -20,7 +20,6 @@ from runtime.http.route import ROUTES, Route
 from tests.eventually import eventually
 from tests.fuzz.corpus import SEEDS, Raw, read
 from tests.system.serving import STARTER, Server
-from tests.system.tenants.test_keys import keys
 from tests.system.test_adapters import new_content
 
 pytestmark = pytest.mark.real
@@ -82,8 +81,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def _client(server: Server, team: str) -> httpx.Client:
-    keys(server, "teams", "create", team)
-    value = keys(server, "keys", "create", "--team", team, "--scopes", SCOPES)["value"]
+    server.command("teams", "create", team)
+    value = server.command("keys", "create", "--team", team, "--scopes", SCOPES)["value"]
     client = httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {value}"}, timeout=600)
     server.wait_closed()
     eventually(lambda: client.get("/v1/models").status_code == 200)
@@ -296,7 +295,7 @@ def _stored_state(owner: httpx.Client, response: str) -> Any:
 def test_no_seed_leads_a_team_to_what_another_stores(server: Server) -> None:
     """Each seed that names a file, batch, webhook or response names each of another team's instead."""
     owner, other = _client(server, "legal"), _client(server, "sales")
-    keys(server, "teams", "edit", "legal", "--store-responses", "1")
+    server.command("teams", "edit", "legal", "--store-responses", "1")
     stored = (*_batches(owner), _webhook(owner), _response(owner))
     before, number = _stored_state(owner, stored[-1]), 0
     for seed in read(SEEDS):

@@ -1,8 +1,5 @@
 """What is a team's is no other's: prefix caches in every dialect, adapters, stored responses, what requests tell."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +8,7 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall
 
 from tests.eventually import PATIENCE, eventually
-from tests.system.serving import PACK, ROOT, STARTER, Server
+from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = pytest.mark.real
 WORDS = "seven small boats lay in the green harbour of the old town "
@@ -30,15 +27,9 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, st
         server.wait_ready()
         keys = []
         for team in ("search", "speech"):
-            for command in (
-                ["teams", "create", team],
-                ["keys", "create", "--team", team, "--scopes", "infer,models,adapters,paths,usage"],
-            ):
-                reported = [sys.executable, "-m", "runtime.cli.main", *command, "--data-dir", str(data), "--json"]
-                found = json.loads(
-                    subprocess.run(reported, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-                )
-            keys.append(found["value"])
+            server.command("teams", "create", team)
+            made = server.command("keys", "create", "--team", team, "--scopes", "infer,models,adapters,paths,usage")
+            keys.append(made["value"])
         server.wait_closed()
         eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys[-1]}).status_code == 200)
         yield server, keys[0], keys[1]
@@ -174,8 +165,7 @@ LAMP: Any = {
 def test_stored_responses_go_on_and_are_their_teams(keyed: tuple[Server, str, str]) -> None:
     """OpenAI's own client, in a conversation with a tool; a stream; work in the background; another team."""
     server, search, speech = keyed
-    edit = ["teams", "edit", "search", "--store-responses", "1", "--data-dir", str(server.data)]
-    subprocess.run([sys.executable, "-m", "runtime.cli.main", *edit], cwd=ROOT, check=True)
+    server.command("teams", "edit", "search", "--store-responses", "1")
     with (
         openai.OpenAI(base_url=f"{server.url}/v1", api_key=search, max_retries=0, timeout=PATIENCE) as mine,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key=speech, max_retries=0, timeout=PATIENCE) as theirs,

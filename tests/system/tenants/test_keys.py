@@ -1,8 +1,5 @@
 """Keys on the real server: the first one closes it, each dialect's client shows its own way, a revoked one ends."""
 
-import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,7 +12,7 @@ import psutil
 import pytest
 
 from tests.eventually import eventually
-from tests.system.serving import ROOT, STARTER, Server
+from tests.system.serving import STARTER, Server
 
 pytestmark = pytest.mark.real
 EMBED = {"model": "starter-embed", "input": "hello"}
@@ -26,13 +23,6 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("keys") / "a" / "data", [STARTER / "starter-embed.yaml"], "--slots", "1")
     yield server.wait_ready()
     server.close()
-
-
-def keys(server: Server, *arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "runtime.cli.main", *arguments, "--data-dir", str(server.data), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def used_by(server: Server) -> list[tuple[str, str, int]]:
@@ -52,10 +42,10 @@ def test_from_open_to_closed_and_a_key_from_its_making_to_its_end(closed: Server
     assert used_by(closed) == [("default", "starter-embed", 2)], "an open server counts, too"
     page = closed.http.get("/console/usage", headers={"Accept": "text/html"}).text
     assert "starter-embed" in page
-    [row] = keys(closed, "usage", "report")["data"]
+    [row] = closed.command("usage", "report")["data"]
     assert (row["team"], row["requests"]) == ("default", 2)
-    keys(closed, "teams", "create", "search")
-    made = keys(closed, "keys", "create", "--team", "search", "--scopes", "infer")
+    closed.command("teams", "create", "search")
+    made = closed.command("keys", "create", "--team", "search", "--scopes", "infer")
     key = made["value"]
     eventually(lambda: status(closed) == 401)
     assert status(closed, key) == 200
@@ -83,10 +73,10 @@ def test_from_open_to_closed_and_a_key_from_its_making_to_its_end(closed: Server
         ):
             other.messages.create(**message)
 
-    successor = keys(closed, "keys", "rotate", made["id"], "--grace", "1d")["value"]
+    successor = closed.command("keys", "rotate", made["id"], "--grace", "1d")["value"]
     eventually(lambda: status(closed, successor) == 200)
     assert status(closed, key) == 200
-    keys(closed, "keys", "revoke", made["id"])
+    closed.command("keys", "revoke", made["id"])
     eventually(lambda: status(closed, key) == 401)
     assert status(closed, successor) == 200
     _is_nowhere(closed, key, successor)
@@ -94,14 +84,15 @@ def test_from_open_to_closed_and_a_key_from_its_making_to_its_end(closed: Server
 
 def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> None:
     """Every answer that was complete is a row with its tokens; what was under way is interrupted, and nothing open."""
-    keys(closed, "teams", "create", "counted")
-    key = keys(closed, "keys", "create", "--team", "counted", "--scopes", "infer,usage")["value"]
-    operator = {"x-api-key": keys(closed, "keys", "create", "--scopes", "models")["value"]}
+    closed.command("teams", "create", "counted")
+    key = closed.command("keys", "create", "--team", "counted", "--scopes", "infer,usage")["value"]
+    operator = {"x-api-key": closed.command("keys", "create", "--scopes", "models")["value"]}
+    closed.wait_closed()
     eventually(lambda: closed.http.get("/v1/status", headers=operator).status_code == 200)
     headers = {"Authorization": f"Bearer {key}"}
 
     def used() -> dict[str, Any]:
-        (reported,) = keys(closed, "usage", "report", "--team", "counted", "--by", "", "--from", "2026-01-01")["data"]
+        (reported,) = closed.command("usage", "report", "--team", "counted", "--by", "", "--from", "2026-01-01")["data"]
         return dict(reported)
 
     before, lock = used(), threading.Lock()
@@ -134,7 +125,7 @@ def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> 
         assert 0 <= more <= len(threads), "ended, and the server was killed before the client had the answer"
         tokens = after["input"] - before["input"]
         assert tokens == sum(got) if more == 0 else tokens > sum(got)
-        reported = keys(closed, "usage", "reconcile")
+        reported = closed.command("usage", "reconcile")
         assert (reported["differences"], reported["open"]) == ([], 0)
         found = again.http.get("/v1/usage", params={"from": "2026-01-01"}, headers=headers).json()
         assert found["data"][0]["requests"] == after["requests"]
@@ -144,7 +135,7 @@ def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> 
 
 def _is_nowhere(server: Server, *texts: str) -> None:
     """Not in the log, the metrics, a command line, nor in the data directory."""
-    operator = keys(server, "keys", "create", "--scopes", "models")["value"]
+    operator = server.command("keys", "create", "--scopes", "models")["value"]
     headers = {"x-api-key": operator}
     eventually(lambda: server.http.get("/metrics", headers=headers).status_code == 200)
     reported = server.http.get("/metrics", headers=headers).text + server.http.get("/v1/status", headers=headers).text

@@ -11,7 +11,7 @@ import yaml
 
 from tests.eventually import eventually
 from tests.system.serving import STARTER, Server
-from tests.system.tenants.test_keys import EMBED, keys
+from tests.system.tenants.test_keys import EMBED
 
 pytestmark = pytest.mark.real
 CAP = 20
@@ -33,10 +33,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def limited(server: Server, team: str, kind: str, amount: str) -> str:
     """The key of a new team whose limit holds. It is about noon there: no day ends while a test runs."""
-    keys(server, "teams", "create", team, "--timezone", f"Etc/GMT{time.gmtime().tm_hour - 12:+d}")
-    keys(server, "limits", "set", kind, amount, "--team", team)
+    server.command("teams", "create", team, "--timezone", f"Etc/GMT{time.gmtime().tm_hour - 12:+d}")
+    server.command("limits", "set", kind, amount, "--team", team)
     for _ in range(2):  # once the second key is known, all that came with the first one is
-        key: str = keys(server, "keys", "create", "--team", team, "--scopes", "infer,models")["value"]
+        key: str = server.command("keys", "create", "--team", team, "--scopes", "infer,models")["value"]
         headers = {"Authorization": f"Bearer {key}"}
         server.wait_closed()
         eventually(lambda displayed=headers: server.http.get("/v1/models", headers=displayed).status_code == 200)  # type: ignore[misc]
