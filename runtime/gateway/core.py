@@ -247,6 +247,7 @@ class Gateway:
         assert target is not None, "it has been chosen"
         relay = self._backend(target).relay
         assert relay is not None, "its target is relayed"
+        self._limits.leave(request)
         if self.phase == "stopping":
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
         return relay.send(request, target)

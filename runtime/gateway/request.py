@@ -79,6 +79,8 @@ class Attempt:
     is_stream: bool = False
     warning: str = ""
     """Fields that were left out of the request, as the answer's header gives them."""
+    is_relayed: bool = False
+    """Whether another server answers, and records the request."""
 
     @property
     def usage(self) -> Usage:
@@ -199,7 +201,7 @@ class Request:
     def relayed(self, status: int, *, is_stream: bool) -> None:
         """Note that another server answers, and records the request."""
         self.answered(status, is_stream=is_stream)
-        self._sinks, self.transcript = self._sinks_of_relayed, None
+        self.attempt.is_relayed = True
 
     def sent(self) -> None:
         """The last event of the answer has left. What the engine counts may still come."""
@@ -277,7 +279,7 @@ class Request:
             return
         self._has_ended = True
         record = self._record(end, status, code, self._received)
-        for sink in self._sinks:
+        for sink in self._sinks_of_relayed if self.attempt.is_relayed else self._sinks:
             try:
                 sink.take(record)
             except Exception:  # a sink that breaks its word must not break the request
@@ -322,6 +324,6 @@ class Request:
             is_stream=attempt.is_stream,
             warning=attempt.warning,
             failed_attempts=tuple(self._failures),
-            transcript=self.transcript,
+            transcript=None if attempt.is_relayed else self.transcript,
             trace=self.trace,
         )

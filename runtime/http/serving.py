@@ -97,7 +97,7 @@ async def _answer(
                 async for part in parts:
                     if isinstance(part, Head):
                         opened = part
-                    if request.transcript is not None:
+                    if request.transcript is not None and not request.attempt.is_relayed:
                         _store(request.transcript, part)
                     yield part
         except DISCONNECTS:
@@ -127,20 +127,15 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
     target = await gateway.choose(request)
     if parsed.left_out and (request.context.preference.strict or target.is_strict):
         raise no_effect_error(parsed.left_out[0])
-    is_relayed = gateway.is_relayed(target)
-    if not is_relayed:
-        await gateway.admit(request)
+    await gateway.admit(request)
     is_line = request.context.line is not None
     if is_line and parsed.stream:
         raise BadRequest("A line of a batch has no stream: leave 'stream' out.", param="stream")
-    if is_relayed:
-        return attempts(gateway, request, _fallbacks(target), partial(_relayed, gateway, request))
-    attempt = _line_parts if is_line else _parts
     fallbacks = _fallbacks(target)
     if fallbacks or gateway.retry(target) is not None:
-        parts = attempts(gateway, request, fallbacks, partial(attempt, gateway, request, parsed))
+        parts = attempts(gateway, request, fallbacks, partial(_attempt, gateway, request, parsed))
     else:
-        parts = attempt(gateway, request, parsed)
+        parts = _attempt(gateway, request, parsed)
     if is_line:
         return parts
     if target.routed is not None:
@@ -176,6 +171,15 @@ def _client_error(error: Exception, parsed: ParsedRequest, request: Request) -> 
         return EngineFailed("The server failed on this request.", code="internal_error")
     error.param = parsed.renamed.get(error.param or "", error.param)
     return error
+
+
+def _attempt(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
+    """One attempt at the request's target of this moment, here or at another server."""
+    assert request.target is not None, "it has been chosen"
+    if gateway.is_relayed(request.target):
+        return _relayed(gateway, request)
+    answer = _parts if request.context.line is None else _line_parts
+    return answer(gateway, request, parsed, is_further=is_further)
 
 
 async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
@@ -224,7 +228,7 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
         yield rest
 
 
-async def _relayed(gateway: Gateway, request: Request, *, is_further: bool = False) -> Parts:
+async def _relayed(gateway: Gateway, request: Request) -> Parts:
     """One attempt at another server of the fleet, whose answer is passed on unchanged.
 
     A whole answer is read before its first byte is passed on: until then it can be tried elsewhere.

@@ -175,6 +175,13 @@ class LimitSink:
             await self._limiter.prepare(caller, target.model, reserved, before, spends_only=is_line)
         attempt.admission = self._limiter.admit(caller, target.model, reserved, before, spends_only=is_line)
 
+    def leave(self, request: Request) -> None:
+        """End what an attempt here has reserved: another server admits the request now."""
+        attempt = request.attempt
+        if attempt.admission is not None:
+            self._limiter.settle(attempt.admission, Amounts())
+            attempt.admission = None
+
     def affords(
         self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
     ) -> Callable[[Target], bool]:

@@ -15,13 +15,13 @@ SEARCHED_BYTES = 4096
 
 
 async def with_model_used(request: Request, parts: Parts) -> Parts:
-    """The same answer with the model that gave it."""
+    """The same answer with the model that gave it. Another server has put it in itself."""
     field, waiting, is_events = b"", b"", False
     async with aclosing(parts):
         async for part in parts:
             if isinstance(part, Head):
                 target = request.target
-                if target is not None and part.status < 400 and _has_objects(part):
+                if target is not None and part.status < 400 and _has_objects(part) and not part.is_relayed:
                     field = b'"model_used":' + json.dumps(target.model_name).encode() + b","
                     is_events = part.content_type.startswith(EVENT_STREAM)
                 if field and not part.is_stream and "content-length" in part.headers:
