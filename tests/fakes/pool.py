@@ -7,6 +7,7 @@ from pathlib import Path
 from registry.errors import Unavailable
 from runtime.slots.link import Cause, SlotLink
 from runtime.slots.loop import SlotServer
+from runtime.slots.processes import GroupPeak
 from runtime.slots.unix_link import UnixSlotLink
 from tests.fakes.engine import FakeEngine
 
@@ -21,6 +22,7 @@ class FakeLink(UnixSlotLink):
     async def connect(self, timeout: float = 5.0) -> None:
         await super().connect(timeout)
         self.pid = self.group = 0
+        self._peak = GroupPeak(0)  # not of the tests' own processes
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
         self.ended += 1
