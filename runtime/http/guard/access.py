@@ -76,7 +76,8 @@ def unknown_path_error(path: str) -> NotFound:
         return NotFound(f"There is no {quoted(path)} here. {advice}", code="unknown_path")
     stripped = single.rstrip("/")
     bare = stripped.removeprefix("/v1").removeprefix("/")
-    near = next((one for one in (f"/v1/{bare}", f"/{bare}", stripped.removeprefix("/api")) if one in PATHS), None)
+    others = (f"/v1/{bare}", f"/{bare}", stripped.removeprefix("/api"))
+    near = next((one for one in others if one in PATHS and one != path), None)  # a fleet's port has not all of PATHS
     if near is None:
         advice = "See /docs."
     else:

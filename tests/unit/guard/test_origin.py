@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from registry.errors import Forbidden, RoundhouseError
+from runtime.http.guard.access import unknown_path_error
 from runtime.http.guard.origin import OriginPolicy
 from tests.unit.guard.serving import HOST, JSON, served
 
@@ -202,6 +203,11 @@ async def test_an_address_with_a_slash_too_many_is_named(tmp_path: Path, path: s
         answer = await server.ask(head.encode(), BODY)
         assert (answer.status, answer.error()["code"]) == (404, "unknown_path")
         assert f"It is at '{right}'" in answer.error()["message"]
+
+
+def test_a_path_that_only_another_port_has_is_not_named_as_its_own_remedy() -> None:
+    assert unknown_path_error("/v1/status").message == "There is no '/v1/status' here. See /docs."
+    assert "It is at /v1/status." in unknown_path_error("/status").message
 
 
 async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Path) -> None:
