@@ -41,7 +41,7 @@ def core(server: Server, model: str) -> int:
 @pytest.mark.parametrize(
     ("model", "whom", "number", "reason", "stated"),
     [
-        ("starter-embed", slot, signal.SIGKILL, "killed", "SIGKILL"),
+        ("starter-speech", slot, signal.SIGKILL, "killed", "SIGKILL"),
         ("starter-chat", core, signal.SIGKILL, "engine_failed", "SIGKILL"),
         ("starter-chat", core, signal.SIGSTOP, "engine_hung", "did not answer within"),
     ],

@@ -1,23 +1,17 @@
 """A key for everything: with the first key that a request makes, who shows none may only ask models."""
 
-import json
-import subprocess
-import sys
-
 import msgspec
 
 from tests.eventually import eventually
 from tests.fuzz.corpus import Raw
-from tests.system.serving import ROOT, Server
+from tests.system.serving import Server
 
 HEADERS = ("authorization", "x-api-key", "api-key")
 
 
 def make(server: Server) -> str:
     """One that the server knows, and that its own client shows from now on."""
-    command = [sys.executable, "-m", "runtime.cli.main", "keys", "create", "--scopes", "all", "--json"]
-    command += ["--data-dir", str(server.data)]
-    key = str(json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)["value"])
+    key = str(server.command("keys", "create", "--scopes", "all")["value"])
     server.http.headers["x-api-key"] = key
     eventually(lambda: server.http.get("/v1/status").status_code == 200)
     return key

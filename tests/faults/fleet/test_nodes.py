@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -16,10 +14,12 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from runtime.cli.main import app
 from tests.eventually import PATIENCE, eventually
 from tests.system.fleet.serving import FleetOfServers, fleet, has_postgres, wait_for_models
-from tests.system.serving import PACK, ROOT, STARTER, Server, is_free
+from tests.system.serving import PACK, STARTER, Server, is_free
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(not has_postgres(), reason="apt-get install postgresql")]
 RECIPE = STARTER / "starter-chat.yaml"
@@ -191,8 +191,9 @@ def test_a_request_never_sees_half_of_a_moved_alias(rig: Rig) -> None:
 
 
 def cli(rig: Rig, *arguments: str) -> Any:
-    command = [sys.executable, "-m", "runtime.cli.main", "fleet", *arguments, "--url", rig.front.url, "--json"]
-    return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    done = CliRunner().invoke(app, ["fleet", *arguments, "--url", rig.front.url, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
 
 
 def placed(rig: Rig) -> Any:

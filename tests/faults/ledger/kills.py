@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -94,8 +94,8 @@ class Run:
             self._kill_all()
             for thread in threads:
                 thread.join()
-            self._end_gateway()  # whatever is open is ended by the server that comes
-            self._begin()
+            self._end_gateway()
+            self._begin([STARTER / "starter-speech.yaml"], "--slots", "1")  # it only ends what is open, without a model
             checked = self._cli("usage", "reconcile")
             assert (checked["differences"], checked["open"]) == ([], 0), checked
         finally:
@@ -156,8 +156,8 @@ class Run:
         self._server.process.wait(PATIENCE)
         self._server.close()
 
-    def _begin(self) -> None:
-        self._server = Server(self._data, [STARTER], *OPTIONS, fixed={"heartbeat": 0.5})
+    def _begin(self, recipes: Sequence[Path] = (STARTER,), *options: str) -> None:
+        self._server = Server(self._data, recipes, *(options or OPTIONS), fixed={"heartbeat": 0.5})
         self._server.http.headers["x-api-key"] = self._key
         self._server.wait_ready()
         self._up.set()

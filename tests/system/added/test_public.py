@@ -162,11 +162,11 @@ def server(packages: Path, hub: FakeHub, tmp_path_factory: pytest.TempPathFactor
     recipe["memory"]["adapters"] |= {"device": 2, "on_demand": True}
     (recipes / "smollm2.yaml").write_text(yaml.safe_dump(recipe))
     paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(packages))))
-    roots = ("--adapter-roots", str(tmp_path_factory.getbasetemp()))
-    with Server(home / "data", [recipes], *roots, env=hub.environment(home / "hf") | {"PYTHONPATH": paths}) as server:
+    options = ("--slots", "2", "--adapter-roots", str(tmp_path_factory.getbasetemp()))
+    with Server(home / "data", [recipes], *options, env=hub.environment(home / "hf") | {"PYTHONPATH": paths}) as server:
         server.wait_ready()
-        place, options = f"{server.url}/v1/models/smollm2/load", {"timeout": None}
-        loading = threading.Thread(target=httpx.post, args=(place,), kwargs=options)
+        place = f"{server.url}/v1/models/smollm2/load"
+        loading = threading.Thread(target=httpx.post, args=(place,), kwargs={"timeout": None})
         loading.start()
         yield server
         loading.join()

@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("tensor")
     file = folder / "recipes.yaml"
     file.write_text(yaml.safe_dump_all([recipe("one", 1), recipe("two", 2)]))
-    with Server(folder / "data", [file], device="cpu:2").wait_ready() as server:
+    with Server(folder / "data", [file], "--slots", "2", device="cpu:2").wait_ready() as server:
         yield server
 
 

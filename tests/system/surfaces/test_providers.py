@@ -103,7 +103,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Ite
         chat = yaml.safe_load((recipes / "starter-chat.yaml").read_text())
         chat["engine"].setdefault("flags", {})["otlp_traces_endpoint"] = f"{collector.url}/v1/traces"
         (recipes / "starter-chat.yaml").write_text(yaml.safe_dump(chat))
-        there = Server(folder / "there" / "data", [recipes], env=traced("there", collector))
+        there = Server(folder / "there" / "data", [recipes], "--slots", "2", env=traced("there", collector))
         stack.callback(there.close)
         providers = {"there": THERE.format(url=there.url)}
         for id_, protocol, url, model in (
