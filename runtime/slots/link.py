@@ -19,7 +19,6 @@ from runtime.slots import frames
 
 LEAVE_SECONDS = 2.0
 MAX_BUFFERED = 16 * 1024 * 1024
-_TOO_SLOW = "The client stopped reading the answer."
 
 
 class Sender(Protocol):
@@ -63,7 +62,9 @@ class FrameCall:
                 self._buffered += len(event.data)
                 if self._buffered > MAX_BUFFERED:  # a client that does not read must not fill our memory
                     self._link.cancel(self.uid)
-                    frame = frames.CallFailed(self.uid, 408, "client_too_slow", _TOO_SLOW)
+                    frame = frames.CallFailed(
+                        self.uid, 408, "client_too_slow", "The client stopped reading the answer."
+                    )
         self._arrived.append(frame)
         self._some_arrived.set()
 
