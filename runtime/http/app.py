@@ -77,8 +77,12 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
 
 def add_direct_layer(app: FastAPI) -> None:
     """Answer paths whose body is JSON without the router. Call it before the first request."""
-    routes = [route for route in app.router.routes if isinstance(route, APIRoute) and route.path in ENDPOINTS]
-    app.user_middleware.append(Middleware(DirectLayer, handlers={route.path: route.app for route in routes}))
+    handlers = {
+        route.path: route.app
+        for route in app.router.routes
+        if isinstance(route, APIRoute) and route.path in ENDPOINTS and "POST" in route.methods
+    }
+    app.user_middleware.append(Middleware(DirectLayer, handlers=handlers))
 
 
 def _check_scopes(app: FastAPI) -> None:

@@ -101,6 +101,13 @@ async def test_a_refusal_of_the_node_comes_back_unchanged(fleet: Fleet) -> None:
     assert len(node.fake.links["embed"].requests) == 1, "no other node would do better"
 
 
+async def test_a_path_with_another_method_of_its_own_goes_to_the_node(fleet: Fleet) -> None:
+    """`GET /` is a page, `POST /` is inference."""
+    nodes = await two(fleet)
+    answer = await fleet.client.post("/?model=chat", json={"inputs": "hello"})
+    assert sum(len(node.fake.links["chat"].requests) for node in nodes) == 1, answer.text
+
+
 async def test_a_stream_comes_piece_by_piece(fleet: Fleet) -> None:
     node = scripted(fleet.node("node-1"))
     await fleet.start(node)
