@@ -16,9 +16,8 @@ from registry.recipes.definition import Task
 
 Call = ChatPayload | EmbedRequest | RerankRequest | TranscribeRequest
 TASKS: dict[Task, TaskKind[Any]] = {kind.task: kind for kind in (CHAT, EMBED, RERANK, TRANSCRIBE)}
-_BY_CALL: dict[type[Any], TaskKind[Any]] = {kind.call: kind for kind in TASKS.values()}
 
 
 def task_of(call: Call) -> TaskKind[Any]:
     """The task of a call, by its type."""
-    return _BY_CALL[type(call)]
+    return next(kind for kind in TASKS.values() if isinstance(call, kind.call))

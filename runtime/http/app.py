@@ -76,12 +76,13 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
 
 
 def add_direct_layer(app: FastAPI) -> None:
-    """Answer paths whose body is JSON without the router. Call it before the first request."""
-    handlers = {
-        route.path: route.app
-        for route in app.router.routes
-        if isinstance(route, APIRoute) and route.path in ENDPOINTS and "POST" in route.methods
-    }
+    """Answer paths whose body is JSON as the router would, without it. Call it before the first request."""
+    handlers = {}
+    for path in ENDPOINTS:
+        scope = {"type": "http", "method": "POST", "path": path, "root_path": ""}
+        chosen = next((route for route in app.router.routes if route.matches(scope)[0] is Match.FULL), None)
+        if isinstance(chosen, APIRoute):
+            handlers[path] = chosen.app
     app.user_middleware.append(Middleware(DirectLayer, handlers=handlers))
 
 

@@ -12,6 +12,7 @@ import msgspec
 from fastapi import FastAPI
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from adapters.types import StoredAdapter
 from batches.callbacks.addresses import CallbackAddresses
@@ -56,7 +57,7 @@ from runtime.gateway.views.overview import LiveSampler, Overview
 from runtime.http.app import finish
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import Layer
-from runtime.http.middleware import ContextMiddleware
+from runtime.http.middleware import ContextMiddleware, set_caller
 from runtime.http.routes import routes
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
@@ -64,6 +65,7 @@ from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import FrameCall, SlotLink
+from tenants.caller import Caller
 from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.view import UsageReport
@@ -348,6 +350,17 @@ def application(fake: FakeGateway, layers: Sequence[Layer] = ()) -> FastAPI:
     app.router.routes.extend(built())
     finish(app, fake.recipes)
     return app
+
+
+class CallerLayer:
+    """What the guard does, inside the middleware that makes the context."""
+
+    def __init__(self, app: ASGIApp, caller: Caller) -> None:
+        self._app, self._caller = app, caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        set_caller(scope, self._caller)
+        await self._app(scope, receive, send)
 
 
 class Wire:

@@ -13,10 +13,9 @@ from registry.bounds import Bounds
 from registry.names import NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredVersion
 from registry.state.database import State
-from runtime.http.middleware import set_caller
 from runtime.scheduling.probes import ProbeResult
 from tenants.caller import Caller, Scope
-from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.http.fakes import CallerLayer, FakeGateway, application
 from tests.unit.registry.makers import digest, recipe
 
 BOUNDARY = "xBOUNDARYx"
@@ -113,15 +112,7 @@ async def test_vllms_call_refuses_them_too(
 
 
 def asking_as(gateway: FakeGateway, caller: Caller) -> httpx.AsyncClient:
-    """What the guard does, inside the middleware that makes the context."""
-    app = application(gateway)
-    inner = app.router
-
-    async def as_caller(scope: Any, receive: Any, send: Any) -> None:
-        set_caller(scope, caller)
-        await inner(scope, receive, send)
-
-    app.router = as_caller  # type: ignore[assignment]
+    app = application(gateway, [(CallerLayer, {"caller": caller})])
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
 
 

@@ -24,7 +24,6 @@ from registry.storage.database import Database
 from runtime.gateway.context import RequestContext
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
-from runtime.http.middleware import set_caller
 from runtime.http.routes import ENDPOINTS
 from runtime.http.routing import endpoints
 from tenants.caller import EVERYBODY, Caller, Scope
@@ -38,7 +37,7 @@ from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit
 from tenants.storage.opening import open_tables
 from tests.unit.http.answering import answer
-from tests.unit.http.fakes import FakeGateway, Wire, application
+from tests.unit.http.fakes import CallerLayer, FakeGateway, Wire, application
 from tests.unit.tenants.test_limiter import Clock
 
 PATH = "/v1/chat/completions"
@@ -73,14 +72,7 @@ class LedgerRig:
         return await self.call(caller, "GET", "/v1/usage", params=params)
 
     async def call(self, caller: Caller, method: str, path: str, **more: Any) -> httpx.Response:
-        async def as_caller(scope: Any, receive: Any, send: Any) -> None:
-            """What the guard does, inside the middleware that makes the context."""
-            set_caller(scope, caller)
-            await inner(scope, receive, send)
-
-        app = application(self.gateway)
-        inner = app.router
-        app.router = as_caller  # type: ignore[assignment]
+        app = application(self.gateway, [(CallerLayer, {"caller": caller})])
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
             return await client.request(method, path, **more)
 
