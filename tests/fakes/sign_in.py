@@ -95,7 +95,8 @@ class RunningProvider:
 def forget_flask() -> None:
     """Take the modules that hold Flask's proxies, and its provider's, out of the list of modules."""
     for name, module in list(sys.modules.items()):
-        holds_proxy = any(type(value).__name__ == "LocalProxy" for value in vars(module).values())
+        values = getattr(module, "__dict__", {}).values()  # a library may put something else there
+        holds_proxy = any(type(value).__name__ == "LocalProxy" for value in values)
         if holds_proxy or name.partition(".")[0] in ("flask", "oidc_provider_mock"):
             del sys.modules[name]
 
