@@ -76,17 +76,17 @@ def as_asgi(handle: Handler) -> ASGIApp:
 class DirectLayer:
     """Answers `POST` of some paths without Starlette's router: as an ASGI layer, the innermost.
 
-    The router and what is around it are seven coroutines of each stream, and as many calls of each token.
+    The router and what surrounds it would hold seven coroutines for each stream, and be called for each of its tokens.
 
     Args:
-        handlers: by path; `handler` makes them, which catch their errors.
+        handlers: by path, as `as_asgi` makes them. They answer errors themselves.
     """
 
     def __init__(self, app: ASGIApp, handlers: Mapping[str, ASGIApp]) -> None:
         self._app, self._handlers = app, handlers
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine of its own, as the layers around it."""
+        """Not a coroutine: one for each layer would stay in memory as long as a stream runs."""
         handle = self._handlers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         return (handle or self._app)(scope, receive, send)
 

@@ -34,7 +34,7 @@ class FrontMiddleware:
         self._app = app
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine of its own: each would be one more of every stream."""
+        """Not a coroutine: one for each layer would stay in memory as long as a stream runs."""
         if scope["type"] == "http":
             path, method = scope["path"], scope["method"]
             node = node_of_request(scope) if path.startswith(REQUEST) else None

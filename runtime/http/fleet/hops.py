@@ -125,7 +125,7 @@ class HopHeaderFilter:
         self._app = app
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine of its own: each would be one more of every stream."""
+        """Not a coroutine: one for each layer would stay in memory as long as a stream runs."""
         if scope["type"] == "http" and _HEADER in dict(scope["headers"]):
             scope["headers"] = [header for header in scope["headers"] if header[0] != _HEADER]
             if (fleet := gateway_of(scope).services.fleet) is not None:

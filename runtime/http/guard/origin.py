@@ -190,7 +190,7 @@ class OriginMiddleware:
         self._app, self._allowed = app, allowed
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine of its own: each would be one more of every stream."""
+        """Not a coroutine: one for each layer would stay in memory as long as a stream runs."""
         if scope["type"] == "http":
             try:
                 self._allowed.check(scope["method"], scope["path"], scope["headers"])

@@ -15,7 +15,7 @@ SEARCHED_BYTES = 4096
 
 
 async def with_model_used(request: Request, parts: Parts) -> Parts:
-    """The same answer with the model that gave it. Another server has put it in itself."""
+    """The same answer with the model that gave it. An answer of another server has that already."""
     field, waiting, is_events = b"", b"", False
     async with aclosing(parts):
         async for part in parts:
