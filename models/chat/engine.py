@@ -157,7 +157,7 @@ class VllmEngine:
         self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header
         running = launch.processes(self._engine)
         self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
-        guard_engine(self._engine, self._checker)
+        guard_engine(self._engine)
         await warmup.warmup(self._app, recipe.id, warmup.REQUESTS)
         if device != "cpu":
             if arguments.enable_lora:

@@ -21,14 +21,8 @@ from runtime.http.serving import serve
 from tenants.caller import Caller
 
 Handler = Callable[[Request], Awaitable[Response]]
-Route = tuple[str, Callable[..., Awaitable[Response]], list[str]]
-"""Path, handler, methods."""
-
-
 AnswerWrapper = Callable[[str, Gateway, Caller, bytes, Parts], Parts]
 """Puts something around the answer to a caller's body, by the path. Raises RoundhouseError for what is not allowed."""
-
-
 Serve = Callable[[Gateway, RequestContext, Endpoint, bytes, Mapping[str, str]], Parts]
 """Answers a body: `serving.serve`, or what a path has around it."""
 

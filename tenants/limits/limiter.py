@@ -79,7 +79,7 @@ _COUNTED = (Kind.REQUESTS, Kind.AT_ONCE)
 
 @dataclass(slots=True)
 class Admission:
-    """An attempt at a request that was let in, until it is settled. Others may follow it, or run beside it."""
+    """An attempt at a request that was let in, until it is settled. Others may follow it."""
 
     caller: Caller
     model: str
@@ -95,12 +95,6 @@ class Admission:
     is_settled: bool = False
     spends_only: bool = False
     """Only budgets count it: it is a line of a batch."""
-
-    def another(self) -> "Admission":
-        """An attempt beside this one, with nothing reserved yet."""
-        other = Admission(self.caller, self.model, Amounts(), is_settled=True, spends_only=self.spends_only)
-        other.share(self)
-        return other
 
     def share(self, other: "Admission") -> None:
         """Share the request's own counts with another attempt at it."""

@@ -90,7 +90,8 @@ class Limit:
             raise BadRequest(f"{self.kind} limits a team, since {what} belong to teams: name it.", param="owner")
         least = 0 if self.kind.is_spend or not self.kind.is_of_requests else 1
         if not least <= self.amount <= MAX_AMOUNT:
-            raise BadRequest(f"{self.kind} is {least} or more, and not that much.", param="amount")
+            bound = f"must be {least} or more" if self.amount < least else "is too large: give a smaller amount"
+            raise BadRequest(f"{self.kind} {bound}.", param="amount")
 
     @property
     def display_amount(self) -> float:
@@ -122,7 +123,7 @@ def amount_of(kind: Kind, text: str) -> int:
         if not value.is_finite() or abs(value) > MAX_AMOUNT or value != value.to_integral_value():
             raise ValueError
     except (ArithmeticError, ValueError):  # what is no number; 1e999999999, which is too large for a Decimal's product
-        raise BadRequest(f"'{text[:40]}' is no amount for {kind}.", param="amount") from None
+        raise BadRequest(f"'{text[:40]}' is not an amount for {kind}.", param="amount") from None
     return int(value)
 
 

@@ -16,7 +16,7 @@ from registry.errors import BadRequest, RoundhouseError
 
 
 class KnownTokens:
-    """vLLM takes what the tokenizer has as known, too: images have tokens there for which there is no row."""
+    """Refuses tokens for which the network has no row. vLLM accepts all of the tokenizer's, such as those of images."""
 
     def __init__(self, engine: Any) -> None:
         self._tokenizer: Any = engine.get_tokenizer()
@@ -30,8 +30,8 @@ class KnownTokens:
         """Raises BadRequest."""
         if self._end >= self._tokens and bool(getattr(params, "min_tokens", None)):
             raise BadRequest(
-                f"This model's end has token {self._end}, which its network of {self._tokens} tokens does not have: "
-                "its answers end by max_tokens or stop only, and min_tokens cannot be asked for.",
+                f"The end-of-text token {self._end} of this model is beyond the {self._tokens} tokens of its network: "
+                "its answers end by max_tokens or stop only. Leave min_tokens out.",
                 param="min_tokens",
             )
         if self._has_more and isinstance(prompt, dict) and prompt.get("type") == "token":
@@ -132,7 +132,7 @@ def _tags(request: ChatRequest) -> list[str]:
     return tags
 
 
-def guard_engine(engine: Any, checker: GrammarChecker) -> None:
+def guard_engine(engine: Any) -> None:
     """Make every request that enters `engine` pass its `GrammarAdmission`, and hold only tokens of the network."""
     add_request, known = engine.add_request, KnownTokens(engine)
 

@@ -1,11 +1,9 @@
 """The fleet's port: requests that other servers pass on, this node's reports, and files of its adapters.
 
-hops.py      who passes a request on, for whom, to which weights; on the public port its header is dropped
-reports.py   the stream of reports
-copies.py    files of adapters
-pages.py     Now and Requests of another server's console
-conversations.py  conversations of routers that have their home here
-app.py       the application of that port: inference, changes of names, reports and files, nothing else
-fronts.py    what a front passes on, or refuses
-passing.py   passes changes of names on to a node
+app.py        the application of that port: inference, changes of names, paths for servers, nothing else
+hops.py       a passed-on request's caller and weights, from a header that is dropped on the public port
+own_paths.py  paths for the other servers: reports, files of adapters and routers, conversations with their home here
+pages.py      Now and Requests of another server's console
+fronts.py     what a front passes on, or refuses
+passing.py    passes changes of names on to a node
 """

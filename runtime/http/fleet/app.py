@@ -3,21 +3,15 @@
 from collections.abc import Callable
 
 from fastapi import FastAPI
-from starlette.routing import Route
 
 from fleet.signatures import FleetKey
 from fleet.tls import FleetTls
 from runtime.config.settings import Settings
 from runtime.gateway.core import Gateway
-from runtime.gateway.peers.conversations import PATH as CONVERSATIONS
-from runtime.gateway.peers.following import PATH
-from runtime.gateway.peers.service import LOOK
 from runtime.http.app import add_direct_layer
-from runtime.http.fleet.conversations import find_conversation, remember_conversation
-from runtime.http.fleet.copies import send_copy, send_router
+from runtime.http.fleet import own_paths
 from runtime.http.fleet.hops import HopMiddleware, SignatureMiddleware
 from runtime.http.fleet.passing import CHANGES, MODEL_ROUTES, PASSED, REQUEST
-from runtime.http.fleet.reports import look, stream_reports
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import body_layer
 from runtime.http.middleware import ContextMiddleware
@@ -33,12 +27,7 @@ def fleet_application(
     app.router.redirect_slashes = False
     app.router.routes[:] = [
         *(route for route in public.router.routes if _is_passed_on(getattr(route, "path", ""))),
-        Route(PATH, stream_reports, methods=["GET"]),
-        Route(LOOK, look, methods=["POST"]),
-        Route("/fleet/v1/adapters/{digest}", send_copy, methods=["GET"]),
-        Route("/fleet/v1/routers/{digest}", send_router, methods=["GET"]),
-        Route(f"{CONVERSATIONS}/{{key}}", find_conversation, methods=["GET"]),
-        Route(f"{CONVERSATIONS}/{{key}}", remember_conversation, methods=["PUT"]),
+        *own_paths.ROUTES,
     ]
     app.exception_handlers = dict(public.exception_handlers)
     add_direct_layer(app)

@@ -198,11 +198,10 @@ def test_further_attempts_at_a_request_tell_of_no_limit_again() -> None:
     of = limiter(Clock(), limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN), reported=reported)
     of.settle(of.admit(CALLER, "m", Amounts()), Amounts())
     first = of.admit(CALLER, "m", Amounts(money=9))
-    beside = of.admit(CALLER, "m", Amounts(money=9), first.another())
     of.settle(first, Amounts(), last=False)
     last = of.admit(CALLER, "m", Amounts(money=9), first)
     assert reported == [(Kind.REQUESTS, "shadow"), (Kind.MONTH, "warned")]
-    assert last.warnings == beside.warnings == ["spend per month of team 'search': over 0.000005"]
+    assert last.warnings == ["spend per month of team 'search': over 0.000005"]
 
 
 def test_the_log_tells_of_a_rate_once_a_day(caplog: pytest.LogCaptureFixture) -> None:
@@ -319,5 +318,5 @@ def test_amounts_as_users_write_them() -> None:
     assert amount_of(Kind.DAY, "12.50") == 12_500_000
     assert amount_of(Kind.AUDIO, "0.5") == 500
     for wrong in ("x", "1.5", "nan", "1e999"):
-        with pytest.raises(Exception, match="no amount"):
+        with pytest.raises(Exception, match="not an amount"):
             amount_of(Kind.REQUESTS, wrong)

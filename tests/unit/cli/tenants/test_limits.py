@@ -113,7 +113,7 @@ def test_what_a_limit_would_have_done(run: Run, data_dir: Path) -> None:
         (("set", "tokens_per_hour", "5", "--team", "search"), 2, "spend_per_month"),
         (("set", "tokens_per_minute", "5", "--team", "search", "--mode", "never"), 2, "enforce, warn or shadow"),
         (("set", "tokens_per_minute", "0", "--team", "search"), 2, "1 or more"),
-        (("set", "requests_at_once", "1.5", "--team", "search"), 2, "no amount"),
+        (("set", "requests_at_once", "1.5", "--team", "search"), 2, "not an amount"),
         (("set", "tokens_per_minute", "5", "--team", "nobody"), 1, "roundhouse teams list"),
         (("set", "tokens_per_minute", "5", "--key", "nobody00"), 1, "roundhouse keys list"),
         (("remove", "lim_0"), 1, "roundhouse limits list"),
