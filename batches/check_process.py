@@ -9,12 +9,12 @@ memory and time, outside the gateway. A file with a fault has no parts after it:
 | is no JSON object, is not UTF-8, or is nested too deeply     | `invalid_json_line`          |
 | has more bytes or more values than a body may have           | `line_too_large`             |
 | lacks custom_id, method, url or body                         | `missing_required_parameter` |
-| has a custom_id that is no text, or one that is too long     | `invalid_custom_id`          |
+| has a custom_id that is not text, or is too long             | `invalid_custom_id`          |
 | has the custom_id of an earlier line                         | `duplicate_custom_id`        |
 | has another method than POST                                 | `invalid_method`             |
 | names another url than its batch, or one that no batch takes | `url_mismatch`, `invalid_url`|
 
-Of the file: `empty_file`, `too_many_tasks`. Blank lines, a BOM and CRLF are no faults, and no lines either.
+Faults of the whole file: `empty_file`, `too_many_tasks`. Blank lines, a BOM and CRLF are accepted and not counted.
 """
 
 import os
@@ -43,7 +43,7 @@ PART_LINES, PART_BYTES = 500, 1 << 17
 VALUE_BYTES = 2
 """The least that a value takes in a body, its comma included: shorter lines need no count."""
 NUL = "\0"
-"""PostgreSQL's texts hold none, and no model's name does."""
+"""Refused in names, since PostgreSQL's texts cannot hold it."""
 BOM = b"\xef\xbb\xbf"
 
 

@@ -122,7 +122,7 @@ def _code(line: Line) -> str:
 
 
 def _body(result: bytes | None) -> msgspec.Raw:
-    """An answer's body on one line; one that is no JSON, such as a transcript, as a text."""
+    """An answer's body on one line; a body other than JSON, such as a transcript, as a text."""
     data = result or b"null"
     try:
         _RAW.decode(data)

@@ -61,7 +61,7 @@ class FileRecord:
     details: str = ""
     """The details of a check's refusal."""
     lines: int | None = None
-    """Lines that the check counted; None: it is no batch input, or not checked yet."""
+    """Lines that the check counted; None: it is not a batch's input, or not checked yet."""
     deleted: float | None = None
     """Deleted for its team, and stored as long as a batch reads it."""
     idempotency: str = ""

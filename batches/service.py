@@ -217,7 +217,7 @@ class BatchService:
         await self.callbacks.forget(time.time())
 
     def wake(self) -> None:
-        """Keys or teams have changed: see at once who may still run lines."""
+        """Keys or teams have changed: see at once whose lines may still run."""
         self._wake()
 
     def look(self) -> None:

@@ -10,40 +10,21 @@ write per read of the engine; on loopback that is some 0.3 ms to the first token
 Where Roundhouse is faster than `vllm serve`, the reason is that its engine uses one compute thread for a small model
 and other LoRA kernels. So `vllm serve, patched` runs beside them at 1 and 16 clients with the same threads and
 kernels (not with --quick): against it only the gateway differs.
-
-With GATEWAY_BEFORE=FOLDER, a checkout of before a change, its server and today's are measured in pairs at 1 and 16
-clients, on the real engine. Two runs one after the other do not show a change of a few percent: rounds of one and the
-same server differ by a fifth on a small machine.
 """
 
-import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from benchmarks.harness import Bench
 from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.workload import Workload
-from benchmarks.models import Chat, chat
-from benchmarks.pairs import compare, in_pairs
+from benchmarks.models import chat
+from benchmarks.pairs import compare
 from benchmarks.peers.servers import Roundhouse, Server, VllmServe, start_all
 
 TOKENS, TOKENS_ALONE, WORDS = 64, 24, 6
 WITH_PATCHED = (1, 16)
 """Numbers of clients at which the patched peer is measured, too."""
-WITH_BEFORE = (1, 16)
-
-
-class OtherCheckout(Roundhouse):
-    """The server of another checkout."""
-
-    def __init__(self, root: Path, model: str, folder: Path, recipes: Sequence[Path], *options: str) -> None:
-        super().__init__(model, folder, recipes, *options)
-        self.name, self.root = "before", root
-
-    def variables(self) -> Mapping[str, str]:
-        return {"PYTHONPATH": str(self.root)}
 
 
 async def run(bench: Bench) -> None:
@@ -63,10 +44,6 @@ async def run(bench: Bench) -> None:
         bench.series["levels"] = list(levels)
         for level in levels:
             await _level(bench, servers if level in WITH_PATCHED else servers[:2], workload, level)
-    if before := os.environ.get("GATEWAY_BEFORE"):
-        await _compare_with_before(bench, model, workload, Path(before))
-    else:
-        bench.note("the server was not compared with an older one: GATEWAY_BEFORE names no checkout")
     bench.bar("tokens/s against vllm serve, worst level", "worst.tokens_ratio", ">=", 0.95)
     bench.bar("TTFT p50 added at 1 client", "c1.ttft_p50_added", "<=", 1.0)
     bench.bar("TTFT p99 added at 1 client", "c1.ttft_p99_added", "<=", 5.0)
@@ -101,34 +78,3 @@ async def _level(bench: Bench, servers: list[Server], workload: Workload, level:
     worst = bench.figures.get("worst.tokens_ratio")
     if ratio is not None and (worst is None or ratio.value < worst.value):
         bench.figures["worst.tokens_ratio"] = ratio
-
-
-async def _compare_with_before(bench: Bench, model: Chat, workload: Workload, root: Path) -> None:
-    s = bench.settings
-    with ExitStack() as stack:
-        before = OtherCheckout(root, model.recipe.id, s.work / "gateway_tax-before", [model.file], "--slots", "1")
-        now = Roundhouse(model.recipe.id, s.work / "gateway_tax-now", [model.file], "--slots", "1")
-        start_all(stack, [before, now])
-        for level in WITH_BEFORE:
-            await _pairs(bench, before, now, workload, level)
-    for level in WITH_BEFORE:
-        bench.bar(f"tokens/s over those of before, clients: {level}", f"before.c{level}.tokens_ratio", ">=", 0.97)
-        bench.bar(f"CPU of before over today's, clients: {level}", f"before.c{level}.cpu_ratio", ">=", 0.97)
-
-
-async def _pairs(bench: Bench, before: Server, now: Server, workload: Workload, level: int) -> None:
-    s = bench.settings
-    number, tokens = s.pick(32, 32, 2), TOKENS if level > 1 else TOKENS_ALONE
-    cpu: dict[Server, list[float]] = {before: [], now: []}
-
-    async def load(server: Server) -> Cell:
-        await closed_loop(server, [workload.chat(server.model, tokens=8) for _ in range(max(4, level))], level)
-        requests = [workload.chat(server.model, tokens=tokens) for _ in range(number)]
-        cell = await closed_loop(server, requests, level)
-        bench.count(f"c{level} {server.name} of the pair", cell)
-        cpu[server].append(cell.cpu / max(1, cell.tokens))
-        return cell
-
-    name = f"before.c{level}"
-    await in_pairs(bench, name, before, now, load, rounds=s.pick(50, 12, 1))
-    bench.figure(f"{name}.cpu_ratio", [a / b for a, b in zip(cpu[before], cpu[now], strict=True) if b], "x")

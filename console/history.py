@@ -62,7 +62,7 @@ CAUSES = ("queue", "load", "swap", "prefill", "decode", "provider")
 
 
 class RequestRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a router chose for a request, and why."""
+    """The target that a router chose for a request, and why."""
 
     router: str
     """`auto@v1`"""

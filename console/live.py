@@ -135,7 +135,7 @@ class Stalls:
         self._at: dict[str, int] = {}
 
     def assign(self, places: int, placed: Iterable[str], moving: Mapping[str, str | None]) -> dict[str, int]:
-        """placed: in a place; moving: on the way into one, with whom it replaces."""
+        """placed: in a place. moving: on the way into one, with the adapter that it replaces."""
         before = self._at
         stalls = {digest: before[digest] for digest in placed if before.get(digest, places) < places}
         for digest, victim in moving.items():

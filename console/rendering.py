@@ -178,6 +178,6 @@ def address(request: Request) -> str:
 
 
 def is_secure(request: Request) -> bool:
-    """Did the browser come by TLS, to this server or to the first of several proxies?"""
+    """Whether the browser came by TLS, to this server or to the first of several proxies."""
     first = request.headers.get("x-forwarded-proto", "").partition(",")[0]
     return "https" in (request.url.scheme, first.strip().lower())

@@ -8,7 +8,7 @@
 | the team has them kept no longer | all of its texts are gone, within a second                                  |
 | the server ends                  | they are gone: no file, no log, no metric and no trace ever has them        |
 
-Texts are words of messages and prompts; pictures, sounds, vectors and calls of tools are none.
+Texts are words of messages and prompts, without pictures, sounds, vectors and tool calls.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ MAX_CHARACTERS = 8_192
 """Characters of a request, and of its answer."""
 MAX_TRANSCRIPTS = 1_000
 LONGEST = 1 << 18
-"""Bytes of a body, or of an answer that is no stream, that are looked through."""
+"""Bytes of a body, or of an answer in one piece, that are looked through."""
 PROMPT_FIELDS = (
     "system", "instructions", "messages", "prompt", "input", "inputs", "query", "documents", "texts", "content",
          "text")  # fmt: skip

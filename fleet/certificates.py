@@ -79,7 +79,7 @@ def issue(authority: Path, name: str, folder: Path, days: int = SERVER_DAYS) -> 
     Raises BadRequest for a bad name, NotFound without an authority, Conflict for a folder that has another server's.
     """
     if not NAME.match(name):
-        raise BadRequest(f"{quoted(name)} is no name of a server: {NAME_RULE}.")
+        raise BadRequest(f"{quoted(name)} is not a valid server name: {NAME_RULE}.")
     if (folder / SERVER).exists() and (present := read(folder).name) != name:
         raise Conflict(f"{folder} has the certificate of '{present}'. Name another folder with --out.")
     key, issuer = _authority(authority)
@@ -136,7 +136,9 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
     except ValueError:
         raise Conflict(f"The authority in {folder} is damaged. Bring its files back from a backup.") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise Conflict(f"{AUTHORITY_KEY} and {AUTHORITY} in {folder} are not of one authority.")
+        raise Conflict(
+            f"{AUTHORITY_KEY} and {AUTHORITY} in {folder} do not belong together. Bring both back from one backup."
+        )
     return key, certificate
 
 

@@ -104,7 +104,7 @@ class NodeGroup:
     def home(self, key: int) -> int:
         """Index of the home of a key; there is at least one node.
 
-        Of the next HOMES nodes on the ring the one with the highest random weight for the key, since the gaps between
+        The one with the highest random weight for the key among the next HOMES nodes, since the gaps between
         positions differ much: in some fleets of three, one node would be the home of four keys in five.
         """
         positions = self.positions
@@ -238,7 +238,7 @@ def _beside(replica: ReplicaReport, others: Iterable[ReplicaReport]) -> int:
 
 
 def _share_devices(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether they have one in common; who names none may be on any."""
+    """Whether they have a device in common. A replica that names none may be on any."""
     return not some or not others or not frozenset(some).isdisjoint(others)
 
 

@@ -43,7 +43,7 @@ GOAL, GROW, HIGH = 0.7, 0.85, 0.85
 SMALL = 0.3
 EVEN = 1.15
 LEAST_HELP = 0.25
-"""Less of a device that other models leave is no reason for a replica."""
+"""A smaller part of a device that other models leave free does not justify a replica."""
 Why = Literal["hand", "least", "demand", "room"]
 THERE = frozenset(("ready", "loading", "asleep"))
 

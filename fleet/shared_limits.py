@@ -32,9 +32,9 @@ log = logging.getLogger("roundhouse.fleet")
 ANSWER_SECONDS = 1.0
 """The database counts as away if it does not answer within so long."""
 LOOK_SECONDS = 0.5
-"""Between two looks at which blocks lie idle, or whether the database is back."""
+"""Seconds between two looks for idle blocks, or whether the database is back."""
 REFRESH_LOOKS, PRUNE_LOOKS = 4, 1200
-"""Looks between two at what other servers have taken, and between removals of old windows."""
+"""Looks after which the amounts that other servers have taken are read, and old windows removed."""
 EMPTY_SECONDS = 0.25
 """Seconds after a grant that was too small until another request for as much asks again."""
 _PERIODS: dict[Kind, Period] = {Kind.DAY: "day", Kind.MONTH: "month"}
@@ -262,7 +262,7 @@ class SharedLimits:
         return future
 
     def give_back(self, meter: BlockMeter, amount: int) -> None:
-        """Soon. Of a database that does not answer, the others get it when the window ends."""
+        """Give a part back, without waiting. While the database is away, others get it when the window ends."""
         table, window = self._table, meter.block.window
         if not amount or table is None or self.is_away:
             return
@@ -337,5 +337,5 @@ class SharedLimits:
 
 
 def _failed(done: "asyncio.Future[T]") -> bool:
-    """Whether it has no result. Looking at its error keeps that out of the log: who waits for it tells."""
+    """Whether it has no result. Reading its error keeps asyncio from logging it: the waiting code reports it."""
     return done.cancelled() or done.exception() is not None

@@ -65,13 +65,13 @@ def sign(key: bytes, request: SignedRequest, now: float, nonce: str) -> str:
 
 
 def read_signature(value: str) -> Signature | None:
-    """Read a signature; None: it is none."""
+    """Read a signature; None: it is malformed."""
     found = _FORM.match(value)
     return None if found is None else Signature(*found.groups())
 
 
 def fault_of(key: bytes, request: SignedRequest, signature: Signature | None, now: float) -> str | None:
-    """The reason why a request is not believed, in words; None: it is."""
+    """The reason why a request is not trusted, in words; None: it is."""
     if signature is None:
         return "the request is not signed with a key of the fleet"
     digest = _digest(key, request, signature.milliseconds, signature.nonce)

@@ -102,7 +102,7 @@ def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
         return estimate_of(settle(recipe, path, kind), read_weights(path), shape, kind)
     except ODD as error:
         raise Unfit(
-            f"The files in {path} say what no model's say ({type(error).__name__}): look at its config.json.",
+            f"The files in {path} hold values that no model has ({type(error).__name__}): look at its config.json.",
             code="bad_config",
         ) from error
 

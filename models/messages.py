@@ -107,7 +107,7 @@ class ResponseStart(Message, frozen=True):
     status: int
     content_type: str
     warning: str = ""
-    """Differences between what was asked and what was done; empty: none."""
+    """Differences between the request and what was done; empty: none."""
 
 
 class Chunk(Message, frozen=True):

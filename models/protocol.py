@@ -84,7 +84,7 @@ class MetricsSource(Protocol):
 
 
 class ChatAnswer(Protocol):
-    """The events of one chat call: Started, Chunk..., Finished."""
+    """The events of one chat call: ResponseStart, then Chunks, then ResponseEnd."""
 
     def __aiter__(self) -> AsyncIterator[Event]: ...
 

@@ -1,7 +1,7 @@
 """Find tokens that a model's tokenizer has and its network lacks.
 
-Some fine-tunes come so: a <pad> was added to the tokenizer, and no row to the embeddings. Whoever writes it into a text
-would end the engine for all: the network looks behind the end of a table.
+Some fine-tunes add a <pad> to the tokenizer without a row in the embeddings. A request whose text holds it would end
+the engine for all requests: the network would read beyond the end of a table.
 """
 
 from collections.abc import Sequence

@@ -51,9 +51,9 @@ class Bounds(BaseModel):
     )
     body_bytes_least: ByteSize = _bound(
         MIB,
-        "so much may such a body have in any case",
+        "bytes that such a body may have in any case",
         "413",
-        "schemas, tools and biases are no prompt",
+        "schemas, tools and biases do not count as prompt",
     )
     json_values: int = _bound(
         65_536,
@@ -67,7 +67,7 @@ class Bounds(BaseModel):
         "413",
         "a prompt of 2 MB takes vLLM 2 s, part of it on the loop that feeds all streams",
     )
-    text_bytes_least: ByteSize = _bound(64 * KIB, "so much may those have in any case", "413", "a page or two")
+    text_bytes_least: ByteSize = _bound(64 * KIB, "bytes that those may have in any case", "413", "a page or two")
     messages: int = _bound(
         4096,
         "messages, or items of an input, and no more than the context has tokens",
@@ -75,10 +75,10 @@ class Bounds(BaseModel):
         "vLLM takes 65 us for each on the loop that feeds all streams",
     )
     messages_least: int = _bound(
-        256, "so many may there be in any case", ENTRIES, "a small context holds few; vLLM says so more clearly"
+        256, "messages that there may be in any case", ENTRIES, "a small context holds few; vLLM says so more clearly"
     )
     parts: int = _bound(
-        256, "parts of one message's content", ENTRIES, "vLLM notes 34 faults of a part that is none, on that loop"
+        256, "parts of one message's content", ENTRIES, "vLLM notes 34 faults of an invalid part, on that loop"
     )
     parts_all: int = _bound(4096, "parts of all contents", ENTRIES, "30 us each, on that loop")
     stops: int = _bound(64, "`stop`, `stop_sequences`", ENTRIES, "OpenAI takes 4; each is looked for in all text")
@@ -110,7 +110,7 @@ class Bounds(BaseModel):
     )
     logprobs: int = _bound(
         131_072,
-        "`logprobs` or `top_logprobs` times answers times `max_tokens` (else the context) of what is no stream",
+        "`logprobs` or `top_logprobs` times answers times `max_tokens` (else the context), without a stream",
         ENTRIES,
         "they are written in one piece on that loop: 1.2 million (128 answers, 20 for each of 480 tokens) kept an "
         "engine silent until it was restarted",
@@ -211,7 +211,7 @@ class Bounds(BaseModel):
     )
     unpacked_files: int = _bound(64, "members of an archive", UNFIT, "an adapter is two; repositories add a dozen")
     unpack_ratio: int = _bound(
-        200, "bytes for each byte of an archive, once it has unpacked 1 MiB", UNFIT, "what packs better is no tensor"
+        200, "bytes for each byte of an archive, once it has unpacked 1 MiB", UNFIT, "tensors never pack better"
     )
     adapter_bytes: ByteSize = _bound(4 * GIB, "an adapter's tensors", f"{UNFIT}; of a hub 413", "as `unpacked_bytes`")
     adapter_config_bytes: ByteSize = _bound(MIB, "adapter_config.json", UNFIT, "usual ones have 1 KB")
@@ -273,7 +273,7 @@ class Bounds(BaseModel):
         64,
         "people who look at the console's page Now at a time",
         "429",
-        "to each is written every second, all day",
+        "each gets an update every second, all day",
     )
     sample_rate_least: int = _bound(4_000, "samples a second, at least", SOUND, "at 1, each makes 16,000 of ours")
     sample_rate_most: int = _bound(768_000, "samples a second", SOUND, "the finest recorders have so many")

@@ -60,7 +60,7 @@ class TeamAdapters:
         return visible
 
     def sees(self, key: AdapterKey) -> bool:
-        """May the team use an adapter that is there, and know of it?"""
+        """Whether the team may use an adapter that is there, and know of it."""
         return self._sees_all or key.team == self.team or self.all[key].shared
 
     def visible(self, base: str | None = None) -> tuple[Adapter, ...]:
@@ -276,7 +276,7 @@ class Catalog:
         return self._owned.visible(base)
 
     def sees(self, key: AdapterKey) -> bool:
-        """May the team use an adapter that is there, and know of it?"""
+        """Whether the team may use an adapter that is there, and know of it."""
         return self._owned.sees(key)
 
     def spelled(self, key: AdapterKey) -> str:

@@ -33,7 +33,7 @@ def parsed(file: Path) -> ast.Module:
 
 @cache
 def table(file: str, name: str) -> dict[str, object]:
-    """The literal part of a dictionary in a file; None for values that are none."""
+    """The literal part of a dictionary in a file; other values are None."""
     for node in tree(file).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)

@@ -19,7 +19,7 @@ class ServiceClass(IntEnum):
 
     @classmethod
     def of(cls, label: str) -> Self:
-        """Raises ValueError for a word that is no class."""
+        """The class of this name. Raises ValueError for another word."""
         for one in cls:
             if one.label == label:
                 return one

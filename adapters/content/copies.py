@@ -93,7 +93,7 @@ class CopyWriter:
 
 def wrong_copy(why: str) -> Unfit:
     """The error for bytes that are not the adapter's."""
-    return Unfit(f"This is no copy of the adapter: {why}.", code="wrong_copy")
+    return Unfit(f"This is not a copy of the adapter: {why}.", code="wrong_copy")
 
 
 def _write(file: Path, data: bytes) -> None:

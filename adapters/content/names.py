@@ -19,7 +19,7 @@ def canonical_order(module: str) -> tuple[int, int, str]:
 
 
 def why_no_lora(name: str) -> str:
-    """A guess at a tensor that is no half of a pair, to follow its name in a message."""
+    """A guess at the kind of a tensor that belongs to no pair, to follow its name in a message."""
     if "lora_embedding_" in name or (".lora_" in name and "embed" in name):
         return "LoRA on the token embedding, which all adapters of a base share: not supported."
     if "lora_magnitude_vector" in name:
@@ -75,7 +75,7 @@ def layer_fault(module: str, base: BaseShapes) -> str | None:
         )
     count = len(set(map(layer_of, base.linear)))
     if layer >= count:
-        return f"Layer {layer} is none of the base's: it has {count} layers, 0 to {count - 1}."
+        return f"The base has no layer {layer}: it has {count} layers, 0 to {count - 1}."
     return f"the base has no such linear layer; layer {layer} has {', '.join(map(_tail, base.in_layer(layer)))}."
 
 

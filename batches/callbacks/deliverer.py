@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # a server without batches loads no database
 
 log = logging.getLogger("roundhouse.batches")
 MOST, PER_TEAM = 16, 4
-"""Deliveries at a time; of one team, so that its slow receiver holds up nobody else's."""
+"""Deliveries at a time, in all and of one team: a slow receiver does not hold up those of other teams."""
 POLL_SECONDS = 1.0
 CLOSE_SECONDS = 3.0
 NO_SECRET = "Its webhook was deleted."

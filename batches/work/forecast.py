@@ -31,15 +31,15 @@ more. Where many lines end, a window tells more than what was before.
 NEW_LINES = 16
 """Lines of its own for which earlier measurements count in a batch: adapters, prompts and caches differ."""
 BATCHES = 64
-"""Batches of which a meter knows that it has measured them."""
+"""Batches that a meter remembers having measured."""
 LEAST_RATE = 1e-3
 LONGEST = 366 * 86_400.0
-"""Seconds: nothing is foreseen beyond."""
+"""The longest forecast, in seconds."""
 LEAST_SPREAD, MOST_SPREAD = 0.05, 1.0
 MEANS = 4096
 """Names whose lines are remembered."""
 KNOWN = 5
-"""Ended lines from which on their mean counts for others of that kind."""
+"""Ended lines of a kind that are enough for their mean to count for others."""
 BYTE_WORK, ANSWER_WORK = 0.2, 128 * ANSWER_TOKEN
 """Work of a byte and of an answer, before any line of that call has ended."""
 LINE_BYTES = 500

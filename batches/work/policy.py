@@ -28,7 +28,7 @@ LEAST_AHEAD, MOST_AHEAD = 2, 16
 RESERVED = 8
 """Places that a model keeps free of lines while people's requests come, if its lines lose too much work."""
 PACE_SECONDS = 0.002
-"""Longer than the gateway works on a line until it waits for its turn."""
+"""A little longer than the gateway's work on a line before it waits for its turn."""
 
 
 class Level(IntEnum):

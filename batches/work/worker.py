@@ -42,7 +42,7 @@ COALESCE_SECONDS = 0.01
 """Lines that end within this time are followed by one claim."""
 RETRY_SECONDS = 0.5
 BEAT_SECONDS = 5.0
-"""Between two signs of life, where several servers share a database."""
+"""Seconds between two signs of life, where several servers share a database."""
 BUDGET_SECONDS = 30.0
 """Longest pause of a team whose budget is spent: its limits may be raised."""
 BUDGET_WORDS = "The team's budget has no room for these lines."
@@ -187,7 +187,7 @@ class BatchWorker:
             self._is_stale = True
 
     async def _read(self) -> None:
-        """Read the batches, drop lines of those that end, and look who may still run lines."""
+        """Read the batches, drop lines of those that end, and find the callers that may still run lines."""
         self._is_stale, self._read_at = False, time.monotonic() + POLL_SECONDS
         batches = await self._store.read(lambda tables: tables.batches.unfinished())
         now = self._clock()

@@ -58,13 +58,13 @@ def _path(kind: type, value: str) -> Path:
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Raises BadRequest for what is no such file."""
+    """Read a cluster's file. Raises BadRequest for an invalid one."""
     try:
         cluster = msgspec.yaml.decode(path.read_bytes(), type=Cluster, dec_hook=_path)
     except OSError as error:
         raise BadRequest(f"{path} cannot be read: {error.strerror}.") from None
     except NOT_JSON as error:
-        raise BadRequest(f"{path} is no description of a cluster: {error}.") from None
+        raise BadRequest(f"{path} is not a valid cluster file: {error}.") from None
     names = [server.name for server in cluster.servers]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise BadRequest(f"{path} has two servers with the name {twice[0]}. Give each its own.")

@@ -123,7 +123,7 @@ def _record(cluster: Cluster) -> RecordFile:
 def _own_address(host: str) -> list[str]:
     """The address by which the others reach this machine. Ray's own choice is that of the default route.
 
-    Of a name nothing: many machines resolve their own to loopback.
+    A host name is not looked up: many machines resolve their own to loopback.
     """
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback

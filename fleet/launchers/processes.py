@@ -21,7 +21,7 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 RAYS_OWN = ("RAY_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 """Beginnings of variables that Ray sets for its workers. A server must see all cores and devices."""
 SYSTEMD = Path("/run/systemd/system")
-"""There where systemd runs the machine."""
+"""Exists where systemd runs the machine."""
 _SCOPE = ("systemd-run", "--scope", "--collect", "--quiet", "--")
 """Moves a process out of the service that Ray may be: systemd would end all of that with Ray."""
 _START = 'setsid "$@" </dev/null >>"$0" 2>&1 & echo $!'

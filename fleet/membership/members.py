@@ -18,7 +18,7 @@ from registry.storage.migration import upgrade
 
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
-"""Between two renewals, each of which also looks who is there."""
+"""Seconds between two renewals, each of which also reads the members."""
 DEAD_SECONDS = 60.0
 """Seconds after its lease at which a server counts as dead: others end its open rows in the ledger."""
 CLOCK_SECONDS = 5.0
@@ -60,7 +60,7 @@ def schema_of(fleet: str) -> str:
 def open_members(url: str, fleet: str) -> "MemberTable":
     """The members of a fleet, whose schema is made where it is missing.
 
-    Raises BadRequest for what is no PostgreSQL, Conflict for a fleet of a newer version, Unavailable.
+    Raises BadRequest unless it is a PostgreSQL, Conflict for a fleet of a newer version, Unavailable.
     """
     address = url_of(url)
     if address.drivername == "sqlite":

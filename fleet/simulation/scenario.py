@@ -106,8 +106,8 @@ def scenario_of(nodes: int) -> Scenario:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Raises BadRequest for what is no scenario, OSError for a file that cannot be read."""
+    """Raises BadRequest for an invalid scenario, OSError for a file that cannot be read."""
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=Scenario)
     except NOT_JSON as error:
-        raise BadRequest(f"{path} is no scenario: {error}.") from None
+        raise BadRequest(f"{path} is not a valid scenario: {error}.") from None

@@ -144,6 +144,6 @@ def _most_bytes(folder: Path) -> int:
 
 
 def _publish(half: Path, target: Path) -> None:
-    """Whole, or not at all, also through a loss of power."""
+    """Publish a folder whole, or not at all, also through a loss of power."""
     os.replace(half, target)
     sync_folder(target.parent)

@@ -85,7 +85,7 @@ def detect(listing: Listing) -> Detection:
     return _by_architecture(listing, config)
 
 
-# --- what is no model ------------------------------------------------------------------------------------------------
+# --- files that are not a model --------------------------------------------------------------------------------------
 def _own_weights(listing: Listing) -> list[str]:
     return [name for name in listing.names(*WEIGHTS) if not name.startswith("adapter_")]
 
@@ -420,7 +420,7 @@ TAKES = {Task.EMBED: (Task.CHAT,), Task.RERANK: (Task.CHAT, Task.EMBED)}
 
 
 def misfit(folder: Path, task: Task | None) -> str | None:
-    """The reason why `folder` is no model for `task`, or (None) no adapter; None: it is."""
+    """The reason why `folder` does not hold a model for `task`, or with None an adapter; None: it does."""
     if task is None:
         names = [child.name for child in folder.iterdir()]
         if "adapter_config.json" in names:
@@ -433,7 +433,7 @@ def misfit(folder: Path, task: Task | None) -> str | None:
     except Unfit as unfit:
         return unfit.message
     except ODD as error:
-        return f"{folder}: its files say what no model's say ({type(error).__name__}): look at its config.json"
+        return f"{folder}: its files hold values that no model has ({type(error).__name__}): look at its config.json"
     if detection.task is not task and detection.task not in TAKES.get(task, ()):
         return (
             f"{folder} holds a model for {detection.task.value} ({detection.why}), and this recipe is for {task.value}"

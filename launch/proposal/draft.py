@@ -82,7 +82,7 @@ def recipe_of(data: Mapping[str, Any]) -> Recipe:
 
 
 def put(data: dict[str, Any], key: str, value: object) -> None:
-    """Set a dotted key. Raises Unfit where a part on the way is no mapping."""
+    """Set a dotted key. Raises Unfit where a part on the way is not a mapping."""
     parts = key.split(".")
     if not all(parts) or len(parts) > 6:
         raise Unfit(

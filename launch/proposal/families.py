@@ -45,7 +45,7 @@ LLAMA_CALLS, MISTRAL_CALLS = r'"parameters": dictionary', r"\[TOOL_CALLS\]"
 PROMPT = "add_generation_prompt"
 """The variable of a template at whose last place it begins an answer."""
 MAY_THINK = "<think>"
-"""The mark of templates that write thoughts, or that there are none where they are switched off."""
+"""The mark in templates that write thoughts, or empty ones where thinking is switched off."""
 THINKS = r"\A(?!.*(?:thinking|</think>)).*<think>"
 """Templates that always write thoughts. Where they can be switched off, a parser has to know this mark as a token."""
 
@@ -133,7 +133,7 @@ MOST = 2**17
 def shows_tools(template: str, listing: Listing) -> bool:
     """Whether the template renders a request's tools, not only those of answers.
 
-    Raises Unfit for what is no Jinja: vLLM would refuse it at the load, and not say of what it speaks.
+    Raises Unfit unless it is valid Jinja: vLLM would refuse it at the load without naming the template.
     """
     from jinja2 import Environment, TemplateSyntaxError, nodes
 

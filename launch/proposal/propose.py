@@ -22,7 +22,7 @@ from registry.recipes.fields import GgufSource, HubSource, PackageSource, PathSo
 
 log = logging.getLogger("roundhouse.launch")
 SOURCE_KEYS = frozenset({"source", "version"})
-"""Keys that are no overrides: the source is named apart, the version is counted."""
+"""Keys that cannot be overridden: the source is named apart, the version is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Proposal:
 def propose(
     listing: Listing, source: Source, request: ModelRequest, machine: Machine, *, weights: Weights | None = None
 ) -> Proposal:
-    """Raises Unfit for what cannot be served here, BadRequest for an id that is none.
+    """Raises Unfit for what cannot be served here, BadRequest for an invalid id.
 
     Args:
         weights: from the files' headers, where they can be read; else they are counted by the files' sizes.
@@ -47,7 +47,8 @@ def propose(
     except ODD as error:
         log.info("files that no model has", exc_info=error, extra={"source": listing.where})
         raise Unfit(
-            f"The files of {listing.where} say what no model's say ({type(error).__name__}): look at its config.json.",
+            f"The files of {listing.where} hold values that no model has ({type(error).__name__}): "
+            "look at its config.json.",
             code="bad_config",
             param="source",
         ) from error
@@ -63,7 +64,7 @@ def _proposed(
         raise BadRequest("Name the id once.", param="id")
     id_ = str(requested_id or proposed_id(source))
     if not MODEL.match(id_):
-        raise BadRequest(f"{quoted(id_)} is no id: {MODEL_RULE}.", param="id")
+        raise BadRequest(f"{quoted(id_)} is not a valid id: {MODEL_RULE}.", param="id")
     detected = detect(listing)
     weights = weights or weights_of(listing)
     draft = Draft({key: value for key, value in request.overrides.items() if key != "id"})

@@ -13,7 +13,7 @@ from registry.recipes.definition import Task
 HALF = frozenset({"bert", "roberta", "xlm-roberta", "mpnet", "camembert", "distilbert", "electra"})
 """Kinds of models that are known to compute well in float16; newer ones were trained in bfloat16."""
 WHOLE = frozenset({"deberta", "fnet"})
-"""Kinds of models whose networks transformers computes in 32 bits only; deberta-v2, which v3 is, is none of them."""
+"""Kinds of models whose networks transformers computes in 32 bits only; deberta-v2, also the kind of v3, is not one."""
 REQUESTS = {"cpu": 64, "cuda": 256}
 STEP_TOKENS = {"cpu": 8192, "cuda": 32_768}
 POOLINGS = {

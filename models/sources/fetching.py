@@ -49,7 +49,7 @@ class Downloads:
     | call          | nobody fetches it          | it is fetched already            |
     |---------------|----------------------------|----------------------------------|
     | fetch         | starts a process           | waits for the same one           |
-    | a caller left | -                          | ends with the last one who waits |
+    | a caller left | -                          | ends with the last waiting caller |
     """
 
     def __init__(self) -> None:

@@ -179,7 +179,7 @@ class Recording:
     def __iter__(self) -> Iterator[Samples]:
         """Blocks of at most 8 seconds: one channel, 16 kHz, between -1 and 1.
 
-        Raises BadRequest for what is no recording, is damaged, or has no sound; TooLarge for one that is too long.
+        Raises BadRequest for a file that is not a recording, is damaged or has no sound; TooLarge for a long one.
         """
         while not self._ended:
             kind, body = self._next()

@@ -124,7 +124,7 @@ def check_shape(rate: int, channels: int, fit: DecoderLimits) -> None:
 def _opening(error: Exception) -> tuple[str, str]:
     if getattr(error, "errno", None) == errno.ENOMEM:
         return "memory", "The file needs more memory to decode than is allowed."
-    return "unreadable", "The file is no recording that can be read: send wav, mp3, flac, ogg, m4a or webm."
+    return "unreadable", "The file cannot be read as a recording: send wav, mp3, flac, ogg, m4a or webm."
 
 
 def _samples(container: Any, seconds: float, fit: DecoderLimits, out: BinaryIO, av: Any) -> None:

@@ -213,7 +213,7 @@ def _is_unchanged(vectors: list[Row], expected: list[Row], *, single: bool) -> b
 
 def _is_like(narrow: Any, exact: Any) -> bool:
     vectors = zip(np.asarray(narrow, np.float32), np.asarray(exact, np.float32), strict=True)
-    return all(cosine(*both) >= LIKE_ALONE_16_BIT for both in vectors)  # what is no number is not
+    return all(cosine(*both) >= LIKE_ALONE_16_BIT for both in vectors)  # NaN compares as False
 
 
 def cosine(one: Row, other: Row) -> float:

@@ -85,7 +85,7 @@ class Pairs:
 
 
 def _least(*limits: int | None) -> int | None:
-    """The smallest limit of those that are set; 0 and None are none."""
+    """The smallest limit of those that are set; 0 and None stand for no limit."""
     return min((limit for limit in limits if limit), default=None)
 
 

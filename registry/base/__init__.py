@@ -1,1 +1,1 @@
-"""Shared tools that are no registry: processes, threads, cgroups, wording, JSON, libraries imported late."""
+"""Shared tools below every room: processes, threads, cgroups, wording, JSON, libraries imported late."""

@@ -81,7 +81,7 @@ def host_fault(host: str, rules: AddressRules) -> str | None:
     try:
         return fault(str(ipaddress.ip_address(host)), rules)
     except ValueError:
-        return f"{host[:64]} is no whole address, such as 192.0.2.1"
+        return f"{host[:64]} is not a complete address, such as 192.0.2.1"
 
 
 def look_up(host: str, port: int, family: int) -> Sequence[Found]:

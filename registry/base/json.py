@@ -16,7 +16,7 @@ import msgspec
 from registry.errors import TooLarge
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""msgspec's errors for JSON of another form, for bytes that are no UTF-8, and for too deep nesting."""
+"""msgspec's errors for JSON of another form, for bytes other than UTF-8, and for too deep nesting."""
 
 
 def read_object(file: Path) -> dict[str, Any]:

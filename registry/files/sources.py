@@ -42,7 +42,7 @@ def _why(error: Exception) -> str:
 def hub_errors(source: HubSource, *, has_token: bool = True) -> Iterator[None]:
     """Maps the errors of huggingface_hub by type. has_token: HF_TOKEN is sent, if there is one.
 
-    Raises BadRequest for an id that is none, NotFound for a repository or revision that is not there (or is private),
+    Raises BadRequest for an invalid id, NotFound for a repository or revision that is not there (or is private),
     Unavailable when the hub does not answer. OSErrors of the disk go on as they are.
     """
     from huggingface_hub import errors  # takes a fifth of a second: not at start
@@ -82,8 +82,8 @@ def hub_errors(source: HubSource, *, has_token: bool = True) -> Iterator[None]:
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise Unavailable(
-            f"What answers at {hub} is no hub: what it said of {repository} cannot be read. Is HF_ENDPOINT right, "
-            "and no proxy's page in between?",
+            f"The server at {hub} does not answer as a hub does: its words on {repository} cannot be read. "
+            "Check HF_ENDPOINT, and that no proxy answers with a page of its own.",
             code="hub_unavailable",
             retry_after=30,
         ) from error
@@ -111,7 +111,7 @@ def locate(source: PathSource | PackageSource) -> Path:
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
-        spec = None  # a name that is none
+        spec = None  # an invalid name
     if spec is None or not spec.submodule_search_locations:
         raise Unfit(
             f"there is no installed package '{source.package}'; install it, or correct the name",

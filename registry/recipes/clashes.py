@@ -32,7 +32,7 @@ class _Use:
 def find_clashes(documents: Sequence[Document]) -> list[Fault]:
     """Find ids, aliases and adapter names that are used twice.
 
-    One adapter name on two models is no clash: it is called by its full name, `base:adapter`.
+    One adapter name on two models does not clash: it is called by its full name, `base:adapter`.
     """
     faults = _providers_twice(documents)
     models: dict[str, _Use] = {}
@@ -83,7 +83,7 @@ def _providers_twice(documents: Iterable[Document]) -> list[Fault]:
 
 
 def _ids(documents: Iterable[Document]) -> Iterator[_Use]:
-    """Names that a document answers to; a provider itself is no model."""
+    """Names that a document answers to; a provider's id itself is not one."""
     for document in documents:
         name = _get(document.data, "id")
         if not isinstance(name, str):

@@ -191,8 +191,8 @@ class PoolSpec(Strict):
     classes: tuple[Literal["critical", "interactive", "batch"], ...] = Field(
         default=("critical", "interactive", "batch"), min_length=1, description="service classes that it takes"
     )
-    min_prompt: int = Field(default=0, ge=0, description="tokens, by the size of the body")
-    max_prompt: int | None = Field(default=None, ge=1, description="tokens, by the size of the body")
+    min_prompt: int = Field(default=0, ge=0, description="fewest prompt tokens, estimated from the body's size")
+    max_prompt: int | None = Field(default=None, ge=1, description="most prompt tokens, estimated from the body's size")
     reserved: int = Field(default=0, ge=0, description="places that no other request takes")
     max_requests: int | None = Field(default=None, ge=1, description="places at once; default: all but those reserved")
     max_waiting: int = Field(
@@ -294,16 +294,17 @@ class Expected(Strict):
 class Prices(Strict):
     """Prices in the server's currency, to a millionth. What is left out is free."""
 
-    input: Money = Field(default=0.0, description="of a million prompt tokens")
+    input: Money = Field(default=0.0, description="price of a million prompt tokens")
     cached_input: Money | None = Field(
-        default=None, description="of a million prompt tokens that were in the cache; left out: as `input`"
+        default=None, description="price of a million prompt tokens that were in the cache; left out: as `input`"
     )
     written_input: Money | None = Field(
-        default=None, description="of a million prompt tokens that were written into the cache; left out: as `input`"
+        default=None,
+        description="price of a million prompt tokens that were written into the cache; left out: as `input`",
     )
-    output: Money = Field(default=0.0, description="of a million tokens that are made")
-    audio_hour: Money = Field(default=0.0, description="of an hour of a recording")
-    pairs: Money = Field(default=0.0, description="of a thousand pairs of query and document")
+    output: Money = Field(default=0.0, description="price of a million tokens that are made")
+    audio_hour: Money = Field(default=0.0, description="price of an hour of a recording")
+    pairs: Money = Field(default=0.0, description="price of a thousand pairs of query and document")
     batch: float = Field(default=1.0, ge=0, le=10, description="factor on all of them for lines of batches")
 
 

@@ -50,7 +50,7 @@ def load_documents(
 
     Args:
         paths: files and folders.
-        may_be_empty: a folder without recipes is no fault: models may be added while the server runs.
+        may_be_empty: accept a folder without recipes, since models may be added while the server runs.
         check_sources: also demand that paths and packages exist on this machine. Hubs are not asked.
         misfit: with check_sources, says what is wrong with the folders.
 
@@ -115,7 +115,7 @@ def parse_recipe(text: str, name: str) -> Recipe:
         recipes += [one] if isinstance(one, Recipe) else []
     if faults or len(recipes) != 1:
         found = [str(fault) for fault in faults] or [f"{name}: holds {len(recipes)} recipes of models, not one"]
-        raise Unfit(f"{name} is no recipe.", found, code="bad_recipe")
+        raise Unfit(f"{name} is not a valid recipe.", found, code="bad_recipe")
     return recipes[0]
 
 

@@ -77,7 +77,8 @@ class Timeouts(Strict):
 
     connect: Time = Field(default=5.0, description="until a connection is there, its TLS handshake included")
     first_byte: Time = Field(
-        default=120.0, description="from the request to the first words; of an answer that is no stream, its first byte"
+        default=120.0,
+        description="from the request to the first words, or to the first byte of an answer without a stream",
     )
     between_bytes: Time = Field(default=60.0, description="silence in mid-answer")
     whole: Time = Field(default=600.0, description="of a request, over all its attempts")

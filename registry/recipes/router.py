@@ -51,7 +51,9 @@ class RouterTarget(Strict):
 
     name: TargetName = Field(description="a model, an adapter (`name`, `name@prod`, `base:name`) or a provider's model")
     price: float | None = Field(
-        default=None, ge=0, description="of a million tokens; left out: by its recipe, half of them in and half out"
+        default=None,
+        ge=0,
+        description="price of a million tokens; left out: by its recipe, half of them in and half out",
     )
 
 

@@ -142,7 +142,7 @@ def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
         return f"'{path}' cannot be {value}; write a duration such as 30s, 10m or 2h"
     if key == "key_env" and kind != "extra_forbidden":
         return (
-            f"'{path}' is no name of a variable; write one such as OPENAI_API_KEY: "
+            f"'{path}' is not the name of a variable; write one such as OPENAI_API_KEY: "
             "the key itself is never written into a recipe"
         )
     match kind:
@@ -250,7 +250,7 @@ KINDS: Mapping[str, type[Strict]] = {MODEL: Recipe, "provider": Provider, "route
 
 
 def kind_of(data: object) -> object:
-    """The kind that is written. A document that is no mapping counts as a model."""
+    """The kind that the document states. A document that is not a mapping counts as a model."""
     return data.get("kind", MODEL) if isinstance(data, dict) else MODEL
 
 

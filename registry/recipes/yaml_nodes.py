@@ -164,7 +164,7 @@ def _bad_scalar(file: Path, root: yaml.Node) -> Fault | None:
 
 
 def _bad_keys(file: Path, root: yaml.Node) -> list[Fault]:
-    """Keys given twice, and keys that are no text, in the order of the file."""
+    """Keys given twice, and keys that are not text, in the order of the file."""
     faults: list[Fault] = []
     for node in _nodes(root):
         if not isinstance(node, yaml.MappingNode):
@@ -213,7 +213,7 @@ def _syntax(file: Path, error: Exception, node: yaml.Node | None) -> Fault:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(filter(None, (error.context, error.problem)))
         line = mark.line + 1 if mark else 0
-    else:  # such as 2026-13-45, which has the form of a date and is none
+    else:  # such as 2026-13-45, which only looks like a date
         problem, line = str(error), _line(node) if node else 0
     if "'\\t'" in problem:
         return Fault(file, line, "a tab cannot indent; use spaces")

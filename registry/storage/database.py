@@ -26,7 +26,7 @@ PRAGMAS = ("foreign_keys = ON", "journal_mode = WAL", "synchronous = NORMAL")
 
 
 def url_of(text: str) -> URL:
-    """A database's address. Raises BadRequest for one that is none, or of a kind that is not served."""
+    """A database's address. Raises BadRequest for a malformed one, or another kind of database."""
     try:
         url = make_url(text)
     except ArgumentError:

@@ -52,7 +52,9 @@ def train_acceptance(
         rows = [index for index, one in enumerate(judged) if target in one.accepted]
         examples = [Example(judged[p].text, YES if judged[p].accepted[target] >= 0.5 else NO) for p in rows]
         if len({example.label for example in examples}) < 2:
-            raise BadRequest(f"Of '{target}' there are only accepted answers, or none: there is nothing to learn.")
+            raise BadRequest(
+                f"All judged answers of '{target}' are accepted, or all are rejected: add rows of the other kind."
+            )
         letters.append(letters_head(examples, [NO, YES], replace(options, buckets=buckets, typos=False), idf))
         if vectors is not None:
             heads.append(vector_head(examples, vectors[rows], [NO, YES], options))

@@ -69,4 +69,4 @@ class HeadMeasures:
     out_of_scope_recall: float | None
     """Share of examples without an intent that abstained."""
     confusion: tuple[tuple[str, str, int], ...]
-    """(right, predicted, count), most often first; '-' is none."""
+    """(right, predicted, count), most often first; '-' stands for no intent."""

@@ -158,7 +158,7 @@ def from_bytes(data: bytes) -> IntentModel | Acceptance:
         description = msgspec.json.decode(header["__metadata__"][_KEY], type=_Header)
         tensors: Mapping[str, Any] = load(data)
     except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise _unfit(f"it is no model of intents or of complexity ({type(error).__name__})") from error
+        raise _unfit(f"it is not a model of intents or of complexity ({type(error).__name__})") from error
     labels = len(description.labels)
     idf = _tensor(tensors, "idf", np.float32, 1)
     buckets = len(idf)
@@ -222,7 +222,7 @@ def _tensor(tensors: Mapping[str, Any], name: str, kind: type, shape: tuple[int,
     if tensor is None or wrong or (tensor.ndim != shape if isinstance(shape, int) else tensor.shape != shape):
         raise _unfit(f"its tensor '{name}' is missing, or of another shape or type")
     if not math.isfinite(float(np.abs(tensor).max(initial=0.0))):
-        raise _unfit(f"its tensor '{name}' holds numbers that are none")
+        raise _unfit(f"its tensor '{name}' holds values that are not finite numbers")
     return tensor
 
 

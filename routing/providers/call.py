@@ -99,7 +99,7 @@ class ProviderCall:
 
     @property
     def has_excess(self) -> bool:
-        """Did the provider report more usage than the request can have?"""
+        """Whether the provider reported more usage than the request can have."""
         return self._excess is not None
 
     def _bounded(self, reported: Usage) -> Usage:

@@ -280,7 +280,7 @@ def silent(provider: Provider, begun: bool, passed: _Bound) -> ProviderTimedOut 
 
 
 def _refused(provider: Provider, why: str) -> ProviderFailed:
-    return ProviderFailed(f"Provider '{provider.id}' is not asked: {why}.", code="provider_address", counts=False)
+    return ProviderFailed(f"Provider '{provider.id}' was not called: {why}.", code="provider_address", counts=False)
 
 
 def _broken(provider: Provider, error: Exception) -> ProviderFailed:

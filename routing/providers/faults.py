@@ -39,7 +39,7 @@ MONEY = frozenset(
     }
 )
 KEY = frozenset({"API_KEY_INVALID", "invalid_api_key"})
-"""Google says it with a 400, which is no fault of a client."""
+"""Google reports a bad key with a 400, which is not the client's fault."""
 LIMITED = frozenset({"rate_limit_error", "rate_limit_exceeded", "requests", "tokens"})
 OVERLOADED = frozenset({"overloaded_error", "overloaded"})
 REFUSED = frozenset(
@@ -138,7 +138,7 @@ def _text(value: object, depth: int = 4) -> str:
 
 
 def is_the_clients(status: int, body: bytes) -> bool:
-    """Would the same request be refused anywhere?"""
+    """Whether any server would refuse the same request."""
     words = read(body)
     status = _status(status, words)
     others = (401, 402, 403, 404, 408, 409, 429)
@@ -155,7 +155,7 @@ def _status(status: int, words: ErrorWords) -> int:
 
 
 def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str]) -> ProviderFailed:
-    """The error of an answer that is none; status 200: of an event in mid-answer."""
+    """The error for a failed answer; status 200: for an error event in mid-answer."""
     words = read(body)
     where = "in mid-answer" if status == 200 else f"with status {status}"
     status = _status(status, words)

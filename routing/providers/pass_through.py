@@ -172,7 +172,7 @@ class AnswerProgress:
     def _in(self, parts: dict[str, msgspec.Raw]) -> bool:
         if (usage := parts.get("usage")) is not None:
             self.usage = merged(self.usage, usage)
-        changed = parts.pop("model_used", None) is not None  # another Roundhouse's, whose names are none here
+        changed = parts.pop("model_used", None) is not None  # another Roundhouse's, whose names mean nothing here
         if (name := parts.get("model")) is not None:
             self.model = self.model or _text(name)
             parts["model"] = msgspec.Raw(msgspec.json.encode(self.public_name))

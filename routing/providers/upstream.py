@@ -162,7 +162,7 @@ class Upstream:
         if isinstance(verdict, Permit):
             return verdict
         raise ProviderOverloaded(
-            f"Provider '{self.provider.id}' failed too often with '{model.name}' and is left alone for now.",
+            f"Provider '{self.provider.id}' failed too often with '{model.name}' and is paused. Try later.",
             code="provider_open",
             retry_after=max(1.0, verdict.seconds),
             counts=False,

@@ -184,9 +184,9 @@ class RouterContent:
             packed = msgspec.msgpack.decode(data, type=_PackedRouter)
             content = cls(RouterSpec.model_validate_json(packed.definition), tuple(packed.models))
         except (*NOT_JSON, ValueError) as error:
-            raise Unfit("This is no copy of the router: it cannot be read.", code="wrong_copy") from error
+            raise Unfit("This is not a copy of the router: it cannot be read.", code="wrong_copy") from error
         if content.digest != digest:
-            raise Unfit(f"This is no copy of the router: its digest is {content.digest}.", code="wrong_copy")
+            raise Unfit(f"This is not a copy of the router: its digest is {content.digest}.", code="wrong_copy")
         return content
 
     def router(self, tag: str) -> Router:

@@ -45,7 +45,7 @@ class CommandGroup(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except UnicodeError:  # what is printed never raises it, see `main`
-            output.print_failure(UsageError("What was given is no text in UTF-8."), bool(ctx.meta.get("json")))
+            output.print_failure(UsageError("An argument or the input is not valid UTF-8."), bool(ctx.meta.get("json")))
             raise typer.Exit(UsageError.exit_code) from None
         except OSError as error:
             where = f"{error.filename}: " if error.filename is not None else ""

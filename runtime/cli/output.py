@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 PIPE_WIDTH = 200
-"""Columns of what is no terminal; tables are as wide as they need there."""
+"""Columns where the output is not a terminal; tables are as wide as they need there."""
 
 
 def emit(data: Any) -> None:
@@ -66,7 +66,7 @@ def console() -> "Console":
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
-            raise  # for `main`, to which it is no error
+            raise  # `main` does not treat it as an error
 
     return Output(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 

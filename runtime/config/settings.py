@@ -158,7 +158,7 @@ class Settings(BaseSettings):
     run_dir: Path
     """Sockets; a fresh folder per start, removed at the end. The command line makes it."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], WHERE] = Field(
-        default="info", description="Of the log on standard error: JSON lines, or plain ones on a terminal."
+        default="info", description="Level of the log on standard error: JSON lines, or plain ones on a terminal."
     )
     device: Annotated[str, MEMORY] = Field(
         default="auto",
@@ -172,7 +172,7 @@ class Settings(BaseSettings):
         "A CPU has one.",
     )
     host_memory: Annotated[ByteSize | None, DETECTED] = Field(
-        default=None, description="Beside a GPU: budget in host memory, for sleeping models too."
+        default=None, description="Budget in host memory beside a GPU, for sleeping models too."
     )
     working_margin: Annotated[ByteSize, MEMORY] = Field(
         default=ByteSize(WORKING_MARGIN), description="Extra memory a CPU model may use beyond its size after loading."
@@ -341,7 +341,7 @@ class Settings(BaseSettings):
     @field_validator("device_memory")
     @classmethod
     def _some(cls, value: tuple[ByteSize, ...]) -> tuple[ByteSize, ...]:
-        """Raises ValueError for no memory at all."""
+        """Raises ValueError for a budget of 0."""
         if not all(value):
             raise ValueError("a device without memory serves nothing: leave it out with --device")
         return value
@@ -352,18 +352,18 @@ class Settings(BaseSettings):
         """Raises ValueError for what no Host header can be."""
         for host in value:
             if "/" in host:
-                raise ValueError(f"{host} is no host: write a name or an address, such as models.example")
+                raise ValueError(f"{host} is not a valid host: write a name or an address, such as models.example")
         return value
 
     @field_validator("callback_networks")
     @classmethod
     def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """Raises ValueError for what is no network."""
+        """Raises ValueError for an invalid network."""
         for network in value:
             try:
                 ipaddress.ip_network(network)
             except ValueError:
-                raise ValueError(f"{network} is no network: write one such as 10.1.0.0/16") from None
+                raise ValueError(f"{network} is not a valid network: write one such as 10.1.0.0/16") from None
         return value
 
     @field_validator("cors_origins")
@@ -373,7 +373,7 @@ class Settings(BaseSettings):
         for origin in value:
             scheme, separator, host = origin.rstrip("/").partition("://")
             if origin not in ("*", "null") and not (scheme and separator and host and "/" not in host):
-                raise ValueError(f"{origin} is no origin: write scheme and host, such as https://app.example")
+                raise ValueError(f"{origin} is not a valid origin: write scheme and host, such as https://app.example")
         return value
 
     @model_validator(mode="before")
@@ -401,7 +401,7 @@ class Settings(BaseSettings):
             return pairs
         given = {name.strip(): number.strip() for name, _, number in (str(pair).partition("=") for pair in pairs)}
         for name in sorted(given.keys() - set(TUNABLE)):
-            fault = "is set by --bounds-factor alone" if name in Bounds.model_fields else "is no bound"
+            fault = "is set by --bounds-factor alone" if name in Bounds.model_fields else "is not a bound"
             raise ValueError(f"{name} {fault}. These can be set: {', '.join(TUNABLE)}")
         return Bounds.scaled(info.data.get("bounds_factor", 1.0), given)
 

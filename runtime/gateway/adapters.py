@@ -209,7 +209,7 @@ class Adapters:
     def _check_owner(self, checked: CheckedAdapter, source: AdapterSource, base: str, team: str) -> None:
         """Raises Forbidden (upload_needed) for unshared content that other teams own.
 
-        A source that is only named is no sign that the caller has its bytes.
+        Naming a source does not prove that the caller has its bytes.
         """
         if not isinstance(source, NamedSource):
             return

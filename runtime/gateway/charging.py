@@ -1,7 +1,7 @@
 """Bounds on a request's usage, which limits and budgets reserve; and prices.
 
 A token is at least a byte of the body, and no sequence is longer than the context; so the bound holds for every
-tokenizer. What a chat template says of its own accord, such as a preamble, is no byte of the body: it is not foreseen.
+tokenizer. Text that a chat template adds by itself, such as a preamble, is not in the body, so it is not counted.
 What was reserved beyond the truth is given back at the end, and what was used beyond it is charged then.
 """
 

@@ -84,7 +84,7 @@ class LineSink(Protocol):
 
     @property
     def own_name(self) -> str | None:
-        """The name in the line, where its request has the version that this name meant; the answer repeats it."""
+        """The name that the line has, and its answer repeats, where the request names the pinned version instead."""
         ...
 
     def answer(self, status: int, body: bytes, retry_after: float | None = None) -> None:
@@ -128,7 +128,7 @@ class ExactTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The facts about a request that only `runtime.http.hints` makes, from headers, key and body."""
+    """The facts about a request; `runtime.http.hints` makes them from its headers, key and body."""
 
     id: str
     """The client's X-Request-Id, so not unique; or ours, which is."""

@@ -1,6 +1,6 @@
 """The gateway: choose a target, admit the request, lease it, record the end.
 
-Use cases that are no inference are in `services`.
+Use cases other than inference are in `services`.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -267,8 +267,8 @@ class Metrics:
     restarts = _gauge("roundhouse_slot_restarts", "Slot processes that ended since the start.")
     adapter = _gauge(
         "roundhouse_adapter_tier",
-        "1 for the tier that an adapter is in (device, host, disk). Of more than 100 those in use, in memory "
-        "or busiest; of the rest the sums stand under `other`.",
+        "1 for the tier that an adapter is in (device, host, disk). With more than 100 adapters: those in use, "
+        "in memory or busiest, and the sums of the others as `other`.",
         ["model", "adapter", "tier"],
     )
     adapter_info = _gauge(

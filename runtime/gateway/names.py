@@ -182,7 +182,7 @@ class Names:
     def resolve(self, model_ref: ModelRef, caller: Caller) -> tuple[str, ResolvedName]:
         """The name that was meant, and what it means.
 
-        Raises BadRequest for what is no name or the wrong task, NotFound with what exists, Forbidden.
+        Raises BadRequest for an invalid name or the wrong task, NotFound with what exists, Forbidden.
         """
         return self._resolve_for(
             caller, model_ref.written_by or caller.team, lambda catalog: self._resolve(catalog, model_ref)

@@ -336,7 +336,7 @@ class _Rooms:
             return None
         from runtime.gateway.peers.opening import tables_of
 
-        await self.keys.tables()  # the pepper is one for all: who has another one learns it here
+        await self.keys.tables()  # fails here if this server's pepper is not that of the others
         return await asyncio.to_thread(tables_of, self.settings)
 
     async def close(self) -> None:

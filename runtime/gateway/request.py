@@ -95,7 +95,7 @@ class Attempt:
 
 
 class Request:
-    """A request under way, and what encloses it: its end is that of the block, unless one was noted before.
+    """A request under way, as a context manager: leaving the block ends it, unless its end was noted before.
 
     Only the first end counts: each sink then takes the one record.
     """
@@ -247,7 +247,7 @@ class Request:
         self._end(End.DONE if status < 400 else End.REFUSED if status < 500 else End.FAILED, status)
 
     def client_disconnected(self) -> None:
-        """A client that has all of its answer may leave at once, and OpenAI's SDK does."""
+        """Note that the client left. It may have its whole answer: OpenAI's SDK leaves at once then."""
         if self._is_sent:
             self.done()
         else:

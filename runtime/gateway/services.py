@@ -107,7 +107,7 @@ class Uploads:
 
     @contextmanager
     def share(self, folder: Path, owners: Mapping[UploadOwner, float]) -> Iterator[UploadShare]:
-        """folder: where it is written; owners: whom it counts for, and the part of all uploads that each may have."""
+        """folder: where it is written. owners: what it counts for, and the part of all uploads that each may have."""
         bounds = {owner: max(int(self._most * part), self._largest) for owner, part in owners.items()}
         share = UploadShare(self._held, bounds, self._reserve if self._reserve.covers(folder) else None)
         try:

@@ -2,7 +2,7 @@
 
 No HTTP object on either side, so that a line of a batch is answered as a request is.
 
-    body -> Endpoint.parse -> Parsed -> Parsed.calls -> the engine's events -> Parsed.render -> head and bytes
+    body -> Endpoint.parse -> ParsedRequest.calls -> the engine's events -> ParsedRequest.render -> head and bytes
 """
 
 import re
@@ -118,7 +118,7 @@ def last_event_start(data: bytes) -> int:
 
 
 async def whole_answer(data: bytes, content_type: str = JSON, headers: Mapping[str, str] | None = None) -> Parts:
-    """An answer that is no stream."""
+    """An answer in one piece."""
     yield Head(200, content_type, {"content-length": str(len(data)), **(headers or {})})
     yield data
 
@@ -130,7 +130,7 @@ def warning(*texts: str) -> dict[str, str]:
 
 
 async def read_engine_answer(events: AsyncIterator[Event]) -> tuple[ResponseStart, bytes]:
-    """The start and the body of an engine's answer that is no stream."""
+    """The start and the body of an engine's answer in one piece."""
     started, data = ResponseStart(status=200, content_type=JSON), bytearray()
     async for event in events:
         if isinstance(event, ResponseStart):

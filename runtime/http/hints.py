@@ -1,6 +1,6 @@
 """Service classes and deadlines, as clients send them.
 
-| said in                          | words                               | class                              |
+| set in                           | words                               | class                              |
 |----------------------------------|-------------------------------------|------------------------------------|
 | body `x-tier`, header X-Tier     | critical, interactive, batch        | that one                           |
 | body `service_tier` (OpenAI)     | priority, fast; default, scale; flex | critical; interactive; batch      |
@@ -83,7 +83,7 @@ _DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def context_of_headers(id_: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestContext:
-    """Raises BadRequest for a class or time that is none."""
+    """Read a request's headers. Raises BadRequest for an unknown class or an invalid time."""
     found = {name: value.decode("latin-1").strip() for name, value in headers}
     arrived = time.monotonic()
     timeout, reading = found.get(b"x-request-timeout"), found.get(b"x-stainless-read-timeout")
@@ -103,7 +103,7 @@ def context_of_headers(id_: str, headers: Sequence[tuple[bytes, bytes]]) -> Requ
 
 
 def with_caller(context: RequestContext, caller: Caller) -> RequestContext:
-    """The same request, now that it is known who asks."""
+    """The same request, once its caller is known."""
     deadline = context.deadline
     if deadline is None and caller.timeout is not None:
         deadline = context.arrived + caller.timeout
@@ -168,7 +168,7 @@ def take(context: RequestContext, path: str, data: dict[str, Any], size: int) ->
 
 
 def with_size(context: RequestContext, size: int) -> RequestContext:
-    """The context of a request of which only the size is known."""
+    """The context with only the size of the request's body as a hint."""
     return replace(context, hints=replace(context.hints, size=size))
 
 
@@ -211,7 +211,7 @@ def _seconds(text: str) -> float:
 
 
 def _read_deadline(text: str, arrived: float) -> float | None:
-    """A client's library sends it by itself: what is no time is left alone."""
+    """A client's library sends it by itself, so an invalid time is ignored."""
     try:
         return arrived + _seconds(text)
     except BadRequest:

@@ -78,8 +78,8 @@ class ContextMiddleware:
     """Pure ASGI. X-Request-Id stands on every response.
 
     Args:
-        gateway: gives it; asked at each request.
-        dialect_of: of a path's errors; who knows it knows the routes, which know this.
+        gateway: returns the gateway; called for each request.
+        dialect_of: returns the dialect of a path's errors; passed in, since the routes import this module.
         start, stop: run with the application's lifespan: before its first request, after its last response.
         node: name of this server in its fleet, which answers say; None: it belongs to none.
     """

@@ -134,7 +134,7 @@ def _console_host(scope: Asgi) -> ConsoleHost:
 
 
 def _passed_caller(gateway: Gateway, caller: Caller) -> Caller:
-    """Look a caller up whom another server let in."""
+    """Look up a caller that another server let in."""
     try:
         return gateway.services.callers.by_id(caller.key, caller.team) if caller.key else caller
     except RoundhouseError:

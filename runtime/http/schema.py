@@ -89,7 +89,7 @@ _ERROR = record(
         "param": nullable(STRING),
         "code": nullable(STRING),
         "faults": array(STRING, description="Every reason why an adapter was refused."),
-        "predicted_wait_seconds": {**NUMBER, "description": "Of deadline_unreachable: until it would start."},
+        "predicted_wait_seconds": {**NUMBER, "description": "With deadline_unreachable: seconds until it would start."},
     },
     ["message", "type"],
 )

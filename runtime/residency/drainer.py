@@ -107,7 +107,9 @@ class Drainer:
             except TimeoutError:
                 entry.queue.abort_running(
                     Unavailable(
-                        "The model was unloaded before this answer was complete.", code="drained", retry_after=1
+                        "The model was unloaded before this answer was complete. Try again.",
+                        code="drained",
+                        retry_after=1,
                     )
                 )
                 break

@@ -204,7 +204,7 @@ class ModelEntry:
 
     @property
     def sleeps(self) -> bool:
-        """Or will, once it has fallen asleep: then a wake brings it back."""
+        """Whether it sleeps or is falling asleep, so that a wake brings it back."""
         return self.state is ModelState.ASLEEP or self.falling_asleep
 
     @property

@@ -301,7 +301,7 @@ def _check_alive(link: SlotLink) -> None:
 
     While a model loads or wakes, the watcher ignores its death. From here to READY nothing is awaited."""
     if not link.connected:
-        raise Unavailable(f"The engine died as it had come: {link.cause.text}.", code="engine_died")
+        raise Unavailable(f"The engine died as soon as it was ready: {link.cause.text}.", code="engine_died")
 
 
 def _short(plan: Plan) -> dict[str, object]:

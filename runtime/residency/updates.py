@@ -89,7 +89,7 @@ class ModelFetcher:
 FIELDS_WITHOUT_RELOAD = ("version", "price", "description", "owned_by", "aliases", "adapters", "replicas")
 """Recipe fields that change without a reload of the engine."""
 PATIENCE = 600.0
-"""Seconds that a model may go on being used before it drains for its new recipe. Who comes meanwhile waits for that."""
+"""Seconds for which a model stays in use before it drains for its new recipe, for which later requests wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Watcher:
     |                        | to be woken               |           |                                              |
     | the same               | LOADING                   | LOADING   | the loader notices by its call's error       |
     | its memory is back     | UNLOADING, it had served  | FAILED    | it is brought back, at once or after a pause |
-    | the same               | UNLOADING, it had slept   | ABSENT    | who waits for it is served after a load      |
+    | the same               | UNLOADING, it had slept   | ABSENT    | requests that wait are served after a load   |
     | no answer to heartbeat | LOADING, READY, DRAINING, | as it is  | its process is ended, and as above           |
     |                        | ASLEEP                    |           |                                              |
     | idle for long          | READY                     |           | the drainer lets it sleep or end             |
@@ -160,7 +160,7 @@ class Watcher:
     async def holds(self, entry: ModelEntry, link: SlotLink, held: int) -> None:
         """Count what a full step takes beyond the load, now and for the next load.
 
-        More than its allowance is no full step. Its neighbours do not leave for that, and nothing is learnt from it.
+        Use beyond the allowance is not caused by a full step: neighbours do not leave for it, and nothing is learnt.
         """
         if entry.link is not link or entry.state not in (S.READY, S.DRAINING):
             return

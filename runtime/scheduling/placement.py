@@ -167,7 +167,7 @@ class Placement:
         self._failed: dict[str, None] = {}
         self._counts: dict[str, Counts] = {}
         self._payers: dict[str, ShareAccounts] = {}
-        """Whom the swap of an admitted adapter is charged to (rule 9)."""
+        """The accounts to which the swap of an admitted adapter is charged (rule 9)."""
 
     def _make_tiers(self, host: int, staging_at_once: int) -> None:
         self._device = DeviceTier(self.places)

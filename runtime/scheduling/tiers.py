@@ -16,7 +16,8 @@ from tenants.caller import ServiceClass
 class HostTier:
     """Rules 3 and 4 of `runtime.scheduling.placement`.
 
-    The cache knows who was used when. Who leaves is decided here, since not all may: it never gets full by itself.
+    The cache only orders adapters by last use. Eviction is decided here, since some may not leave, so the cache never
+    evicts by itself.
     """
 
     def __init__(self, capacity: int, staging_at_once: int) -> None:

@@ -25,7 +25,7 @@ M = TypeVar("M", bound=Message)
 _encoder = msgspec.msgpack.Encoder()
 LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 256 * 1024 * 1024
-"""Bytes; more is no message of ours."""
+"""Bytes; we never send a larger message."""
 FLUSH_BYTES = 16 * 1024 * 1024
 """Bytes of a message to which no further frame is added."""
 

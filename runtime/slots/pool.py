@@ -95,7 +95,7 @@ class SlotPool:
                     async with self._changed:  # loads do not wait for this one any longer
                         self._mark_settled(link)
                         self._changed.notify_all()
-                    if link.slot_id in self._added:  # who waits for it makes room instead
+                    if link.slot_id in self._added:  # a load that waits for it makes room instead
                         self._added.discard(link.slot_id)
                         self._overdue.add(link.slot_id)
                         self._on_free()

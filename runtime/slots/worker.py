@@ -109,7 +109,7 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
     def __init__(
         self, run_dir: str, engines_at_start: tuple[str, ...] = (), bounds: Bounds = USUAL, spin: float = 0.0
     ) -> None:
-        """engines_at_start: engines that the first slots of a run import ahead, one each. spin: see `spinning`."""
+        """engines_at_start: engines that the first slots of a run import ahead, one each. spin: see `event_loop`."""
         super().__init__()
         self.run_dir, self.engines_at_start, self.bounds, self.spin = run_dir, engines_at_start, bounds, spin
 

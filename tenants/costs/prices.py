@@ -53,7 +53,7 @@ class PriceList:
 
 @lru_cache(256)
 def _version(prices: PriceList) -> str:
-    """Asked three times for each row of the ledger, of a recipe's few lists."""
+    """Cached: each row of the ledger needs it three times, and a recipe has few lists."""
     return hashlib.sha256(repr(astuple(prices)).encode()).hexdigest()[:16]
 
 

@@ -53,7 +53,7 @@ class AccountTable:
         with self._database.write_durably() as connection:
             archived = sa.select(TEAMS.c.archived).where(TEAMS.c.id == team)
             if connection.execute(archived).scalar_one() is not None:
-                raise Conflict(f"The team '{team}' is archived.", code="team_archived", param="team")
+                raise Conflict(f"The team '{team}' is archived. Restore it first.", code="team_archived", param="team")
             connection.execute(sa.insert(ACCOUNTS).values(asdict(account)))
         return account
 

@@ -104,7 +104,7 @@ class Keyring:
 
     @property
     def is_unclaimed(self) -> bool:
-        """Whether everybody is an administrator, so that usage is no one's bill."""
+        """Whether everybody is an administrator, so that nobody is billed for usage."""
         return self.is_open and not self._is_claimed
 
     def identify(self, keys: Sequence[str]) -> Caller:
@@ -113,7 +113,7 @@ class Keyring:
         if not self._is_claimed and self.is_open:
             return EVERYBODY
         if not keys:
-            raise Unauthorized(f"This server asks for a key. {HOW}", code="missing_api_key")
+            raise Unauthorized(f"This server needs a key. {HOW}", code="missing_api_key")
         if len(set(keys)) > 1:
             raise Unauthorized("Several keys that differ came with this request. Send one.")
         return self._active(keys[0])

@@ -53,7 +53,7 @@ def load_pepper(data_dir: Path, configured: str | None = None) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all; of two that make it at once, the first one's stays."""
+    """Make the file, whole or not at all. If two processes make it at once, the first one's stays."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{FILE}-")
     try:
         give(handle, path.parent)

@@ -88,7 +88,7 @@ class KeyTable:
         team = Team(id_, name or id_, self._clock(), weight=weight, timezone=timezone)
         with self._database.write_durably() as connection:
             if _find(connection, TEAMS, id_) is not None:
-                raise Conflict(f"There is a team '{id_}' already.", code="team_exists", param="team")
+                raise Conflict(f"There is a team '{id_}' already. Choose another id.", code="team_exists", param="team")
             connection.execute(sa.insert(TEAMS).values(asdict(team)))
             connection.execute(CHANGED)
         return team
@@ -174,7 +174,9 @@ class KeyTable:
         expires = None if request.seconds is None else now + request.seconds
         with self._database.write_durably() as connection:
             if self._of_team(connection, request.team).archived is not None:
-                raise Conflict(f"The team '{request.team}' is archived.", code="team_archived", param="team")
+                raise Conflict(
+                    f"The team '{request.team}' is archived. Restore it first.", code="team_archived", param="team"
+                )
             if request.account is not None:
                 account = _find(connection, ACCOUNTS, request.account)
                 if account is None or account.deleted is not None:

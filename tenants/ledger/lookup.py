@@ -180,7 +180,7 @@ def judge(database: Database, team: str, request: str, accepted: bool) -> str | 
             )
         row = answering_row(rows)
         if row.state == "open":
-            raise Conflict("This request is under way yet. Say it after its end.", code="request_running")
+            raise Conflict("This request has not ended yet. Send the feedback once it has.", code="request_running")
         if row.accepted == accepted:
             return None
         connection.execute(sa.update(LEDGER).where(LEDGER.c.uid == row.uid).values(accepted=accepted))

@@ -106,7 +106,7 @@ def _bounds(query: UsageQuery) -> tuple[int, int]:
         raise BadRequest(f"bucket_width is {' or '.join(query.widths)} here.", param="bucket_width")
     groups = query.groups(dict(HOURS.c))
     if unknown := [name for name in query.group_by if name not in groups]:
-        raise BadRequest(f"group_by is of {', '.join(groups)}; not {unknown[0][:40]!r}.", param="group_by")
+        raise BadRequest(f"group_by may be {', '.join(groups)}, but not {unknown[0][:40]!r}.", param="group_by")
     if query.end <= query.begin:
         raise BadRequest("end_time must be after start_time.", param="end_time")
     seconds, usual, most = query.widths[query.width]

@@ -110,7 +110,7 @@ def parse_groupings(words: Sequence[str]) -> tuple[Grouping, ...]:
     try:
         return tuple(dict.fromkeys(Grouping(word) for word in names))
     except ValueError:
-        raise BadRequest(f"Sums are by {', '.join(Grouping)}.", param="group_by") from None
+        raise BadRequest(f"Usage can be grouped by {', '.join(Grouping)}.", param="group_by") from None
 
 
 _LAST = 10_000_000_000

@@ -49,7 +49,7 @@ class Entry:
     router: str = ""
     """`name@version` of the router that chose; '': the model was named itself."""
     target: str = ""
-    """Whom it chose, by the name that it has for it."""
+    """The chosen target, by its name in the router's definition."""
     reason: str = ""
     score: float | None = None
 

@@ -106,7 +106,11 @@ class UsageReport:
         if Scope.ADMIN in caller.scopes:
             return team
         if team not in (None, caller.team):
-            raise Forbidden("This key sees what its own team used.", code="insufficient_scope", param="team_id")
+            raise Forbidden(
+                "This key sees only its own team's usage: leave 'team_id' out, or send a key with the scope 'admin'.",
+                code="insufficient_scope",
+                param="team_id",
+            )
         return caller.team
 
     async def day(self, caller: Caller, team: str | None, date: str | None) -> "Day":

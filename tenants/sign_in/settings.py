@@ -30,7 +30,7 @@ LARGEST = 1 << 20
 LONGEST_SECRET = 4096
 ALL = "all"
 ANYONE = "*"
-"""The group of everybody whom the provider lets sign in."""
+"""The group of everybody that the provider lets sign in."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -104,7 +104,7 @@ def read_oidc(path: Path) -> OidcSettings:
 def _faults(settings: OidcSettings) -> list[str]:
     faults = []
     if not is_safe(settings.issuer):
-        faults.append(f"issuer: {quoted(settings.issuer)} is no https URL; http works only on this machine")
+        faults.append(f"issuer: {quoted(settings.issuer)} is not an https URL; http works only on this machine")
     if not settings.client_id:
         faults.append("client_id: it is empty; write the client's id at the provider")
     if settings.client_secret_env is not None and settings.client_secret_file is not None:
@@ -122,11 +122,11 @@ def _faults(settings: OidcSettings) -> list[str]:
         faults.append("groups: there are none, so nobody could sign in; name one group, its team and scopes")
     for rule in settings.groups:
         if not TEAM.match(rule.team):
-            faults.append(f"groups: {quoted(rule.team)} is no team id, such as 'search'")
+            faults.append(f"groups: {quoted(rule.team)} is not a team id, such as 'search'")
         unknown = [scope for scope in rule.scopes if scope != ALL and scope not in SCOPES]
         if unknown or not rule.scopes:
             words = quoted(unknown[0]) if unknown else "an empty list"
-            faults.append(f"groups: {words} is no scope of {quoted(rule.group)}; write {', '.join(Scope)} or {ALL}")
+            faults.append(f"groups: {words} is not a scope of {quoted(rule.group)}; write {', '.join(Scope)} or {ALL}")
     return faults
 
 

@@ -50,7 +50,7 @@ class AccessTokens:
         self._people: TLRUCache[bytes, tuple[Person, float]] = TLRUCache(MOST, _end_of, timer=clock)
 
     def is_issued(self, text: str) -> bool:
-        """Does this name the provider as its issuer? Nothing of it is checked."""
+        """Whether this names the provider as its issuer. Nothing else is checked."""
         parts = text.split(".") if len(text) <= LONGEST else ()
         if len(parts) != 3:
             return False
@@ -76,7 +76,7 @@ class AccessTokens:
         self._people[digest] = person_of(self._settings, claims), expires
 
     def person(self, token: str) -> Person:
-        """Whom a checked token stands for. Raises Unauthorized once it has expired."""
+        """The person behind a checked token. Raises Unauthorized once it has expired."""
         if (entry := self._people.get(_digest(token))) is None:
             raise expired_error()
         return entry[0]

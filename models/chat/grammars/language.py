@@ -346,7 +346,7 @@ class _Rewriter:
             try:
                 if not self._validator.evolve(schema=part.schema).is_valid(value):
                     return False
-            except Exception as error:  # whatever a schema that is none makes of it
+            except Exception as error:  # an invalid schema may raise anything
                 raise SchemaError(part.path, f"no value can be checked by it: {error}"[:300]) from None
         return True
 
@@ -466,7 +466,7 @@ _CONSTRAINTS = _FLAT | set(GENERAL) - {"$defs", "definitions", "$anchor"} | REFU
 
 
 def _check_keywords(part: Part) -> None:
-    """Refuse what cannot be enforced; what is no keyword of JSON Schema is an annotation."""
+    """Refuse what cannot be enforced. Words that are not keywords of JSON Schema are annotations."""
     for name in REFUSED.keys() & part.schema.keys():
         harmless, advice = REFUSED[name]
         if part.schema[name] not in harmless and not (name in ("then", "else") and "if" not in part.schema):

@@ -270,7 +270,7 @@ def _sum(values: list[int | None]) -> int | None:
 
 
 def bounded(pattern: Pattern, least: int, most: int | None) -> Pattern:
-    """The texts of a pattern that have `least` to `most` characters. Raises PatternError if that is no pattern.
+    """The texts of a pattern that have `least` to `most` characters. Raises PatternError if no pattern does.
 
     Works for patterns of these lengths anyway, and for repetitions of one character.
     """

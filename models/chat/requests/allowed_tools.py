@@ -32,7 +32,7 @@ class GivenTools:
 def restrict(request: ChatRequest) -> GivenTools | None:
     """Leave only the allowed tools. None: the request has no such choice.
 
-    Raises BadRequest for another mode, for an entry that is none of the tools, and where a call of none is required.
+    Raises BadRequest for another mode, an entry that is not among the tools, or a required call with no tool allowed.
     """
     choice = request.object("tool_choice")
     if request.path not in (CHAT, RESPONSES) or choice.get("type") != TYPE:

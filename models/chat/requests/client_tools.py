@@ -426,7 +426,7 @@ def _decoded(raw: msgspec.Raw) -> Any:
 
 
 def _arguments(item: Json) -> Json:
-    """The arguments of a call; what is no JSON object, as a call that was cut, is all input."""
+    """The arguments of a call; text that is not a JSON object, such as a call that was cut, becomes `input`."""
     try:
         arguments = msgspec.json.decode(item.get("arguments") or "{}")
     except NOT_JSON:

@@ -323,7 +323,7 @@ def _check_tools(request: ChatRequest, hints: Leniency) -> None:
                 code="unsupported_value",
             )
         error = BadRequest(
-            f"Tools of type '{tool.type}' run on the vendor's servers; only functions can be had here.",
+            f"Tools of type '{tool.type}' run on the vendor's servers; only functions are available here.",
             param=param,
             code="unsupported_value",
         )

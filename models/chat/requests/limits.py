@@ -161,7 +161,7 @@ def _check_roles(request: ChatRequest) -> None:
     for index, turn in enumerate(turns):
         if turn is not None and isinstance(turn.role, str) and turn.role not in ROLES:
             raise BadRequest(
-                f"{turn.role[:50]!r} is no role of a message. Use one of: {', '.join(sorted(ROLES))}.",
+                f"{turn.role[:50]!r} is not a role of a message. Use one of: {', '.join(sorted(ROLES))}.",
                 param=f"messages[{index}].role",
                 code="invalid_value",
             )

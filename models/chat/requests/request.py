@@ -165,7 +165,7 @@ class ChatRequest:
         return self._items[name]
 
     def number(self, name: str, otherwise: int) -> int:
-        """The absolute value of a number, as vLLM reads it; `otherwise` for what is none, which vLLM refuses."""
+        """The absolute value of a number, as vLLM reads it; `otherwise` for anything else, which vLLM refuses."""
         return number(self.fields[name], otherwise) if name in self.fields else otherwise
 
     def text(self, name: str) -> str:

@@ -30,7 +30,7 @@ OF_CALLS = frozenset(
         "tools", "truncation",
     }
 )  # fmt: skip
-"""Parameters of transformers' own call, which are no variables; vLLM refuses those that it does not take."""
+"""Parameters of transformers' own call, not variables of templates; vLLM refuses those that it does not take."""
 MOST_NAMED = 8
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,40}\Z")
 

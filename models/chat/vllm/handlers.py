@@ -100,7 +100,7 @@ HANDLERS = {
 
 def patch_parsers(state: Any, tool_parser: str) -> None:
     """tool_parser: the name of vLLM's parser of calls; empty: there is none, or it is of the recipe's own file."""
-    logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)  # each text that is no call, with a traceback
+    logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)  # logs each text without a call, and a traceback
     for name, attribute in HANDLERS.items():
         handler = getattr(state, name, None)  # this model may not have it
         if (kind := getattr(handler, attribute, None)) is not None:

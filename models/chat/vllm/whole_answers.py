@@ -152,7 +152,7 @@ class CallReader:
 
     def feed(self, text: str, *, finished: bool) -> Parts:
         content = "".join(self._after_blank(piece) for piece in self._scanner.feed(text, finished=finished))
-        if finished and not self._any:  # it is no space around calls
+        if finished and not self._any:  # not white space around calls
             content += self._blank or ""
         calls, self._calls = tuple(self._calls), []
         return Parts(content=content, calls=calls)

@@ -166,7 +166,7 @@ def _tool_choice(body: Mapping[str, Any]) -> Json | None:
 def _messages(value: object) -> tuple[list[Json], list[Json]]:
     """The system's blocks, and the turns; neighbours of one role are one turn.
 
-    A message that says nothing is none: Anthropic refuses one, and sometimes ends a turn without a word itself.
+    Empty messages are left out: Anthropic refuses them, though its own turns sometimes end without a word.
     """
     system: list[Json] = []
     turns: list[Json] = []

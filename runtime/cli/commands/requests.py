@@ -54,8 +54,8 @@ def embed(
 
 
 def rerank(
-    query: Annotated[str, typer.Argument(help="What is looked for.", show_default=False)],
-    documents: Annotated[list[str] | None, typer.Argument(help="Texts to order.", show_default=False)] = None,
+    query: Annotated[str, typer.Argument(help="The query.", show_default=False)],
+    documents: Annotated[list[str] | None, typer.Argument(help="Documents to rank.", show_default=False)] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="One document per line; '-' reads standard input.")
     ] = None,
@@ -105,7 +105,7 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise RefusedError(f"{file} is no text: send one document per line, in UTF-8.") from None
+        raise RefusedError(f"{file} is not text: send one document per line, in UTF-8.") from None
 
 
 class Format(StrEnum):
@@ -124,11 +124,12 @@ def transcribe(
     ] = None,
     format: Annotated[Format, typer.Option("--format", "-f", help="srt and vtt are subtitles.")] = Format.TEXT,
     language: Annotated[
-        str | None, typer.Option("--language", "-l", help="Such as en or de; none: detected.", show_default=False)
+        str | None,
+        typer.Option("--language", "-l", help="Language, such as en or de; default: detected.", show_default=False),
     ] = None,
     prompt: Annotated[str | None, typer.Option(help="Words or names that are likely.", show_default=False)] = None,
     words: Annotated[bool, typer.Option("--words", help="Times of single words; needs verbose_json.")] = False,
-    translate: Annotated[bool, typer.Option("--translate", help="Into English.")] = False,
+    translate: Annotated[bool, typer.Option("--translate", help="Translate into English.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Print each part as soon as it is known.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -254,11 +255,16 @@ def chat(
         typer.Option("--model", "-m", help="Model, adapter, base:adapter or name@alias.", show_default=False),
     ] = None,
     system: Annotated[str | None, typer.Option("--system", "-s", help="A system message.", show_default=False)] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.", show_default=False)] = None,
-    temperature: Annotated[
-        float | None, typer.Option(min=0, help="0: always the likeliest.", show_default=False)
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of the answer.", show_default=False)
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The same answer again.", show_default=False)] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, help="Sampling temperature; 0: always the likeliest token.", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the sampling: the same one gives the same answer.", show_default=False)
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -50,7 +50,7 @@ PART = ".roundhouse-backup-"
 
 
 def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None, *, files: bool = False) -> int:
-    """Make the folder `target`, whole or not at all; returns bytes. files: with files and batches. Raises Refused."""
+    """Make the folder `target`, whole or not at all. files: with files and batches. Returns bytes; RefusedError."""
     folders = (*FOLDERS, FILES) if files else FOLDERS
     if not was_served(data_dir):
         raise RefusedError(f"No server has used the data directory {data_dir}. See --data-dir.")
@@ -122,9 +122,9 @@ def _hold(folder: Path) -> int:
 
 
 def restore(source: Path, data_dir: Path) -> None:
-    """Fill an empty or missing data directory from a backup. Raises Refused."""
+    """Fill an empty or missing data directory from a backup. Raises RefusedError."""
     if not (source / MANIFEST).is_file():
-        raise RefusedError(f"{source} is no backup: it has no {MANIFEST}. See roundhouse backup --help.")
+        raise RefusedError(f"{source} is not a backup: it has no {MANIFEST}. See roundhouse backup --help.")
     _whole(source)
     half = data_dir / HALF_RESTORED
     if not half.is_file():
@@ -168,7 +168,7 @@ def _empty(data_dir: Path) -> None:
 
 
 def _why(error: Exception) -> str:
-    """sqlite3's errors tell it themselves."""
+    """The cause of an error in words, with its file if there is one."""
     why, file = getattr(error, "strerror", None) or str(error), getattr(error, "filename", None)
     return why if file is None else f"{why} ({file})"
 
@@ -207,7 +207,7 @@ def _remove_texts(database: Path) -> None:
 
 
 def _copy_state(data_dir: Path, target: Path, url: str | None) -> None:
-    """Copy from PostgreSQL to a file for any database. Raises Refused."""
+    """Copy from PostgreSQL to a file for any database. Raises RefusedError."""
     target.unlink(missing_ok=True)  # of the time before that server had a PostgreSQL
     try:
         with closing(look(data_dir, url)) as live, closing(open_file(target)) as made:
@@ -264,7 +264,7 @@ def copy_private(source: Path, target: Path) -> None:
 
 
 def _whole(folder: Path) -> None:
-    """Raises Refused for a damaged database, or a missing adapter or router."""
+    """Raises RefusedError for a damaged database, or a missing adapter or router."""
     named: set[str] = set()
     for name in DATABASES:
         if not (folder / name).is_file():

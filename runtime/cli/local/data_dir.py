@@ -63,14 +63,14 @@ class DataDirInUseError(RefusedError):
 
 
 class DataDir:
-    """Holds the directory as a context manager. Raises Refused if another server does.
+    """Holds the directory as a context manager. Raises RefusedError if another server does.
 
     | on entry                     | what happens                                              |
     |------------------------------|-----------------------------------------------------------|
     | free, no record              | taken                                                     |
     | free, a record of a dead run | its processes are ended, its socket folder removed; taken |
-    | held by a living server      | Refused                                                   |
-    | filled by half by a restore  | Refused                                                   |
+    | held by a living server      | RefusedError                                              |
+    | half filled by a restore     | RefusedError                                              |
 
     Only the server's own process holds it: filelock gives it up in what that forks.
     """

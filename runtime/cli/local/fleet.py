@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from runtime.config.settings import Settings
 
 ALONE = ("front", "shared_port", "fleet_listen", "fleet_address", "fleet_certificates", "fleet_key", "fleet_name")
-"""Settings that say nothing without a fleet."""
+"""Settings that have no effect without a fleet."""
 
 
 def check_settings(settings: "Settings") -> None:
@@ -17,7 +17,7 @@ def check_settings(settings: "Settings") -> None:
     if settings.fleet is None:
         for name in ALONE:
             if getattr(settings, name):
-                raise UsageError(f"--{name.replace('_', '-')} means nothing without a fleet: add --fleet NAME.")
+                raise UsageError(f"--{name.replace('_', '-')} has no effect without a fleet: add --fleet NAME.")
         return
     if settings.database is None or settings.database.startswith("sqlite"):
         raise UsageError(
@@ -61,7 +61,7 @@ def _host(listen: str | None) -> str:
 
 
 def check_joining(settings: "Settings") -> None:
-    """Raises UsageError for a fleet that this server cannot join, Refused while its database does not answer."""
+    """Raises UsageError for a fleet that this server cannot join, RefusedError while its database is away."""
     import datetime
     from contextlib import closing
 

@@ -33,7 +33,7 @@ Database = Annotated[
     typer.Option(
         "--database",
         envvar="ROUNDHOUSE_DATABASE",
-        help="Where teams and keys are kept.",
+        help="Database of teams and keys.",
         show_default="SQLite in the data directory",
         rich_help_panel="Where",
     ),

@@ -18,7 +18,7 @@ def settings_of(**given: object) -> "Settings":
 
     for name, now in REMOVED.items():
         if os.environ.get(variable := f"ROUNDHOUSE_{name.upper()}"):
-            raise UsageError(f"The variable {variable} is no setting any more: {now}. Unset it.")
+            raise UsageError(f"The variable {variable} is no longer a setting: {now}. Unset it.")
     values = {name: value for name, value in given.items() if value is not None}
     try:
         return Settings.model_validate({**values, "run_dir": Path("/unused")})
@@ -34,7 +34,7 @@ def _option(place: tuple[int | str, ...]) -> str:
 
 
 def read_yaml(text: str) -> Any:
-    """Read a YAML document; dates stay text, since JSON has none. Raises Refused."""
+    """Read a YAML document; dates stay text, since JSON has none. Raises RefusedError."""
     import json
 
     import yaml

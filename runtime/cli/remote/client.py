@@ -47,7 +47,7 @@ class Client:
         if not host:
             raise UsageError(f"'{url}' is not an address. Write one such as http://127.0.0.1:8000.")
         if key and not (key.isascii() and key.isprintable() and " " not in key):
-            raise UsageError(f"{KEY} holds a character that is in no key: set it to the key alone, as it was shown.")
+            raise UsageError(f"{KEY} holds a character that no key has: set it to the key alone, as it was shown.")
         import httpx  # 0.1 s: only for commands that talk to a server
 
         self.url = url.rstrip("/")
@@ -60,7 +60,9 @@ class Client:
             )
         except (ImportError, OSError, ValueError) as error:
             named = [name for name in _IN_THE_WAY if os.environ.get(name) or os.environ.get(name.lower())]
-            raise UsageError(f"{' or '.join(named) or 'The environment'} holds what cannot be used: {error}") from None
+            raise UsageError(
+                f"{' or '.join(named) or 'The environment'} has a value that cannot be used: {error}"
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +112,7 @@ class Client:
             yield response
 
     def _check(self, response: "httpx.Response") -> None:
-        """Raises Failure for what is no answer of Roundhouse's that tells success."""
+        """Raises Failure unless this is a successful answer of a Roundhouse server."""
         if response.status_code >= 400:
             raise failure_of(response)
         if response.is_redirect:
@@ -143,7 +145,7 @@ class Client:
 
 
 def _host(url: str) -> str | None:
-    """The host of a server's address; None: it is no address."""
+    """The host of a server's address; None: it is malformed."""
     try:
         split = urlsplit(url)
         host, _port = split.hostname, split.port

@@ -20,7 +20,7 @@ _PROGRESS = re.compile(rb"^: (\S+) (.+) (\d+)%$", re.MULTILINE)
 def events(response: "Response", progress_bar: Bar) -> Iterator[Json]:
     """Objects of events until the last one. Comments about a load go to the bar.
 
-    Raises Refused or ServerFailed for an error event, ServerFailed for a stream that ends before its end.
+    Raises RefusedError or ServerError for an error event, ServerError for a stream that ends before its end.
     """
     import httpx
     from httpx_sse import EventSource, SSEError
@@ -40,9 +40,9 @@ def events(response: "Response", progress_bar: Bar) -> Iterator[Json]:
             if result.get("type") == "transcript.text.done":  # the last of a transcription
                 return
     except SSEError as error:
-        raise ServerError(f"The answer is no event stream: {error}.") from None
+        raise ServerError(f"The answer is not an event stream: {error}.") from None
     except ValueError:
-        raise ServerError("The answer is no event stream: an event is no JSON.") from None
+        raise ServerError("The answer is not an event stream: an event is not JSON.") from None
     raise ServerError("The answer broke off: its stream ended before its end was told. Ask again.")
 
 

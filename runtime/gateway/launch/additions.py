@@ -183,7 +183,7 @@ class Additions:
 
 
 def advice(preview: Preview) -> str:
-    """Whether it fits, in words: at once, after whom, or what it lacks."""
+    """Whether it fits, in words: at once, once which models have left, or what it lacks."""
     plan = preview.plan
     if preview.is_leaving and plan.verdict != "impossible":
         return f"It comes a little later: {REMOVAL_PENDING}."

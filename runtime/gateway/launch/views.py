@@ -18,7 +18,7 @@ Fit = Annotated[
 
 class ChoiceView(msgspec.Struct, frozen=True):
     key: str
-    value: Annotated[str, Meta(description="As YAML has it, on one line.")]
+    value: Annotated[str, Meta(description="The value as YAML, on one line.")]
     why: str
 
 
@@ -35,9 +35,9 @@ class ProposalView(msgspec.Struct, frozen=True, kw_only=True):
     fit: Fit
     advice: Annotated[str, Meta(description="The same in words, with what would fit if it does not.")]
     plan: PlanView
-    lacking_bytes: Annotated[int, Meta(ge=0, description="By so many it does not fit.")]
+    lacking_bytes: Annotated[int, Meta(ge=0, description="Bytes that are missing for it to fit.")]
     weights_bytes: Count
-    fetch_bytes: Annotated[int, Meta(ge=0, description="That come from a hub first.")]
+    fetch_bytes: Annotated[int, Meta(ge=0, description="Bytes that come from a hub first.")]
 
 
 class ModelAddedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,9 @@ class ModelRemovedView(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = True
     versions: list[int]
     still: Annotated[int | None, Meta(description="The version of the server's own files that is served now.")]
-    freed_bytes: Annotated[Count, Meta(description="Of deleted files, that came from a hub or were converted here.")]
+    freed_bytes: Annotated[
+        Count, Meta(description="Bytes of deleted files, which came from a hub or were converted here.")
+    ]
 
 
 class ReloadedView(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,9 +35,9 @@ from runtime.gateway.request import ClientMessage, UploadedForm
 
 log = logging.getLogger("roundhouse.fleet")
 OPEN_SECONDS = 15.0
-"""Until a connection is open with its TLS handshake: where a whole crowd comes back, a node needs seconds for those."""
+"""Longest wait for a connection with its TLS handshake: a node needs seconds when many clients come back at once."""
 USER_TIMEOUT_MS = 3000
-"""Milliseconds for which sent bytes may stay unacknowledged, also the very first: a cable that is cut, no machine."""
+"""Milliseconds for which sent bytes, also the first, may stay unacknowledged: a cable is cut, or the machine is off."""
 BUFFER = 64 * 1024
 IDLE_SECONDS = 30.0
 """Less than a node keeps an idle connection, so that none is closed while a request is on its way."""

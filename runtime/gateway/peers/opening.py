@@ -218,7 +218,7 @@ def identity_of(settings: Settings, clock: Callable[[], float] = time.time) -> F
         return FleetTls(settings.fleet_folder)
     name = settings.fleet_name or socket.gethostname().lower()
     if not NAME.match(name):
-        raise BadRequest(f"{quoted(name)} is no name of a server: add --fleet-name. {NAME_RULE}.")
+        raise BadRequest(f"{quoted(name)} is not a valid server name: add --fleet-name. {NAME_RULE}.")
     if settings.fleet_key is not None:
         return FleetKey(name, read_key(settings.fleet_key), clock)
     place = settings.keys

@@ -31,7 +31,7 @@ Take = Callable[[AsyncIterator[bytes]], Awaitable[None]]
 PACKED_MORE = 64 * 2**10
 """Bytes that a packed router may have beyond those of its files."""
 LOOK_SECONDS = 1.0
-"""Between two looks what is missing, while nothing changes."""
+"""Seconds between two looks for missing files, while nothing changes."""
 RETRY_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
 """Seconds without a byte after which a copy is given up."""

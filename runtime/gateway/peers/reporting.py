@@ -21,7 +21,7 @@ from runtime.residency.states import ModelState
 
 REPORT_SECONDS = 1.0
 LOOK_SECONDS = 0.1
-"""Between two looks whether something has changed that a request depends on."""
+"""Seconds between two looks for changes that requests depend on."""
 PHASES: dict[ModelState, ReplicaPhase] = {
     ModelState.LOADING: "loading", ModelState.READY: "ready", ModelState.ASLEEP: "asleep",
     ModelState.DRAINING: "draining", ModelState.UNLOADING: "unloading", ModelState.FAILED: "failed",

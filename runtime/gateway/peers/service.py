@@ -46,7 +46,7 @@ from tenants.caller import Caller, Scope
 
 log = logging.getLogger("roundhouse.fleet")
 SWEEP_SECONDS = 10.0
-"""Between two looks for dead servers."""
+"""Seconds between two looks for dead servers."""
 LAST_PASSED, KEPT_PASSED = 50, 1_000
 """Requests that were passed on: shown, and kept to find their nodes."""
 NAMES_SECONDS, POLL_SECONDS = 2.0, 0.02

@@ -81,7 +81,7 @@ class ProviderStore:
             before = self._added.get(name)
             version = 1 if before is None else before.version + 1
             text = yaml.safe_dump({"kind": "provider", **definition, "id": name, "version": version}, sort_keys=False)
-            faults = [] if ADAPTER.match(name) else [f"{quoted(name)} is no provider's id"]
+            faults = [] if ADAPTER.match(name) else [f"{quoted(name)} is not a valid provider id"]
             faults += await asyncio.to_thread(faults_of, text)
             if faults:
                 raise Unfit("The provider cannot be used.", faults[:20], code="bad_recipe")
@@ -116,7 +116,11 @@ class ProviderStore:
         catalog = self._names.catalog
         for name in _names_of(provider):
             if name in others or name in catalog.recipes or name in catalog.aliases or catalog.is_adapter(name):
-                raise Conflict(f"{quoted(name)} has a meaning here already.", code="name_in_use", param="models")
+                raise Conflict(
+                    f"{quoted(name)} is the name of something else already. Choose another name.",
+                    code="name_in_use",
+                    param="models",
+                )
 
 
 def _names_of(provider: Provider) -> list[str]:

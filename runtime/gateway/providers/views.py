@@ -29,7 +29,7 @@ class ProviderCardView(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: Count
     owned_by: Annotated[str, Meta(description="The provider's id.")]
-    root: Annotated[str, Meta(description="As the provider calls it.")]
+    root: Annotated[str, Meta(description="The provider's own name for it.")]
     task: Task
     aliases: list[str]
     context_length: Count | None
@@ -40,7 +40,7 @@ class ProviderCardView(msgspec.Struct, frozen=True, kw_only=True):
 class BreakerView(msgspec.Struct, frozen=True):
     id: str
     state: Literal["closed", "open", "half_open"]
-    seconds: Annotated[float, Meta(description="Until an open one lets a request through.")]
+    seconds: Annotated[float, Meta(description="Seconds until an open one lets a request through.")]
     failures_in_a_row: Count
 
 

@@ -241,7 +241,7 @@ class RouterStore:
             return await self._add(RouterContent(spec, models), "request", alias)
 
     async def fit(self, name: str, kind: Kind, data: bytes) -> RouterAddition:
-        """A new version with another fitted model. Raises Unfit for what is none."""
+        """A new version with another fitted model. Raises Unfit for an invalid one."""
         async with self._changing:  # what it is added to is what counts then
             record = self._record(name)
             content = await asyncio.to_thread(self._contents.read, record.current.digest)
@@ -271,7 +271,7 @@ class RouterStore:
 
     def _check(self, name: str) -> None:
         if not ADAPTER.match(name):
-            raise BadRequest(f"{quoted(name)} is no router's name.", param="id")
+            raise BadRequest(f"{quoted(name)} is not a valid router name.", param="id")
         self._names.check_router(name)
 
     def _check_room(self, content: RouterContent) -> None:

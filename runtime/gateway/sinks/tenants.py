@@ -74,7 +74,7 @@ class LedgerSink:
 
     @property
     def is_uncounted(self) -> bool:
-        """Do requests go on without rows now?"""
+        """Whether requests go on without rows now."""
         return self._ledger.is_failing and self._is_lenient()
 
     def begin(self, request: Request, target: Target) -> "asyncio.Future[None] | None":

@@ -168,7 +168,7 @@ class Spans:
         span.end(end)
 
     def _stage(self, trace: RequestTrace, name: str, since: int, until: int) -> None:
-        """Told when it is over, which costs a sixth of a span that is begun and ended."""
+        """Make a stage's span once it is over, at a sixth of the cost of one that is begun and ended."""
         if until - since < _ns(SHORTEST):
             return
         above = trace.span.get_span_context()

@@ -6,7 +6,7 @@
 | that, but does not tell | as of one that is not in memory                                               |
 | not in memory           | only what runs (0) and what waits, so that something may scale by it          |
 
-Who waits in the gateway counts as waiting, too: hardly anybody ever waits inside of vLLM, since the gateway sends it
+Requests that wait in the gateway count as waiting, too: few ever wait inside vLLM, since the gateway sends it
 no more than it has room for.
 """
 

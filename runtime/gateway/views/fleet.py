@@ -23,7 +23,7 @@ class FleetReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     ready: Count
     running: Count
     waiting: Count
-    start_seconds: Annotated[float, Meta(description="Predicted until a new request would start.")]
+    start_seconds: Annotated[float, Meta(description="Predicted seconds until a new request would start.")]
 
 
 class FleetMemberView(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,12 +43,15 @@ class FleetMemberView(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     address: str
     report_seconds: Annotated[float | None, Meta(description="Age of its newest report; null: there is none.")]
-    lease_seconds: Annotated[float, Meta(description="Until its name is free, unless it renews its lease before.")]
+    lease_seconds: Annotated[
+        float, Meta(description="Seconds until its name is free, unless it renews its lease before.")
+    ]
     certificate_seconds: Annotated[
-        int | None, Meta(description="Until its certificate ends; null: not known, as of other fronts.")
+        int | None, Meta(description="Seconds until its certificate ends; null: not known, as for other fronts.")
     ]
     clock_offset_seconds: Annotated[
-        float | None, Meta(description="By which its clock is ahead of the database's; null: not known, as of fronts.")
+        float | None,
+        Meta(description="Seconds by which its clock is ahead of the database's; null: not known, as for fronts."),
     ]
     is_clock_off: Annotated[bool, Meta(description="Its clock is wrong by more than 5 seconds.")]
     devices: list[FleetDeviceView]
@@ -63,7 +66,7 @@ class FleetBlockView(msgspec.Struct, frozen=True, kw_only=True):
     amount: float
     left: Annotated[float, Meta(description="What no server has taken, and what is unused here.")]
     here: Annotated[float, Meta(description="What is unused here.")]
-    seconds: Annotated[float, Meta(ge=0, description="Until all of it is there again.")]
+    seconds: Annotated[float, Meta(ge=0, description="Seconds until all of it is there again.")]
 
 
 class FleetPassedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +96,7 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     fronts: Count
     dropped_headers: Annotated[Count, Meta(description="Requests to the public port that spoke for others.")]
     ignored_reports: dict[str, int]
-    epoch: Annotated[int, Meta(ge=0, description="Of the newest list of desired replicas; 0: there is none.")] = 0
+    epoch: Annotated[int, Meta(ge=0, description="Epoch of the newest list of desired replicas; 0: there is none.")] = 0
     is_followed: Annotated[bool, Meta(description="false: the list is older than one that was seen.")] = True
     desired: Annotated[dict[str, list[str]], Meta(description="Nodes that are to hold each model.")] = {}
     blocks: Annotated[list[FleetBlockView], Meta(description="Shared limits; only for the scope 'admin'.")] = []
@@ -117,11 +120,11 @@ class FleetPlacementView(msgspec.Struct, frozen=True, kw_only=True):
     """A model, over all nodes."""
 
     model: str
-    nodes: Annotated[list[str], Meta(description="That are to hold it.")]
-    ready: Annotated[list[str], Meta(description="On which it is ready.")]
-    bytes: Annotated[int, Meta(ge=0, description="On each of its devices.")]
-    demand: Annotated[float, Meta(description="In replicas that would be busy all the time.")]
-    replicas: Annotated[int | None, Meta(description="By hand; null: as demand needs.")]
+    nodes: Annotated[list[str], Meta(description="Nodes that are to hold it.")]
+    ready: Annotated[list[str], Meta(description="Nodes where it is ready.")]
+    bytes: Annotated[int, Meta(ge=0, description="Bytes on each of its devices.")]
+    demand: Annotated[float, Meta(description="Replicas that would be busy all the time.")]
+    replicas: Annotated[int | None, Meta(description="Replicas placed by hand; null: as demand needs.")]
     on: Annotated[list[str], Meta(description="Nodes named by hand.")]
     unplaced: Annotated[str | None, Meta(description="Why it has fewer replicas than it is to have.")]
     problems: Annotated[dict[str, str], Meta(description="Nodes that cannot load it, and why.")] = {}
@@ -131,7 +134,7 @@ class FleetPlanView(msgspec.Struct, frozen=True, kw_only=True):
     """The planned nodes of each model."""
 
     object: Literal["fleet.plan"] = "fleet.plan"
-    epoch: Annotated[int, Meta(ge=0, description="Of the newest list; 0: nothing has been placed yet.")]
+    epoch: Annotated[int, Meta(ge=0, description="Epoch of the newest list; 0: nothing has been placed yet.")]
     is_followed: Annotated[bool, Meta(description="false: the database is at an older state than was seen.")]
     is_leading: Annotated[bool, Meta(description="Whether this server plans.")]
     models: list[FleetPlacementView]
@@ -140,8 +143,8 @@ class FleetPlanView(msgspec.Struct, frozen=True, kw_only=True):
 
 class FleetCandidateView(msgspec.Struct, frozen=True):
     node: str
-    start_seconds: Annotated[float, Meta(description="Predicted until a request's turn.")]
-    adapter_seconds: Annotated[float, Meta(description="Until its adapter has a place.")]
+    start_seconds: Annotated[float, Meta(description="Predicted seconds until a request's turn.")]
+    adapter_seconds: Annotated[float, Meta(description="Seconds until its adapter has a place.")]
     work: Annotated[float, Meta(description="Requests that run and wait there.")]
 
 
@@ -152,11 +155,11 @@ class FleetChoiceView(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     adapter: str | None
     revision: str
-    digest: Annotated[str | None, Meta(description="Of the adapter.")]
-    nodes: Annotated[list[str], Meta(description="That have exactly these weights.")]
+    digest: Annotated[str | None, Meta(description="The adapter's digest.")]
+    nodes: Annotated[list[str], Meta(description="Nodes that have exactly these weights.")]
     tries: Annotated[list[str], Meta(description="The nodes that get it: the first, and the one if that fails.")]
     reason: str
-    candidates: Annotated[list[FleetCandidateView], Meta(description="What was compared.")]
+    candidates: Annotated[list[FleetCandidateView], Meta(description="The replicas that were compared.")]
 
 
 class FleetModelSignalView(msgspec.Struct, frozen=True):
@@ -170,6 +173,6 @@ class FleetSignalView(msgspec.Struct, frozen=True, kw_only=True):
     """The number of nodes that the present work needs, for autoscalers of nodes."""
 
     object: Literal["fleet.signal"] = "fleet.signal"
-    nodes: Annotated[int, Meta(ge=0, description="That report and are not drained.")]
-    needed_nodes: Annotated[int, Meta(ge=0, description="For all models together; at least one.")]
+    nodes: Annotated[int, Meta(ge=0, description="Nodes that report and are not drained.")]
+    needed_nodes: Annotated[int, Meta(ge=0, description="Nodes for all models together; at least one.")]
     models: list[FleetModelSignalView]

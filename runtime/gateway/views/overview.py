@@ -45,7 +45,7 @@ class DeviceView(msgspec.Struct, frozen=True):
     budget_bytes: Count
     resident_bytes: Count
     free_bytes: int
-    uuid: Annotated[str, Meta(description="Of a GPU that is one of several; else empty.")] = ""
+    uuid: Annotated[str, Meta(description="The GPU's UUID if it is one of several; else empty.")] = ""
     fault: Annotated[str, Meta(description="Why it is gone; empty: it is there.")] = ""
 
 
@@ -80,7 +80,7 @@ class StatusView(msgspec.Struct, frozen=True):
     uptime_seconds: float
     models: list[ModelView]
     recipe_faults: Annotated[
-        list[str], Meta(description="Of the recipe files as they were read last; those count as they were before.")
+        list[str], Meta(description="Faults of the recipe files at their last reading; what they said before counts.")
     ]
 
 

@@ -24,7 +24,7 @@ RUNNING = frozenset({ModelState.READY, ModelState.LOADING})
 
 class ClassWaitView(msgspec.Struct, frozen=True):
     predicted_wait_seconds: Annotated[
-        float, Meta(description="Until a request would start behind all that wait of its class and above.")
+        float, Meta(description="Seconds until a request would start behind all that wait in its class and above.")
     ]
     goal_seconds: float
 
@@ -33,13 +33,13 @@ class SignalView(msgspec.Struct, frozen=True, kw_only=True):
     """Work is in prompt tokens that take as long: a token of an answer counts as four."""
 
     model: str
-    needed_replicas: Annotated[Count, Meta(description="To meet the goals of all classes.")] = msgspec.field(
+    needed_replicas: Annotated[Count, Meta(description="Replicas that meet the goals of all classes.")] = msgspec.field(
         name="wanted_replicas"
     )
-    replicas: Annotated[Count, Meta(description="That serve the model or load.")]
+    replicas: Annotated[Count, Meta(description="Replicas that serve the model or load.")]
     waiting_work: float
     arriving_work_per_second: Annotated[float, Meta(description="A mean of about 30 s; refused work counts.")]
-    replica_work_per_second: Annotated[float, Meta(description="Of one replica; 0: nothing was measured yet.")]
+    replica_work_per_second: Annotated[float, Meta(description="Work of one replica; 0: nothing was measured yet.")]
     classes: dict[str, ClassWaitView]
     kv_cache_use: Annotated[float | None, Meta(description="Use of the fullest KV cache, 0 to 1; null: it has none.")]
     lead_seconds: Annotated[float, Meta(description="Expected until one more replica would serve.")]

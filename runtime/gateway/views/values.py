@@ -68,8 +68,8 @@ class ModelView(msgspec.Struct, frozen=True, kw_only=True):
     context_length: Count | None
     pinned: bool
     devices: Annotated[list[str], Meta(description="Where it is, such as cuda:0; several: it is spread over them.")]
-    bytes: Annotated[int, Meta(ge=0, description="On the device.")]
-    host_bytes: Annotated[int, Meta(ge=0, description="In host memory beside a GPU; 0 on a CPU.")]
+    bytes: Annotated[int, Meta(ge=0, description="Bytes on the device.")]
+    host_bytes: Annotated[int, Meta(ge=0, description="Bytes in host memory beside a GPU; 0 on a CPU.")]
     expected_bytes: Count
     weights_bytes: Count | None
     kv_cache_bytes: Count | None
@@ -241,7 +241,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
         list[ReplicaPlanView],
         Meta(description="Where a load brings several: each as if those before it had come."),
     ]
-    bytes_needed: Annotated[int, Meta(ge=0, description="On each device.")]
+    bytes_needed: Annotated[int, Meta(ge=0, description="Bytes needed on each device.")]
     bytes_free: int
     budget_bytes: Count
     host: HostPlanView | None

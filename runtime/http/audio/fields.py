@@ -51,7 +51,7 @@ def code(given: str) -> str | None:
     if language in _CODES:
         return _CODES[language]
     raise BadRequest(
-        f"'{given[:32]}' is no language. Send an ISO 639-1 code such as 'en', or leave 'language' out.",
+        f"'{given[:32]}' is not a language. Send an ISO 639-1 code such as 'en', or leave 'language' out.",
         param="language",
     )
 
@@ -135,7 +135,7 @@ def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
         raise BadRequest("Send what is in 'kwargs' as fields of the form.", param="kwargs", code="unsupported_value")
     if form.list("include"):
         raise BadRequest(
-            "Token log probabilities cannot be had from this engine. Leave 'include' out.",
+            "Token log probabilities are not available from this engine. Leave 'include' out.",
             param="include",
             code="unsupported_value",
         )

@@ -31,7 +31,7 @@ DELIVERIES = component(
                             "description": "`dead`: not tried again.",
                         },
                         "attempts": COUNT,
-                        "status_code": {**nullable(INTEGER), "description": "Of the last answer."},
+                        "status_code": {**nullable(INTEGER), "description": "Status of the last answer."},
                         "error": {**nullable(STRING), "description": "Why the last attempt failed."},
                         "created_at": COUNT,
                         "next_attempt_at": nullable(COUNT),

@@ -31,7 +31,7 @@ BODY = component(
         {
             "requests": array(record({"custom_id": STRING, "body": ANY_OBJECT}, ["body"], open_=False)),
             "input_file_id": {**STRING, "description": "In place of `requests`."},
-            "url": {**STRING, "description": "Of each request, such as /v1/chat/completions."},
+            "url": {**STRING, "description": "Path of each request, such as /v1/chat/completions."},
             "priority": {"enum": list(PRIORITIES)},
             "completion_window": STRING,
             "callback_url": {**STRING, "description": "https URL that is called when the batch ends."},

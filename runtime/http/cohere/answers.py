@@ -110,7 +110,7 @@ class CohereWriter:
     """The engine's number of the call under way."""
 
     def whole(self, data: bytes) -> CohereChat:
-        """Raises EngineFailed for a completion that is none."""
+        """Raises EngineFailed for an incomplete completion."""
         found = read(data)
         if not found.choices:
             raise EngineFailed("The engine's answer holds no text.")

@@ -118,7 +118,7 @@ class CohereChatBody(msgspec.Struct, kw_only=True):
             )
         if self.logprobs:
             raise BadRequest(
-                "Logprobs with the ids of tokens cannot be had: leave 'logprobs' out, or send /v1/chat/completions.",
+                "Logprobs with token ids are not available: leave 'logprobs' out, or send /v1/chat/completions.",
                 param="logprobs",
                 code="unsupported_value",
             )

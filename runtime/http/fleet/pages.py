@@ -14,7 +14,7 @@ class PassedPage(Response):
     """An answer of another server, passed on unchanged. Sending it raises NodeFailed."""
 
     def __init__(self, fleet: Fleet, node: str, path: str) -> None:
-        """path: with the query. Raises NotFound for what is no node, or does not report."""
+        """path: with the query. Raises NotFound for an unknown node, or one that does not report."""
         if not fleet.reports_now(node):
             raise NotFound(f"No node {quoted(node)} reports now: see the page Fleet.", code="server_not_found")
         super().__init__()

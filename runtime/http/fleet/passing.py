@@ -36,7 +36,7 @@ _PART = re.compile(rb'"adapters"\s*:\s*\[\s*\{[^}]{0,256}?"name"\s*:\s*"([^"\\]{
 
 
 def is_passed_on(method: str, path: str) -> bool:
-    """Whether a front passes a request on that is no inference."""
+    """Whether a front passes on a request other than inference."""
     if PASSED.match(path):
         return True
     if method in ("GET", "HEAD"):

@@ -203,7 +203,7 @@ def _announced(scope: Scope) -> tuple[str, int]:
         if name == b"content-encoding":
             codings.append(value.decode("latin-1"))
         elif name == b"content-length":
-            size = int(value)  # the parser has refused what is no number
+            size = int(value)  # the parser has refused anything else
     return ", ".join(codings), size
 
 

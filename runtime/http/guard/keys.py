@@ -104,7 +104,7 @@ def _token(sign_in: "SignIn", keys: Sequence[str]) -> str | None:
 
 
 def current_caller(scope: Scope) -> Caller:
-    """The caller now, where none needs a key: keys and sessions end in mid-answer."""
+    """Look up the caller of a path that needs no key. Its key or session may end in mid-answer."""
     try:
         return _caller(scope)
     except (Unauthorized, Unavailable):  # also while keys cannot be read: the process lives

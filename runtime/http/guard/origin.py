@@ -131,7 +131,7 @@ def _origin_of(page: str) -> str:
 
 
 def _host_name(value: str) -> str | None:
-    """A Host header's name or address, in lower case, without port and brackets; None where it is none."""
+    """A Host header's name or address, in lower case, without port and brackets; None: it is malformed."""
     text = value.strip().lower()
     if text.startswith("["):
         name, closed, rest = text[1:].partition("]")

@@ -292,7 +292,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._again = b"".join([*head, b"\r\n", rest])
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(self._refusal or BadRequest("This is no request of HTTP/1.1.", code="invalid_http"))
+        self._refuse(self._refusal or BadRequest("This is not an HTTP/1.1 request.", code="invalid_http"))
 
     def _refuse(self, error: RoundhouseError) -> None:
         """Answer this connection for the last time, unless an answer is under way."""

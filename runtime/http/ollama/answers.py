@@ -156,7 +156,7 @@ class Writer:
     _calls: dict[int, ChatToolCall] = field(default_factory=dict)
 
     def whole_answer(self, data: bytes) -> Answer:
-        """The answer to a request that is no stream. Raises EngineFailed for a completion that is none."""
+        """The answer to a request without a stream. Raises EngineFailed for an incomplete completion."""
         found = read(data)
         if not found.choices:
             raise EngineFailed("The engine's answer holds no text.")
@@ -231,7 +231,7 @@ class Writer:
 
 
 def _called(call: ChatToolCall, reason: str) -> OllamaCall | None:
-    """The call; None: the answer's length ended within it. Raises EngineFailed for arguments that are no object."""
+    """The call; None: the answer was cut within it. Raises EngineFailed for arguments other than an object."""
     try:
         arguments = msgspec.json.decode(call.function.arguments_text or "{}", type=dict[str, Any])
     except NOT_JSON:

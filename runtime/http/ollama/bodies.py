@@ -39,9 +39,7 @@ class OllamaOptions(msgspec.Struct, kw_only=True):
     """Ollama's options that change an answer here. Others are named in X-Roundhouse-Warning."""
 
     num_predict: Annotated[Whole | None, Meta(description="Most tokens of the answer; 0 and below: no limit.")] = None
-    num_ctx: Annotated[Whole | None, Meta(description="The recipe's context length counts; more is not to be had.")] = (
-        None
-    )
+    num_ctx: Annotated[Whole | None, Meta(description="The recipe's context length counts, and no longer one.")] = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_p: Share | None = None
     top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
@@ -70,7 +68,7 @@ class OllamaMessage(msgspec.Struct, kw_only=True):
     thinking: str | None = None
     images: Annotated[list[str] | None, Meta(description="Base64, for models that see.")] = None
     tool_calls: list[OllamaToolCall] | None = None
-    tool_name: Annotated[str | None, Meta(description="Of the function whose result this is.")] = None
+    tool_name: Annotated[str | None, Meta(description="Name of the function whose result this is.")] = None
     tool_call_id: str | None = None
 
 

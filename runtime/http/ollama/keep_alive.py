@@ -38,12 +38,12 @@ class _KeepAliveFields(msgspec.Struct):
 
 
 def unloads(keep_alive: int | float | str | None) -> bool:
-    """Whether the model is to leave after the answer. Raises BadRequest for what is no duration."""
+    """Whether the model is to leave after the answer. Raises BadRequest for an invalid duration."""
     if not isinstance(keep_alive, str):
         return keep_alive == 0
     if keep_alive and not _DURATION.fullmatch(keep_alive):
         raise BadRequest(
-            f"'keep_alive' is {quoted(keep_alive)}, which is no duration. Send seconds as a number, or a text such as "
+            f"'keep_alive' is {quoted(keep_alive)}, not a duration. Send seconds as a number, or a text such as "
             '"5m", "1h30m", "0" or "-1s".',
             param="keep_alive",
         )

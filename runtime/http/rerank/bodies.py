@@ -93,7 +93,7 @@ class CohereBody(msgspec.Struct, kw_only=True):
     max_tokens_per_doc: Limit | None = None
     priority: Annotated[int | None, Meta(description="Accepted; requests are served in fair turns.")] = None
     relevant_spans: Annotated[
-        dict[str, Any] | None, Meta(description="Only with mode `disabled`: spans cannot be had.")
+        dict[str, Any] | None, Meta(description="Only with mode `disabled`: spans are not available.")
     ] = None
     return_documents: ReturnDocuments | None = None
     rank_fields: RankFields | None = None

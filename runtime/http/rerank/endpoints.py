@@ -51,10 +51,10 @@ TEXTS = {"documents": "texts"}
 
 
 async def rankings(requests: Sequence[RerankRequest], events: AsyncIterator[Event]) -> list[Ranking]:
-    """The engine's answers to the requests, in their order. Raises EngineFailed for what is none."""
+    """The engine's answers to the requests, in their order. Raises EngineFailed for another result."""
     rerank_results = [event async for event in events if isinstance(event, RerankResult)]
     if len(rerank_results) != len(requests):
-        raise EngineFailed("The engine answered with something that is no ranking.")
+        raise EngineFailed("The engine answered with something other than a ranking.")
     return [Ranking(result, len(request.documents)) for request, result in zip(requests, rerank_results, strict=True)]
 
 
@@ -98,7 +98,7 @@ def _rerank_request(body: JinaBody) -> RerankRequest:
 def _cohere(body: CohereBody, unknown: Sequence[str]) -> ParsedRequest:
     if body.relevant_spans is not None and body.relevant_spans.get("mode") != "disabled":
         raise BadRequest(
-            "Relevant spans cannot be had from this model. Leave 'relevant_spans' out.",
+            "Relevant spans are not available from this model. Leave 'relevant_spans' out.",
             param="relevant_spans",
             code="unsupported_value",
         )

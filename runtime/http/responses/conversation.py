@@ -15,7 +15,6 @@ from tenants.responses.rows import StoredResponse
 
 Json = dict[str, Any]
 _ANSWER = msgspec.json.Decoder(Json)
-_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 CODES = {429: "rate_limit_exceeded"}
 """OpenAI's code of a failed response by the status that the request would have had."""
 
@@ -30,7 +29,7 @@ class StoreRequest(msgspec.Struct):
 
     @classmethod
     def of(cls, body: bytes) -> Self:
-        """Raises BadRequest for a body that is no object, and for fields of a wrong type or that exclude each other."""
+        """Raises BadRequest unless the body is an object whose fields have the right types and go together."""
         fields = parse_object(body)
         store, background = _flag(fields, "store", True), _flag(fields, "background", False)
         previous = fields.pop("previous_response_id", None)

@@ -39,7 +39,6 @@ route = RouteGroup("Routers")
 
 EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *COHERE, *EMBEDDINGS, *RERANK, *FORM_ENDPOINTS)}
 Name = Annotated[str, Path(alias="name", description="router's name")]
-FITTED = "/v1/routers/{name}/fitted/{kind}"
 FittedKind = Annotated[Kind, Path(alias="kind", description="which of its models")]
 
 
@@ -241,7 +240,9 @@ async def explain_route(request: Request, gateway: CurrentGateway, context: Curr
         router = await gateway.services.routers.ready(parsed.model_ref.name)
         if router is None:
             name = quoted(str(parsed.model_ref.name))
-            raise NotFound(f"{name} is no router; GET /v1/routers lists them.", code="router_not_found", param="model")
+            raise NotFound(
+                f"There is no router {name}; GET /v1/routers lists them.", code="router_not_found", param="model"
+            )
         began = time.perf_counter()
         decision = await gateway.explain(counted, router, path, parsed.calls(None), parsed.model_ref)
         took = (time.perf_counter() - began) * 1e3

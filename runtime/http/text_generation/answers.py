@@ -193,7 +193,7 @@ def engine_error(status: int, message: str) -> RoundhouseError:
 
 
 def _finish(choice: CompletionChoice) -> str:
-    """Raises EngineFailed for an end that is none of TGI's three."""
+    """Raises EngineFailed for a finish reason other than TGI's three."""
     if choice.finish_reason == "length":
         return "length"
     if choice.finish_reason == "stop":

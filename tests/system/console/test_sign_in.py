@@ -167,6 +167,6 @@ def test_a_server_with_a_wrong_file_does_not_start(tmp_path: Path, provider: Run
     file = provider.file(tmp_path, issuer="http://login.example", groups=[])
     refused = run("serve", "--oidc", str(file), "--data-dir", str(tmp_path / "data"))
     assert refused.returncode != 0
-    assert "is no https URL" in refused.stderr
+    assert "is not an https URL" in refused.stderr
     assert "nobody could sign in" in refused.stderr
     assert "no client secret in TEST_OIDC_SECRET" in refused.stderr

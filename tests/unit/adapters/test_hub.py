@@ -82,7 +82,7 @@ def test_an_address_that_is_none_is_reported_and_not_what_it_is_signed_in_to_wit
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", wrong)
     source = HubSource(hub=REPO, revision="main")
-    with pytest.raises(Unavailable, match="Is HF_ENDPOINT right") as reported, hub_errors(source):
+    with pytest.raises(Unavailable, match="Check HF_ENDPOINT") as reported, hub_errors(source):
         raise ValueError("Invalid URL")
     assert "secret" not in reported.value.message
 
@@ -152,7 +152,7 @@ def test_a_hub_that_is_down_is_unavailable(
 @pytest.mark.parametrize("page", [b"<html>Sign in</html>", b"[]", b"{}", b"\xff"])
 def test_what_is_no_hub_is_unavailable(hub: FakeHub, out: Path, page: bytes) -> None:
     hub.page = page
-    with pytest.raises(Unavailable, match=r"is no hub.*proxy") as refused:
+    with pytest.raises(Unavailable, match=r"does not answer as a hub.*proxy") as refused:
         download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
     assert refused.value.code == "hub_unavailable"
 

@@ -134,7 +134,7 @@ def test_what_is_no_adapter_is_refused_before_it_is_sent(server: FakeServer, run
     assert "adapter_config.json" in run("adapters", "add", "a", str(tmp_path), "-b", "m").stderr
     file = tmp_path / "weights.bin"
     file.write_bytes(b"")
-    assert "is no archive" in run("adapters", "add", "a", str(file), "-b", "m").stderr
+    assert "is not an archive" in run("adapters", "add", "a", str(file), "-b", "m").stderr
     assert server.received == []
 
 

@@ -72,7 +72,7 @@ def test_an_answer_that_is_no_stream(server: FakeServer, run: Run) -> None:
     server.on("POST", CHAT, {"choices": []})
     result = run("chat", "hi", "-m", "m")
     assert result.exit_code == 4
-    assert "no event stream" in result.stderr
+    assert "not an event stream" in result.stderr
 
 
 def test_chat_reads_standard_input_and_finds_the_only_model(server: FakeServer, run: Run) -> None:

@@ -241,7 +241,7 @@ def test_fit_of_what_is_good_enough_knows_the_routers_targets(server: FakeServer
     file.write_text(file.read_text().replace('"big"', '"bigg"'))
     result = run("routers", "fit", "support", str(file))
     assert result.exit_code == 1
-    assert "'bigg' is no target of 'support'. There are: big, small." in result.stderr
+    assert "'bigg' is not a target of 'support'. There are: big, small." in result.stderr
 
 
 def test_fit_tells_intents_without_a_route(server: FakeServer, run: Run, tmp_path: Path) -> None:

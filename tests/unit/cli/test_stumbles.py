@@ -46,7 +46,7 @@ def test_why_no_server_answers(run: Run) -> None:
 
 
 def test_a_key_goes_into_a_variable(server: FakeServer, run: Run) -> None:
-    server.on("GET", "/v1/status", Answer({"error": {"message": "This server asks for a key."}}, 401))
+    server.on("GET", "/v1/status", Answer({"error": {"message": "This server needs a key."}}, 401))
     assert "ROUNDHOUSE_API_KEY" in run("status").stderr
 
 
@@ -174,7 +174,7 @@ def test_input_that_is_not_utf_8_is_refused(server: FakeServer, command: list[st
         input=b"caf\xe9\n", capture_output=True, env=environment, check=False,
     )  # fmt: skip
     assert reported.returncode == 2, reported.stderr
-    assert reported.stderr.decode() == "error: What was given is no text in UTF-8.\n"
+    assert reported.stderr.decode() == "error: An argument or the input is not valid UTF-8.\n"
 
 
 def test_a_text_ends_where_its_line_does(server: FakeServer, run: Run) -> None:

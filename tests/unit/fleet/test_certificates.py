@@ -162,7 +162,7 @@ def _torn(authority: Path) -> None:
         (lambda authority: renew(authority, authority.parent / "none"), NotFound, "fleet ca issue"),
         (_other_server, Conflict, "has the certificate of 'node-1'"),
         (_damaged, Conflict, "is damaged"),
-        (_torn, Conflict, "not of one authority"),
+        (_torn, Conflict, "do not belong together"),
     ],
 )
 def test_what_cannot_be_made_says_why(

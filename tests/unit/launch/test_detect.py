@@ -25,7 +25,7 @@ def test_files_that_no_model_has_are_reported_a_recipes_folder(tmp_path: Path) -
     """`validate` and the start ended with them."""
     (tmp_path / "model.safetensors").write_bytes(bytes(9))
     for config, words in (
-        ('{"architectures": ["BertForSequenceClassification"], "id2label": 5}', "say what no model's say"),
+        ('{"architectures": ["BertForSequenceClassification"], "id2label": 5}', "hold values that no model has"),
         ('{"architectures": ["BertModel"', "is broken"),
     ):
         (tmp_path / "config.json").write_text(config)

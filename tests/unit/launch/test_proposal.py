@@ -340,7 +340,7 @@ def test_an_id_among_the_overrides_counts() -> None:
     assert chat("Qwen3-8B", id="mine", overrides={"id": "mine"}).recipe.id == "mine"
     with pytest.raises(BadRequest, match="once"):
         chat("Qwen3-8B", id="mine", overrides={"id": "other"})
-    with pytest.raises(BadRequest, match="is no id"):
+    with pytest.raises(BadRequest, match="is not a valid id"):
         chat("Qwen3-8B", overrides={"id": ["a b"]})
 
 

@@ -29,6 +29,6 @@ def test_what_is_packed_is_unpacked() -> None:
     ],
 )
 def test_other_bytes_are_no_copy(change: Callable[[bytes], bytes]) -> None:
-    with pytest.raises(Unfit, match="no copy of the router") as refused:
+    with pytest.raises(Unfit, match="not a copy of the router") as refused:
         RouterContent.unpacked(change(CONTENT.packed()), CONTENT.digest)
     assert refused.value.code == "wrong_copy"

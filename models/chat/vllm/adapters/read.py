@@ -37,7 +37,7 @@ MAX_HEADER, MAX_TENSORS = 256 << 20, 10_000_000
 class ReadFile:
     """Stands in for what `safetensors.safe_open` returns, as far as vLLM's loader uses it.
 
-    Raises OSError, and ValueError when it is no such file or became shorter.
+    Raises OSError, and ValueError for a malformed file or one that became shorter.
     """
 
     def __init__(self, path: str, framework: str = "pt") -> None:
@@ -274,7 +274,7 @@ class _Layout(NamedTuple):
 
 
 def _layout(folder: Path) -> _Layout:
-    """Raises OSError, and ValueError when it is no such file."""
+    """Raises OSError, and ValueError for a malformed file."""
     with _open(folder) as fd:
         head, size = bytes(read_head(fd, MAX_HEADER)), os.fstat(fd).st_size
     return _Layout(head, size, key_of(head, size, (folder / FILES[0]).read_bytes()))

@@ -53,7 +53,7 @@ def combine(
     halves: Annotated[
         bool, typer.Option("--halves", help="Combine the halves A and B apart: faster, and rough.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of what dare drops: the same seed, the same adapter.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for what dare drops: the same seed gives the same adapter.")] = 0,
     alias: Annotated[str | None, typer.Option(help="Also point this alias at the new version.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,

@@ -46,7 +46,7 @@ def send(
 ) -> Json:
     """Register or check an adapter; the server's answer. `probe`: a prompt, and how its greedy answer begins.
 
-    Raises Refused for a source that is not there.
+    Raises RefusedError for a source that is not there.
     """
     about: dict[str, Any] = {"name": name, "base": base, **({"alias": alias} if alias else {})}
     if shared is not None:
@@ -55,7 +55,7 @@ def send(
     path = Path(source).expanduser()
     if path.is_file():
         if not path.name.endswith(ARCHIVES):
-            raise RefusedError(f"{path} is no archive. Give {', '.join(ARCHIVES)}, or the adapter's folder.")
+            raise RefusedError(f"{path} is not an archive. Give {', '.join(ARCHIVES)}, or the adapter's folder.")
         return _upload(client, about, probe, path, params, quiet)
     if path.is_dir():
         from adapters.content.forms import inner_folder

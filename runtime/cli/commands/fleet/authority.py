@@ -17,7 +17,7 @@ Authority = Annotated[
 ]
 FOLDER = Path("fleet-authority")
 DAYS, AUTHORITY_DAYS = 90, 3650
-Days = Annotated[int, typer.Option(min=1, max=3650, help="Days until it ends.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificate ends.")]
 app = typer.Typer(help="Certificates of a fleet's servers.", no_args_is_help=True)
 
 

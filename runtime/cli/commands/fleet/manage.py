@@ -152,7 +152,9 @@ def _show_plan(plan: Json) -> None:
 @app.command()
 def place(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Id of a model.", show_default=False)],
-    replicas: Annotated[int | None, typer.Option(min=0, help="How many; without it one on each node named.")] = None,
+    replicas: Annotated[
+        int | None, typer.Option(min=0, help="Number of replicas; default: one on each named node.")
+    ] = None,
     on: Annotated[list[str] | None, typer.Option(metavar="NODE", help="A node; several times for several.")] = None,
     release: Annotated[bool, typer.Option("--release", help="Leave the model to the fleet again.")] = False,
     url: Url = DEFAULT_URL,

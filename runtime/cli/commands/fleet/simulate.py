@@ -25,7 +25,7 @@ def simulate(
     nodes: Annotated[
         int | None,
         typer.Option(
-            "--nodes", min=1, max=4096, help="Instead of a file: so many nodes for a minute, a rack of which is lost."
+            "--nodes", min=1, max=4096, help="Instead of a file: simulate so many nodes for a minute, and lose a rack."
         ),
     ] = None,
     as_json: AsJson = False,

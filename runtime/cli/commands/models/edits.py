@@ -22,7 +22,7 @@ SourceText = Annotated[
     ),
 ]
 ANY_BUDGET = 1 << 40
-"""Bytes: whether a model fits a machine is its server's to say."""
+"""Bytes that hold any model: only its server knows whether it fits."""
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A value of the recipe, such as memory.kv_cache=2GiB; repeat it."),
@@ -35,7 +35,7 @@ def add(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub's repository.")] = None,
     settings: Settings = None,
     requests: Annotated[int, typer.Option(min=1, help="Size the KV cache for so many requests at once.")] = 8,
-    tokens: Annotated[int, typer.Option(min=16, help="Of so many tokens each.")] = 4096,
+    tokens: Annotated[int, typer.Option(min=16, help="Tokens of each of these requests.")] = 4096,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the proposal and change nothing.")] = False,
     url: Url = DEFAULT_URL,
@@ -124,13 +124,13 @@ def check(
 
 def _ask(id_: str) -> None:
     if not sys.stdin.isatty():
-        raise UsageError("Nobody can be asked here: add --yes to go on, or --dry-run to look only.")
+        raise UsageError("There is no terminal to confirm on: add --yes to go on, or --dry-run to look only.")
     if not typer.confirm(f"Add it as {id_}?", default=True, err=True):
         raise RefusedError("Nothing was added.")
 
 
 def _source(text: str) -> str:
-    """A folder that is here, absolute: the server stands elsewhere."""
+    """The source; a local folder as an absolute path, since the server has another working directory."""
     if text.startswith("package:"):
         return text
     path = Path(text).expanduser()
@@ -174,7 +174,7 @@ def _propose(result: Json) -> None:
 
 
 def _arrive(client: Client, model: str, progress_bar: Bar) -> Json:
-    """Wait until its files are here. Raises the error that kept them away."""
+    """Wait until the model's files are here. Raises the error of their download."""
     import time
 
     while True:

@@ -108,7 +108,7 @@ for command in (edits.add, edits.check, edits.edit, edits.remove, edits.export, 
 
 # --- what is printed -------------------------------------------------------------------------------------------------
 def state(model: Json) -> str:
-    """A model's state in words, with the progress of a load; of what is no model of this machine, what it is."""
+    """A model's state in words, with the progress of a load; for a provider's model or a router, which it is."""
     if "state" not in model:
         return str(model.get("kind") or f"elsewhere, at {model['owned_by']}")
     if model.get("problem"):

@@ -26,7 +26,7 @@ OTHER_LABELS = {"accepted", "target"}
 
 
 def rows(file: Path) -> list[Json]:
-    """Read one JSON object a line, each with a text. Raises Refused with the line that is wrong."""
+    """Read one JSON object a line, each with a text. Raises RefusedError with the line that is wrong."""
     result: list[Json] = []
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")  # not `splitlines`: U+2028 may stand in JSON
@@ -107,12 +107,12 @@ def fit(
     ] = None,
     precision: Annotated[
         float | None,
-        typer.Option(min=0.5, max=1.0, help="Of intents: this share of answers is to be right. 0.99 if left out."),
+        typer.Option(min=0.5, max=1.0, help="For intents: the share of answers that is to be right; default 0.99."),
     ] = None,
     embedding: Annotated[
         str | None, typer.Option(help="Embedding model to look with; none: as the router says; '-': letters alone.")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Of intents: write the confusion table as an SVG.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="For intents: write the confusion table as an SVG.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, and change nothing.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -170,7 +170,7 @@ STAGES = {"intents": "intents: {routes: {INTENT: [TARGET]}}", "complexity": "com
 
 
 def _check_stage(name: str, view: Json, kind: str) -> None:
-    """A model of a stage that the router does not have decides nothing. Raises Refused."""
+    """Raises RefusedError for a stage that the router does not have: its model would decide nothing."""
     if kind not in view["definition"]:
         raise RefusedError(
             f"Router '{name}' has no `{kind}`: what is fitted for it would decide nothing. Write `{STAGES[kind]}` into "
@@ -179,10 +179,10 @@ def _check_stage(name: str, view: Json, kind: str) -> None:
 
 
 def _check_targets(name: str, view: Json, given: list[Json]) -> None:
-    """A threshold that was chosen for somebody who is never asked is none. Raises Refused."""
+    """Raises RefusedError for examples of a target that the router does not have: it would never be chosen."""
     targets = {target["name"] for target in view["definition"]["targets"]}
     if unknown := sorted({target for row in given for target in _accepted(row)} - targets):
-        raise RefusedError(f"'{unknown[0]}' is no target of '{name}'. There are: {', '.join(sorted(targets))}.")
+        raise RefusedError(f"'{unknown[0]}' is not a target of '{name}'. There are: {', '.join(sorted(targets))}.")
 
 
 def _intents(

@@ -55,7 +55,7 @@ def show(provider: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
 @app.command()
 def add(
     provider: Name,
-    base_url: Annotated[str, typer.Option(help="Its address, up to and with /v1.", show_default=False)],
+    base_url: Annotated[str, typer.Option(help="The provider's address, up to and including /v1.", show_default=False)],
     model: Annotated[list[str], typer.Option(help="A model as it calls it; repeat it.", show_default=False)],
     protocol: Annotated[str, typer.Option(help="openai or anthropic.")] = "openai",
     key_env: Annotated[str | None, typer.Option(help="The server's variable that holds the key.")] = None,

@@ -156,7 +156,7 @@ def explain(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whom a router would choose for a text, and why. Nobody is asked.
+    """Show which target a router would choose for a text, and why. No target is called.
 
     Example: roundhouse routers explain auto "3 March 2024"
     """
@@ -185,7 +185,9 @@ def evaluate(
         Path,
         typer.Argument(metavar="DATA", help='JSON lines: {"text", "intent" or "target"}.', show_default=False),
     ],
-    letters: Annotated[bool, typer.Option("--letters", help="As if no embedding model were resident.")] = False,
+    letters: Annotated[
+        bool, typer.Option("--letters", help="Decide without the embedding model, as if it were not loaded.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -242,7 +244,7 @@ def evaluate(
 @app.command()
 def report(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)],
-    days: Annotated[float, typer.Option(min=0.01, max=366.0, help="Look back so far.")] = 7.0,
+    days: Annotated[float, typer.Option(min=0.01, max=366.0, help="Days to look back.")] = 7.0,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

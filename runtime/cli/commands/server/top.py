@@ -24,7 +24,7 @@ DECISIONS = 8
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Show it once and end; so it is, too, when piped.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the page once and end; the default when piped.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -66,7 +66,7 @@ def _watch(client: Client) -> NoReturn:
 
 
 def read_snapshots(client: Client) -> Iterator[Json]:
-    """Read the stream's snapshots one by one. Raises ServerFailed where it is none."""
+    """Read the stream's snapshots one by one. Raises ServerError for another answer."""
     with client.stream("GET", "/console/events") as response:
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
             raise ServerError("This server has no stream of events at /console/events: is it an older Roundhouse?")

@@ -22,7 +22,7 @@ Patterns = list[str] | None
 
 @app.command("list")
 def list_(
-    team: Annotated[str | None, typer.Option("--team", help="Only this team's.", show_default="all")] = None,
+    team: Annotated[str | None, typer.Option("--team", help="Only this team's keys.", show_default="all")] = None,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -55,12 +55,14 @@ def create(
         Patterns, typer.Option("--adapters", help="Adapters, such as 'sql-*' or 'base:*'; may be given again.")
     ] = None,
     expires: Annotated[
-        str | None, typer.Option("--expires", help="After this time: 90d, 12h, 30m.", show_default="never")
+        str | None, typer.Option("--expires", help="Time until the key expires: 90d, 12h, 30m.", show_default="never")
     ] = None,
     service_class: Annotated[
         str | None,
         typer.Option(
-            "--class", help="Of requests that name none: critical, interactive or batch.", show_default="interactive"
+            "--class",
+            help="Class of requests that name none: critical, interactive or batch.",
+            show_default="interactive",
         ),
     ] = None,
     ceiling: Annotated[

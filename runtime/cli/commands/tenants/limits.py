@@ -19,19 +19,21 @@ KINDS = (
     "spend_per_month, adapters_stored, adapter_bytes_stored, batch_tokens_queued"
 )
 Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"One of {KINDS}.", show_default=False)]
-Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="A number; money as 12.50.", show_default=False)]
-Team = Annotated[str | None, typer.Option("--team", help="Whose limit it is.", show_default=False)]
-Key = Annotated[str | None, typer.Option("--key", help="The same, one key: its id.", show_default=False)]
+Amount = Annotated[
+    str, typer.Argument(metavar="AMOUNT", help="The limit: a number; money as 12.50.", show_default=False)
+]
+Team = Annotated[str | None, typer.Option("--team", help="Id of the team that is limited.", show_default=False)]
+Key = Annotated[str | None, typer.Option("--key", help="Id of the key that is limited.", show_default=False)]
 Model = Annotated[
     str,
     typer.Option(
         "--model",
-        help="Only what is asked of this model, by its id: names of aliases and adapters count nothing.",
+        help="Count only requests to this model, given by its id, not by an alias or adapter.",
         show_default="all together",
     ),
 ]
 Begin = Annotated[str | None, typer.Option("--from", help="A day in UTC, or seconds since the epoch.")]
-End = Annotated[str | None, typer.Option("--to", help="The same; not part of it.")]
+End = Annotated[str | None, typer.Option("--to", help="End of the time, exclusive: as --from.")]
 
 
 @app.command("set")

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 Prices = Annotated[
     Path | None,
-    typer.Option("--provider-prices", envvar="ROUNDHOUSE_PROVIDER_PRICES", help="To compare with; see docs/costs.md."),
+    typer.Option(
+        "--provider-prices",
+        envvar="ROUNDHOUSE_PROVIDER_PRICES",
+        help="YAML table of providers' prices; see docs/costs.md.",
+    ),
 ]
 MIN_KEEP, MAX_KEEP = 35, 10_000
 """Days. A month's budget reads the requests of its first and last hour; before 1970 there is none."""
@@ -30,7 +34,7 @@ def report(
     team: Annotated[str | None, typer.Option("--team", help="One team.", show_default="all")] = None,
     day: Annotated[str | None, typer.Option("--date", help="A day in UTC, 2026-11-23.", show_default="today")] = None,
     begin: Annotated[str | None, typer.Option("--from", help="A day, or seconds since the epoch.")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="The same; not part of it.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="End of the time, exclusive: as --from.")] = None,
     by: Annotated[
         str, typer.Option("--by", help="With commas: team, key, model, adapter, class, endpoint, hour, day.")
     ] = "team,model",
@@ -83,7 +87,9 @@ def daily(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_html: Annotated[bool, typer.Option("--html", help="Print one page of HTML.")] = False,
     prices: Prices = None,
-    currency: Annotated[str, typer.Option("--currency", envvar="ROUNDHOUSE_CURRENCY", help="As the server's.")] = "USD",
+    currency: Annotated[
+        str, typer.Option("--currency", envvar="ROUNDHOUSE_CURRENCY", help="The server's currency.")
+    ] = "USD",
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -114,7 +120,7 @@ def compare(
     prices: Annotated[Path, typer.Argument(metavar="PRICES", help="YAML table of providers' prices; docs/costs.md.")],
     team: Annotated[str | None, typer.Option("--team", help="One team.", show_default="all")] = None,
     begin: Annotated[str | None, typer.Option("--from", help="A day, or seconds since the epoch.")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="The same; not part of it.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="End of the time, exclusive: as --from.")] = None,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -175,7 +181,10 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
 @app.command()
 def prune(
     keep: Annotated[
-        int, typer.Option("--keep", min=MIN_KEEP, max=MAX_KEEP, help="Days whose requests stay.", show_default=False)
+        int,
+        typer.Option(
+            "--keep", min=MIN_KEEP, max=MAX_KEEP, help="Keep the requests of this many days.", show_default=False
+        ),
     ],
     force: Annotated[bool, typer.Option("--force", help="Also where the newest request is over a month old.")] = False,
     data_dir: DataDir = None,

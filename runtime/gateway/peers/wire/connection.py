@@ -114,7 +114,7 @@ class WireConnection(asyncio.Protocol):
         return True
 
     def close(self) -> None:
-        """Close at once, in any state. Who waits for the answer gets an OSError."""
+        """Close at once, in any state. A reader of the answer gets an OSError."""
         self._fail(ConnectionAbortedError("Connection closed"))
         if self._transport is not None:
             self._transport.abort()

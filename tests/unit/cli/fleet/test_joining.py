@@ -29,14 +29,14 @@ def settings(folder: Path, **given: object) -> Settings:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"front": True}, "--front means nothing without a fleet"),
-        ({"fleet_listen": "127.0.0.1:8443"}, "--fleet-listen means nothing without a fleet"),
+        ({"front": True}, "--front has no effect without a fleet"),
+        ({"fleet_listen": "127.0.0.1:8443"}, "--fleet-listen has no effect without a fleet"),
         ({"fleet": "tests", **NODE}, "add --database postgresql"),
         ({"fleet": "tests", **NODE, "database": "sqlite:///x.db"}, "add --database postgresql"),
         ({"fleet": "tests", "database": DATABASE}, "needs --fleet-listen HOST:PORT"),
         ({"fleet": "tests", "database": DATABASE, "front": True, **NODE}, "leave --fleet-listen out"),
         ({"fleet": "tests", "database": DATABASE, "shared_port": True, **NODE}, "Only fronts can share a port"),
-        ({"fleet_key": "fleet.key"}, "--fleet-key means nothing without a fleet"),
+        ({"fleet_key": "fleet.key"}, "--fleet-key has no effect without a fleet"),
         ({**FLEET, **PLAIN, "fleet_key": "k", "fleet_certificates": "c"}, "--fleet-certificates or --fleet-key out"),
         ({**FLEET, **NODE, "fleet_key": "k"}, "--fleet-key a node's address begins with http:"),
         ({**FLEET, **PLAIN, "fleet_certificates": "c"}, "a certificate a node's address begins with https:"),
@@ -112,7 +112,7 @@ def test_a_key_is_read_and_a_name_is_needed(tmp_path: Path, url: str, monkeypatc
         check_joining(given)
     key.write_text("a key of a fleet, 32 or longer...")
     monkeypatch.setattr("socket.gethostname", lambda: "gpu_1")
-    with pytest.raises(UsageError, match="'gpu_1' is no name of a server: add --fleet-name"):
+    with pytest.raises(UsageError, match="'gpu_1' is not a valid server name: add --fleet-name"):
         check_joining(given)
     check_joining(given.model_copy(update={"fleet_name": "node-1"}))
     with closing(open_members(url, "keys")) as members:

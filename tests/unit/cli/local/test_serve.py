@@ -179,7 +179,7 @@ def test_bounds_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("tols=7", "tols is no bound"),
+        ("tols=7", "tols is not a bound"),
         ("tools", "--bounds tools"),
         ("tools=0", "greater than 0"),
         ("nesting=65", "nesting is set by --bounds-factor alone"),

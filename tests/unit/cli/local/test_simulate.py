@@ -27,7 +27,7 @@ def test_figures_for_people_and_for_scripts(run: Run, tmp_path: Path) -> None:
         ([], "Name a file or --nodes"),
         (["fleet.yaml", "--nodes", "3"], "Name a file or --nodes"),
         (["none.yaml"], "none.yaml"),
-        (["wrong.yaml"], "is no scenario"),
+        (["wrong.yaml"], "is not a valid scenario"),
     ],
 )
 def test_what_cannot_be_simulated_is_wrong_usage(

@@ -43,7 +43,7 @@ def test_each_kind_has_its_place(write: Write) -> None:
                              "`plain_http: true`"]),
         ("https://api", "https://me:pw@api", ["r.yaml:5: 'base_url': write a URL such as https://api.example.com/v1, "
                                               "without user, query or fragment"]),
-        ("THERE_KEY", "sk-12345", ["r.yaml:6: 'key_env' is no name of a variable; write one such as "
+        ("THERE_KEY", "sk-12345", ["r.yaml:6: 'key_env' is not the name of a variable; write one such as "
                                    "OPENAI_API_KEY: the key itself is never written into a recipe"]),
         ("key_env", "api_key", ["r.yaml:6: unknown key 'api_key'; write 'key_env', the name of the environment "
                                 "variable that holds the key"]),
