@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from registry.base.wording import quoted
-from registry.errors import BadRequest, Forbidden, RoundhouseError, UnsupportedMedia
+from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError, UnsupportedMedia
 from runtime.http.errors import error_response
-from runtime.http.guard.access import dialect_of, unknown_path_error
+from runtime.http.guard.access import dialect_of, required_scopes
 
 READS = frozenset(("GET", "HEAD"))
 """They change nothing, and what they answer no other page can read."""
@@ -183,6 +183,15 @@ def _origin_error(origin: str | None) -> RoundhouseError:
     )
 
 
+def _unknown_path(scope: Scope) -> RoundhouseError | None:
+    """The error for a path that does not exist: a form would be refused there for its type, as if JSON helped."""
+    try:
+        required_scopes(scope["method"], scope["path"])
+    except NotFound as error:
+        return error
+    return None
+
+
 class OriginMiddleware:
     """The policy as an ASGI layer: a refused request never reaches the application."""
 
@@ -195,8 +204,7 @@ class OriginMiddleware:
             try:
                 self._allowed.check(scope["method"], scope["path"], scope["headers"])
             except RoundhouseError as refusal:
-                path = scope["path"]
-                if isinstance(refusal, UnsupportedMedia) and (f"/v1{path}" in FORMS or "//" in path):
-                    refusal = unknown_path_error(scope["path"])
+                if isinstance(refusal, UnsupportedMedia):
+                    refusal = _unknown_path(scope) or refusal
                 return error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
         return self._app(scope, receive, send)

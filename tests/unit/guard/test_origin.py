@@ -178,13 +178,21 @@ async def test_json_without_its_type_is_refused(tmp_path: Path) -> None:
         assert "application/json" in answer.error()["message"]
 
 
-async def test_a_recording_without_v1_is_pointed_to_the_right_path(tmp_path: Path) -> None:
-    """It was told to be JSON."""
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/audio/transcriptions", "/v1/audio/transcriptions"),
+        ("/v1/v1/audio/transcriptions", "/v1/audio/transcriptions"),
+        ("/v1/audio/transcription", "There is no"),
+        ("/asr", "There is no"),
+    ],
+)
+async def test_a_form_for_an_unknown_path_is_a_404(tmp_path: Path, path: str, words: str) -> None:
     async with served(tmp_path) as server:
-        head = b"POST /audio/transcriptions HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n" % len(BODY)
+        head = b"POST %s HTTP/1.1\r\n" % path.encode() + HOST + b"Content-Length: %d\r\n" % len(BODY)
         answer = await server.ask(head + b"Content-Type: multipart/form-data; boundary=x\r\n", BODY)
         assert (answer.status, answer.error()["code"]) == (404, "unknown_path")
-        assert "/v1/audio/transcriptions" in answer.error()["message"]
+        assert words in answer.error()["message"]
 
 
 @pytest.mark.parametrize(
