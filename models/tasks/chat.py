@@ -13,7 +13,10 @@ from models.protocol import ChatEngine
 from models.tasks.kind import CallSummary, Demand, EmitEvent, TaskKind, WorkRates
 from registry.recipes.definition import Task
 
-SCHEMAS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_grammar", "output_format")
+SCHEMAS = (
+    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+    "grammar", "output_format",
+)  # fmt: skip
 """Fields of chat bodies that bind the form of an answer."""
 FORMATS = ("text", "output_config")
 """Fields whose `format` binds it: of OpenAI's responses, of Anthropic's messages."""

@@ -6,11 +6,10 @@ vLLM's request classes, and the objects inside a request, keep unknown fields wi
 |-------------------------------------------------------|-----------------------------------------------------------|
 | changes no answer (`WITHOUT_EFFECT`)                  | passes in silence: clients send it by themselves          |
 | is unknown, or asks for something optional (`HINTS`)  | is left out, and a warning names it; `strict` refuses it  |
-| is known to change answers (`INSTEAD`, or a field     | is refused by name: the client would get another answer   |
-| that another dialect of the engine has)               | than it asked for                                         |
+| is known to change answers (`replacements`, or a      | is refused by name: the client would get another answer   |
+| field that another dialect of the engine has)         | than it asked for                                         |
 
-A schema where Text Generation Inference and others take it (`value` or `schema` of a `json_object`) moves to where vLLM
-reads it.
+What vLLM has under another name is moved there first (`models.chat.requests.moves`).
 """
 
 import re
@@ -20,7 +19,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from models.chat.requests import template
+from models.chat.requests import moves, replacements, template
 from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, VENDORS, ChatRequest
 from registry.errors import BadRequest
 from registry.recipes.fields import Flag
@@ -73,22 +72,6 @@ HOSTED = re.compile(
 )
 """Tools that a vendor's own servers run, by the beginning of their type."""
 EMPTY: tuple[object, ...] = (None, [])
-INSTEAD: Mapping[str, str] = {
-    "best_of": "ask for several with 'n', and choose among them.",
-    "audio": "no model here speaks.",
-    "functions": "send 'tools'.",
-    "logits_processors": "a client may not name code to run.",
-    "function_call": "send 'tool_choice'.",
-    "tools": "it needs a parser of this model's calls. Its recipe may name one in engine.flags.tool_call_parser, with "
-    "engine.flags.enable_auto_tool_choice: true.",
-    "stop_sequences": "send 'stop'.",
-    "max_new_tokens": "send 'max_tokens'.",
-    **{
-        f"guided_{kind}": f"send 'structured_outputs': {{\"{kind}\": ...}}."
-        for kind in ("json", "regex", "choice", "grammar")
-    },
-}
-"""Replacements for fields of earlier vLLMs, OpenAI's older clients and other servers."""
 EFFORT = ("reasoning_effort", "enable_thinking")
 """Variables of a chat template by which vLLM passes on a requested effort."""
 UNSTORED: Mapping[str, str] = {
@@ -179,6 +162,7 @@ def check(fields: Fields, request: ChatRequest, *, strict: bool = False) -> str:
     path = request.path
     if path not in fields:
         return ""
+    moves.move(request)
     hints = Leniency(request, strict=strict)
     _check_unknown(fields, request, hints)
     knows_effort = "reasoning_effort" in fields.get(CHAT, frozenset())
@@ -197,7 +181,7 @@ def _check_unknown(fields: Fields, request: ChatRequest, hints: Leniency) -> Non
     unknown = sorted(request.fields.keys() - fields[path] - WITHOUT_EFFECT)
     if not unknown:  # nearly always; the rest looks at all fields of all paths
         return
-    answering = frozenset().union(*fields.values()) | INSTEAD.keys() | PLAIN.keys()
+    answering = frozenset().union(*fields.values()) | replacements.names(path) | PLAIN.keys()
     for name in unknown:
         value = request.value(name)
         uncalled = name == "tools" and request.text("tool_choice") == "none"
@@ -206,7 +190,7 @@ def _check_unknown(fields: Fields, request: ChatRequest, hints: Leniency) -> Non
         text = f"Unrecognized request argument supplied: {name}."
         if path in (MESSAGES, COUNT_TOKENS):
             text = f"{name}: Extra inputs are not permitted."
-        advice = INSTEAD.get(name, "leave it out.")
+        advice = replacements.advice(path, name)
         error = BadRequest(f"{text} This engine would ignore it: {advice}", param=name, code="unknown_parameter")
         if name in answering and name not in HINTS:
             raise error
@@ -227,24 +211,12 @@ def _check_typical(request: ChatRequest) -> None:
 
 def _check_chat(request: ChatRequest, hints: Leniency) -> None:
     """Check `response_format` and `stream_options` of Chat Completions or Completions."""
-    move_schema(request)
     answer = request.object("response_format")
     _only(answer, CHAT_FORMATS.get(str(answer.get("type")), answer), hints, "response_format")
     schema = answer.get("json_schema")
     if isinstance(schema, dict):
         _only(schema, SCHEMA, hints, "response_format", "json_schema")
     _only(request.object("stream_options"), STREAM, hints, "stream_options")
-
-
-def move_schema(request: ChatRequest) -> None:
-    """Move a schema beside `json_object` to where vLLM reads it."""
-    answer = request.object("response_format")
-    if answer.get("type") != "json_object":
-        return
-    schema = next((answer[name] for name in ("value", "schema") if isinstance(answer.get(name), dict)), None)
-    if schema:
-        moved = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-        request.replace("response_format", msgspec.json.encode(moved))
 
 
 def _check_messages(request: ChatRequest, hints: Leniency, knows_effort: bool) -> None:

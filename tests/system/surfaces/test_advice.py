@@ -82,6 +82,7 @@ TYPICAL, MIRRORED = {"vllm_xargs": {"typical_p": 0.5}}, {"type": "web_search"}
 FUNCTION = {"type": "function", "name": "set_light", "parameters": LIGHT}
 OLLAMA = {"model": MODEL, "messages": HELLO, "stream": False}
 PROMPT = {"model": MODEL, "prompt": "hello", "stream": False, "options": {"num_predict": 2}}
+TEXT_FORMAT = {"format": {"type": "text"}}
 TABLE = [
     Advice("leave 'typical_p' out, or set it to null", CHAT, TYPICAL, {"temperature": 0, **TYPICAL}),
     Advice("leave 'typical_p' out, and set 'top_p' or 'min_p'", "/api/chat",
@@ -94,8 +95,24 @@ TABLE = [
            {"bad_words": [f"a long word, number {number}" for number in range(700)]}, {"bad_words": ["abc"]}),
     Advice("send 'stop'", CHAT, {"stop_sequences": ["a"]}, {"stop": ["a"]}),
     Advice("send 'max_tokens'", CHAT, {"max_new_tokens": 3}, {"max_tokens": 3}),
-    Advice("send 'structured_outputs'", CHAT, {"guided_choice": ["a", "b"]},
+    Advice("send 'structured_outputs'", CHAT, {"guided_choice": ["a", "b"], "guided_regex": "a|b"},
            {"structured_outputs": {"choice": ["a", "b"]}}),
+    Advice("send 'repetition_penalty' alone", CHAT, {"repeat_penalty": 1.1, "repetition_penalty": 1.1},
+           {"repetition_penalty": 1.1}),
+    Advice("write the fields in it into the body itself", CHAT, {"extra_body": {"top_k": 1}}, {"top_k": 1}),
+    Advice("send it as a message of the role 'system'", CHAT, {"instructions": "be brief"},
+           {"messages": [{"role": "system", "content": "be brief"}, *HELLO]}),
+    Advice("send 'max_completion_tokens'", CHAT, {"max_output_tokens": 3}, {"max_completion_tokens": 3}),
+    Advice("send 'messages'", CHAT, {"input": "hello"}, {"messages": HELLO}),
+    Advice("send 'response_format'", CHAT, {"text": TEXT_FORMAT}, {"response_format": {"type": "text"}}),
+    Advice("send 'max_output_tokens'", RESPONSES, {"max_tokens": 3}, SHORT),
+    Advice("send 'input'", RESPONSES, {"messages": HELLO}, {"input": HELLO, **SHORT}),
+    Advice("send 'text': {", RESPONSES, {"response_format": {"type": "text"}}, {"text": TEXT_FORMAT, **SHORT}),
+    Advice("send the conversation as 'input'", RESPONSES, {"conversation": "conv_1"}, SHORT),
+    Advice("send 'stop_sequences'", MESSAGES, {"stop": ["a"]}, {"stop_sequences": ["a"]}),
+    Advice("send 'output_config'", MESSAGES, {"response_format": {"type": "json_object"}},
+           {"output_config": {"format": {"type": "json_schema", "schema": LIGHT}}}),
+    Advice("send 'prompt', or the request to /v1/chat/completions", TEXT, {"messages": HELLO}, {}),
     Advice("this model knows no effort of reasoning: leave it out", MESSAGES, {"output_config": {"effort": "low"}}, {},
            strict=True),
     Advice("Leave 'store' out", RESPONSES, {"store": True}, SHORT, strict=True),

@@ -1,4 +1,4 @@
-"""Each vendor's documented range of a number is taken whole: a request at both edges of it is answered."""
+"""A vendor's documented range of a number is taken whole, and fields that other servers have bind here, too."""
 
 from typing import Any
 
@@ -81,3 +81,24 @@ def test_the_edges_of_each_documented_range_are_answered(server: Server, path: s
         if answer.status_code != 200:
             refused.append((change, answer.status_code, answer.text[:300]))
     assert refused == []
+
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["paris"]}}, "required": ["city"]}
+CITY["additionalProperties"] = False
+ANSWER = {"role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
+FIELDS: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", {"guided_choice": ["paris"]}, '"paris"'),
+    ("/v1/chat/completions", {"grammar": 'root ::= "paris"', "tools": [], "tool_choice": "auto"}, '"paris"'),
+    ("/v1/completions", {"guided_regex": "paris", "suffix": "", "repeat_penalty": 1.0}, '"paris"'),
+    ("/v1/messages", {"output_format": {"type": "json_schema", "schema": CITY}}, "paris"),
+    ("/v1/responses", {"input": [*HELLO, ANSWER, *HELLO]}, '"completed"'),
+]
+"""A request of an earlier vLLM, LocalAI, Anthropic's beta and Vercel's SDK, and what must stand in the answer."""
+
+
+@pytest.mark.parametrize(("path", "more", "words"), FIELDS, ids=lambda value: str(value)[:30])
+def test_fields_of_other_servers_bind(server: Server, path: str, more: dict[str, Any], words: str) -> None:
+    limit = {name: 30 for name in BODIES[path] if name.startswith("max_")}
+    answer = server.http.post(path, json={**BODIES[path], **limit, "temperature": 0, **more})
+    assert (answer.status_code, answer.headers.get("X-Roundhouse-Warning")) == (200, None), answer.text
+    assert words in answer.text

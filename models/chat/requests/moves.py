@@ -1,0 +1,98 @@
+"""Fields of other servers, earlier versions and other clients, moved to where vLLM reads them.
+
+| request                                      | moved                                                          |
+|----------------------------------------------|----------------------------------------------------------------|
+| `guided_json` and others, of earlier vLLMs   | to `structured_outputs`                                        |
+| `grammar`, of llama.cpp and LocalAI          | to `structured_outputs`                                        |
+| `repeat_penalty`, of llama.cpp and LocalAI   | to `repetition_penalty`                                        |
+| `value` or `schema` of a `json_object`       | to `response_format.json_schema`                               |
+| `output_format`, of Anthropic's beta         | to `output_config.format`                                      |
+| an answer in Responses' input without `type` | gets `type`, without which vLLM refuses its `output_text`      |
+| an empty `tools` or `suffix`                 | is left out                                                    |
+
+A field whose new place is taken stays where it is, and is refused by name (`models.chat.requests.fields`).
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, ChatRequest, begins
+
+GUIDED: Mapping[str, str] = {
+    **{f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")},
+    "grammar": "grammar",
+}
+"""Fields that bind an answer's form, and their keys in `structured_outputs`."""
+_EMPTY = (msgspec.Raw(b"[]"), msgspec.Raw(b'""'))
+_NULL = msgspec.Raw(b"null")
+_ASSISTANT = msgspec.Raw(b'"assistant"')
+_ANSWER = (b'"output_text"', b'"refusal"')
+"""Parts of an answer's content. In a text they would stand with backslashes."""
+
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def move(request: ChatRequest) -> None:
+    """Move the fields of a request that has some of them; nothing else changes."""
+    if request.path in (CHAT, COMPLETIONS):
+        _move_guided(request)
+        move_schema(request)
+        if request.has("repeat_penalty") and not request.has("repetition_penalty"):
+            request.replace("repetition_penalty", request.fields["repeat_penalty"])
+            request.drop("repeat_penalty")
+        for name in ("tools", "suffix"):
+            if request.fields.get(name) in _EMPTY:
+                request.drop(name)
+                if name == "tools" and request.text("tool_choice") in ("auto", "none"):
+                    request.drop("tool_choice")
+    elif request.path in (MESSAGES, COUNT_TOKENS):
+        _move_output_format(request)
+    elif request.path == RESPONSES:
+        _name_messages(request)
+
+
+def move_schema(request: ChatRequest) -> None:
+    """Move a schema beside `json_object` to where vLLM reads it."""
+    answer = request.object("response_format")
+    if answer.get("type") != "json_object":
+        return
+    schema = next((answer[name] for name in ("value", "schema") if isinstance(answer.get(name), dict)), None)
+    if schema:
+        moved = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        request.replace("response_format", msgspec.json.encode(moved))
+
+
+def _move_guided(request: ChatRequest) -> None:
+    """Move one constraint. Two of them, or one beside `structured_outputs`, are left to be refused."""
+    names = [name for name in GUIDED if request.has(name) and request.fields[name] not in _EMPTY]
+    if len(names) == 1 and not request.has("structured_outputs"):
+        request.replace("structured_outputs", msgspec.json.encode({GUIDED[names[0]]: request.fields[names[0]]}))
+        request.drop(names[0])
+
+
+def _move_output_format(request: ChatRequest) -> None:
+    config = request.raw_object("output_config")
+    takes_it = not request.has("output_config") or (request.is_object("output_config") and "format" not in config)
+    if request.has("output_format") and takes_it:
+        request.replace("output_config", msgspec.json.encode(config | {"format": request.fields["output_format"]}))
+        request.drop("output_format")
+
+
+def _name_messages(request: ChatRequest) -> None:
+    if not any(turn is not None and turn.role == "assistant" for turn in request.turns("input")):
+        return  # nearly all: a first question
+    items = request.items("input")
+    named = [_named(item) if begins(item, b"{") else item for item in items]
+    if named != items:
+        request.replace("input", msgspec.json.encode(named))
+
+
+def _named(item: msgspec.Raw) -> msgspec.Raw:
+    fields = {name: value for name, value in _OBJECT.decode(item).items() if value != _NULL}
+    content = bytes(fields.get("content", _NULL))
+    is_answer = fields.get("role") == _ASSISTANT and any(part in content for part in _ANSWER)
+    if "type" in fields or not is_answer:
+        return item
+    return msgspec.Raw(msgspec.json.encode({"type": "message", **fields}))

@@ -1,0 +1,73 @@
+"""Fields of other servers and clients come to where vLLM reads them, and nothing else changes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from models.chat.requests import moves
+from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, ChatRequest
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+JSON = {"type": "json_schema", "schema": SCHEMA}
+ANSWER = {"role": "assistant", "content": [{"type": "output_text", "text": "yes"}]}
+REFUSAL = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+QUESTION = {"role": "user", "content": [{"type": "input_text", "text": 'a "output_text"'}]}
+
+
+def moved(path: str, body: dict[str, Any]) -> Any:
+    request = ChatRequest(path, json.dumps(body).encode())
+    moves.move(request)
+    return json.loads(request.body)
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"guided_json": SCHEMA}, {"structured_outputs": {"json": SCHEMA}}),
+        ({"guided_json": json.dumps(SCHEMA)}, {"structured_outputs": {"json": json.dumps(SCHEMA)}}),
+        ({"guided_choice": ["a", "b"]}, {"structured_outputs": {"choice": ["a", "b"]}}),
+        ({"guided_regex": "a+", "guided_json": None}, {"structured_outputs": {"regex": "a+"}, "guided_json": None}),
+        ({"guided_grammar": "root ::= x"}, {"structured_outputs": {"grammar": "root ::= x"}}),
+        ({"grammar": "root ::= x"}, {"structured_outputs": {"grammar": "root ::= x"}}),
+        ({"repeat_penalty": 1.1}, {"repetition_penalty": 1.1}),
+        ({"tools": [], "tool_choice": "auto"}, {}),
+        ({"suffix": ""}, {}),
+    ],
+)
+def test_fields_of_other_servers_move(path: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert moved(path, {"model": "m", **before}) == {"model": "m", **after}
+
+
+@pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])
+@pytest.mark.parametrize("config", [{}, {"output_config": {"effort": "low"}}, {"output_config": None}])
+def test_the_beta_name_of_an_output_format(path: str, config: dict[str, Any]) -> None:
+    body = moved(path, {"model": "m", "output_format": JSON, **config})
+    assert body == {"model": "m", "output_config": {**(config.get("output_config") or {}), "format": JSON}}
+
+
+def test_answers_in_the_input_of_a_response_get_their_type() -> None:
+    items = [QUESTION, ANSWER, {**REFUSAL, "id": None}, {"type": "message", **ANSWER}, QUESTION]
+    body = moved(RESPONSES, {"model": "m", "input": items})
+    message = {"type": "message"}
+    assert body["input"] == [QUESTION, {**message, **ANSWER}, {**message, **REFUSAL}, {**message, **ANSWER}, QUESTION]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"guided_json": SCHEMA, "structured_outputs": {"regex": "a"}}),
+        (CHAT, {"guided_json": SCHEMA, "guided_regex": "a"}),
+        (CHAT, {"repeat_penalty": 1.1, "repetition_penalty": 1.2}),
+        (CHAT, {"tools": [{}], "suffix": "x", "guided_json": "", "grammar": None}),
+        (MESSAGES, {"output_format": JSON, "output_config": {"format": JSON}}),
+        (MESSAGES, {"output_format": JSON, "output_config": "odd"}),
+        (MESSAGES, {"guided_json": SCHEMA}),
+        (RESPONSES, {"input": "hello", "guided_json": SCHEMA}),
+        (RESPONSES, {"input": [QUESTION, {"role": "assistant", "content": "yes"}, 5, {"type": "reasoning"}]}),
+        ("/tokenize", {"guided_json": SCHEMA}),
+    ],
+)
+def test_what_has_no_free_place_stays(path: str, body: dict[str, Any]) -> None:
+    assert moved(path, body) == body
