@@ -12,22 +12,29 @@ from tests.system.serving import Server
 
 pytestmark = pytest.mark.real
 LINES, TOKENS, PLACES = 48, 200, 32
+MORE_LINES = 1000
+"""Lines of a second batch, more than the engine can answer while the bursts last, however slow their clients are."""
 LOST = "roundhouse_batch_line_seconds_total"
 
 
 def test_people_take_the_turns_of_lines_and_all_answers_are_right(
     server: Server, client: OpenAI, tmp_path: Path
 ) -> None:
-    """Bursts of 40, 16 and 8, of which the first has more than all places and the spare ones."""
+    """Bursts of 40, 16 and 8, of which the first has more than all places and the spare ones.
+
+    A batch that is cancelled in the end keeps the engine full. The one before it is looked at.
+    """
     rows = [
         chat(f"long-{number}", "starter-chat", f"word {number}", max_tokens=TOKENS, ignore_eos=True)
         for number in range(LINES)
     ]
     rows += [chat(f"short-{number}", "uppercase", f"word {number}") for number in range(LINES)]
-    with write(tmp_path / "in.jsonl", rows).open("rb") as content:
-        file = client.files.create(file=content, purpose="batch")
+    more = [
+        chat(f"more-{number}", "starter-chat", f"word {number}", max_tokens=2 * TOKENS, ignore_eos=True)
+        for number in range(MORE_LINES)
+    ]
     before = server.metric(LOST, outcome="lost")
-    batch = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+    batch, filler = (_create(client, write(tmp_path / "in.jsonl", lines)) for lines in (rows, more))
 
     def ask(number: int) -> str:
         messages = [{"role": "user", "content": f"person {number}"}]
@@ -37,16 +44,28 @@ def test_people_take_the_turns_of_lines_and_all_answers_are_right(
 
     with ThreadPoolExecutor(40) as threads:
         eventually(lambda: server.metric("roundhouse_running_requests", model="starter-chat") >= PLACES)
-        for burst in (40, 16, 8):
-            assert list(threads.map(ask, range(burst))) == [f"PERSON {number}" for number in range(burst)]
-    assert server.metric(LOST, outcome="lost") > before
-    eventually(
-        lambda: client.batches.retrieve(batch.id).status == "completed", lambda: client.batches.retrieve(batch.id)
-    )
-    lines = {line["custom_id"]: line for line in read(client, client.batches.retrieve(batch.id).output_file_id)}
+
+        def burst(size: int) -> bool:
+            """Whether lines have lost work by now: people who come one by one find a place."""
+            assert list(threads.map(ask, range(size))) == [f"PERSON {number}" for number in range(size)]
+            return server.metric(LOST, outcome="lost") > before
+
+        for size in (40, 16, 8):
+            burst(size)
+        eventually(lambda: burst(40))
+    client.batches.cancel(filler)
+    eventually(lambda: client.batches.retrieve(batch).status == "completed", lambda: client.batches.retrieve(batch))
+    eventually(lambda: client.batches.retrieve(filler).status == "cancelled", lambda: client.batches.retrieve(filler))
+    lines = {line["custom_id"]: line for line in read(client, client.batches.retrieve(batch).output_file_id)}
     assert len(lines) == 2 * LINES
     assert {line["roundhouse"]["attempts"] for line in lines.values()} == {1}
     for number in range(LINES):
         answer = lines[f"short-{number}"]["response"]["body"]["choices"][0]["message"]["content"]
         assert answer == f"WORD {number}"
         assert lines[f"long-{number}"]["response"]["body"]["usage"]["completion_tokens"] == TOKENS
+
+
+def _create(client: OpenAI, path: Path) -> str:
+    with path.open("rb") as content:
+        file = client.files.create(file=content, purpose="batch")
+    return client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h").id
