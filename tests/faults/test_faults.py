@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.eventually import PATIENCE, eventually
@@ -118,10 +119,16 @@ def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Se
     streams = [Stream(server, model, answers=8) for model in ("starter-chat", "second-chat", "starter-chat")]
     for stream in streams:
         stream.wait_lines(5)
+    cores = [psutil.Process(server.core_pid(model)) for model in ("starter-chat", "second-chat")]
+    for core in cores:
+        core.suspend()  # so that no stream is over before the server hears of its end
     family = server.family()
     sockets = Path(json.loads((server.data / "server.json").read_text())["run_dir"])
     assert list(sockets.glob("*.sock"))
     server.process.send_signal(signal.SIGTERM)
+    eventually(lambda: "stopping: the port is closed" in server.log.read_text(), server.tail)
+    for core in cores:
+        core.resume()
     assert [stream.completion_tokens() for stream in streams] == [8 * 450] * 3
     assert server.process.wait(PATIENCE) == 0, server.tail()
     eventually(lambda: not alive(family))

@@ -16,10 +16,12 @@ from tests.contract.chat import fixtures as chat_fixtures
 
 pytestmark = pytest.mark.real
 HEAD = {"head_dim": 16}
+MANY = 64
+"""Answers to one call that take thousands of steps, a few at a time: no busy test comes after the last one."""
 
 
 def _begin(engine: VllmEngine, *, stream: bool) -> ChatCall:
-    body = {"model": "tiny", "prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": stream}
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 500, "n": MANY, "ignore_eos": True, "stream": stream}
     return engine.call(
         HttpCall(path="/v1/completions", body=json.dumps(body).encode(), served="tiny", display_name="tiny")
     )
