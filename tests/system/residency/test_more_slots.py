@@ -33,7 +33,8 @@ def test_a_model_that_is_added_gets_a_slot_of_its_own_while_memory_allows(tmp_pa
         grown = psutil.Process(server.slot_pid("later"))
         assert grown.ppid() == server.process.pid
         grown.send_signal(signal.SIGKILL)
-        eventually(lambda: server.model("later")["state"] == "ready" and server.slot_pid("later") != grown.pid)
+        eventually(lambda: server.model("later")["pid"] not in (None, grown.pid))
+        server.wait_state("later", "ready")
         assert ask(server.http, "later", "starter-speech").json()["text"] == answer.json()["text"]
         assert server.slot_pid("starter-speech") == first
         assert server.stop() == 0
