@@ -61,7 +61,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     data: Path = tmp_path_factory.mktemp("data")
     server = Server(data, [STARTER], "--log-level", "debug", "--callback-networks", "127.0.0.0/8", prewarm=True)
     try:
-        yield server.wait_ready()
+        server.wait_ready().wait_state("starter-chat", "ready")  # other loads wait for it
+        yield server
     finally:
         server.close()
 
