@@ -246,7 +246,8 @@ async def test_a_late_batch_runs_as_people_do_and_at_its_own_price(bench: Bench)
     """Also where its key may have no higher class than `batch`."""
     lowest = ServiceClass.BATCH
     bench.rights = lambda _: replace(CALLER, ceiling=lowest, service_class=lowest)
-    await bench.create([body("t", **{"x-tier": "critical"})], other_batch("b", created=time.time() - 97, window=100))
+    late = other_batch("b", created=time.time() - 97_000, window=100_000)
+    await bench.create([body("t", **{"x-tier": "critical"})], late)
     batch = await bench.until_final("b")
     assert batch.counts == LineCounts(1, 1)
     assert [request.priority for request in bench.link.requests] == [1], "never critical, whatever the line says"
