@@ -5,12 +5,14 @@ import logging
 from collections.abc import Callable, Sequence
 
 from models.engines import prewarmed_bytes
-from registry.errors import Unavailable
+from registry.errors import EngineFailed, Unavailable
 from runtime.slots import frames
 from runtime.slots.growth import SlotGrowth
 from runtime.slots.link import SlotLink
 
 log = logging.getLogger("roundhouse.pool")
+PREWARM_SECONDS = 120.0
+"""Longest wait for a slot's imports. A slot that is late goes on with them, and is waited for again."""
 
 
 class SlotPool:
@@ -160,10 +162,11 @@ class SlotPool:
             return False
         link.prewarmed, link.prewarmed_bytes = engine, prewarmed_bytes(engine)
         try:
-            await link.command(lambda uid: frames.Prewarm(uid, engine), timeout=120)
-        except Exception:  # a slot that cannot be pre-warmed still loads, only slower
+            await link.command(lambda uid: frames.Prewarm(uid, engine), timeout=PREWARM_SECONDS)
+        except Exception as error:  # a slot that cannot be pre-warmed still loads, only slower
             log.warning("pre-warming slot %d for %s failed", link.slot_id, engine, exc_info=True)
-            if link.connected:  # its libraries do not import: trying again would not help
+            is_late = isinstance(error, EngineFailed) and error.code == "engine_hung"
+            if link.connected and not is_late:  # its libraries do not import: trying again would not help
                 self._unwarmable.add(engine)
             link.cold()
             return False

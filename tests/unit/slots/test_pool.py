@@ -98,6 +98,31 @@ async def test_a_slot_is_warm_once_its_import_has_ended(pool: SlotPool, monkeypa
     assert [link.warm for link in pool.prewarmed()] == [True]
 
 
+async def test_a_slot_whose_import_is_late_is_waited_for_again(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine libraries take minutes."""
+    ended = threading.Event()
+    monkeypatch.setattr("models.engines.prewarm", lambda engine, hurried=None: ended.wait(200))
+    with monkeypatch.context() as hurried:
+        hurried.setattr("runtime.slots.pool.PREWARM_SECONDS", 0.01)
+        assert not await pool.prewarm("engine-a")
+    assert pool.prewarmed() == []
+    ended.set()
+    assert await pool.prewarm("engine-a")
+
+
+async def test_an_engine_whose_import_fails_is_not_tried_again(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[str] = []
+
+    def fail(engine: str) -> None:
+        requested.append(engine)
+        raise ImportError(engine)
+
+    monkeypatch.setattr("models.engines.prewarm", fail)
+    assert not await pool.prewarm("engine-a")
+    assert not await pool.prewarm("engine-a")
+    assert requested == ["engine-a"]
+
+
 async def test_a_slot_that_imports_since_its_start_is_prewarmed_when_it_has_ended(
     pool: SlotPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
