@@ -27,7 +27,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     recipe = yaml.safe_load((STARTER / "starter-embed.yaml").read_text()) | {"price": {"input": 1.0}}
     (folder / "starter-embed.yaml").write_text(yaml.safe_dump(recipe))
     found = Server(folder / "a" / "data", [folder / "starter-embed.yaml"], "--slots", "1")
-    yield found.wait_ready()
+    loaded = found.wait_ready().http.post("/v1/models/starter-embed/load")
+    assert loaded.status_code == 200, loaded.text  # slow loads take longer than clients wait
+    yield found
     found.close()
 
 
