@@ -13,7 +13,7 @@ RECIPES ?=
 ARGS ?=
 # Options of pytest, such as PYTEST_ARGS="-k recipes -x".
 PYTEST_ARGS ?=
-# Test files that run side by side. Each may start a server of its own, of up to 4 GiB.
+# Test files that run side by side, if they share no server (tests/workers.py). Each may start one of up to 4 GiB.
 WORKERS ?= 2
 # cpu or cuda; by default cuda when an NVIDIA GPU is there.
 ACCELERATOR ?=
@@ -45,10 +45,10 @@ check: install-test ## for daily work: lint and the short tests without an engin
 all-tests short-tests: export OMP_WAIT_POLICY ?= PASSIVE
 
 all-tests: # without lint
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 short-tests: # those of tests/unit and tests/docs
-	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real and not long' -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real and not long' -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: install-test ## ruff, mypy --strict and the layers' import rules
 	@$(BIN)/ruff check .

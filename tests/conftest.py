@@ -1,4 +1,4 @@
-"""One server on the starter pack for all tests that only ask; tests that break things start their own."""
+"""Three servers for all tests that only ask; tests that break things start their own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 from collections.abc import Generator, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.eventually import PATIENCE
+from tests.workers import GroupsOfFiles, mark_groups, without_group
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -36,16 +37,25 @@ REAL_SECONDS = 1500
 """What a test with a real engine gets before it is ended, unless it asks for more: a busy machine is no fault."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        mark_groups([item for item in items if isinstance(item, pytest.Function)])
     for item in items:
         if item.get_closest_marker("real") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(REAL_SECONDS))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupsOfFiles | None:
+    return GroupsOfFiles(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add the end of the log of each server that a failed test used: a fault that comes once is seen nowhere else."""
     report = yield
+    report.nodeid = without_group(report.nodeid)
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
             log = getattr(value, "log", None)
@@ -56,6 +66,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """On the starter pack."""
     from tests.system.serving import STARTER, Server
 
     data: Path = tmp_path_factory.mktemp("data")
@@ -76,3 +87,24 @@ def client(server: Server) -> Iterator[OpenAI]:
     url = f"{server.url}/v1"
     with OpenAI(base_url=url, api_key="none", timeout=PATIENCE, max_retries=0, default_headers=PATIENT) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The model that thinks and calls tools, for answers that the starter model does not give."""
+    from tests.system.surfaces.thinking import serve_thinker
+
+    with serve_thinker(tmp_path_factory.mktemp("thinker")) as server:
+        yield server.wait_ready()
+
+
+@pytest.fixture(scope="session")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The chat model for tests that make teams with names of their own: it takes requests with keys alone."""
+    from tests.system.serving import STARTER, Server
+
+    data = tmp_path_factory.mktemp("locked") / "a" / "data"
+    with Server(data, [STARTER / "starter-chat.yaml"], "--slots", "1") as server:
+        server.wait_ready()
+        server.command("keys", "create", "--scopes", "infer")
+        yield server.wait_closed()

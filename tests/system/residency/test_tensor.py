@@ -15,23 +15,31 @@ from tests.system.serving import STARTER, Server, alive
 pytestmark = pytest.mark.real
 ADAPTERS = ("uppercase", "reverse-words", "rot13", "double-words")
 PROMPTS = ("the quick brown fox", "seven small boats")
+Answers = dict[tuple[str, str], str]
+"""Adapter, '' for none, and prompt to the answer."""
 
 
-def recipe(name: str, tensor: int) -> dict[str, object]:
-    """The starter model with places for two of four adapters."""
+def recipe() -> dict[str, object]:
+    """The starter model in two parts, with places for two of four adapters."""
     values = yaml.safe_load((STARTER / "starter-chat.yaml").read_text())
     adapters = [one for one in values["adapters"] if one["name"] in ADAPTERS]
     memory = {"kv_cache": "32MiB", "adapters": {"device": 2, "host": 4, "max_rank": 16}}
-    return {**values, "id": name, "aliases": [], "parallel": {"tensor": tensor}, "memory": memory, "adapters": adapters}
+    return {**values, "id": "two", "aliases": [], "parallel": {"tensor": 2}, "memory": memory, "adapters": adapters}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def halved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("tensor")
     file = folder / "recipes.yaml"
-    file.write_text(yaml.safe_dump_all([recipe("one", 1), recipe("two", 2)]))
-    with Server(folder / "data", [file], "--slots", "2", device="cpu:2").wait_ready() as server:
-        yield server
+    file.write_text(yaml.safe_dump(recipe()))
+    with Server(folder / "data", [file], "--slots", "1", device="cpu:2").wait_ready() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def expected(server: Server) -> Answers:
+    """The answers of one worker."""
+    return answers(server, "starter-chat", ADAPTERS)
 
 
 def answer(server: Server, model: str, prompt: str) -> str:
@@ -41,7 +49,7 @@ def answer(server: Server, model: str, prompt: str) -> str:
     return str(response.json()["choices"][0]["message"]["content"])
 
 
-def answers(server: Server, base: str, adapters: tuple[str, ...]) -> dict[tuple[str, str], str]:
+def answers(server: Server, base: str, adapters: tuple[str, ...]) -> Answers:
     """All at once: the base and its adapters are mixed in the batches."""
     asks = [(name, prompt) for prompt in PROMPTS for name in ("", *adapters)]
     with ThreadPoolExecutor(len(asks)) as pool:
@@ -54,41 +62,43 @@ def workers(server: Server) -> list[psutil.Process]:
     return [one for one in family if one.cmdline() and one.cmdline()[0].startswith("VLLM::Worker")]
 
 
-def test_two_workers_give_one_workers_answers(server: Server) -> None:
-    for mixed in (ADAPTERS[:2], ADAPTERS):  # the second time there are more than places, so they are swapped
-        expected = answers(server, "one", mixed)
-        assert expected["uppercase", PROMPTS[0]] == PROMPTS[0].upper()
-        assert answers(server, "two", mixed) == expected
+def test_two_workers_give_one_workers_answers(halved: Server, expected: Answers) -> None:
+    assert expected["uppercase", PROMPTS[0]] == PROMPTS[0].upper()
+    few = answers(halved, "two", ADAPTERS[:2])
+    assert few == {one: expected[one] for one in few}
+    assert answers(halved, "two", ADAPTERS) == expected  # of more adapters than there are places: they are swapped
 
 
-def test_each_device_holds_its_half(server: Server) -> None:
-    status = server.http.get("/v1/status").json()
-    models = {model["id"]: model for model in status["models"]}
-    one, two = models["one"], models["two"]
+def test_each_device_holds_its_half(halved: Server) -> None:
+    halved.http.post("/v1/models/two/load").raise_for_status()
+    status = halved.http.get("/v1/status").json()
+    (two,) = status["models"]
     assert two["devices"] == ["cpu:0", "cpu:1"]
     for device in status["devices"]:
-        beside = one["bytes"] if [device["name"]] == one["devices"] else 0
-        assert device["resident_bytes"] == pytest.approx(two["bytes"] / 2 + beside, abs=1)
-    plan = server.http.post("/v1/models/two/plan").json()
+        assert device["resident_bytes"] == pytest.approx(two["bytes"] / 2, abs=1)
+    plan = halved.http.post("/v1/models/two/plan").json()
     assert (plan["verdict"], [room["device"] for room in plan["devices"]]) == ("resident", ["cpu:0", "cpu:1"])
 
 
-def test_each_worker_has_cores_of_its_own(server: Server) -> None:
+def test_each_worker_has_cores_of_its_own(halved: Server) -> None:
+    halved.http.post("/v1/models/two/load").raise_for_status()
     mine = os.sched_getaffinity(0)
-    used = [set(worker.cpu_affinity() or ()) for worker in workers(server)]
+    used = [set(worker.cpu_affinity() or ()) for worker in workers(halved)]
     assert len(used) == 2
     assert all(cores and cores <= mine for cores in used)
     if len(mine) > 1:
         assert not used[0] & used[1]
 
 
-def test_a_worker_that_is_killed_takes_its_engine_along_and_right_answers_come_back(server: Server) -> None:
+def test_a_worker_that_is_killed_takes_its_engine_along_and_right_answers_come_back(
+    halved: Server, expected: Answers
+) -> None:
     """Each worker has half of every adapter: with one of two, no answer would be right."""
-    before = answers(server, "one", ADAPTERS)
-    deaths = server.model("two")["deaths"]
-    victim, other = workers(server)
+    halved.http.post("/v1/models/two/load").raise_for_status()
+    deaths = halved.model("two")["deaths"]
+    victim, other = workers(halved)
     os.kill(victim.pid, signal.SIGKILL)
-    eventually(lambda: server.model("two")["deaths"] > deaths, server.tail)
-    server.wait_state("two", "ready")
+    eventually(lambda: halved.model("two")["deaths"] > deaths, halved.tail)
+    halved.wait_state("two", "ready")
     assert alive([other]) == []
-    assert answers(server, "two", ADAPTERS) == before
+    assert answers(halved, "two", ADAPTERS) == expected

@@ -13,20 +13,11 @@ from openai import BadRequestError, OpenAI
 
 from tests.eventually import eventually
 from tests.system.serving import Server
-from tests.system.surfaces.thinking import BOTH, FUNCTIONS, SCRIPTS, SUM, TOOLS, serve_thinker
+from tests.system.surfaces.thinking import BOTH, FUNCTIONS, SCRIPTS, SUM, TOOLS
 
 pytestmark = pytest.mark.real
 THOUGHT = "Two, and two more: four."
 CALLS = [("set_light", {"state": "on"}), ("set_fan", {"speed": 2})]
-
-
-@pytest.fixture(scope="module")
-def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    server = serve_thinker(tmp_path_factory.mktemp("thinker"))
-    try:
-        yield server.wait_ready()
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="module")
