@@ -97,8 +97,6 @@ def merge(job: Merge, tell: Callable[[str, float], None]) -> None:
     """See `Merge`. Needs the base once, and one layer in float32. Raises Unmergeable."""
     tell("reading the base", 0.0)
     config = AutoConfig.from_pretrained(job.base, trust_remote_code=job.trust_remote_code)
-    if getattr(config, "quantization_config", None):
-        raise Unmergeable("Weights that are quantised take no merge: merge into the base that they were made from.")
     model = AutoModelForCausalLM.from_pretrained(job.base, dtype="auto", trust_remote_code=job.trust_remote_code)
     kind, written = type(model).__name__, config.architectures or []
     if kind not in written:

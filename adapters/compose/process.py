@@ -22,6 +22,8 @@ from adapters.compose.jobs import (
     decode_job,
     encode,
 )
+from registry.base.importing import TRAINING, fast_imports
+from registry.base.json import read_object
 from registry.storage.files import is_full
 
 
@@ -43,12 +45,13 @@ def _work(job: Job, answers: int) -> Answer:
 
     try:
         if isinstance(job, Combine):
-            from adapters.compose.peft_jobs import combine
-
+            with fast_imports(*TRAINING):
+                from adapters.compose.peft_jobs import combine
             combine(job, tell)
         else:
-            from adapters.compose.peft_jobs import merge
-
+            _check_weights(job.base)
+            with fast_imports(*TRAINING):
+                from adapters.compose.peft_jobs import merge
             merge(job, tell)
         return ComposeDone()
     except Unmergeable as error:
@@ -58,6 +61,12 @@ def _work(job: Job, answers: int) -> Answer:
         return ComposeFailed(
             "disk_full" if is_full(error, job.out) else "broken", f"{type(error).__name__}: {error}"[:500]
         )
+
+
+def _check_weights(base: Path) -> None:
+    """Raise Unmergeable for quantised weights, before peft is imported for seconds."""
+    if read_object(base / "config.json").get("quantization_config"):
+        raise Unmergeable("Weights that are quantised take no merge: merge into the base that they were made from.")
 
 
 def _exit_with_parent() -> NoReturn:

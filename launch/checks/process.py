@@ -6,11 +6,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatch
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
 from models.process_control import die_with_parent
+from registry.base.importing import TRAINING, fast_imports
 from registry.errors import RoundhouseError
 from registry.files import git_lfs
 from registry.recipes.definition import Recipe, Task
@@ -82,7 +84,9 @@ def _by_task(task: Task) -> Callable[[Recipe, Path], Iterable[str]]:
     """Imported as needed: each brings libraries that take seconds."""
     match task:
         case Task.CHAT:
-            sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]  # transformers takes 3 s for it
+            with fast_imports(*TRAINING):
+                for name in ("modeling_utils", "models.auto.modeling_auto"):
+                    import_module(f"transformers.{name}")
             from launch.checks import chat
 
             return chat.faults_of

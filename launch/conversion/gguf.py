@@ -22,6 +22,7 @@ from models.process_control import die_with_parent
 from models.sources.repository import files_of, missing_bytes
 from models.sources.resolve import Fetched
 from registry.base.child import PACKAGES, with_our_packages
+from registry.base.importing import TRAINING, fast_imports
 from registry.base.wording import size_words
 from registry.errors import DoesNotFit, EngineFailed, Unfit
 from registry.files import git_lfs
@@ -185,10 +186,11 @@ def _counted(report: Fetched, whole: int) -> Callable[..., Iterator[Any]]:
 def _read(file: Path) -> GgufDescription:
     if find_spec("gguf") is None:
         return GgufDescription(fault="the package gguf is not installed: pip install gguf.")
-    from gguf import GGUFReader
-    from transformers import AutoConfig
-    from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES, load_gguf_checkpoint
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    with fast_imports(*TRAINING):
+        from gguf import GGUFReader
+        from transformers import AutoConfig
+        from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES, load_gguf_checkpoint
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     known = f"Known are {', '.join(sorted(map(str, GGUF_SUPPORTED_ARCHITECTURES)))}."
     try:
@@ -215,7 +217,6 @@ def main() -> None:
     """Describe the file that the second word names. It ends with the process that started it."""
     die_with_parent(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
-    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]  # transformers takes 3 s for it
     answers = os.dup(1)
     os.dup2(2, 1)  # nothing but the answer may go to the pipe
     os.write(answers, msgspec.json.encode(_read(Path(sys.argv[2]))))

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from models.process_control import die_with_parent
 from models.sources.fetching import Answer, FetchDone, FetchFailed, FetchProgress
 from models.sources.resolve import Fetched
 from models.text.missing_config import collect_missing_weights
+from registry.base.importing import TRAINING, fast_imports
 from registry.errors import RoundhouseError
 from registry.storage.files import is_full, sync_all
 
@@ -26,7 +28,6 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # nothing but the answer may go to the pipe
     os.nice(10)  # requests come first
-    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]  # transformers imports it for nothing that is done here
 
     def answer(what: Answer) -> None:
         os.write(answers, msgspec.json.encode(what) + b"\n")
@@ -39,6 +40,9 @@ def _convert(folder: Path, out: Path, report: Fetched) -> Answer:
     try:
         if (file := gguf_of(folder)) is not None:
             out.mkdir()
+            with fast_imports(*TRAINING):
+                for name in ("modeling_utils", "models.auto.modeling_auto"):
+                    import_module(f"transformers.{name}")
             convert(file, out, report)
             sync_all(out)
             return FetchDone(str(out))
@@ -46,7 +50,9 @@ def _convert(folder: Path, out: Path, report: Fetched) -> Answer:
             return FetchFailed(
                 422, "bad_weights", f"{folder} has no weights as safetensors, and pickles are never read."
             )
-        from ctranslate2.converters import TransformersConverter
+        with fast_imports(*TRAINING):
+            from ctranslate2.converters import TransformersConverter
+            from transformers import WhisperForConditionalGeneration, WhisperTokenizerFast  # noqa: F401
 
         companions = [name for name in COMPANION_FILES if (folder / name).is_file()]
         with collect_missing_weights() as missing:
@@ -62,8 +68,6 @@ def _convert(folder: Path, out: Path, report: Fetched) -> Answer:
                 "chance: they were saved under other names, or it is a part of a Whisper that writes no text.",
             )
         if "tokenizer.json" not in companions:
-            from transformers import WhisperTokenizerFast
-
             WhisperTokenizerFast.from_pretrained(str(folder), local_files_only=True).save_pretrained(str(out))
         _complete(folder, out)
         sync_all(out)

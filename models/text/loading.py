@@ -12,11 +12,12 @@ from typing import Any
 
 import psutil
 
-from models import importing, nvml
+from models import nvml
 from models.batching import engine as batched_engine
 from models.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from models.text import missing_config
 from models.text.cpu import kernels
+from registry.base import importing
 from registry.base.processor import cores
 from registry.errors import EngineFailed
 from registry.files.context import NO_LIMIT, bytes_of_files

@@ -99,7 +99,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
 
                 code = run_front(settings, read, background)
             else:
-                from models.importing import fast_imports
+                from registry.base.importing import fast_imports
 
                 with fast_imports():  # LitServe, FastAPI, SQLAlchemy: a fifth of their time is the collector's
                     from runtime.server.run import run

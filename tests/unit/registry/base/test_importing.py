@@ -1,11 +1,14 @@
 """Imports without the garbage collector."""
 
 import gc
+import sys
 import threading
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 
-from models.importing import fast_imports
+from registry.base.importing import fast_imports
 
 
 def test_the_collector_comes_back_also_after_an_error() -> None:
@@ -37,3 +40,20 @@ def test_one_thread_at_a_time() -> None:
     thread.join(200)
     assert inside.is_set()
     assert gc.isenabled()
+
+
+def test_what_is_absent_cannot_be_imported_until_the_end() -> None:
+    rarely = "this"  # a module that nothing imports
+    assert rarely not in sys.modules
+    with fast_imports(rarely, "json"):
+        assert find_spec(rarely) is None
+        with pytest.raises(ModuleNotFoundError):
+            import_module(rarely)
+        assert import_module("json").loads("1") == 1, "it had been imported before"
+    assert find_spec(rarely) is not None
+
+
+def test_what_was_absent_is_there_after_an_error() -> None:
+    with pytest.raises(ZeroDivisionError), fast_imports("this"):
+        raise ZeroDivisionError
+    assert find_spec("this") is not None
