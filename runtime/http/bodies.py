@@ -5,6 +5,7 @@ A struct is the one definition of a body: it decodes, checks, and shows in the O
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -122,9 +123,21 @@ def validation_error(error: msgspec.ValidationError) -> BadRequest:
     return BadRequest(f"{text}.", param=".".join(dict.fromkeys(p for p in reversed(paths) if p)) or None)
 
 
-def decode_known(body: bytes, kind: type[T]) -> tuple[T, list[str]]:
-    """Decode as `decode` does, and return the names of fields that `kind` does not have."""
-    return decode(body, kind), unknown_fields(_KEYS.decode(body), kind)
+def decode_known(
+    body: bytes, kind: type[T], defaults: Mapping[str, Sequence[object]] = MappingProxyType({})
+) -> tuple[T, list[str]]:
+    """Decode as `decode` does, and return the names of fields that `kind` does not have.
+
+    `defaults`: values of such fields that ask for what is done anyway; they are as good as left out.
+    """
+    decoded, fields = decode(body, kind), _KEYS.decode(body)
+    unknown = unknown_fields(fields, kind)
+    asking = [name for name in unknown if name not in defaults or _value(fields[name]) not in defaults[name]]
+    return decoded, asking
+
+
+def _value(raw: msgspec.Raw) -> object:
+    return msgspec.json.decode(raw)
 
 
 def refuse_fields(names: Sequence[str], changing: Collection[str]) -> Sequence[str]:

@@ -1,7 +1,8 @@
 """Form fields of the audio endpoints: OpenAI's, and faster-whisper servers'."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -30,6 +31,9 @@ NAMES: dict[str, str] = dict(entry.split(" ", 1) for entry in _TABLE.strip().rep
 _CODES = {name: code for code, name in NAMES.items()} | {"jv": "jw"}
 
 
+_REGION = re.compile(r"([a-z]{2,3})(?:[-_][a-z0-9]{2,8})+")
+
+
 def name(code: str) -> str:
     """'en' to 'english'; a code that is not in the table stays as it is."""
     return NAMES.get(code, code)
@@ -42,10 +46,15 @@ def language_code(language: str) -> str:
 
 
 def code(given: str) -> str | None:
-    """A code or an English name as a code; None for ''. Raises BadRequest."""
+    """A code, also with a region as browsers write it (en-US), or an English name as a code; None: to be detected.
+
+    Raises BadRequest.
+    """
     language = given.strip().lower()
-    if not language:
+    if language in ("", "auto"):  # the second is whisper.cpp's word
         return None
+    if (region := _REGION.fullmatch(language)) and region[1] in NAMES:
+        language = region[1]
     if language in NAMES:
         return language
     if language in _CODES:
@@ -77,6 +86,8 @@ CHANGING = frozenset((
     "top_k", "top_p", "word_timestamps",
 ))  # fmt: skip
 """Fields of other servers' that change a transcript."""
+DEFAULTS: Mapping[str, Sequence[str]] = {"diarize": ("false", "0"), "word_timestamps": ("false", "0")}
+"""Values of those fields that mean what is done here anyway; of `task`, the path's own."""
 
 TEMPERATURES = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 """Whisper's temperatures where none or 0 is sent, as OpenAI's: a badly heard window is tried with the next one."""
@@ -119,7 +130,7 @@ class TranscriptionOptions:
 
 def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
     """Raises BadRequest that names the field. Unknown ones are left out, unless they would change the text."""
-    form = _Form(fields)
+    form = _Form(fields, {**DEFAULTS, "task": (task,)})
     format_ = form.one_of("response_format", FORMATS) or "json"
     granularities = form.granularities()
     stream = form.flag("stream") or False
@@ -165,17 +176,19 @@ def _gather_objects(fields: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 class _Form:
-    def __init__(self, fields: dict[str, list[str]]) -> None:
+    def __init__(self, fields: dict[str, list[str]], defaults: Mapping[str, Sequence[str]]) -> None:
         self._fields: dict[str, list[str]] = {}
         self.left_out: list[str] = []
         for name, values in _gather_objects(fields).items():
             bare = name.removesuffix("[]")
-            if bare not in LISTS and name not in SINGLE:
-                self.left_out += refuse_fields([bare], CHANGING)
+            if bare not in LISTS and bare not in SINGLE:
+                if not all(value.lower() in defaults.get(bare, ()) for value in values):
+                    self.left_out += refuse_fields([bare], CHANGING)
                 continue
-            if name in SINGLE and len(values) > 1:
-                raise BadRequest(f"'{name}' was sent {len(values)} times.", param=name)
-            self._fields.setdefault(bare, []).extend(values)
+            known = self._fields.setdefault(bare, [])
+            known += values
+            if bare in SINGLE and len(known) > 1:
+                raise BadRequest(f"'{bare}' was sent {len(known)} times.", param=bare)
 
     def one(self, name: str) -> str | None:
         return next(iter(self._fields.get(name, [])), None)

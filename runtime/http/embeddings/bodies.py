@@ -2,7 +2,7 @@
 
 import asyncio
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
@@ -49,10 +49,16 @@ PROMPTS = {
 }
 """`input_type` as several vendors write it, and the names that models have for the prompt that it means."""
 CHANGING = frozenset((
-    "add_special_tokens", "bits", "embedding_type", "embedding_types", "instruction", "late_chunking", "normalize",
-    "normalized", "output_dimension", "output_dtype", "prompt", "return_multivector", "task",
+    "add_special_tokens", "bits", "embedding_type", "embedding_types", "instruction", "late_chunking", "modality",
+    "normalize", "normalized", "output_dimension", "output_dtype", "prompt", "return_multivector", "task",
 ))  # fmt: skip
 """Fields of other servers' that change vectors, and that `EmbeddingsBody` does not have."""
+DEFAULTS: Mapping[str, Sequence[object]] = {
+    "add_special_tokens": (True,), "embedding_type": ("float",), "embedding_types": (["float"],), "instruction": ("",),
+    "late_chunking": (False,), "modality": ("text",), "normalize": (True,), "normalized": (True,),
+    "output_dtype": ("float",), "prompt": ("",), "return_multivector": (False,),
+}  # fmt: skip
+"""Values of those fields that mean what is done here anyway; clients of vLLM, Jina and Infinity send some."""
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True):

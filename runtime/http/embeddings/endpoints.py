@@ -19,6 +19,7 @@ from runtime.http.bodies import decode_known, refuse_fields
 from runtime.http.dialect import Endpoint, ParsedRequest, Parts, whole_answer
 from runtime.http.embeddings.bodies import (
     CHANGING,
+    DEFAULTS,
     EMBEDDINGS,
     VECTORS,
     EmbedBody,
@@ -57,7 +58,7 @@ def _parsed_request(
 
 
 def _parse_openai(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    body, unknown = decode_known(data, EmbeddingsBody)
+    body, unknown = decode_known(data, EmbeddingsBody, DEFAULTS)
 
     async def write(vectors: Matrix, model: str, tokens: int) -> bytes:
         return await openai_json(vectors, model, tokens, as_base64=body.encoding_format == "base64")
@@ -67,7 +68,7 @@ def _parse_openai(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
 
 
 def _parse_tei(data: bytes, query: Mapping[str, str]) -> ParsedRequest:
-    body, unknown = decode_known(data, EmbedBody)
+    body, unknown = decode_known(data, EmbedBody, DEFAULTS)
 
     async def write(vectors: Matrix, _model: str, _tokens: int) -> bytes:
         return await tei_json(vectors)

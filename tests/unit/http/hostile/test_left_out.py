@@ -90,6 +90,46 @@ async def test_a_field_that_would_change_the_answer_is_refused_by_name(client: h
     assert (await ask(client, path, {CHANGING[path]: None})).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/embeddings", {"add_special_tokens": True, "normalized": True, "embedding_type": "float"}),
+        ("/v1/embeddings", {"modality": "text", "late_chunking": False, "output_dtype": "float", "prompt": ""}),
+        ("/embed", {"modality": "text"}),
+        (SPEECH, {"diarize": "False", "word_timestamps": "0", "task": "transcribe"}),
+    ],
+)
+async def test_a_field_that_asks_for_what_is_done_anyway_passes(
+    client: httpx.AsyncClient, path: str, more: dict[str, Any]
+) -> None:
+    answer = await ask(client, path, more, Prefer="handling=strict")
+    assert (answer.status_code, answer.headers.get(WARNING)) == (200, None), answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "value"),
+    [
+        ("/v1/embeddings", "modality", "image"),
+        ("/v1/embeddings", "normalize", False),
+        ("/embed", "late_chunking", True),
+        (SPEECH, "diarize", "true"),
+        (SPEECH, "task", "translate"),
+    ],
+)
+async def test_a_field_that_asks_for_something_else_is_refused(
+    client: httpx.AsyncClient, path: str, name: str, value: Any
+) -> None:
+    refused = await ask(client, path, {name: value})
+    assert refused.status_code == 400
+    assert f"'{name}' would change the answer" in refused.text
+
+
+async def test_a_field_of_a_form_that_takes_one_value(client: httpx.AsyncClient) -> None:
+    assert (await ask(client, SPEECH, {"temperature[]": "0.2"})).status_code == 200
+    twice = await ask(client, SPEECH, {"temperature": "0.2", "temperature[]": "0.4"})
+    assert twice.json()["error"]["message"] == "'temperature' was sent 2 times."
+
+
 async def test_options_of_ollama_are_refused_for_the_strict(client: httpx.AsyncClient) -> None:
     options = {"options": {"mirostat": 1, "temperature": 0}}
     assert "options.mirostat" in (await ask(client, "/api/chat", options)).headers[WARNING]
