@@ -22,7 +22,7 @@ KeepAlive = Annotated[
     ),
 ]
 Think = Annotated[
-    bool | Literal["low", "medium", "high"] | None,
+    bool | Literal["low", "medium", "high", "max"] | None,
     Meta(description="Whether a model that thinks does so before it answers; its own default where it is left out."),
 ]
 
@@ -42,7 +42,7 @@ class OllamaOptions(msgspec.Struct, kw_only=True):
     num_ctx: Annotated[Whole | None, Meta(description="The recipe's context length counts, and no longer one.")] = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
     top_p: Share | None = None
-    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    top_k: Annotated[Whole | None, Meta(description="0 and below: all tokens.")] = None
     min_p: Share | None = None
     typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     repeat_penalty: Annotated[float, Meta(gt=0)] | None = None
@@ -119,10 +119,10 @@ class OllamaGenerateBody(OllamaBody, kw_only=True):
 
 
 class OllamaEmbedBody(msgspec.Struct, kw_only=True):
-    """Ollama's /api/embed."""
+    """Ollama's /api/embed. Without an input it only loads the model."""
 
     model: Model
-    input: str | list[str]
+    input: str | list[str] | None = None
     truncate: Annotated[bool | None, Meta(description="Cut inputs that are too long: the default.")] = None
     dimensions: Annotated[int, Meta(ge=1, le=2**20)] | None = None
     options: dict[str, Any] | None = None
@@ -130,10 +130,10 @@ class OllamaEmbedBody(msgspec.Struct, kw_only=True):
 
 
 class OllamaEmbeddingsBody(msgspec.Struct, kw_only=True):
-    """Ollama's older /api/embeddings: one text."""
+    """Ollama's older /api/embeddings: one text. Without it the model is only loaded."""
 
     model: Model
-    prompt: str
+    prompt: str | None = None
     options: dict[str, Any] | None = None
     keep_alive: KeepAlive = None
 

@@ -135,9 +135,10 @@ class OllamaRequest:
         yield writer.last()
 
 
+# Ollama's words: its clients look for "does not support thinking" and "… tools", and send the request again without.
 CANNOT: Mapping[Ability, str] = {
-    Ability.TOOLS: "calls no tools: its recipe has no tool_call_parser. Leave 'tools' out.",
-    Ability.THINKING: "does not think: its recipe has no reasoning_parser. Leave 'think' out.",
+    Ability.TOOLS: "does not support tools: its recipe has no tool_call_parser. Leave 'tools' out.",
+    Ability.THINKING: "does not support thinking: its recipe has no reasoning_parser. Leave 'think' out.",
     Ability.VISION: "takes no images: it reads text only. Leave 'images' out.",
 }
 
@@ -236,7 +237,7 @@ def _parsed_embedding(
 def _parse_embed(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
     ollama_body, unknown = decode_known(data, OllamaEmbedBody)
     texts = ollama_body.input
-    inputs = input_list(texts if isinstance(texts, str) else [*texts], "input") if texts else []
+    inputs = input_list(texts if isinstance(texts, str) else [*texts], "input") if texts else []  # none: only load
     request = EmbedRequest(inputs=inputs, dimensions=ollama_body.dimensions, truncate=ollama_body.truncate is not False)
 
     def write(rows: bytes, tokens: int, timings: Timings) -> bytes:

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from launch.request import OLLAMAS, AddedModel, ModelRequest, Phase, parse_source
+from launch.request import HUB, OLLAMAS, AddedModel, ModelRequest, Phase, parse_source
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
 from registry.recipes.fields import PathSource
 from runtime.gateway.core import Gateway
@@ -135,8 +135,10 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
         try:
             source = parse_source(repository)
         except BadRequest:
-            message = f"{missing.message} A model of a hub is called org/name, such as Qwen/Qwen3-0.6B. {OLLAMAS}"
-            raise BadRequest(message, param="model") from None
+            advice = f"A model of a hub is called org/name, such as Qwen/Qwen3-0.6B. {OLLAMAS}"
+            if HUB.match(repository.partition(":")[0]):
+                advice = "No tag chooses a file of a hub's repository: name it, as org/name/file.gguf."
+            raise BadRequest(f"{missing.message} {advice}", param="model") from None
         if isinstance(source, PathSource):
             raise BadRequest("Folders are added with 'roundhouse models add', not pulled.", param="model") from None
         return _added(gateway, ModelRequest(repository))

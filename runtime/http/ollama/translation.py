@@ -68,13 +68,16 @@ def _shared(body: OllamaBody) -> dict[str, Any]:
     return result
 
 
+class _Options(msgspec.Struct):
+    """Puts `options` into the place that an error names."""
+
+    options: OllamaOptions
+
+
 def read(options: dict[str, Any] | None) -> OllamaOptions:
     """Decode the options. Raises BadRequest that names the wrong one."""
-    try:
-        return convert({name: value for name, value in (options or {}).items() if value is not None}, OllamaOptions)
-    except BadRequest as error:
-        error.param = f"options.{error.param}" if error.param else "options"
-        raise
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    return convert({"options": given}, _Options).options
 
 
 def unused(options: dict[str, Any] | None) -> list[str]:
@@ -96,7 +99,7 @@ def _options(options: OllamaOptions) -> dict[str, Any]:
         "max_tokens": options.num_predict if options.num_predict and options.num_predict > 0 else None,
         "temperature": options.temperature,
         "top_p": options.top_p or None,
-        "top_k": 1 if options.top_p == 0 else options.top_k,  # at 0 Ollama keeps the likeliest token
+        "top_k": _top_k(options),
         "min_p": options.min_p,
         "repetition_penalty": options.repeat_penalty,
         "presence_penalty": options.presence_penalty,
@@ -105,6 +108,13 @@ def _options(options: OllamaOptions) -> dict[str, Any]:
         "stop": options.stop,
     }
     return {name: value for name, value in result.items() if value is not None}
+
+
+def _top_k(options: OllamaOptions) -> int | None:
+    """Ollama keeps the likeliest token at a `top_p` of 0, and all at a `top_k` of 0 and below."""
+    if options.top_p == 0:
+        return 1
+    return None if options.top_k is None else max(0, options.top_k)
 
 
 def _format(format_: str | dict[str, Any]) -> dict[str, Any]:

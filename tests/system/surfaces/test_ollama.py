@@ -134,7 +134,7 @@ def test_what_a_model_cannot_do_is_refused(clients: ollama.Client) -> None:
     seen: Any = [{"role": "user", "content": "what is it?", "images": [base64.b64encode(b"\x89PNG").decode()]}]
     with pytest.raises(ollama.ResponseError, match="takes no images") as blind:
         clients.chat("starter-chat", seen)
-    with pytest.raises(ollama.ResponseError, match="does not think") as thoughtless:
+    with pytest.raises(ollama.ResponseError, match="does not support thinking") as thoughtless:
         clients.chat("starter-chat", HELLO, think=True)
     assert blind.value.status_code == thoughtless.value.status_code == 400
     assert clients.chat("uppercase", HELLO, think=False, options=GREEDY).message.content == "HELLO WORLD"

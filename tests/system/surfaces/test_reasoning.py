@@ -220,5 +220,5 @@ def test_ollamas_client_gets_reasoning_and_calls(thinker: Server) -> None:
     after = client.chat("thinker", [*requested, whole.message, *results], tools=TOOLS, options={"num_predict": 4})
     assert after.done
     assert set(client.show("thinker").capabilities or ()) == {"completion", "thinking", "tools"}
-    with pytest.raises(ollama.ResponseError, match="does not think"):
+    with pytest.raises(ollama.ResponseError, match="does not support thinking"):
         client.chat("plain", requested, think=True)

@@ -39,8 +39,11 @@ ADDED_PATHS = {
 }  # fmt: skip
 ADDED_HEADER = "X-Roundhouse-Replica"
 ADDED_ANSWERS = {"/v1/route": "429"}
-CHANGED_PROPERTIES = {"AddModelBody": "source", "RegisterRequest": "source"}
-"""They take a text or an object."""
+CHANGED_PROPERTIES = {
+    "AddModelBody": "source", "RegisterRequest": "source", "OllamaChatBody": "think", "OllamaGenerateBody": "think",
+    "OllamaOptions": "top_k",
+}  # fmt: skip
+"""Sources may be a text or an object; Ollama's values are all taken."""
 ADDED_PROPERTIES = {
     "Adapter": {"notes"}, "Device": {"uuid", "fault"}, "Failure": {"at"}, "Health": {"degraded"},
     "Model": {"devices", "replicas"}, "Plan": {"devices", "replicas"}, "Status": {"devices"},
@@ -52,10 +55,10 @@ CHAT_SCHEMAS = {
     "CompletionRequest", "CountTokens", "CountTokensRequest", "DetokenizeRequest", "Detokenized", "ResponsesRequest",
     "ResponsesResponse", "TokenizeRequest", "Tokens",
 }  # fmt: skip
-CHANGED_SCHEMAS = {"AnthropicError"}
+CHANGED_SCHEMAS = {"AnthropicError", "OllamaEmbedBody", "OllamaEmbeddingsBody"}
+"""Anthropic's errors hold the id of their request; Ollama's embedding models are loaded by a request without text."""
 LENIENT_SCHEMAS = {"CohereBody", "EmbeddingsBody", "JinaBody"}
 """They forbade fields that they do not have; these are left out with a warning."""
-"""It holds the id of its request."""
 ROUTE_OF_A_REQUEST = "RequestRow"
 """Its `route` pointed at another schema of the same name."""
 

@@ -84,6 +84,7 @@ def sent(gateway: FakeGateway, path: str = "/v1/chat/completions") -> dict[str, 
         ({"options": {"num_predict": 5, "stop": ["a"]}}, {"max_tokens": 5, "stop": ["a"]}),
         ({"options": {"num_predict": -1, "seed": -1, "num_gpu": 1, "temperature": None}}, {}),
         ({"options": {"top_p": 0, "top_k": 40}}, {"top_k": 1}),
+        ({"options": {"top_k": -1}}, {"top_k": 0}),
         (
             {"options": {"temperature": 0.5, "top_k": 4, "top_p": 0.5, "min_p": 0.1, "seed": 3, "repeat_penalty": 1.1}},
             {"temperature": 0.5, "top_k": 4, "top_p": 0.5, "min_p": 0.1, "seed": 3, "repetition_penalty": 1.1},
@@ -102,6 +103,7 @@ def sent(gateway: FakeGateway, path: str = "/v1/chat/completions") -> dict[str, 
         ({"think": False}, {"reasoning_effort": "none"}),
         ({"think": True}, {"chat_template_kwargs": {"enable_thinking": True, "thinking": True}}),
         ({"think": "low"}, {"reasoning_effort": "low"}),
+        ({"think": "max"}, {"reasoning_effort": "max"}),
         ({"tools": [{"type": "function"}]}, {"tools": [{"type": "function"}]}),
         ({"logprobs": True, "top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
     ],
@@ -259,6 +261,8 @@ async def test_a_raw_prompt_is_answered_until_the_context_ends(
         ("/api/generate", {"model": "chat", "prompt": "a", "raw": True, "think": "low"}, "think"),
         ("/api/embed", {"model": "embed", "input": ["a", ""]}, "empty"),
         ("/api/show", {}, "model"),
+        ("/api/chat", {**REQUEST, "options": {"temperature": "0"}}, "at `$.options.temperature`"),
+        ("/api/pull", {"model": "hf.co/org/name-GGUF:Q4_K_M"}, "name it, as org/name/file.gguf"),
     ],
     ids=str,
 )
@@ -278,6 +282,17 @@ async def test_errors_of_the_engine_keep_their_words(gateway: FakeGateway, strea
         gateway.links["chat"].script = lambda _, events=events: events  # type: ignore[misc]
         response = await post(gateway, "/api/chat", {**REQUEST, "stream": stream})
         assert (response.status_code, response.json()) == (400, {"error": message})
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"), [("/api/embed", {"embeddings": []}), ("/api/embeddings", {"embedding": []})]
+)
+async def test_an_embedding_model_is_loaded_by_a_request_without_text(
+    gateway: FakeGateway, path: str, answer: Any
+) -> None:
+    response = await post(gateway, path, {"model": "embed", "keep_alive": "10m"})
+    assert response.status_code == 200, response.text
+    assert response.json().items() >= answer.items()
 
 
 # --- the answer ----------------------------------------------------------------------------------------------------
