@@ -31,7 +31,7 @@ def record() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "versions": {name: result for name in PACKAGES if (result := _version(name))},
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": _git("rev-parse", "HEAD") or commit_in_files(ROOT / ".git"),
         # but for the results, which this run itself writes
         "uncommitted_changes": bool(
             _git("status", "--porcelain", "--untracked-files=no", "--", ":!benchmarks/results")
@@ -104,6 +104,21 @@ def _version(name: str) -> str:
         return ""
 
 
+def commit_in_files(folder: Path) -> str:
+    """The commit that is checked out, without git: a GPU machine may lack it. '' if the files do not tell it."""
+    head = text_of(folder / "HEAD")
+    name = head.removeprefix("ref: ")
+    if name == head:
+        return head
+    packed = (line.split() for line in text_of(folder / "packed-refs").splitlines())
+    return text_of(folder / name) or next((words[0] for words in packed if words[1:] == [name]), "")
+
+
 def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    """What git prints; '' without git. The checkout may be another user's, as one from an archive is."""
+    command = ["git", "-c", f"safe.directory={ROOT}", *words]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
     return done.stdout.strip()

@@ -1,5 +1,6 @@
 """Results files as Markdown."""
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,29 @@ def test_a_runs_own_results_are_no_uncommitted_changes(tmp_path: Path, monkeypat
     assert not environment.record()["uncommitted_changes"]
     code.write_text("after")
     assert environment.record()["uncommitted_changes"]
+
+
+def test_a_run_names_its_commit_where_git_is_missing_or_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), (*who, "commit", "-q", "--allow-empty", "-m", "first")):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    commit = environment.record()["commit"]
+    assert len(commit) == 40
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert environment.record()["commit"] == commit, "the checkout is another user's"
+    monkeypatch.delenv("GIT_TEST_ASSUME_DIFFERENT_OWNER")
+    packed, own = tmp_path / "packed", os.environ["PATH"]
+    monkeypatch.setenv("PATH", str(packed))
+    assert environment.record()["commit"] == commit
+    monkeypatch.setenv("PATH", own)
+    for words in (("pack-refs", "--all"), ("checkout", "-q", "--detach")):
+        assert environment.commit_in_files(tmp_path / ".git") == commit
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert environment.commit_in_files(tmp_path / ".git") == commit
+    assert environment.commit_in_files(packed) == ""
 
 
 def test_a_table_tells_failures_load_and_spread() -> None:
