@@ -13,8 +13,10 @@ window; several recordings gain by sharing a step. For a long one both sides bat
 import asyncio
 import io
 import wave
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import Bench
 from benchmarks.load.client import request_bytes
@@ -39,8 +41,11 @@ async def run(bench: Bench) -> None:
     bench.bar("four at once, against bare", "four.ratio", ">=", 1.5)
 
 
-async def measure(bench: Bench, file: Path, path: Path) -> None:
-    """Measure the model of a recipe file, whose weights are in `path`, beside the library on the same weights."""
+async def measure(bench: Bench, file: Path, path: Path) -> Mapping[str, Any]:
+    """Measure the model of a recipe file, whose weights are in `path`, beside the library on the same weights.
+
+    Returns the model as the server reports it once it is loaded.
+    """
     s = bench.settings
     model = load_recipes(file)[0].id
     short = samples()[0].read_bytes()
@@ -51,6 +56,7 @@ async def measure(bench: Bench, file: Path, path: Path) -> None:
             stack.enter_context(Roundhouse(model, s.work / "speech", [file], "--slots", "1", "--max-audio", "256MiB")),
             stack.enter_context(Bare({"speech": path}, s.work / "speech", file)),
         ]
+        view: Mapping[str, Any] = servers[0].http.get(f"/v1/models/{model}").raise_for_status().json()
         await _cell(bench, servers, "alone", short, 1, s.pick(10, 5, 1))
         await _cell(bench, servers, "four", short, 4, s.pick(20, 12, 4))
         for server in servers:
@@ -58,6 +64,7 @@ async def measure(bench: Bench, file: Path, path: Path) -> None:
     speeds = [bench.figures.get(f"long.{server.name}.speed") for server in servers]
     if speeds[0] and speeds[1]:
         bench.figure("long.ratio", [speeds[0].value / speeds[1].value], "x")
+    return view
 
 
 async def _cell(bench: Bench, servers: list[Server], label: str, audio: bytes, at_once: int, number: int) -> None:

@@ -127,7 +127,7 @@ def main() -> int:
     folder = Path(tempfile.gettempdir()) if options.shape == "tiny" else FOLDER
     file = options.results or folder / f"{day}-{options.shape}.json"
     try:
-        report = Report(file, device, resume=options.resume)
+        report = Report(file, device, resume=options.resume, recipe=values)
     except OtherRun as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 2

@@ -20,19 +20,30 @@ class OtherRun(ValueError):
 class Report:
     """Hardware, versions and commands, and what each step found."""
 
-    def __init__(self, file: Path, device: str, wake_seconds: float = 2.0, *, resume: bool = False) -> None:
+    def __init__(
+        self,
+        file: Path,
+        device: str,
+        wake_seconds: float = 2.0,
+        *,
+        resume: bool = False,
+        recipe: Mapping[str, object] | None = None,
+    ) -> None:
         """Begin a results file, or go on with one.
 
         Args:
             wake_seconds: for which the price of a wake-up is measured.
             resume: keep what the file has from an earlier run, if there was one. Raises OtherRun when that was of
-                another commit or on another card.
+                another commit, on another card or with other values of the recipe.
+            recipe: values of the recipe that were given, by their keys.
         """
         self._file, self._is_written = file, True
         gpu: dict[str, object] = {}
         if device != "cpu":
             result = nvml.gpu(device)
             gpu = {"gpu": result.name, "gpu_bytes": result.total, "driver": nvml.driver()}
+        if recipe:
+            gpu["recipe"] = dict(recipe)
         run = " ".join(["python", "-m", "benchmarks.gpu.acceptance", *sys.argv[1:]])
         self._held: dict[str, Any] = {
             "schema": 1,
@@ -46,7 +57,7 @@ class Report:
 
     def _go_on_with(self, earlier: dict[str, Any]) -> None:
         now, then = self._held["environment"], earlier["environment"]
-        for key in ("commit", "gpu"):
+        for key in ("commit", "gpu", "recipe"):
             if now.get(key) != then.get(key):
                 raise OtherRun(f"{self._file} has results of {key} {then.get(key)}, and this is {now.get(key)}: name "
                                "another file with --results, or leave out --resume")  # fmt: skip

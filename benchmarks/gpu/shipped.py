@@ -2,8 +2,8 @@
 
     expected: {load_seconds: 41.0, resident: 61440MiB, tokens_per_second: 160.2, note: "NVIDIA H100 80GB HBM3, ..."}
 
-The parts `shipped` and `encoders` of the acceptance run measure it, and this puts it into the recipes for the card of
-the results:
+The parts `shipped`, `encoders` and `speech` of the acceptance run measure it, and this puts it into the recipes for the
+card of the results:
 
     python -m benchmarks.gpu.shipped benchmarks/results/gpu/DATE-8b.json
 """
@@ -97,7 +97,7 @@ def measured(results: Mapping[str, Any]) -> dict[Path, dict[str, object]]:
         raise Unusable("these results come from no GPU")
     steps = {name: step for name, step in results["steps"].items() if name.startswith(STEP) and step["ok"]}
     if not steps:
-        raise Unusable("these results have no figures for a recipe: run the parts `shipped` and `encoders`")
+        raise Unusable("these results have no figures for a recipe: run the parts `shipped`, `encoders` and `speech`")
     if not all(NOTE.fullmatch(step["note"]) for step in steps.values()):
         raise Unusable("these results name no commit: measure in a checkout, with its .git")
     return {

@@ -157,7 +157,7 @@ class TimedRun:
         if not self._servers:
             folder = self._folder("timed")
             model = self._model(folder)
-            files = write_adapters(folder / "adapters", model.path, 6 if self._tiny else ADAPTERS, RANK)
+            files = self._adapters(model)
             self._names = [file.name for file in files]
             servers: list[Server] = [Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1")]
             if self._stock:
@@ -312,7 +312,7 @@ class TimedRun:
     async def _shipped(self) -> None:
         folder = self._folder("shipped")
         model = shipped.model(shipped.recipe_file(self._card), self._shape, folder)
-        files = write_adapters(folder / "adapters", model.path, 6 if self._tiny else ADAPTERS, RANK)
+        files = self._adapters(model)
         with Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1") as server:
             self._report.server("shipped", server.command())
             for file in files:
@@ -365,6 +365,10 @@ class TimedRun:
         shutil.rmtree(self._work / name / "data", ignore_errors=True)
         return self._work / name
 
+    def _adapters(self, model: Chat) -> list[Path]:
+        """Adapters for all models of this shape, written once: they take 84 MB each."""
+        return write_adapters(self._work / "adapters", model.path, 6 if self._tiny else ADAPTERS, RANK)
+
     def _model(self, folder: Path, idle: str = "0s") -> Chat:
         base = write_base(folder / "base", self._shape, values=False)
         return large.without_weights(self._shape, base, folder, idle=idle, values=self._values)
@@ -382,7 +386,9 @@ class TimedRun:
         file.write_text(yaml.safe_dump(data, sort_keys=False))
         bench = Bench("speech", RunSettings(quick=True, tiny=False, smoke=self._tiny, seed=0, work=folder))
         try:
-            await speech.measure(bench, file, weights)
+            view = await speech.measure(bench, file, weights)
+            costs = shipped.expected(view, self._report.environment, "its sizes with random weights")
+            self._report.add(f"{shipped.STEP}whisper.yaml", True, **costs)
             for what in ("alone", "four", "long"):
                 bench.bar(f"{what}: speed over the library's", f"{what}.ratio", ">=", 1.0)
         finally:
@@ -394,7 +400,7 @@ class TimedRun:
             return
         folder = self._work / "tuned"
         seconds = min(float(SECONDS["tune"]), self._budget.left)
-        found = await asyncio.to_thread(tune_lora.tune, self._shape, RANK, PLACES, seconds, folder)
+        found = await asyncio.to_thread(tune_lora.tune_apart, self._shape, RANK, PLACES, seconds, folder)
         os.environ[tuned.VARIABLE] = str(folder)
         self._report.keep(folder.glob("*.json"))
         self._report.add("tune", bool(found["files"]), **found)

@@ -5,16 +5,18 @@
 All candidates are compiled first, by as many processes as there are cores; then each is timed in a CUDA graph. One
 whose values differ from those of vLLM's default is not taken. What the time does not suffice for is left out and said:
 vLLM takes the nearest size. With VLLM_LORA_ENABLE_DUAL_STREAM=1 it tunes the kernels that vLLM runs then. The files go
-into the package (`models/chat/vllm/tuned`) unless `--out` says otherwise.
+into the package (`models/chat/vllm/tuned`) unless `--out` says otherwise. What was found is printed as JSON.
 """
 
 import argparse
 import contextlib
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache
+from concurrent.futures import ProcessPoolExecutor, wait
+from functools import cache, lru_cache
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any
 
 from benchmarks.gpu.shapes import SHAPES, Shape
 from benchmarks.gpu.tuning import ACTIVE, FIRST, Config, Search, Signature, candidates, signatures, write
+from benchmarks.report.environment import ROOT
 from models import nvml
 from models.chat.vllm import tuned
 from registry.base.processor import cores
@@ -33,19 +36,31 @@ CALLS = 20
 """Calls of a kernel in one CUDA graph."""
 TOLERANCE = 0.05
 """Largest difference to the default's values, as a share of the largest: bfloat16, and sums in another order."""
+COMPILE_SHARE = 0.6
+"""Share of the seconds after which no more is compiled ahead: what is missing then is compiled as it is timed."""
+
+
+class NotTuned(RuntimeError):
+    """The tuner's process ended without a result."""
+
+
+def kernel_faults() -> tuple[type[Exception], ...]:
+    """Errors of a candidate that the card cannot run: Triton's are no RuntimeErrors, CUDA's are."""
+    return RuntimeError, import_module("triton.errors").TritonError
 
 
 class CudaTimer:
     """Times a kernel on the card: a `tuning.Time`."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, device: str = "cuda") -> None:
         import torch
 
-        self._torch, self._places = torch, places
+        self._torch, self._places, self._device, self._faults = torch, places, device, kernel_faults()
         self._ops: dict[str, Any] = {
             name: import_module(f"vllm.lora.ops.triton_ops.lora_{name}_op") for name in ("shrink", "expand")
         }
         self._stock = {name: module.get_lora_op_configs for name, module in self._ops.items()}
+        self._weights = cache(self._make_weights)
         self._call = lru_cache(maxsize=64)(self._make)
 
     def __call__(self, signature: Signature, size: int, active: int, config: Config) -> float | None:
@@ -61,7 +76,7 @@ class CudaTimer:
                 with torch.cuda.graph(graph):
                     for _ in range(CALLS):
                         run()
-            except RuntimeError:  # too much shared memory, or too many registers
+            except self._faults:  # too much shared memory, or too many registers
                 return None
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         graph.replay()
@@ -76,29 +91,24 @@ class CudaTimer:
         for size in FIRST:
             run, _, _ = self._call(signature, size, min(ACTIVE))
             for config in configs:
-                with self._with(signature, config), contextlib.suppress(RuntimeError):
+                with self._with(signature, config), contextlib.suppress(*self._faults):
                     run()
         self._torch.cuda.synchronize()
 
     def _make(self, signature: Signature, size: int, active: int) -> tuple[Any, Any, Any]:
         """The call, the tensor that it writes, and what the default configuration wrote there."""
-        torch, rows = self._torch, self._places
+        torch, device = self._torch, self._device
         meta_of = import_module("vllm.lora.ops.triton_ops.lora_kernel_metadata").LoRAKernelMeta
-        meta = meta_of.make(rows, size, "cuda")
-        meta.prepare_tensors(torch.arange(size, device="cuda") % active)
+        meta = meta_of.make(self._places, size, device)
+        meta.prepare_tensors(torch.arange(size, device=device) % active)
         arguments = meta.meta_args(size, False)
-        shrinks, slices = signature.kind == "SHRINK", signature.slices
-
-        def values(*sides: int, dtype: Any = torch.bfloat16) -> Any:
-            return torch.randn(*sides, device="cuda").to(dtype)
-
-        weights = [values(rows, 1, signature.outputs, signature.inputs) for _ in range(slices)]
+        shrinks, slices, weights = signature.kind == "SHRINK", signature.slices, self._weights(signature)
         if shrinks:
-            given = values(size, signature.inputs)
-            output = torch.zeros(slices, size, signature.outputs, device="cuda")
+            given = self._values(size, signature.inputs)
+            output = torch.zeros(slices, size, signature.outputs, device=device)
         else:
-            given = values(slices, size, signature.inputs, dtype=torch.float32)
-            output = torch.zeros(size, slices * signature.outputs, dtype=torch.bfloat16, device="cuda")
+            given = self._values(slices, size, signature.inputs).float()
+            output = torch.zeros(size, slices * signature.outputs, dtype=torch.bfloat16, device=device)
         adds = signature.kind == "EXPAND_TRUE"
 
         def run() -> None:
@@ -121,6 +131,14 @@ class CudaTimer:
 
         return run_anew, output, expected
 
+    def _make_weights(self, signature: Signature) -> list[Any]:
+        """Weights that stay as long as this: vLLM remembers their strides by their addresses, for good."""
+        sides = (self._places, 1, signature.outputs, signature.inputs)
+        return [self._values(*sides) for _ in range(signature.slices)]
+
+    def _values(self, *sides: int) -> Any:
+        return self._torch.randn(*sides, device=self._device).to(self._torch.bfloat16)
+
     def _is_like(self, output: Any, expected: Any) -> bool:
         return bool((output - expected).abs().max() <= TOLERANCE * expected.abs().max())
 
@@ -139,16 +157,17 @@ def _compile(places: int, signature: Signature, configs: Sequence[Config]) -> No
     CudaTimer(places).compile(signature, configs)
 
 
-def compile_all(selected: Sequence[Signature], rank: int, places: int, processes: int) -> None:
-    """Compile the candidates of all signatures, each process a part."""
+def compile_all(selected: Sequence[Signature], rank: int, places: int, processes: int, seconds: float) -> list[str]:
+    """Compile the candidates of all signatures, each process a part, as far as the time allows; the faults met."""
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         work = []
         for signature in selected:
             configs = candidates(signature.kind, rank)
             parts = [configs[first::processes] for first in range(processes)]
             work += [pool.submit(_compile, places, signature, part) for part in parts if part]
-        for one in work:
-            one.result()
+        done, _ = wait(work, max(0.0, seconds))
+        pool.shutdown(wait=True, cancel_futures=True)
+    return [f"{type(fault).__name__}: {fault}" for one in done if (fault := one.exception()) is not None]
 
 
 def kinds() -> Sequence[str]:
@@ -161,13 +180,26 @@ def tune(shape: Shape, rank: int, places: int, seconds: float, folder: Path) -> 
     end = time.monotonic() + seconds
     card, tuned_kinds = nvml.gpu("cuda:0").name, kinds()
     selected = signatures(shape, rank, tuned_kinds)
-    compile_all(selected, rank, places, max(1, cores() - 1))
+    faults = compile_all(selected, rank, places, max(1, cores() - 1), COMPILE_SHARE * seconds)
     compiled = seconds - (end - time.monotonic())
     search = Search(CudaTimer(places), end)
     search.run(selected, rank)
     files = [file.name for file in write(search, tuned_kinds, places, card, folder)]
     left_out = [f"{signature.kind} {signature.slices} x {size}" for signature, size in search.left_out]
-    return {"card": card, "files": files, "left_out": left_out, "compile_seconds": round(compiled, 1)}
+    found = {"card": card, "files": files, "left_out": left_out, "compile_seconds": round(compiled, 1)}
+    return found if not faults else {**found, "compile_faults": [len(faults), faults[0][-300:]]}
+
+
+def tune_apart(shape: Shape, rank: int, places: int, seconds: float, folder: Path) -> dict[str, Any]:
+    """`tune` in a process of its own, which takes its memory on the card with it, and any crash. Raises NotTuned."""
+    words = {"shape": shape.name, "rank": rank, "places": places, "seconds": seconds, "out": folder}
+    command = [sys.executable, "-m", "benchmarks.gpu.tune_lora"]
+    command += [word for key, value in words.items() for word in (f"--{key}", str(value))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise NotTuned(f"the tuner ended with {done.returncode}: {done.stderr[-1000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def main() -> int:
@@ -183,7 +215,7 @@ def main() -> int:
     except nvml.NoGpu as error:
         print(f"error: there is no GPU to tune for: {error}", file=sys.stderr)
         return 2
-    print(found)
+    print(json.dumps(found))
     return 0
 
 

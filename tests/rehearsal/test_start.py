@@ -131,6 +131,36 @@ def test_what_pins_memory_has_the_names_that_are_used(cuda_build: Path, driver: 
     subprocess.run([str(cuda_build), "-c", PINNED], cwd=ROOT, env=variables(driver, tmp_path), check=True)
 
 
+TUNED = """
+from triton.backends import backends
+backends["nvidia"].driver.is_active = staticmethod(lambda: True)  # as on a card
+import torch
+from triton.runtime.errors import OutOfResources
+from vllm.lora.ops.triton_ops import utils
+from benchmarks.gpu import tune_lora, tuning
+utils.async_tensor_h2d = lambda values, dtype, device: torch.tensor(values, dtype=dtype)  # else it pins memory
+assert issubclass(OutOfResources, tune_lora.kernel_faults())
+timer = tune_lora.CudaTimer(3, "cpu")
+for kind in ("SHRINK", "EXPAND_TRUE", "EXPAND_FALSE"):
+    for inputs, slices in ((64, 1), (96, 1), (64, 2)):
+        sides = (inputs, 16) if kind == "SHRINK" else (16, inputs)
+        signature = tuning.Signature(kind, slices, *sides)
+        run, output, expected = timer._call(signature, 5, 2)
+        for config in tuning.candidates(kind, 16)[::100]:
+            output.zero_()
+            with timer._with(signature, config):
+                run()
+            assert timer._is_like(output, expected), (signature, config)
+        assert output.any()
+"""
+
+
+def test_the_tuner_calls_the_kernels_as_vllm_has_them(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """By Triton's interpreter, on the CPU."""
+    env = {**variables(driver, tmp_path), "TRITON_INTERPRET": "1"}
+    subprocess.run([str(cuda_build), "-c", TUNED], cwd=ROOT, env=env, check=True)
+
+
 ENCODERS = """
 import inspect, torch
 from torch.nn.attention.varlen import varlen_attn

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from benchmarks.gpu import (
     machine,
     shipped,
     timed,
+    tune_lora,
     whisper_shape,
 )  # fmt: skip
 from benchmarks.gpu.correctness import ANSWERS, write_recipes
@@ -273,6 +276,18 @@ def test_an_adapter_is_compared_with_the_bases_own_p99() -> None:
     assert figures["p99_over_p99_ms"] == pytest.approx(figures["base_p99_ms"] * 0.1, abs=0.2)
 
 
+def test_results_of_a_card_name_it_and_what_its_host_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = nvml.Gpu("NVIDIA H100 80GB HBM3", "GPU-1", 85_520_809_984, 0)
+    monkeypatch.setattr(nvml, "gpu", lambda device: card)
+    monkeypatch.setattr(nvml, "driver", lambda: "580.65.06")
+    monkeypatch.setattr(machine, "pin_apart", lambda: {"num_host_alloc": 1})
+    Report(tmp_path / "today.json", "cuda:0", 0.01).add("start", True)
+    found = json.loads((tmp_path / "today.json").read_text())["environment"]
+    assert (found["gpu"], found["gpu_bytes"], found["driver"]) == (card.name, card.total, "580.65.06")
+    assert found["pinned_memory"] == {"num_host_alloc": 1}
+    assert {"kernel", "hypervisor", "pipe_round_trip_us", "byte_code", "commit", "versions"} <= found.keys()
+
+
 def test_what_the_machine_costs_stands_in_the_results() -> None:
     found = machine.record("cpu", 0.02)
     assert found.keys() == {"hypervisor", "pipe_round_trip_us", "byte_code"}
@@ -281,6 +296,33 @@ def test_what_the_machine_costs_stands_in_the_results() -> None:
     assert 0 <= code["compiled"] <= code["modules"]
     assert code["modules"] > 50
     assert machine.byte_code("no_such_package_is_there") == {"modules": 0, "compiled": 0}
+
+
+def test_a_card_that_pins_no_memory_costs_one_figure() -> None:
+    python = [sys.executable, "-S", "-c"]
+    assert machine.pin_apart([*python, "print('of a library\\n{\"gib_seconds\": 1.5}')"]) == {"gib_seconds": 1.5}
+    assert machine.pin_apart([*python, "raise SystemExit('no device')"]) == {"error": "no device\n"}
+
+
+def test_the_tuner_has_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(tune_lora.NotTuned, match="invalid choice: 'no shape'"):
+        tune_lora.tune_apart(replace(SHAPES["tiny"], name="no shape"), 16, 24, 1.0, tmp_path)
+    given: list[object] = []
+
+    def tune(*values: object) -> dict[str, object]:
+        given.extend(values)
+        return {"files": ["one.json"]}
+
+    def run_here(command: list[str], **_: object) -> "subprocess.CompletedProcess[str]":
+        monkeypatch.setattr(sys, "argv", command[2:])
+        return subprocess.CompletedProcess(command, tune_lora.main(), capsys.readouterr().out, "")
+
+    monkeypatch.setattr(tune_lora, "tune", tune)
+    monkeypatch.setattr(subprocess, "run", run_here)
+    assert tune_lora.tune_apart(SHAPES["tiny"], 16, 24, 12.5, tmp_path) == {"files": ["one.json"]}
+    assert given == [SHAPES["tiny"], 16, 24, 12.5, tmp_path]
 
 
 def test_the_machine_is_named_as_its_firmware_names_it(tmp_path: Path) -> None:
@@ -359,9 +401,11 @@ def test_the_guide_for_a_card_names_what_there_is(monkeypatch: pytest.MonkeyPatc
     text = (root() / "benchmarks" / "README.md").read_text()
     commands = re.findall(r'make gpu-acceptance .*ARGS="(.+?)"', text)
     assert len(commands) == 3
+    compared = re.findall(r"^(?:\w+=1 )?run (--.+)$", text, re.MULTILINE)
+    assert len(compared) == 2
     monkeypatch.setattr(acceptance, "device_of_host", lambda: "cpu")
-    for words in commands:
-        monkeypatch.setattr(sys, "argv", ["acceptance", *words.replace("--shape tiny", "--shape 8b").split()])
+    for words in commands + compared:
+        monkeypatch.setattr(sys, "argv", ["acceptance", *shlex.split(words.replace("--shape tiny", "--shape 8b"))])
         assert acceptance.main() == 2, words
     tried, first, second = (re.search(r"--parts (\S+)", words)[1].split(",") for words in commands)  # type: ignore[index]
     assert set(first) | set(second) == set(timed.PARTS)

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import shipped
+from benchmarks import speech
+from benchmarks.gpu import shipped, timed
+from benchmarks.gpu.report import Report
 from benchmarks.gpu.shapes import SHAPES
+from benchmarks.harness import Bench
+from benchmarks.load.budget import Budget
 from registry.recipes.definition import Expected
-from registry.recipes.loading import load_recipes
+from registry.recipes.loading import load_recipes, parse_recipe
 
 
 @pytest.mark.parametrize(("card", "folder"), [(85_520_809_984, "single-gpu-80gb"), (150_754_820_096, "h200")])
@@ -93,6 +97,28 @@ def test_each_recipe_of_the_results_gets_its_figures(tmp_path: Path, monkeypatch
     assert {recipe.id for recipe in recipes if recipe.expected.load_seconds == 2.0} == {
         "llama-3.1-8b-instruct", "bge-large-en-v1.5", "bge-reranker-v2-m3"
     }  # fmt: skip
+
+
+async def test_speech_has_figures_for_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measured(bench: Bench, file: Path, weights: Path) -> dict[str, object]:
+        assert load_recipes([file])[0].id == "whisper-large-v3-turbo"
+        for what in ("alone", "four", "long"):
+            bench.figure(f"{what}.ratio", [1.5], "x")
+        return {"bytes": 3 << 30, "last_load_seconds": {"weights": 2.0}}
+
+    monkeypatch.setattr(speech, "measure", measured)
+    monkeypatch.setattr(timed, "write_whisper", lambda folder, shape: folder)
+    (tmp_path / "speech").mkdir()
+    report = Report(tmp_path / "results.json", "cpu", 0.01)
+    await timed.TimedRun(report, SHAPES["8b"], "cpu", tmp_path, Budget(1000))._speech()
+    steps = json.loads((tmp_path / "results.json").read_text())["steps"]
+    figures = steps[f"{shipped.STEP}whisper.yaml"]
+    assert (figures["load_seconds"], figures["resident"], steps["speech"]["ok"]) == (2.0, "3072MiB", True)
+    found = shipped.measured({"environment": RESULTS["environment"], "steps": steps})
+    assert found.keys() == {Path("single-gpu-80gb", "whisper.yaml")}
+    for name in ("single-gpu-80gb", "h200"):
+        text = (shipped.RECIPES / name / "whisper.yaml").read_text()
+        assert parse_recipe(shipped.with_figures(text, found[next(iter(found))]), name).expected.load_seconds == 2.0
 
 
 @pytest.mark.parametrize(
