@@ -1,7 +1,6 @@
-"""A server that stops and starts again under a batch, and a key that is revoked meanwhile."""
+"""A server that stops and starts again under a batch. A key that is revoked: tests/system/batches/test_teams.py."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ def _batch(server: Server, id_: str) -> dict[str, Any]:
     return found
 
 
-def test_a_batch_goes_on_after_a_restart_and_ends_with_its_key(tmp_path: Path) -> None:
+def test_a_batch_goes_on_after_a_restart(tmp_path: Path) -> None:
     server = Server(tmp_path / "a" / "data", [STARTER / "starter-chat.yaml"], "--slots", "1", "--drain-seconds", "1")
     with server:
         server.wait_ready()
@@ -52,15 +51,3 @@ def test_a_batch_goes_on_after_a_restart_and_ends_with_its_key(tmp_path: Path) -
         assert {line["roundhouse"]["attempts"] for line in lines} == {1}
         assert {line["roundhouse"]["model"].partition("@")[0] for line in lines} == {"starter-chat"}
         assert "seven boats" not in server.log.read_text(errors="replace")
-
-        second = _create(server, 2000, 200)
-        eventually(lambda: _batch(server, second)["request_counts"]["completed"] > 0, server.tail)
-        other = server.command("keys", "create", "--team", "counted", "--scopes", "infer,models")["value"]
-        eventually(lambda: server.http.get("/v1/status", headers={"x-api-key": other}).status_code == 200)
-        server.http.headers["x-api-key"] = other
-        server.command("keys", "revoke", key["id"])
-        began = time.monotonic()
-        eventually(lambda: _batch(server, second)["status"] == "cancelled", server.tail)
-        ended = _batch(server, second)
-        assert ended["errors"]["data"][0]["code"] == "api_key_revoked"
-        assert 0 < ended["request_counts"]["completed"] < 2000, f"it took {time.monotonic() - began:.1f} s"

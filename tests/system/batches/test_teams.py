@@ -1,7 +1,6 @@
 """Files and batches of a team are nobody else's, and each line runs with the rights of the key that sent it."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -11,18 +10,18 @@ from openai import OpenAI
 
 from tests.eventually import PATIENCE, eventually
 from tests.system.batches.test_openai import CHAT, chat
-from tests.system.serving import STARTER, Server
+from tests.system.serving import Server
 
 pytestmark = pytest.mark.real
 
 
 class Teams:
-    """A server with keys; `search` and `speech` are clients of two teams."""
+    """A server with keys; `payments` and `support` are clients of two teams."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.keys = [self._key(team) for team in ("search", "speech")]
-        self.search, self.speech = (
+        self.keys = [self._key(team) for team in ("payments", "support")]
+        self.payments, self.support = (
             OpenAI(base_url=f"{server.url}/v1", api_key=key, timeout=PATIENCE, max_retries=0) for key in self.keys
         )
         self.wait_for(self.keys[-1])
@@ -49,16 +48,14 @@ class Teams:
 
 
 @pytest.fixture(scope="module")
-def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Teams]:
-    data = tmp_path_factory.mktemp("batches") / "a" / "data"
-    with Server(data, [STARTER / "starter-chat.yaml"], "--slots", "1") as server:
-        yield Teams(server.wait_ready())
+def teams(locked: Server) -> Teams:
+    return Teams(locked)
 
 
 def test_another_team_sees_nothing(teams: Teams) -> None:
-    made = teams.batch(teams.search, chat("a", "uppercase", "hello"), chat("b", "nobody", "hello"))
-    done = teams.ended(teams.search, made.id)
-    other = teams.speech
+    made = teams.batch(teams.payments, chat("a", "uppercase", "hello"), chat("b", "nobody", "hello"))
+    done = teams.ended(teams.payments, made.id)
+    other = teams.support
     assert list(other.files.list()) == []
     assert list(other.batches.list()) == []
     for call in (other.batches.retrieve, other.batches.cancel):
@@ -72,7 +69,7 @@ def test_another_team_sees_nothing(teams: Teams) -> None:
             assert unknown.value.code == "file_not_found"
     with pytest.raises(openai.NotFoundError):
         other.batches.create(input_file_id=done.input_file_id, endpoint=CHAT, completion_window="24h")
-    assert len(teams.search.files.content(done.output_file_id).text.splitlines()) == 1
+    assert len(teams.payments.files.content(done.output_file_id).text.splitlines()) == 1
 
 
 def test_message_batches_of_another_team(teams: Teams) -> None:
@@ -99,7 +96,7 @@ def test_without_a_key_there_is_nothing(teams: Teams) -> None:
 
 def test_a_revoked_key_stops_its_batch(teams: Teams) -> None:
     """Most lines take so long that the batch cannot be done before: 3,000 answers of 400 tokens."""
-    made = teams.server.command("keys", "create", "--team", "search", "--scopes", "infer")
+    made = teams.server.command("keys", "create", "--team", "payments", "--scopes", "infer")
     client = OpenAI(base_url=f"{teams.server.url}/v1", api_key=made["value"], timeout=PATIENCE, max_retries=0)
     teams.wait_for(made["value"])
     rows = [chat(f"id-{number}", "starter-chat", "tell me more", max_tokens=8) for number in range(10)]
@@ -108,10 +105,10 @@ def test_a_revoked_key_stops_its_batch(teams: Teams) -> None:
     batch = teams.batch(client, *rows)
     eventually(lambda: client.batches.retrieve(batch.id).request_counts.completed > 0)
     teams.server.command("keys", "revoke", made["id"])
-    done = teams.ended(teams.search, batch.id)
+    done = teams.ended(teams.payments, batch.id)
     assert done.status == "cancelled"
-    assert done.errors.data[0].message
+    assert (done.errors.data[0].code, bool(done.errors.data[0].message)) == ("api_key_revoked", True)
     assert 0 < done.request_counts.completed < 3000
-    errors = teams.search.files.content(done.error_file_id).text.splitlines()
+    errors = teams.payments.files.content(done.error_file_id).text.splitlines()
     assert json.loads(errors[-1])["error"]["code"] == "batch_cancelled"
     assert done.request_counts.completed + len(errors) == 3000

@@ -19,7 +19,7 @@ import pytest
 from runtime.http.route import ROUTES, Route
 from tests.eventually import eventually
 from tests.fuzz.corpus import SEEDS, Raw, read
-from tests.system.serving import STARTER, Server
+from tests.system.serving import Server
 from tests.system.test_adapters import new_content
 
 pytestmark = pytest.mark.real
@@ -73,18 +73,10 @@ class Owned(NamedTuple):
         return [*plain, *by_digest, *odd, "search", self.request, self.key]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    data = tmp_path_factory.mktemp("routes") / "a" / "data"
-    with Server(data, [STARTER / "starter-chat.yaml"], "--slots", "1") as found:
-        yield found.wait_ready()
-
-
 def _client(server: Server, team: str) -> httpx.Client:
     server.command("teams", "create", team)
     value = server.command("keys", "create", "--team", team, "--scopes", SCOPES)["value"]
     client = httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {value}"}, timeout=600)
-    server.wait_closed()
     eventually(lambda: client.get("/v1/models").status_code == 200)
     return client
 
@@ -237,9 +229,9 @@ def check_route(
     return count
 
 
-def test_no_route_leads_a_team_to_what_another_owns(server: Server) -> None:
-    owner, other = _client(server, "search"), _client(server, "speech")
-    owned, seeds = _owned(owner, server.data.parent / "own"), read(SEEDS)
+def test_no_route_leads_a_team_to_what_another_owns(locked: Server) -> None:
+    owner, other = _client(locked, "search"), _client(locked, "speech")
+    owned, seeds = _owned(owner, locked.data.parent / "own"), read(SEEDS)
     before = _state(owner)
     for number, route in enumerate(ROUTES):
         check_route(route, seeds, owned, lambda raw: _send(other, raw), number)
@@ -292,10 +284,10 @@ def _stored_state(owner: httpx.Client, response: str) -> Any:
     return [answer.json() for answer in answers]
 
 
-def test_no_seed_leads_a_team_to_what_another_stores(server: Server) -> None:
+def test_no_seed_leads_a_team_to_what_another_stores(locked: Server) -> None:
     """Each seed that names a file, batch, webhook or response names each of another team's instead."""
-    owner, other = _client(server, "legal"), _client(server, "sales")
-    server.command("teams", "edit", "legal", "--store-responses", "1")
+    owner, other = _client(locked, "legal"), _client(locked, "sales")
+    locked.command("teams", "edit", "legal", "--store-responses", "1")
     stored = (*_batches(owner), _webhook(owner), _response(owner))
     before, number = _stored_state(owner, stored[-1]), 0
     for seed in read(SEEDS):

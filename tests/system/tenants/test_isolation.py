@@ -1,6 +1,5 @@
 """What is a team's is no other's: prefix caches in every dialect, adapters, stored responses, what requests tell."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -8,7 +7,7 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall
 
 from tests.eventually import PATIENCE, eventually
-from tests.system.serving import PACK, STARTER, Server
+from tests.system.serving import PACK, Server
 
 pytestmark = pytest.mark.real
 WORDS = "seven small boats lay in the green harbour of the old town "
@@ -21,18 +20,14 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str, str]]:
-    data = tmp_path_factory.mktemp("isolation") / "a" / "data"
-    with Server(data, [STARTER / "starter-chat.yaml"], "--slots", "1") as server:
-        server.wait_ready()
-        keys = []
-        for team in ("search", "speech"):
-            server.command("teams", "create", team)
-            made = server.command("keys", "create", "--team", team, "--scopes", "infer,models,adapters,paths,usage")
-            keys.append(made["value"])
-        server.wait_closed()
-        eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys[-1]}).status_code == 200)
-        yield server, keys[0], keys[1]
+def keyed(locked: Server) -> tuple[Server, str, str]:
+    keys = []
+    for team in ("harbour", "market"):
+        locked.command("teams", "create", team)
+        made = locked.command("keys", "create", "--team", team, "--scopes", "infer,models,adapters,paths,usage")
+        keys.append(made["value"])
+    eventually(lambda: locked.http.get("/v1/models", headers={"x-api-key": keys[-1]}).status_code == 200)
+    return locked, keys[0], keys[1]
 
 
 def cached(server: Server, key: str, path: str, **more: Any) -> float:
@@ -51,15 +46,15 @@ def cached(server: Server, key: str, path: str, **more: Any) -> float:
 
 @pytest.mark.parametrize("path", REQUESTS)
 def test_another_teams_prompt_is_not_in_the_cache(keyed: tuple[Server, str, str], path: str) -> None:
-    server, search, speech = keyed
-    assert cached(server, search, path) == 0
-    assert cached(server, speech, path) == 0
-    assert cached(server, search, path) > 0
-    assert cached(server, speech, path) > 0
+    server, harbour, market = keyed
+    assert cached(server, harbour, path) == 0
+    assert cached(server, market, path) == 0
+    assert cached(server, harbour, path) > 0
+    assert cached(server, market, path) > 0
     if path != "/v1/messages":  # the others take a salt of the client's own
-        assert cached(server, search, path, cache_salt="mine") == 0
-        assert cached(server, search, path, cache_salt="mine") > 0
-        assert cached(server, speech, path, cache_salt="mine") == 0
+        assert cached(server, harbour, path, cache_salt="mine") == 0
+        assert cached(server, harbour, path, cache_salt="mine") > 0
+        assert cached(server, market, path, cache_salt="mine") == 0
 
 
 def _register(server: Server, key: str, content: str, **more: Any) -> Any:
@@ -79,49 +74,49 @@ def _chat(server: Server, key: str, model: str) -> tuple[int, str]:
 
 
 def test_one_name_of_two_teams_is_two_adapters_and_never_the_others(keyed: tuple[Server, str, str]) -> None:
-    server, search, speech = keyed
-    assert _register(server, search, "uppercase").status_code == 201
-    assert _chat(server, search, "tune") == (200, "HELLO WORLD")
-    assert _chat(server, speech, "tune") == (404, "model_not_found")
-    assert _chat(server, speech, "search/tune") == (404, "model_not_found")
-    assert _register(server, speech, "reverse-words").status_code == 201
+    server, harbour, market = keyed
+    assert _register(server, harbour, "uppercase").status_code == 201
+    assert _chat(server, harbour, "tune") == (200, "HELLO WORLD")
+    assert _chat(server, market, "tune") == (404, "model_not_found")
+    assert _chat(server, market, "harbour/tune") == (404, "model_not_found")
+    assert _register(server, market, "reverse-words").status_code == 201
     for _ in range(3):  # in turn, so that each finds the other's in the engine
-        assert _chat(server, search, "tune") == (200, "HELLO WORLD")
-        assert _chat(server, speech, "tune") == (200, "world hello")
+        assert _chat(server, harbour, "tune") == (200, "HELLO WORLD")
+        assert _chat(server, market, "tune") == (200, "world hello")
 
     def http(key: str, method: str, path: str) -> Any:
         return server.http.request(method, f"/v1/adapters{path}", headers={"x-api-key": key})
 
     mine = {"uppercase", "tune"}
-    assert mine <= {a["name"] for a in http(search, "GET", "").json()["data"]}
-    assert {a["team"] for a in http(search, "GET", "").json()["data"]} == {"default", "search"}
-    for method, path in (("GET", "/search/tune"), ("DELETE", "/search/tune"), ("PUT", "/search/tune/pin")):
-        assert http(speech, method, path).status_code == 404
+    assert mine <= {a["name"] for a in http(harbour, "GET", "").json()["data"]}
+    assert {a["team"] for a in http(harbour, "GET", "").json()["data"]} == {"default", "harbour"}
+    for method, path in (("GET", "/harbour/tune"), ("DELETE", "/harbour/tune"), ("PUT", "/harbour/tune/pin")):
+        assert http(market, method, path).status_code == 404
 
-    assert http(search, "PUT", "/tune/shared").json()["shared"]
-    assert _chat(server, speech, "search/tune") == (200, "HELLO WORLD")
-    assert _chat(server, speech, "starter-chat:search/tune@v1") == (200, "HELLO WORLD")
-    assert _chat(server, speech, "tune") == (200, "world hello")
-    models = server.http.get("/v1/models", headers={"x-api-key": speech}).json()["data"]
-    assert {"tune", "search/tune"} <= {model["id"] for model in models}
-    assert http(speech, "GET", "/search/tune").json()["name"] == "search/tune"
-    refused = http(speech, "DELETE", "/search/tune")
+    assert http(harbour, "PUT", "/tune/shared").json()["shared"]
+    assert _chat(server, market, "harbour/tune") == (200, "HELLO WORLD")
+    assert _chat(server, market, "starter-chat:harbour/tune@v1") == (200, "HELLO WORLD")
+    assert _chat(server, market, "tune") == (200, "world hello")
+    models = server.http.get("/v1/models", headers={"x-api-key": market}).json()["data"]
+    assert {"tune", "harbour/tune"} <= {model["id"] for model in models}
+    assert http(market, "GET", "/harbour/tune").json()["name"] == "harbour/tune"
+    refused = http(market, "DELETE", "/harbour/tune")
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_your_adapter")
-    assert http(speech, "DELETE", "/uppercase").status_code == 403
+    assert http(market, "DELETE", "/uppercase").status_code == 403
 
-    assert http(speech, "DELETE", "/tune").status_code == 200
-    assert _chat(server, speech, "tune") == (404, "model_not_found")
-    assert _chat(server, speech, "uppercase") == (200, "HELLO WORLD")
-    text = server.http.get("/metrics", headers={"x-api-key": search}).text
-    assert 'roundhouse_adapter_requests_total{adapter="search/tune",model="starter-chat"}' in text
-    assert not http(search, "DELETE", "/tune/shared").json()["shared"]
-    assert _chat(server, speech, "search/tune") == (404, "model_not_found")
-    assert _chat(server, search, "tune") == (200, "HELLO WORLD")
+    assert http(market, "DELETE", "/tune").status_code == 200
+    assert _chat(server, market, "tune") == (404, "model_not_found")
+    assert _chat(server, market, "uppercase") == (200, "HELLO WORLD")
+    text = server.http.get("/metrics", headers={"x-api-key": harbour}).text
+    assert 'roundhouse_adapter_requests_total{adapter="harbour/tune",model="starter-chat"}' in text
+    assert not http(harbour, "DELETE", "/tune/shared").json()["shared"]
+    assert _chat(server, market, "harbour/tune") == (404, "model_not_found")
+    assert _chat(server, harbour, "tune") == (200, "HELLO WORLD")
 
 
 def test_one_team_does_not_see_the_requests_and_usage_of_another(keyed: tuple[Server, str, str]) -> None:
-    server, search, speech = keyed
-    headers = [{"x-api-key": key} for key in (search, speech)]
+    server, harbour, market = keyed
+    headers = [{"x-api-key": key} for key in (harbour, market)]
     body = {"model": "starter-chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
 
     def get(reader: dict[str, str], path: str, **params: str) -> Any:
@@ -134,13 +129,13 @@ def test_one_team_does_not_see_the_requests_and_usage_of_another(keyed: tuple[Se
     before = [sum(requests(reader).values()) for reader in headers]
     requested = [server.http.post("/v1/chat/completions", json=body, headers=by) for by in (*headers, headers[0])]
     assert [answer.status_code for answer in requested] == [200] * 3
-    assert [requests(reader) for reader in headers] == [{"search": before[0] + 2}, {"speech": before[1] + 1}]
+    assert [requests(reader) for reader in headers] == [{"harbour": before[0] + 2}, {"market": before[1] + 1}]
     ids = [answer.headers["x-request-id"] for answer in requested]
-    for team, reader, own, other in (("search", headers[0], ids[0], ids[1]), ("speech", headers[1], ids[1], ids[0])):
+    for team, reader, own, other in (("harbour", headers[0], ids[0], ids[1]), ("market", headers[1], ids[1], ids[0])):
         assert {row["team"] for row in get(reader, f"/v1/requests/{own}").json()["ledger"]} == {team}
         unknown = get(reader, f"/v1/requests/{other}")
         assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "request_not_found")
-        other_place = "speech" if team == "search" else "search"
+        other_place = "market" if team == "harbour" else "harbour"
         for path in ("/v1/usage", "/v1/usage/daily"):
             refused = get(reader, path, team_id=other_place)
             assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope"), path
@@ -164,11 +159,11 @@ LAMP: Any = {
 
 def test_stored_responses_go_on_and_are_their_teams(keyed: tuple[Server, str, str]) -> None:
     """OpenAI's own client, in a conversation with a tool; a stream; work in the background; another team."""
-    server, search, speech = keyed
-    server.command("teams", "edit", "search", "--store-responses", "1")
+    server, harbour, market = keyed
+    server.command("teams", "edit", "harbour", "--store-responses", "1")
     with (
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key=search, max_retries=0, timeout=PATIENCE) as mine,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key=speech, max_retries=0, timeout=PATIENCE) as theirs,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key=harbour, max_retries=0, timeout=PATIENCE) as mine,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key=market, max_retries=0, timeout=PATIENCE) as theirs,
     ):
         options: Any = {"model": "starter-chat", "temperature": 0, "max_output_tokens": 24}
         eventually(lambda: mine.responses.create(input="hi", **options).store is True)
