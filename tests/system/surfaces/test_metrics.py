@@ -1,21 +1,25 @@
-"""What can be seen of a real server: a real Prometheus over what it told, dashboards, exemplars, commands."""
+"""What can be seen of a real server: a real Prometheus over what it told, dashboards, exemplars, commands, reports."""
 
 import json
 import math
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
+from click.testing import Result
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
+from runtime.cli.main import app
 from tests import prometheus
+from tests.eventually import eventually
 from tests.system.serving import ROOT, STARTER, Server
+from tests.system.surfaces.test_routing import DATE, chat_body
 
 pytestmark = pytest.mark.real
 DEPLOY = ROOT / "deploy"
@@ -34,18 +38,28 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     file = folder.parent / "chat.yaml"
     file.write_text(yaml.safe_dump(chat))
     made = command("teams", "create", "search", "--data-dir", str(folder / "data"))
-    assert made.returncode == 0, made.stderr
-    server = Server(folder / "data", [file, STARTER / "starter-embed.yaml"], "--slots", "3", "--machine-price", "2.5")
+    assert made.exit_code == 0, made.output
+    others = [STARTER / f"{name}.yaml" for name in ("starter-embed", "auto")]
+    server = Server(folder / "data", [file, *others], "--slots", "3", "--machine-price", "2.5")
     yield server.wait_ready()
     server.close()
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "runtime.cli.main", *words], cwd=ROOT, capture_output=True, text=True)
+def command(*words: str, key: str = "") -> Result:
+    return CliRunner().invoke(app, words, env={"ROUNDHOUSE_API_KEY": key or None})
 
 
-def use(server: Server, adapter: str) -> str:
-    """One of all that is counted; the adapter comes into a place for it. Returns the id of a request."""
+def use(server: Server, adapter: str) -> None:
+    """One of all that is counted; the adapter comes into a place for it."""
+    chat(server, adapter)
+    http = server.http
+    assert http.post("/v1/embeddings", json={"model": "starter-embed", "input": ["one", "two"]}).status_code == 200
+    assert http.post("/v1/models/starter-embed/unload").status_code == 200
+    assert http.post("/v1/embeddings", json={"model": "nobody", "input": "one"}).status_code == 404
+
+
+def chat(server: Server, adapter: str) -> str:
+    """Answers of the base and of adapters, one of them judged. Returns the id of a request."""
     http = server.http
     message = [{"role": "user", "content": "the lucky bird is in the house by the river and sings of it all day long"}]
     models = ("starter-chat", "starter-chat:uppercase", f"starter-chat:{adapter}")
@@ -57,10 +71,7 @@ def use(server: Server, adapter: str) -> str:
     assert http.post("/v1/chat/completions", json=streamed).text.endswith("data: [DONE]\n\n")
     judged = {"request_id": answer.headers["x-request-id"], "accepted": True}
     assert http.post("/v1/feedback", json=judged).status_code == 200
-    assert http.post("/v1/embeddings", json={"model": "starter-embed", "input": ["one", "two"]}).status_code == 200
-    assert http.post("/v1/models/starter-embed/unload").status_code == 200
-    assert http.post("/v1/embeddings", json={"model": "nobody", "input": "one"}).status_code == 404
-    return answer.headers["x-request-id"]
+    return str(answer.headers["x-request-id"])
 
 
 @pytest.fixture(scope="module")
@@ -117,19 +128,77 @@ def test_an_unreported_series_gets_none(scraped: prometheus.Prometheus) -> None:
 
 
 def test_a_bucket_of_first_tokens_names_a_request_that_can_be_looked_up(seen: Server) -> None:
-    id_ = use(seen, "rot13")
+    id_ = chat(seen, "rot13")
     text = seen.http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"}).text
     first = next(f for f in text_string_to_metric_families(text) if f.name == "roundhouse_time_to_first_token_seconds")
     named = {sample.exemplar.labels["request_id"] for sample in first.samples if sample.exemplar}
     assert id_ in named
     for one in named:
         reported = command("logs", one, "--url", seen.url)
-        assert reported.returncode == 0, reported.stderr
+        assert reported.exit_code == 0, reported.output
         assert all(word in reported.stdout for word in (one, "queue", "prefill", "answered by"))
 
 
 def test_top_shows_the_page_now_in_a_terminal(seen: Server) -> None:
     reported = command("top", "--once", "--url", seen.url)
-    assert reported.returncode == 0, reported.stderr
+    assert reported.exit_code == 0, reported.output
     for words in ("memory", "starter-chat", "of 24 places", "why requests waited", "last decisions"):
         assert words in reported.stdout, words
+
+
+def test_a_report_joins_decisions_with_feedback(seen: Server) -> None:
+    """The last one: from its first key on the server asks for keys."""
+    assert seen.http.post("/v1/models/starter-embed/unload").status_code == 200  # a router looks at letters alone
+    seen.command("teams", "create", "support")
+    key = seen.command("keys", "create", "--team", "support", "--scopes", "infer,models")["value"]
+    headers = {"Authorization": f"Bearer {key}"}
+    eventually(lambda: seen.http.get("/v1/routers").status_code == 401)
+    for place, text in enumerate((DATE, "7 May 2021", "qwpo zmxn vrrt")):
+        request = {**headers, "x-request-id": f"told-{place}", "x-conversation-id": f"c-{place}"}
+        answer = seen.http.post("/v1/chat/completions", json=chat_body(text), headers=request)
+        assert answer.status_code == 200, answer.text
+        judged = {"request_id": answer.headers["x-request-id"], "accepted": place != 1}
+        assert seen.http.post("/v1/feedback", json=judged, headers=headers).status_code == 200
+    words = ("routers", "report", "auto", "--url", seen.url)
+    done = [command(*words, *more, key=key).stdout for more in ((), ("--json",))]
+    reported = json.loads(done[1])
+    assert (reported["router"], reported["requests"]) == ("auto", 3)
+    outcomes = {(one["target"], one["reason"].partition(":")[0]): one for one in reported["outcomes"]}
+    dates, others = outcomes["starter-chat:iso-date", "intent"], outcomes["starter-chat", "abstained"]
+    assert (dates["requests"], dates["accepted"]) == (2, 0.5)
+    assert (others["requests"], others["accepted"]) == (1, 1.0)
+    assert reported["replay"], "what other thresholds would have given"
+    assert "starter-chat:iso-date" in done[0]
+    assert "50.0%" in done[0]
+    _embeddings_of_routers_count(seen, headers)
+
+
+def _embeddings_of_routers_count(seen: Server, headers: dict[str, str]) -> None:
+    """Here, since the server asks for keys by now. An explanation is a request, and a routed one has more tokens."""
+
+    def row(answer: httpx.Response) -> Any:
+        assert answer.status_code == 200, answer.text
+        where = f"/v1/requests/{answer.headers['x-request-id']}"
+        (found,) = seen.http.get(where, headers=headers).json()["ledger"]
+        return found
+
+    def post(path: str, text: str, name: str) -> httpx.Response:
+        return seen.http.post(path, json=chat_body(text), headers={**headers, "x-request-id": name})
+
+    letters = [row(post(path, DATE, f"letters-{path[-1]}")) for path in ("/v1/route", "/v1/chat/completions")]
+    admin = seen.command("keys", "create", "--team", "support", "--scopes", "infer,models,admin")["value"]
+    loading = {"Authorization": f"Bearer {admin}"}
+    eventually(lambda: seen.http.get("/v1/models", headers=loading).status_code == 200)
+    assert seen.http.post("/v1/models/starter-embed/load", headers=loading).status_code == 200
+    eventually(lambda: row(post("/v1/route", DATE, "looked"))["prompt_tokens"] > 0)  # a vector may come late
+    explained, routed = ([], [])
+    for attempt in range(20):
+        explained = row(post("/v1/route", DATE, f"explained-{attempt}"))
+        routed = row(post("/v1/chat/completions", DATE, f"routed-{attempt}"))
+        if explained["prompt_tokens"] and routed["prompt_tokens"] > letters[1]["prompt_tokens"]:
+            break
+    assert (letters[0]["model"], letters[0]["prompt_tokens"]) == ("auto", 0)
+    assert (explained["endpoint"], explained["model"]) == ("/v1/route", "starter-embed")
+    assert routed["prompt_tokens"] - letters[1]["prompt_tokens"] == explained["prompt_tokens"] > 0
+    seen.command("limits", "set", "requests_per_minute", "2", "--team", "support")
+    eventually(lambda: post("/v1/route", DATE, "limited").status_code == 429)

@@ -1,34 +1,25 @@
 """Routers on the real server: the starter's `auto`, its adapters, and the embedding model that looks."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
 from tests.eventually import eventually
-from tests.system.serving import PACK, ROOT, STARTER, Server
+from tests.system.serving import PACK, Server
 
 pytestmark = pytest.mark.real
 DATE, ANSWER = "3 March 2024", "2024-03-03"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    recipes = [STARTER / f"{name}.yaml" for name in ("starter-chat", "starter-embed", "auto")]
-    server = Server(tmp_path_factory.mktemp("routing"), recipes, "--slots", "2")
-    try:
-        yield server.wait_ready()
-    finally:
-        server.stop()
+@pytest.fixture(scope="module", autouse=True)
+def without_embeddings(server: Server) -> None:
+    """The embedding model is not in memory: a router looks at letters alone."""
+    server.http.post("/v1/models/starter-embed/unload").raise_for_status()
 
 
 def chat_body(text: str, **more: Any) -> dict[str, Any]:
@@ -176,64 +167,3 @@ def test_what_no_router_may_be(server: Server) -> None:
     bad = server.http.put("/v1/routers/auto/fitted/intents", json={"safetensors": "AAAA"})
     assert (bad.status_code, bad.json()["error"]["code"]) == (422, "bad_router_model")
     assert server.http.get("/v1/routers/nobody").json()["error"]["code"] == "router_not_found"
-
-
-def test_a_report_joins_decisions_with_feedback(server: Server) -> None:
-    """The last one: from its first key on the server asks for keys."""
-    server.command("teams", "create", "support")
-    key = server.command("keys", "create", "--team", "support", "--scopes", "infer,models")["value"]
-    headers = {"Authorization": f"Bearer {key}"}
-    eventually(lambda: server.http.get("/v1/routers").status_code == 401)
-    for place, text in enumerate((DATE, "7 May 2021", "qwpo zmxn vrrt")):
-        request = {**headers, "x-request-id": f"told-{place}", "x-conversation-id": f"c-{place}"}
-        answer = server.http.post("/v1/chat/completions", json=chat_body(text), headers=request)
-        assert answer.status_code == 200, answer.text
-        judged = {"request_id": answer.headers["x-request-id"], "accepted": place != 1}
-        assert server.http.post("/v1/feedback", json=judged, headers=headers).status_code == 200
-    command = [sys.executable, "-m", "runtime.cli.main", "routers", "report", "auto", "--url", server.url]
-    environment = {**os.environ, "ROUNDHOUSE_API_KEY": key}
-    done = [
-        subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, env=environment, check=True).stdout
-        for more in ((), ("--json",))
-    ]
-    reported = json.loads(done[1])
-    assert (reported["router"], reported["requests"]) == ("auto", 3)
-    outcomes = {(one["target"], one["reason"].partition(":")[0]): one for one in reported["outcomes"]}
-    dates, others = outcomes["starter-chat:iso-date", "intent"], outcomes["starter-chat", "abstained"]
-    assert (dates["requests"], dates["accepted"]) == (2, 0.5)
-    assert (others["requests"], others["accepted"]) == (1, 1.0)
-    assert reported["replay"], "what other thresholds would have given"
-    assert "starter-chat:iso-date" in done[0]
-    assert "50.0%" in done[0]
-    _embeddings_of_routers_count(server, headers)
-
-
-def _embeddings_of_routers_count(server: Server, headers: dict[str, str]) -> None:
-    """Here, since the server asks for keys by now. An explanation is a request, and a routed one has more tokens."""
-
-    def row(answer: httpx.Response) -> Any:
-        assert answer.status_code == 200, answer.text
-        where = f"/v1/requests/{answer.headers['x-request-id']}"
-        (found,) = server.http.get(where, headers=headers).json()["ledger"]
-        return found
-
-    def post(path: str, text: str, name: str) -> httpx.Response:
-        return server.http.post(path, json=chat_body(text), headers={**headers, "x-request-id": name})
-
-    letters = [row(post(path, DATE, f"letters-{path[-1]}")) for path in ("/v1/route", "/v1/chat/completions")]
-    admin = server.command("keys", "create", "--team", "support", "--scopes", "infer,models,admin")["value"]
-    loading = {"Authorization": f"Bearer {admin}"}
-    eventually(lambda: server.http.get("/v1/models", headers=loading).status_code == 200)
-    assert server.http.post("/v1/models/starter-embed/load", headers=loading).status_code == 200
-    eventually(lambda: row(post("/v1/route", DATE, "looked"))["prompt_tokens"] > 0)  # a vector may come late
-    explained, routed = ([], [])
-    for attempt in range(20):
-        explained = row(post("/v1/route", DATE, f"explained-{attempt}"))
-        routed = row(post("/v1/chat/completions", DATE, f"routed-{attempt}"))
-        if explained["prompt_tokens"] and routed["prompt_tokens"] > letters[1]["prompt_tokens"]:
-            break
-    assert (letters[0]["model"], letters[0]["prompt_tokens"]) == ("auto", 0)
-    assert (explained["endpoint"], explained["model"]) == ("/v1/route", "starter-embed")
-    assert routed["prompt_tokens"] - letters[1]["prompt_tokens"] == explained["prompt_tokens"] > 0
-    server.command("limits", "set", "requests_per_minute", "2", "--team", "support")
-    eventually(lambda: post("/v1/route", DATE, "limited").status_code == 429)
