@@ -84,19 +84,19 @@ def two_chats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize(
-    ("whom", "model", "other", "then"),
+    ("whom", "model", "other", "then", "reason"),
     [
-        ("slot", "starter-chat", "second-chat", "uppercase"),
-        ("EngineCore", "second-chat", "starter-chat", "second-chat"),
+        ("slot", "starter-chat", "second-chat", "uppercase", "killed"),
+        ("EngineCore", "second-chat", "starter-chat", "second-chat", "engine_failed"),
     ],
     ids=["slot", "EngineCore"],
 )
 def test_a_killed_engine_ends_its_stream_with_an_error_and_no_one_elses(
-    two_chats: Server, whom: str, model: str, other: str, then: str
+    two_chats: Server, whom: str, model: str, other: str, then: str, reason: str
 ) -> None:
     """Who asks right after that waits for the load: nobody waits for a heartbeat (5 s here) to notice the death."""
     server = two_chats
-    pid = (server.slot_pid if whom == "slot" else server.core_pid)(model)
+    pid, others = (server.slot_pid if whom == "slot" else server.core_pid)(model), server.slot_pid(other)
     bystander = Stream(server, other, answers=8)
     bystander.wait_lines(5)
     victim = Stream(server, model, answers=MANY)
@@ -109,8 +109,13 @@ def test_a_killed_engine_ends_its_stream_with_an_error_and_no_one_elses(
     assert any(how in last["error"]["message"] for how in known)
     assert Stream(server, then, 5).completion_tokens() == 5
     assert bystander.completion_tokens() == 8 * 450
-    assert server.model(model)["deaths"] == 1
-    assert server.metric("roundhouse_engine_deaths_total", model=model) == 1
+    assert server.slot_pid(other) == others
+    after = server.model(model)
+    assert (after["deaths"], after["failure"]["code"]) == (1, reason)
+    assert "SIGKILL" in after["failure"]["message"] or whom == "slot"
+    assert server.metric("roundhouse_engine_deaths_total", model=model, reason=reason) == 1
+    logged = [json.loads(line) for line in server.log.read_text().splitlines() if '"engine died"' in line]
+    assert (logged[-1]["model"], logged[-1]["reason"]) == (model, reason)
 
 
 def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Server) -> None:

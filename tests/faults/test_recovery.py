@@ -42,15 +42,14 @@ def core(server: Server, model: str) -> int:
     ("model", "whom", "number", "reason", "stated"),
     [
         ("starter-speech", slot, signal.SIGKILL, "killed", "SIGKILL"),
-        ("starter-chat", core, signal.SIGKILL, "engine_failed", "SIGKILL"),
         ("starter-chat", core, signal.SIGSTOP, "engine_hung", "did not answer within"),
     ],
-    ids=["slot killed", "EngineCore killed", "EngineCore stopped"],
+    ids=["slot killed", "EngineCore stopped"],
 )
 def test_one_engine_fails_and_comes_back_and_the_others_do_not_notice(
     server: Server, model: str, whom: Callable[[Server, str], int], number: int, reason: str, stated: str
 ) -> None:
-    """A slot that is stopped: test_hang.py."""
+    """A slot that is stopped: test_hang.py. An EngineCore that is killed: test_faults.py."""
     before = server.model(model)
     labels = {"model": model, "reason": reason}
     counted = server.metric("roundhouse_engine_deaths_total", **labels)

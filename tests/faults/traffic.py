@@ -33,6 +33,10 @@ def ask(http: httpx.Client, model: str, kind: str | None = None) -> httpx.Respon
             return http.post("/v1/audio/transcriptions", files=files, headers=PATIENT)
 
 
+PAUSE = 0.25
+"""Seconds between two requests of a client: without them a core would do nothing else, such as load what was killed."""
+
+
 class ClientThreads:
     """A context manager that runs `_run` in a thread for each model, until its end sets `_stop`."""
 
@@ -76,7 +80,7 @@ class Traffic(ClientThreads):
                     status = 0
                 with self._lock:
                     self._seen[model][status] += 1
-                self._stop.wait(0.05)
+                self._stop.wait(PAUSE)
 
     def take(self) -> dict[str, Counter[int]]:
         """What was seen since the last time."""

@@ -146,7 +146,7 @@ class Server:
         """What a command on this server's data prints as JSON.
 
         It runs in this process: Python would import for most of a second to start it. As people start commands:
-        tests/system/upgrade/test_backup.py and the kills in tests/faults.
+        tests/system/upgrade/test_backup.py and tests/faults/batches/kills.py.
         """
         from runtime.cli.main import app  # not in all who start a server
 

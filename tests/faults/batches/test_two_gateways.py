@@ -9,8 +9,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -23,7 +21,7 @@ import sqlalchemy as sa
 from tests.eventually import PATIENCE, eventually
 from tests.postgres import postgres, programs
 from tests.system.batches.receiver import receive
-from tests.system.serving import ROOT, STARTER, Server
+from tests.system.serving import STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")]
 LINES, SMALL = 400, 5
@@ -104,10 +102,7 @@ def test_a_gateway_that_was_stopped_for_long_writes_nothing(tmp_path: Path) -> N
         assert len(done) == LINES
         others = "SELECT COALESCE(SUM(cost_micro + prompt_tokens), 0) FROM ledger WHERE \"end\" <> 'done'"
         assert rows(others)[0][0] == 0
-        command = [sys.executable, "-m", "runtime.cli.main", "usage", "reconcile", "--database", url]
-        command += ["--data-dir", str(other.data), "--json"]
-        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        checked = json.loads(finished.stdout)
+        checked = other.command("usage", "reconcile", "--database", url)
         assert (checked["differences"], checked["open"]) == ([], 0)
         eventually(lambda: not rows("SELECT 1 FROM outbox WHERE state <> 'delivered'"), other.tail)
         events = {(json.loads(data)["data"]["id"], headers["webhook-id"]) for data, headers in receiver.calls}

@@ -14,8 +14,6 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -24,18 +22,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import httpx
 import psutil
 
 from tests.eventually import PATIENCE, eventually
 from tests.faults.traffic import MODELS, WAV
-from tests.system.serving import ROOT, STARTER, Server
+from tests.system.serving import STARTER, Server
 
 OPTIONS = ("--slots", "4")
 Kind = Literal["slot", "core", "gateway"]
 KINDS: tuple[Kind, ...] = ("slot", "core", "gateway")
+KINDS_OF: Mapping[str, tuple[str, ...]] = {
+    "starter-chat": ("chat", "stream", "adapter", "messages"), "starter-embed": ("embed",),
+    "starter-rerank": ("rerank",), "starter-speech": ("speech",),
+}  # fmt: skip
+"""Models to the kinds of requests for them."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,15 @@ class Totals:
 
 
 class Run:
-    def __init__(self, folder: Path, requests: int, kills: int, clients: int, seed: int) -> None:
+    def __init__(
+        self, folder: Path, requests: int, kills: int, clients: int, seed: int, models: Sequence[str] = MODELS
+    ) -> None:
         self._data, self._requests, self._clients = folder / "a" / "data", requests, clients
+        self._models, self._recipes = models, [STARTER / f"{model}.yaml" for model in models]
         self._chance, self._numbers = random.Random(seed), itertools.count()
         self._kills = [KINDS[n % len(KINDS)] for n in range(kills)]
         self._server, self._key, self._up = (
-            Server(self._data, [STARTER], *OPTIONS, fixed={"heartbeat": 0.5}),
+            Server(self._data, self._recipes, *OPTIONS, fixed={"heartbeat": 0.5}),
             "",
             threading.Event(),
         )
@@ -82,8 +88,8 @@ class Run:
         began = time.monotonic()
         try:
             self._server.wait_ready()
-            self._cli("teams", "create", "counted")
-            self._key = self._cli("keys", "create", "--team", "counted", "--scopes", "infer,models")["value"]
+            self._server.command("teams", "create", "counted")
+            self._key = self._server.command("keys", "create", "--team", "counted", "--scopes", "infer,models")["value"]
             self._server.http.headers["x-api-key"] = self._key
             self._server.wait_closed()
             eventually(lambda: self._server.http.get("/v1/status").status_code == 200)
@@ -96,7 +102,7 @@ class Run:
                 thread.join()
             self._end_gateway()
             self._begin([STARTER / "starter-speech.yaml"], "--slots", "1")  # it only ends what is open, without a model
-            checked = self._cli("usage", "reconcile")
+            checked = self._server.command("usage", "reconcile")
             assert (checked["differences"], checked["open"]) == ([], 0), checked
         finally:
             self._server.close()
@@ -104,21 +110,15 @@ class Run:
         self.reported.refused, self.reported.seconds = dict(self._refused), round(time.monotonic() - began, 1)
         return self.reported
 
-    def _cli(self, *arguments: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", "runtime.cli.main", *arguments, "--data-dir", str(self._data), "--json"]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
-
     # --- who asks ---------------------------------------------------------------------------------------------------
     def _client(self, seed: int) -> None:
-        chance = random.Random(seed)
+        chance, kinds = random.Random(seed), [kind for model in self._models for kind in KINDS_OF[model]]
         while (number := next(self._numbers)) < self._requests:
             assert self._up.wait(PATIENCE)
             name = f"kills-{number}"
             with suppress(httpx.TransportError), httpx.Client(base_url=self._server.url, timeout=PATIENCE) as http:
                 http.headers.update({"x-api-key": self._key, "X-Request-Id": name})
-                status, used = _ask(http, chance)
+                status, used = _ask(http, chance, chance.choice(kinds))
                 with self._lock:
                     if used is not None:
                         self.got[name] = used
@@ -144,7 +144,7 @@ class Run:
 
     def _kill(self, kind: Kind) -> None:
         """Raises AssertionError where nobody has noticed it."""
-        model = "starter-chat" if kind == "core" else self._chance.choice(MODELS)
+        model = "starter-chat" if kind == "core" else self._chance.choice(self._models)
         before = self._server.wait_state(model, "ready")["deaths"]
         who: Callable[[str], int] = self._server.core_pid if kind == "core" else self._server.slot_pid
         os.kill(who(model), signal.SIGKILL)
@@ -156,8 +156,9 @@ class Run:
         self._server.process.wait(PATIENCE)
         self._server.close()
 
-    def _begin(self, recipes: Sequence[Path] = (STARTER,), *options: str) -> None:
-        self._server = Server(self._data, recipes, *(options or OPTIONS), fixed={"heartbeat": 0.5})
+    def _begin(self, recipes: Sequence[Path] = (), *options: str) -> None:
+        """recipes: the run's own by default."""
+        self._server = Server(self._data, recipes or self._recipes, *(options or OPTIONS), fixed={"heartbeat": 0.5})
         self._server.http.headers["x-api-key"] = self._key
         self._server.wait_ready()
         self._up.set()
@@ -188,11 +189,11 @@ def _used(row: sqlite3.Row) -> Used:
     return Used(row["prompt_tokens"], row["completion_tokens"], row["audio_ms"])
 
 
-def _ask(http: httpx.Client, chance: random.Random) -> tuple[int, Used | None]:
-    """One request of some kind: its status, and its usage if all of the answer came."""
+def _ask(http: httpx.Client, chance: random.Random, kind: str) -> tuple[int, Used | None]:
+    """One request of this kind: its status, and its usage if all of the answer came."""
     words = " ".join(chance.choice(("warm", "kitchen", "seven", "boats")) for _ in range(chance.randrange(1, 12)))
-    match chance.choice(("chat", "stream", "adapter", "messages", "embed", "rerank", "speech")):
-        case "chat" | "adapter" as kind:
+    match kind:
+        case "chat" | "adapter":
             model = "starter-chat" if kind == "chat" else chance.choice(("uppercase", "rot13", "reverse-words"))
             body = {"model": model, "messages": [{"role": "user", "content": words}], "max_tokens": 12}
             return _read(http.post("/v1/chat/completions", json=body), _chat)

@@ -1,4 +1,7 @@
-"""The short form of `tests.faults.ledger.kills`: one kill of each kind."""
+"""The short form of `tests.faults.ledger.kills`: one kill of each kind, of models of two tasks.
+
+Rows of embeddings and reranks after a kill: tests/faults/batches/test_kills.py, tests/system/tenants/test_keys.py.
+"""
 
 from pathlib import Path
 
@@ -10,7 +13,8 @@ pytestmark = pytest.mark.real
 
 
 def test_what_clients_got_is_in_the_ledger_once_anyone_is_killed(tmp_path: Path) -> None:
-    reported = Run(tmp_path, requests=100, kills=3, clients=6, seed=3)()
+    models = ("starter-chat", "starter-speech")
+    reported = Run(tmp_path, requests=100, kills=3, clients=6, seed=3, models=models)()
     assert reported.kills == dict.fromkeys(KINDS, 1)
     assert reported.answered > 40
     assert reported.refused.keys() <= {"503", "200"}, "200: a stream whose last event is an error"

@@ -6,10 +6,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.faults.traffic import ask
 from tests.system.serving import STARTER, Server
 
 pytestmark = pytest.mark.real
-NAMES = ("starter-embed", "starter-rerank")
+NAMES = ("starter-embed", "starter-speech")
 
 
 def cores_of(pid: int) -> set[int]:
@@ -19,9 +20,7 @@ def cores_of(pid: int) -> set[int]:
 def test_models_on_two_halves_of_a_cpu(tmp_path: Path) -> None:
     recipes = [STARTER / f"{name}.yaml" for name in NAMES]
     with Server(tmp_path / "data", recipes, "--slots", "2", device="cpu:2").wait_ready() as server:
-        embedded = server.http.post("/v1/embeddings", json={"model": NAMES[0], "input": "hello"})
-        ranked = server.http.post("/v1/rerank", json={"model": NAMES[1], "query": "a cat", "documents": ["a cat"]})
-        assert (embedded.status_code, ranked.status_code) == (200, 200)
+        assert [ask(server.http, name).status_code for name in NAMES] == [200, 200]
         status = server.http.get("/v1/status").json()
         by_name = {device["name"]: device for device in status["devices"]}
         assert list(by_name) == ["cpu:0", "cpu:1"]

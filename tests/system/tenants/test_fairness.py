@@ -1,8 +1,6 @@
 """Who goes first on a real server with a real engine: by order and counts, never by times."""
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +13,7 @@ import pytest
 import yaml
 
 from tests.eventually import PATIENCE, eventually
-from tests.system.serving import ROOT, STARTER, Server
+from tests.system.serving import STARTER, Server
 
 pytestmark = pytest.mark.real
 AT_ONCE = 4
@@ -47,14 +45,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, d
         server.wait_ready().http.close()
         server.http = httpx.Client(base_url=server.url, timeout=PATIENCE, limits=LIMITS)
         keys = {}
-
-        def run_cli(*words: str) -> Any:
-            command = [sys.executable, "-m", "runtime.cli.main", *words, "--data-dir", str(server.data), "--json"]
-            return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
-
         for team, *more in (["flood"], ["quiet"], ["urgent", "--ceiling", "critical"], ["reports", "--class", "batch"]):
-            run_cli("teams", "create", team)
-            keys[team] = run_cli("keys", "create", "--team", team, "--scopes", "infer,models", *more)["value"]
+            server.command("teams", "create", team)
+            keys[team] = server.command("keys", "create", "--team", team, "--scopes", "infer,models", *more)["value"]
         server.wait_closed()
         eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys["reports"]}).status_code == 200)
         first = chat(server, keys["quiet"])

@@ -48,15 +48,17 @@ def limited(server: Server, team: str, kind: str, amount: str) -> str:
 def race(server: Server, key: str, requests: int) -> list[httpx.Response]:
     found: list[httpx.Response] = []
 
-    def one() -> None:
-        headers = {"Authorization": f"Bearer {key}"}
-        found.append(httpx.post(f"{server.url}/v1/embeddings", json=EMBED, headers=headers, timeout=600))
+    headers, limits = {"Authorization": f"Bearer {key}"}, httpx.Limits(max_connections=None)
+    with httpx.Client(base_url=server.url, headers=headers, limits=limits, timeout=600) as client:
 
-    threads = [threading.Thread(target=one) for _ in range(requests)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        def one() -> None:
+            found.append(client.post("/v1/embeddings", json=EMBED))
+
+        threads = [threading.Thread(target=one) for _ in range(requests)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     return found
 
 
