@@ -9,16 +9,18 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.eventually import PATIENCE, eventually
-from tests.system.serving import STARTER, Server
+from tests.eventually import PATIENCE, eventually, slowness
+from tests.system.serving import PATIENT, STARTER, Server
 
 pytestmark = pytest.mark.real
 EMBED, ENGINE = "starter-embed", "sentence-transformers"
+HUNG_AFTER = 8.0
+"""Seconds on an idle machine."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ("--slots", "3", "--hung-after", "8")
+    options = ("--slots", "3", "--hung-after", f"{HUNG_AFTER * slowness():.0f}")
     server = Server(
         tmp_path_factory.mktemp("data"), [STARTER / f"{EMBED}.yaml"], *options, prewarm=True, fixed={"heartbeat": 0.2}
     )
@@ -42,7 +44,7 @@ def test_a_stopped_slot_is_reported_and_replaced_by_the_warm_one(server: Server)
 
     def ask() -> None:
         body = {"model": EMBED, "input": "steam"}
-        answers.append(httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=PATIENCE))
+        answers.append(httpx.post(f"{server.url}/v1/embeddings", json=body, headers=PATIENT, timeout=PATIENCE))
 
     os.kill(server.slot_pid(EMBED), signal.SIGSTOP)
     asking = [threading.Thread(target=ask) for _ in range(3)]

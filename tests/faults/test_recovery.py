@@ -9,17 +9,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.eventually import PATIENCE, eventually
+from tests.eventually import PATIENCE, eventually, slowness
 from tests.faults.traffic import MODELS, Traffic
 from tests.system.serving import STARTER, Server, alive
 
 pytestmark = pytest.mark.real
-HUNG_AFTER = 10
+HUNG_AFTER = 10.0
+"""Seconds on an idle machine."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ("--slots", "5", "--hung-after", str(HUNG_AFTER))
+    options = ("--slots", "5", "--hung-after", f"{HUNG_AFTER * slowness():.0f}")
     server = Server(tmp_path_factory.mktemp("data"), [STARTER], *options, fixed={"heartbeat": 0.5})
     try:
         server.wait_ready()
