@@ -23,6 +23,10 @@ EAR = (
     f"--use-file-for-fake-audio-capture={SPOKEN}",
 )  # fmt: skip
 """A microphone that hears this sentence again and again."""
+PATIENT = """addEventListener("DOMContentLoaded", () => {
+    if (window.htmx) window.htmx.config.defaultTimeout = 0;
+})"""
+"""htmx gives a request up after a minute, and asks no second time for what it should have shown."""
 OUTSIDE = """() => [...document.querySelectorAll(".card")].flatMap((card) =>
     [...card.querySelectorAll("button, a, input, select, .tag")].filter((one) => {
         const { width, right } = one.getBoundingClientRect();
@@ -47,6 +51,7 @@ def looking(browser: Any, url: str, provoked: tuple[str, ...] = ()) -> Iterator[
     """A fresh browser's page. It asks nobody but the server, and complains of nothing but what is `provoked`."""
     context = browser.new_context(viewport={"width": WIDTH, "height": 1180}, base_url=f"{url}/console/")
     context.grant_permissions(["microphone", "clipboard-read", "clipboard-write"], origin=url)
+    context.add_init_script(PATIENT)
     found, complaints, foreign = context.new_page(), [], []
     found.set_default_timeout(1000 * PATIENCE)  # a model may have to load first
     found.on("console", lambda stated: complaints.append(stated.text) if stated.type == "error" else None)

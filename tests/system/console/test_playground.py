@@ -32,6 +32,8 @@ def test_two_adapters_answer_side_by_side(page: Any) -> None:
 
 
 def test_embeddings_ranks_and_a_spoken_sentence(page: Any, server: Server) -> None:
+    for model in ("starter-embed", "starter-rerank", "starter-speech"):
+        server.http.post(f"/v1/models/{model}/load").raise_for_status()  # slow loads take longer than a page waits
     page.goto("playground")
     page.click("#tab-embed")
     page.click("text=How alike are they?")
@@ -44,7 +46,6 @@ def test_embeddings_ranks_and_a_spoken_sentence(page: Any, server: Server) -> No
     page.click("text=Order them")
     page.wait_for_selector("#ranks li")
     assert "file" in page.locator("#ranks li").first.inner_text()
-    server.http.post("/v1/models/starter-speech/load").raise_for_status()  # a recording ends after a minute
     page.click("#tab-speech")
     page.click("text=Use the microphone")
     stated = SPOKEN.with_suffix(".txt").read_text().split()
