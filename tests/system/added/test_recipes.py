@@ -74,7 +74,7 @@ def test_sighup_reads_them_again_and_ends_nothing(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGHUP)
         eventually(lambda: bool(server.http.get("/v1/status").json()["recipe_faults"]), server.tail)
         assert "broken.yaml:2" in "".join(server.http.get("/v1/status").json()["recipe_faults"])
-        assert "broken.yaml:2" in server.log.read_text()
+        eventually(lambda: "broken.yaml:2" in server.log.read_text(), server.tail)
         assert ids(server) == ["one", "two"]
         (files.folder / "broken.yaml").unlink()
         (files.folder / "one.yaml").unlink()
