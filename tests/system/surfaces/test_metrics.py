@@ -5,6 +5,7 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -191,12 +192,19 @@ def _embeddings_of_routers_count(seen: Server, headers: dict[str, str]) -> None:
     eventually(lambda: seen.http.get("/v1/models", headers=loading).status_code == 200)
     assert seen.http.post("/v1/models/starter-embed/load", headers=loading).status_code == 200
     eventually(lambda: row(post("/v1/route", DATE, "looked"))["prompt_tokens"] > 0)  # a vector may come late
-    explained, routed = ([], [])
-    for attempt in range(20):
-        explained = row(post("/v1/route", DATE, f"explained-{attempt}"))
-        routed = row(post("/v1/chat/completions", DATE, f"routed-{attempt}"))
-        if explained["prompt_tokens"] and routed["prompt_tokens"] > letters[1]["prompt_tokens"]:
-            break
+    numbers = count()
+
+    def looked() -> tuple[Any, Any] | None:
+        """The rows of an explanation and of a request; None where a vector came too late for one of them."""
+        number = next(numbers)
+        explained = row(post("/v1/route", DATE, f"explained-{number}"))
+        routed = row(post("/v1/chat/completions", DATE, f"routed-{number}"))
+        is_whole = explained["prompt_tokens"] and routed["prompt_tokens"] > letters[1]["prompt_tokens"]
+        return (explained, routed) if is_whole else None
+
+    rows = eventually(looked)
+    assert rows is not None
+    explained, routed = rows
     assert (letters[0]["model"], letters[0]["prompt_tokens"]) == ("auto", 0)
     assert (explained["endpoint"], explained["model"]) == ("/v1/route", "starter-embed")
     assert routed["prompt_tokens"] - letters[1]["prompt_tokens"] == explained["prompt_tokens"] > 0
