@@ -20,7 +20,16 @@ from typing import Any, get_type_hints
 import msgspec
 
 from models.chat.requests import moves, replacements, template
-from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, VENDORS, ChatRequest
+from models.chat.requests.request import (
+    CHAT,
+    COMPLETIONS,
+    COUNT_TOKENS,
+    MESSAGES,
+    RESPONSES,
+    VENDORS,
+    ChatRequest,
+    begins,
+)
 from registry.errors import BadRequest
 from registry.recipes.fields import Flag
 
@@ -92,6 +101,7 @@ FUNCTIONS = re.compile(r"function|custom|local_shell|shell|apply_patch|namespace
 """Tools that the client runs, by their type: see `client_tools`."""
 MOST_NAMED = 8
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
+_REFERENCE, _NONE = b'"item_reference"', msgspec.Raw(b"[]")
 STREAM = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
 TEXT = frozenset({"format", "verbosity"})
 Fields = Mapping[str, frozenset[str]]
@@ -247,6 +257,7 @@ def _check_responses(request: ChatRequest, hints: Leniency, knows_effort: bool) 
                 param=name,
                 code="unsupported_value",
             )
+    _check_references(request)
     if request.value("truncation") not in (None, "disabled"):
         error = BadRequest(
             "An input that is too long is not cut to fit: leave 'truncation' out, and send less.",
@@ -268,6 +279,20 @@ def _check_responses(request: ChatRequest, hints: Leniency, knows_effort: bool) 
     form = text.get("format")
     if isinstance(form, dict):
         _only(form, RESPONSES_FORMATS.get(str(form.get("type")), form), hints, "text", "format")
+
+
+def _check_references(request: ChatRequest) -> None:
+    """Refuse references to items of earlier answers, which vLLM refuses without a way out."""
+    if _REFERENCE not in bytes(request.fields.get("input", _NONE)):
+        return
+    for index, item in enumerate(request.items("input")):
+        if begins(item, b"{") and msgspec.json.decode(item, type=_Tool).type == "item_reference":
+            raise BadRequest(
+                "Items cannot be named by an 'item_reference' here: send the item itself. Vercel's AI SDK does so with "
+                "providerOptions: {openai: {store: false}}.",
+                param=f"input[{index}]",
+                code="unsupported_value",
+            )
 
 
 class _Tool(msgspec.Struct):

@@ -210,6 +210,7 @@ def test_hints_are_left_out_with_a_warning(
         (CHAT, {"repeat_penalty": 1.1, "repetition_penalty": 1.1}, "repeat_penalty"),
         (CHAT, {"instructions": "be brief"}, "instructions"),
         (RESPONSES, {"conversation": "conv_1"}, "conversation"),
+        (RESPONSES, {"input": ["item_reference", {"type": "item_reference", "id": "msg_1"}]}, "input[1]"),
         (MESSAGES, {"output_format": {}, "output_config": {"format": {}}}, "output_format"),
         (MESSAGES, {"n": 2}, "n"),
         (RESPONSES, {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tools[0].type"),
@@ -224,7 +225,7 @@ def test_what_would_change_the_answer_is_refused(
     fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str
 ) -> None:
     known = {
-        RESPONSES: fields[RESPONSES] | {"tools"},
+        RESPONSES: fields[RESPONSES] | {"tools", "input"},
         CHAT: fields[CHAT] | {"n"},
         MESSAGES: fields[MESSAGES] | {"tools", "tool_choice"},
     }  # fmt: skip
