@@ -24,9 +24,35 @@ from runtime.cli.commands.tenants import keys, limits, teams, usage
 from runtime.cli.failures import EXIT_CODES, Failure, RefusedError, UsageError
 from runtime.cli.options import URL
 
+WORDS = {
+    "run": "chat", "pull": "models add", "create": "models add", "launch": "models add", "list": "models list",
+    "ls": "models list", "show": "models show", "ps": "status", "stop": "models unload", "rm": "models remove",
+}  # fmt: skip
+"""Commands of Ollama and Xinference, and what does the same here."""
+SUBCOMMAND_WORDS = {
+    "ls": "list", "pull": "add", "create": "add", "register": "add", "launch": "add", "info": "show",
+    "stop": "unload", "rm": "remove", "delete": "remove",
+}  # fmt: skip
+"""Words of other tools behind `models`, `adapters` and so on, for commands that the group has."""
 
-class CommandGroup(TyperGroup):
+
+class Subcommands(TyperGroup):
+    """Answers another tool's word with the command that does the same here."""
+
+    words = SUBCOMMAND_WORDS
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        word = args[0] if args else ""
+        command = self.words.get(word, "")
+        if self.get_command(ctx, word) is None and self.get_command(ctx, command.partition(" ")[0]) is not None:
+            ctx.fail(f"No such command '{word}'. Did you mean '{command}'?")
+        return super().resolve_command(ctx, args)
+
+
+class CommandGroup(Subcommands):
     """Turns a Failure from any command into its message and exit code."""
+
+    words = WORDS
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -119,22 +145,22 @@ app.command(rich_help_panel="Server", epilog=EXIT_CODES)(top)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(logs)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.backup)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.restore)
-app.add_typer(models.app, name="models", rich_help_panel="Server")
-app.add_typer(adapters.app, name="adapters", rich_help_panel="Server")
-app.add_typer(routers.app, name="routers", rich_help_panel="Server")
-app.add_typer(providers.app, name="providers", rich_help_panel="Server")
-app.add_typer(teams.app, name="teams", rich_help_panel="Server")
-app.add_typer(keys.app, name="keys", rich_help_panel="Server")
-app.add_typer(limits.app, name="limits", rich_help_panel="Server")
-app.add_typer(usage.app, name="usage", rich_help_panel="Server")
-app.add_typer(fleet.app, name="fleet", rich_help_panel="Server")
+app.add_typer(models.app, name="models", cls=Subcommands, rich_help_panel="Server")
+app.add_typer(adapters.app, name="adapters", cls=Subcommands, rich_help_panel="Server")
+app.add_typer(routers.app, name="routers", cls=Subcommands, rich_help_panel="Server")
+app.add_typer(providers.app, name="providers", cls=Subcommands, rich_help_panel="Server")
+app.add_typer(teams.app, name="teams", cls=Subcommands, rich_help_panel="Server")
+app.add_typer(keys.app, name="keys", cls=Subcommands, rich_help_panel="Server")
+app.add_typer(limits.app, name="limits", cls=Subcommands, rich_help_panel="Server")
+app.add_typer(usage.app, name="usage", cls=Subcommands, rich_help_panel="Server")
+app.add_typer(fleet.app, name="fleet", cls=Subcommands, rich_help_panel="Server")
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.chat)
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.embed)
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.rerank)
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.transcribe)
-app.add_typer(batches.app, name="batch", rich_help_panel="Requests")
-app.add_typer(files.app, name="files", rich_help_panel="Requests")
-app.add_typer(webhooks.app, name="webhooks", rich_help_panel="Requests")
+app.add_typer(batches.app, name="batch", cls=Subcommands, rich_help_panel="Requests")
+app.add_typer(files.app, name="files", cls=Subcommands, rich_help_panel="Requests")
+app.add_typer(webhooks.app, name="webhooks", cls=Subcommands, rich_help_panel="Requests")
 app.command(rich_help_panel="Server")(inspect.version)
 
 

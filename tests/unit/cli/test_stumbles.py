@@ -34,6 +34,28 @@ def test_a_missing_argument_is_named_with_an_example(path: tuple[str, ...], run:
     assert f"Such as: roundhouse {' '.join(path)} " in reported
 
 
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        ("run llama", "chat"),
+        ("pull llama", "models add"),
+        ("ps", "status"),
+        ("models ls", "list"),
+        ("adapters delete x", "remove"),
+        ("models lst", "list"),
+    ],
+)
+def test_another_tools_word_is_answered_with_the_command_here(words: str, ours: str, run: Run) -> None:
+    result = run(*words.split())
+    assert result.exit_code == 2
+    assert f"Did you mean '{ours}'?" in flat(result.stderr)
+    assert any(" ".join(path).endswith(ours) for path in ALL)
+
+
+def test_a_word_for_what_a_group_does_not_do_suggests_nothing(run: Run) -> None:
+    assert "Did you mean" not in run("usage", "rm").stderr
+
+
 def test_the_version_is_an_option_too(run: Run) -> None:
     result = run("--version")
     assert (result.exit_code, result.stdout.split()[0]) == (0, "roundhouse")
