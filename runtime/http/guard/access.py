@@ -8,6 +8,7 @@ from starlette.routing import compile_path
 from registry.base.wording import quoted
 from registry.errors import NotFound
 from runtime.http.errors import Dialect
+from runtime.http.guard import foreign
 from runtime.http.route import PUBLIC
 from runtime.http.routes import ENDPOINTS, ROUTES
 from tenants.caller import Scope
@@ -79,7 +80,7 @@ def unknown_path_error(path: str) -> NotFound:
     others = (f"/v1/{bare}", f"/{bare}", stripped.removeprefix("/api"))
     near = next((one for one in others if one in PATHS and one != path), None)  # a fleet's port has not all of PATHS
     if near is None:
-        advice = "See /docs."
+        advice = foreign.advice(stripped) or "See /docs."
     else:
         advice = f"It is at {near}. Some clients' address ends in /v1, and others' does not: see docs/clients.md."
     return NotFound(f"There is no {quoted(path)} here. {advice}", code="unknown_path")

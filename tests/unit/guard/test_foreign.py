@@ -1,0 +1,43 @@
+"""A path of another server is answered with what does the same here, and that exists."""
+
+import re
+
+import pytest
+import typer.main
+
+from docs.tables.cli import walk
+from runtime.cli.main import app
+from runtime.http.guard import foreign
+from runtime.http.guard.access import PATHS, unknown_path_error
+
+NAMED = re.compile(r"/[\w/{}]+")
+COMMANDS = {name for name, _ in walk(typer.main.get_command(app), "roundhouse")}
+
+
+@pytest.mark.parametrize(("path", "advice"), foreign.ADVICE.items())
+def test_what_the_advice_names_exists(path: str, advice: str) -> None:
+    plain = {known.replace(":path}", "}") for known in PATHS}
+    assert path not in plain
+    assert set(NAMED.findall(advice.replace("ends in /v1", ""))) <= plain
+    for command in re.findall(r"'(roundhouse [a-z ]+)'", advice):
+        assert any(f"{known} ".startswith(f"{command} ") for known in COMMANDS), command
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/healthz", "It is at /health/live."),
+        ("/api/blobs/sha256:29fd", "Upload an adapter to /v1/adapters"),
+        ("/key/generate", "'roundhouse keys'"),
+        ("/v1/images/generations", "No model here makes sound or pictures."),
+        ("/openai/deployments/x/chat/completions", "OpenAI's client in place of Azure's"),
+        ("/v1/chat/", "/v2/chat"),
+        ("/v1/chat/completion", "See /docs."),
+        ("/nonsense", "See /docs."),
+        ("/chat/completions", "It is at /v1/chat/completions."),
+    ],
+)
+def test_the_advice_on_a_path(path: str, words: str) -> None:
+    error = unknown_path_error(path)
+    assert error.code == "unknown_path"
+    assert words in error.message
