@@ -1,10 +1,14 @@
 """A gateway is put together as its settings and its device say."""
 
+import asyncio
 import errno
+import gc
+import signal
 from pathlib import Path
 
 import pytest
 
+from registry.base.heap import CollectionLog
 from registry.errors import Unavailable
 from registry.recipes.loading import Documents, load_recipes
 from runtime.config import logs
@@ -12,7 +16,9 @@ from runtime.config.device import Device
 from runtime.config.settings import Settings
 from runtime.gateway.opening import open_gateway
 from runtime.residency.policy import NO_LIMIT
+from runtime.server import api_process
 from runtime.server.api_process import ApiProcess
+from runtime.server.shutdown import Shutdown
 from tests.system.serving import STARTER
 
 
@@ -61,3 +67,20 @@ async def test_a_start_that_the_disk_ends_says_what_to_do(tmp_path: Path, monkey
     process = ApiProcess(settings, Documents(), Device("cpu", "cpu", "cpu", 100, 100))
     with pytest.raises(Unavailable, match=r"store cannot be read or made: Permission denied\. .* has to own it"):
         await process.start()
+
+
+async def test_a_gateway_that_is_open_freezes_its_heap_and_logs_collections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "configure", lambda _: None)  # of the test run's own
+    monkeypatch.setattr(Shutdown, "listen", lambda _: None)
+    monkeypatch.setattr(gc, "callbacks", [])
+    settings = Settings(recipes=(), data_dir=tmp_path / "data", run_dir=tmp_path / "run", prewarm=False, watch=False)
+    process = ApiProcess(settings, Documents(), Device("cpu", "cpu", "cpu", 100, 100))
+    frozen: list[object] = []
+    monkeypatch.setattr(api_process, "freeze_heap", lambda: frozen.append(process.gateway()))
+    await process.start()
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+    await process.stop()
+    assert frozen == [process.gateway()], "what it opened is frozen with it"
+    assert [type(one) for one in gc.callbacks] == [CollectionLog]
