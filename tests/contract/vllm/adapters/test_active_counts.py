@@ -1,6 +1,7 @@
 """Graphs for few adapters: the graph of a step has room for each adapter in it, also beside rows of the base."""
 
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.chat import settings
+from models.chat.vllm import launch
 from models.chat.vllm.adapters import active_counts, metadata
+from registry.errors import Unfit
 from tests.contract.vllm.stock import stock
+from tests.unit.registry.makers import recipe
 
 pytestmark = pytest.mark.real
 
@@ -76,3 +81,23 @@ def test_vllms_own_choice_leaves_the_last_adapter_out_beside_the_base() -> None:
 )
 def test_graphs_are_captured_for_few_numbers(places: int, specialize: bool, counts: list[int]) -> None:
     assert active_counts.captured_counts(places, specialize) == counts
+
+
+@pytest.mark.parametrize("second_runner", [True, False])
+def test_a_recipe_switches_it_on_but_not_with_vllms_first_runner(
+    second_runner: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patch is of the second runner's: with the first, answers would be wrong."""
+    engine = {"name": "vllm", "flags": {"specialize_active_lora": True}}
+    given = recipe("m", engine=engine, memory={"kv_cache": "1GiB"}, dtype="bfloat16")
+    arguments = settings.arguments(given, Path("/weights"), "cuda:0", launch.parser())
+    assert arguments.specialize_active_lora
+    config = SimpleNamespace(use_v2_model_runner=second_runner)
+    made = SimpleNamespace(create_engine_config=lambda _: config)
+    monkeypatch.setattr("vllm.engine.arg_utils.AsyncEngineArgs.from_cli_args", lambda _: made)
+    if second_runner:
+        assert launch.configuration(arguments, "cuda:0") is config
+    else:
+        with pytest.raises(Unfit, match="specialize_active_lora gives wrong answers") as refused:
+            launch.configuration(arguments, "cuda:0")
+        assert refused.value.param == "engine.flags"
