@@ -51,7 +51,7 @@ def hub() -> Iterator[FakeHub]:
 
 @pytest.fixture(scope="module")
 def server(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It knows no model but the one that is added here, by name `my-chat`."""
+    """It knows no model but the one of the hub that is added here, by name `my-chat`."""
     home = tmp_path_factory.mktemp("added")
     recipes = home / "recipes"
     recipes.mkdir()
@@ -60,7 +60,7 @@ def server(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     try:
         found.wait_ready()
         assert found.http.get("/v1/models").json()["data"] == []
-        add(found, folder("chat"), id="my-chat")
+        add(found, "team/chat", id="my-chat")
         yield found
     finally:
         found.close()
@@ -165,12 +165,19 @@ def add_while_others_listen(server: Server, alone: str, task: str, where: str, m
     assert server.model(model)["task"] == task
 
 
-@pytest.mark.parametrize(("source", "task"), [*(("hub", task) for task in PACKAGES), ("package", "transcribe")])
+def test_the_first_one_answers_as_the_model_of_its_hub(server: Server) -> None:
+    assert first_answer(server, "chat", "my-chat") == RIGHT["chat"], server.tail()
+    assert server.model("my-chat")["task"] == "chat"
+
+
+@pytest.mark.parametrize(
+    ("source", "task"), [*(("hub", task) for task in PACKAGES if task != "chat"), ("package", "transcribe")]
+)
 # Once its files are here, a model is the same wherever they came from; which of a hub's files are fetched goes by task.
 def test_one_command_leads_to_the_first_answer_while_others_streams_go_on(
     server: Server, alone: str, source: str, task: str
 ) -> None:
-    """One in a folder: test_one_in_a_folder_that_is_removed_and_added_again_finishes_its_stream_first."""
+    """A chat model: test_one_in_a_folder_that_is_removed_and_added_again_finishes_its_stream_first."""
     where = {"hub": f"team/{task}", "package": f"package:{PACKAGES[task]}"}[source]
     model = f"{task}-of-{source}"
     add_while_others_listen(server, alone, task, where, model)
@@ -208,7 +215,7 @@ def test_a_proposal_changes_nothing_and_gives_its_reasons(server: Server) -> Non
 
 
 def test_the_same_again_changes_nothing_and_another_of_its_name_is_refused(server: Server) -> None:
-    assert add(server, PACK / "starter-chat", 200, id="my-chat")["new"] is False
+    assert add(server, "team/chat", 200, id="my-chat")["new"] is False
     refused = add(server, PACK / "starter-speech", 409, id="my-chat")["error"]
     assert refused["code"] == "name_in_use"
     assert "my-chat" in refused["message"]

@@ -274,14 +274,18 @@ def test_another_site_can_neither_frame_it_nor_change_anything(browser: Any, con
     assert "theirs" not in console.http.get("/v1/organization/projects").text
 
 
-def test_the_page_now_comes_back_after_a_restart(browser: Any, console: Server) -> None:
-    with looking(browser, console.url, ("net::ERR_",)) as page:
+def test_the_page_now_comes_back_after_a_restart(browser: Any, tmp_path: Path) -> None:
+    """That of a server which starts no engine."""
+    with (
+        Server(tmp_path / "a" / "data", [STARTER / "starter-embed.yaml"], "--slots", "1").wait_ready() as server,
+        looking(browser, server.url, ("net::ERR_",)) as page,
+    ):
         page.goto("now")
         page.wait_for_selector("#dot:not(.off)")
-        assert console.stop() == 0
+        assert server.stop() == 0
         page.wait_for_selector("#phase >> text=not connected")
-        console.start()
-        console.wait_ready()
+        server.start()
+        server.wait_ready()
         page.wait_for_selector("#dot:not(.off)")
         assert page.inner_text("#phase") == "ready"
 
