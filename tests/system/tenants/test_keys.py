@@ -16,6 +16,8 @@ from tests.system.serving import STARTER, Server
 
 pytestmark = pytest.mark.real
 EMBED = {"model": "starter-embed", "input": "hello"}
+SINCE = "2026-01-01"
+"""Reports begin with the day by default, and a day may end while a test runs."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def used_by(server: Server) -> list[tuple[str, str, int]]:
     """Teams, models and requests; what is asked through the API is flushed before."""
-    found = server.http.get("/v1/usage", params={"group_by": "team,model"}).json()["data"]
+    found = server.http.get("/v1/usage", params={"group_by": "team,model", "from": SINCE}).json()["data"]
     return [(row["team_id"], row["model"], row["requests"]) for row in found]
 
 
@@ -42,7 +44,7 @@ def test_from_open_to_closed_and_a_key_from_its_making_to_its_end(closed: Server
     assert used_by(closed) == [("default", "starter-embed", 2)], "an open server counts, too"
     page = closed.http.get("/console/usage", headers={"Accept": "text/html"}).text
     assert "starter-embed" in page
-    [row] = closed.command("usage", "report")["data"]
+    [row] = closed.command("usage", "report", "--from", SINCE)["data"]
     assert (row["team"], row["requests"]) == ("default", 2)
     closed.command("teams", "create", "search")
     made = closed.command("keys", "create", "--team", "search", "--scopes", "infer")
@@ -92,7 +94,7 @@ def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> 
     headers = {"Authorization": f"Bearer {key}"}
 
     def used() -> dict[str, Any]:
-        (reported,) = closed.command("usage", "report", "--team", "counted", "--by", "", "--from", "2026-01-01")["data"]
+        (reported,) = closed.command("usage", "report", "--team", "counted", "--by", "", "--from", SINCE)["data"]
         return dict(reported)
 
     before, lock = used(), threading.Lock()
@@ -127,7 +129,7 @@ def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> 
         assert tokens == sum(got) if more == 0 else tokens > sum(got)
         reported = closed.command("usage", "reconcile")
         assert (reported["differences"], reported["open"]) == ([], 0)
-        found = again.http.get("/v1/usage", params={"from": "2026-01-01"}, headers=headers).json()
+        found = again.http.get("/v1/usage", params={"from": SINCE}, headers=headers).json()
         assert found["data"][0]["requests"] == after["requests"]
     finally:
         again.close()
