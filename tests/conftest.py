@@ -105,6 +105,6 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
     data = tmp_path_factory.mktemp("locked") / "a" / "data"
     with Server(data, [STARTER / "starter-chat.yaml"], "--slots", "1") as server:
-        server.wait_ready()
+        server.wait_ready().wait_state("starter-chat", "ready")  # slow loads take longer than clients wait
         server.command("keys", "create", "--scopes", "infer")
         yield server.wait_closed()

@@ -11,8 +11,8 @@ import pytest
 from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
-from tests.eventually import eventually
-from tests.system.serving import Server
+from tests.eventually import PATIENCE, eventually
+from tests.system.serving import PATIENT, Server
 from tests.system.surfaces.thinking import BOTH, FUNCTIONS, SCRIPTS, SUM, TOOLS
 
 pytestmark = pytest.mark.real
@@ -22,13 +22,15 @@ CALLS = [("set_light", {"state": "on"}), ("set_fan", {"speed": 2})]
 
 @pytest.fixture(scope="module")
 def client(thinker: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{thinker.url}/v1", api_key="none", timeout=600, max_retries=0) as client:
+    settings: Any = {"timeout": PATIENCE, "max_retries": 0, "default_headers": PATIENT}
+    with OpenAI(base_url=f"{thinker.url}/v1", api_key="none", **settings) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def claude(thinker: Server) -> Iterator[Anthropic]:
-    with Anthropic(base_url=thinker.url, api_key="none", timeout=600, max_retries=0) as client:
+    settings: Any = {"timeout": PATIENCE, "max_retries": 0, "default_headers": PATIENT}
+    with Anthropic(base_url=thinker.url, api_key="none", **settings) as client:
         yield client
 
 
@@ -205,7 +207,7 @@ def test_without_parsers_thoughts_are_content_and_tools_are_refused(client: Open
 
 def test_ollamas_client_gets_reasoning_and_calls(thinker: Server) -> None:
     """A call's arguments are an object there, and whole also in a stream."""
-    client = ollama.Client(host=thinker.url, timeout=600)
+    client = ollama.Client(host=thinker.url, timeout=PATIENCE, headers=PATIENT)
     requested: Any = [{"role": "user", "content": BOTH}]
     thought = client.chat("thinker", [{"role": "user", "content": SUM}], think=True, options={"temperature": 0})
     assert (thought.message.thinking, thought.message.content) == (THOUGHT, "It is 4.")
