@@ -106,10 +106,14 @@ def open_fleet(settings: Settings, tables: FleetTables, own: OwnParts) -> FleetP
         fleet.placer = Placer(member.name, members.desired, reports, lambda: names.by_node, None, None)
     else:
         reporter = fleet.reporter = Reporter(
-            member.name, member.address, own.names, own.models, own.residency, own.device,
-            lambda: own.service.stored_digests, lambda: fleet.is_draining, lambda: fleet.is_leaving,
-            lambda: fleet.certificate_seconds, lambda: fleet.clock_offset, timer.times_of,
-        )  # fmt: skip
+            fleet,
+            own.names,
+            own.models,
+            own.residency,
+            own.device,
+            lambda: own.service.stored_digests,
+            timer.times_of,
+        )
         fleet.placer = Placer(
             member.name, members.desired, reports, lambda: {**names.by_node, member.name: reporter.models()},
             reporter.report, _replicas(own.residency),

@@ -4,9 +4,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from importlib.metadata import version
+from typing import Protocol
 
 import msgspec
 
+from fleet.membership.members import NewMember
 from fleet.reports import FEATURES, MAX_ADAPTERS, DeviceReport, NodeReport, ReplicaPhase, ReplicaReport, encode
 from registry.files.context import abilities_of
 from runtime.config.device import Device
@@ -34,40 +36,48 @@ NEAREST = (
 """States by how soon a replica in them can answer."""
 
 
+class Membership(Protocol):
+    """The part of `runtime.gateway.peers.service.Fleet` that reports tell of."""
+
+    @property
+    def own(self) -> NewMember: ...
+    @property
+    def is_draining(self) -> bool:
+        """Whether new requests are to go to other nodes."""
+        ...
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the server stops: then the reports end."""
+        ...
+
+    @property
+    def certificate_seconds(self) -> float | None: ...
+    @property
+    def clock_offset(self) -> float: ...
+
+
 class Reporter:
     """A maker of reports and names. For one event loop.
 
     Args:
-        node: its name; address: URL of its port for the fleet.
-        stored: digests of adapters whose files it has; another object when they change.
-        is_draining: whether new requests are to go to other nodes.
-        is_leaving: whether the server stops: then the reports end.
-        certificate_seconds: until its certificate ends.
-        clock_offset: seconds by which its clock is ahead of the database's.
+        stored: digests of adapters whose files the node has; another object when they change.
         times_of: durations of a model's requests here.
     """
 
     def __init__(
         self,
-        node: str,
-        address: str,
+        fleet: Membership,
         names: Names,
         models: Models,
         residency: ResidencyManager,
         device: Device,
         stored: Callable[[], frozenset[str]],
-        is_draining: Callable[[], bool],
-        is_leaving: Callable[[], bool] = lambda: False,
-        certificate_seconds: Callable[[], float | None] = lambda: None,
-        clock_offset: Callable[[], float | None] = lambda: None,
         times_of: Callable[[str], RequestTimes] = lambda _: RequestTimes(),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._node, self._address, self._names, self._models = node, address, names, models
-        self._residency, self._device, self._stored, self._clock = residency, device, stored, clock
-        self._is_draining, self._is_leaving = is_draining, is_leaving
-        self._certificate_seconds, self._clock_offset, self._times_of = certificate_seconds, clock_offset, times_of
-        self._began, self._seq, self._version = clock(), 0, version("roundhouse")
+        self._fleet, self._names, self._models = fleet, names, models
+        self._residency, self._device, self._stored, self._times_of = residency, device, stored, times_of
+        self._began, self._seq, self._version = time.monotonic(), 0, version("roundhouse")
         self.boot = 1
         """Set when it has joined."""
 
@@ -80,10 +90,10 @@ class Reporter:
                 named = now_named
                 yield "names", self.names()
             now_state = self._state()
-            if now_state != state or self._clock() >= due:
-                state, due = now_state, self._clock() + REPORT_SECONDS
+            if now_state != state or time.monotonic() >= due:
+                state, due = now_state, time.monotonic() + REPORT_SECONDS
                 yield "report", encode(self.report())
-            if self._is_leaving():
+            if self._fleet.is_leaving:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -91,12 +101,11 @@ class Reporter:
         """This node's names as a line of JSON. Figures of use are left to reports."""
         models = tuple(
             NodeModel(
-                entry.recipe.model_dump(mode="json", exclude_defaults=True),
-                tuple(sorted(abilities_of(entry.recipe, entry.path))),
-                _still(view),
+                model.recipe.model_dump(mode="json", exclude_defaults=True),
+                tuple(sorted(model.abilities)),
+                _still(model.view),
             )
-            for view in self._models.views()
-            if not (entry := self._residency.get(view.id)).recipe.is_former
+            for model in self.models().values()
         )
         return msgspec.json.encode(NodeNames(models, tuple(sorted(self._stored())[:MAX_FILES])))
 
@@ -113,12 +122,12 @@ class Reporter:
         self._seq += 1
         adapters = self._adapters()
         return NodeReport(
-            node=self._node,
+            node=self._fleet.own.name,
             boot=self.boot,
             seq=self._seq,
-            uptime=self._clock() - self._began,
+            uptime=time.monotonic() - self._began,
             version=self._version,
-            address=self._address,
+            address=self._fleet.own.address,
             devices=tuple(
                 DeviceReport(
                     device=budget.device,
@@ -135,10 +144,10 @@ class Reporter:
             ),
             placed=tuple(digest for digest, tier in adapters if tier == "device"),
             staged=tuple(digest for digest, tier in adapters if tier == "host"),
-            draining=self._is_draining(),
+            draining=self._fleet.is_draining,
             features=FEATURES,
-            certificate_seconds=self._certificate_seconds(),
-            clock_offset=self._clock_offset(),
+            certificate_seconds=self._fleet.certificate_seconds,
+            clock_offset=self._fleet.clock_offset,
         )
 
     def _adapters(self) -> list[tuple[str, str]]:
@@ -162,7 +171,7 @@ class Reporter:
     def _state(self) -> tuple[object, ...]:
         """State whose change is reported at once."""
         entries = self._residency.entries.values()
-        return self._is_draining(), tuple(replica.state for entry in entries for replica in entry.replicas)
+        return self._fleet.is_draining, tuple(replica.state for entry in entries for replica in entry.replicas)
 
 
 def _still(view: ModelView) -> ModelView:

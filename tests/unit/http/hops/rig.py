@@ -49,6 +49,14 @@ def identity(name: str, folder: Path, authority: Path, key: bytes | None) -> Fle
     return FleetTls(folder / "certificates")
 
 
+class FakeMembership(SimpleNamespace):
+    """A node's part in its fleet, which no database knows of."""
+
+    @property
+    def is_leaving(self) -> bool:
+        return not self.takes_requests
+
+
 class Node:
     """One node: its gateway, its port for the fleet, its reports. key: the fleet's, instead of certificates."""
 
@@ -64,18 +72,20 @@ class Node:
         services = self.fake.gateway.services
         self.is_drained = False
         """Its row says so."""
-        self.reporter = Reporter(
-            name, self.address, self.fake.names, services.models, cast(Any, self.fake.residency),
-            Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30), lambda: self.fake.service.stored_digests,
-            lambda: self.is_draining, lambda: not self.fleet.takes_requests, times_of=self.timer.times_of,
-        )  # fmt: skip
-        self.fleet = SimpleNamespace(
+        self.fleet = FakeMembership(
             takes_requests=True,
             is_draining=False,
+            certificate_seconds=None,
+            clock_offset=0.0,
             look=self._look,
-            events=self.reporter.events,
             own=new_member(name, "data", self.address),
         )
+        self.reporter = Reporter(
+            cast(Any, self.fleet), self.fake.names, services.models, cast(Any, self.fake.residency),
+            Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30), lambda: self.fake.service.stored_digests,
+            self.timer.times_of,
+        )  # fmt: skip
+        self.fleet.events = self.reporter.events
         with_fleet(self.fake.gateway, self.fleet)
         public = application(self.fake)
         self.app = fleet_application(public, self.fake.settings, lambda: self.fake.gateway, name, self.identity)
