@@ -78,12 +78,16 @@ class Search:
     left_out: list[tuple[Signature, int]] = field(default_factory=list)
 
     def run(self, selected: Sequence[Signature], rank: int) -> None:
-        """The sizes of `FIRST` for all signatures, then the others, each with the finalists of its signature."""
+        """The sizes of `FIRST` for all signatures, then the others, each with the finalists of its signature.
+
+        Sizes that 16 does not divide come last: Triton compiles each kernel anew for them, which takes longer than all
+        the rest.
+        """
         finalists: dict[Signature, list[Config]] = {}
         for signature in selected:
             ranked = [self._rank(signature, size, candidates(signature.kind, rank)) for size in FIRST]
             finalists[signature] = [config for some in ranked for config in some[:FINALISTS]]
-        for size, signature in product(SIZES, selected):
+        for size, signature in product(sorted(SIZES, key=lambda size: size % 16 != 0), selected):
             if size not in FIRST:
                 self._rank(signature, size, finalists[signature])
 

@@ -108,6 +108,16 @@ def test_a_search_that_was_cut_short_leaves_no_file_that_ends_an_engine(
         assert KEYS[kernel] <= config.keys()
 
 
+def test_sizes_whose_kernels_are_compiled_anew_come_last() -> None:
+    whole = searched(1e18)
+    for seconds in (8_000.0, 10_000.0, 12_000.0):
+        cut = searched(seconds)
+        assert 0 < len(cut.left_out) < len(whole.best)
+        assert {size for _, size in cut.best} >= set(tuning.FIRST)
+        if {1, 8} & {size for _, size in cut.best}:
+            assert {size for _, size in cut.left_out} <= {1, 8}
+
+
 def test_a_model_without_a_number_of_slices_has_the_nearest() -> None:
     one = Search(timed, 1e18)
     one.run([Signature("SHRINK", 1, 4096, RANK)], RANK)
