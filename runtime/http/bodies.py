@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request
+from msgspec import inspect
 from pydantic import BeforeValidator
 from starlette.requests import ClientDisconnect
 
@@ -27,6 +28,7 @@ _WHOLE_FLOAT = re.compile(rb"\d(?:\.0+(?!\d)|[eE])")
 """The pattern of a body that was refused for a whole float."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 MOST_NAMED = 8
+_STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 _FAULT_PATH = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
 
 
@@ -80,7 +82,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         if _WHOLE_FLOAT.search(body) is None:
-            raise validation_error(error) from None
+            raise validation_error(error, kind) from None
     except NOT_JSON as error:
         raise unreadable_error(error) from None
     return convert(parse_object(body), kind)
@@ -95,7 +97,7 @@ def convert(data: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(with_integers(data), kind)
     except msgspec.ValidationError as error:
-        raise validation_error(error) from None
+        raise validation_error(error, kind) from None
 
 
 def with_integers(value: Any) -> Any:
@@ -115,12 +117,51 @@ WHOLE = BeforeValidator(with_integers)
 """Lets a strict integer of pydantic's be a whole float too; after its bounds, which its schema would lose."""
 
 
-def validation_error(error: msgspec.ValidationError) -> BadRequest:
+def validation_error(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> BadRequest:
+    """What is wrong and where, and the words that a field takes if it is none of them."""
     text = str(error)
     if text == _NO_MODEL:
         return BadRequest("Say which model in 'model': GET /v1/models lists all.", param="model")
     paths = [inside or field for inside, field in _FAULT_PATH.findall(text)]
-    return BadRequest(f"{text}.", param=".".join(dict.fromkeys(p for p in reversed(paths) if p)) or None)
+    param = ".".join(dict.fromkeys(p for p in reversed(paths) if p)) or None
+    if text.startswith("Invalid enum value") and (words := _words(kind, param or "")):
+        text += f": one of {', '.join(words)}"
+    return BadRequest(f"{text}.", param=param)
+
+
+def _words(kind: type[msgspec.Struct], param: str) -> list[str]:
+    """The words that the field at a place such as `messages[0].role` takes; empty where it takes others, too."""
+    found = [inspect.type_info(kind)]
+    for step in _STEP.findall(param):
+        found = [inner for one in _alternatives(found) for inner in _inside(one, step)]
+    kinds = _alternatives(found)
+    words = [word for one in kinds if isinstance(one, inspect.LiteralType) for word in one.values]
+    flags = [False, True] if any(isinstance(one, inspect.BoolType) for one in kinds) else []
+    return [word if isinstance(word, str) else msgspec.json.encode(word).decode() for word in (*words, *flags)]
+
+
+def _alternatives(types: Sequence[inspect.Type]) -> list[inspect.Type]:
+    """The types themselves, without unions and notes around them."""
+    found: list[inspect.Type] = []
+    for one in types:
+        match one:
+            case inspect.UnionType():
+                found += _alternatives(one.types)
+            case inspect.Metadata():
+                found += _alternatives([one.type])
+            case _:
+                found.append(one)
+    return found
+
+
+def _inside(one: inspect.Type, step: str) -> list[inspect.Type]:
+    match one:
+        case inspect.ListType() if step.startswith("["):
+            return [one.item_type]
+        case inspect.StructType():
+            return [field.type for field in one.fields if field.encode_name == step]
+        case _:
+            return []
 
 
 def decode_known(

@@ -188,6 +188,11 @@ async def test_faults_are_400_in_openais_shape(client: httpx.AsyncClient, body: 
     assert error["code"]
 
 
+async def test_the_words_that_a_field_takes_are_listed(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/embeddings", json={"model": "embed", "input": "x", "encoding_format": "int8"})
+    assert response.json()["error"]["message"].endswith("`$.encoding_format`: one of base64, float.")
+
+
 async def test_2048_inputs_are_taken(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/embeddings", json={"model": "embed", "input": ["x"] * 2048})
     assert len(response.json()["data"]) == 2048

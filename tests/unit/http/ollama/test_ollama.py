@@ -262,6 +262,8 @@ async def test_a_raw_prompt_is_answered_until_the_context_ends(
         ("/api/embed", {"model": "embed", "input": ["a", ""]}, "empty"),
         ("/api/show", {}, "model"),
         ("/api/chat", {**REQUEST, "options": {"temperature": "0"}}, "at `$.options.temperature`"),
+        ("/api/chat", {"model": "chat", "messages": [{"role": "boss"}]}, "one of assistant, system, tool, user."),
+        ("/api/chat", {**REQUEST, "think": "much"}, "one of high, low, max, medium, false, true."),
         ("/api/pull", {"model": "hf.co/org/name-GGUF:Q4_K_M"}, "name it, as org/name/file.gguf"),
     ],
     ids=str,
