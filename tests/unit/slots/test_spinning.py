@@ -5,10 +5,14 @@ import os
 import selectors
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from runtime.config.settings import default_spin
+from registry.recipes.loading import Documents
+from runtime.config.device import Device
+from runtime.config.settings import Settings, default_spin
+from runtime.server.run import build
 from runtime.slots.worker import SpinningSelector, event_loop
 
 
@@ -87,3 +91,12 @@ def test_a_loop_of_either_kind_works(seconds: float) -> None:
 @pytest.mark.parametrize(("cores", "spins"), [(1, False), (2, False), (7, False), (8, True), (64, True)])
 def test_only_a_machine_with_cores_to_spare_spins(cores: int, spins: bool) -> None:
     assert bool(default_spin(cores)) is spins
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.0005])
+def test_a_variable_sets_the_time_of_each_slot(seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_SLOT_SPIN", str(seconds))
+    settings = Settings(recipes=(), data_dir=tmp_path / "data", run_dir=tmp_path / "run", prewarm=False, watch=False)
+    server = build(settings, Documents(), Device("cpu", "cpu", "cpu", 100, 100))
+    (api,) = server.litapi_connector.lit_apis
+    assert api.loop.spin == seconds
