@@ -12,14 +12,22 @@ import psutil
 import pytest
 import yaml
 
-from fleet.launchers.cluster import Cluster, read_cluster
+from fleet.launchers.cluster import PORTS, WORKERS, Cluster, read_cluster
 from fleet.launchers.head import end_ray
 from fleet.launchers.processes import ProcessLauncher, ProcessRecord, RecordFile
 from tests.eventually import PATIENCE, eventually
-from tests.system.serving import STARTER, free_port
+from tests.system.serving import STARTER, free_port, is_free
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'roundhouse[ray]'")
 pytestmark = pytest.mark.real
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nothing listens on now."""
+    while True:
+        first = free_port()
+        if all(is_free(first + offset) for offset in range(count)):
+            return first
 
 
 class RayFleet:
@@ -29,7 +37,8 @@ class RayFleet:
         self.port, self.file = free_port(), folder / "cluster.yaml"
         serve = [f"--port={self.port}", f"--data-dir={folder / 'data'}", f"--recipes={STARTER / 'starter-embed.yaml'}"]
         servers = [{"name": "node-1", "host": "127.0.0.1", "serve": [*serve, "--no-prewarm"]}]
-        described = {"head": "127.0.0.1", "port": 26379, "folder": str(folder / "ray"), "servers": servers}
+        head = {"head": "127.0.0.1", "port": free_ports(PORTS + WORKERS)}
+        described = {**head, "folder": str(folder / "ray"), "servers": servers}
         self.file.write_text(yaml.safe_dump(described))
         self.cluster: Cluster = read_cluster(self.file)
 
