@@ -42,7 +42,7 @@ async def test_tokens_times_and_cache_hits_are_those_of_the_requests(bench: Benc
 
 
 async def test_running_requests_are_counted_until_an_abort(bench: Bench) -> None:
-    answer = bench.begin(TEXT, {"prompt": "x" * 100, "max_tokens": 100, "ignore_eos": True, "stream": True})
+    answer = bench.begin(TEXT, {"prompt": "x" * 30, "max_tokens": 480, "ignore_eos": True, "stream": True})
     async for event in answer:
         if isinstance(event, Chunk):
             break
