@@ -21,6 +21,6 @@ def pair(servers: FleetOfServers) -> tuple[Server, Server]:
     """A front and a node."""
     node, front = servers.node("node-1"), servers.front("front-1", "--shared-port")
     front.wait_ready()
-    node.wait_ready()
+    node.wait_ready().wait_state("starter-chat", "ready")  # other loads wait for it
     wait_for_models(front, "starter-chat", "starter-embed", "starter-rerank", "starter-speech", "uppercase")
     return front, node
