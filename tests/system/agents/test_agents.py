@@ -53,7 +53,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def scripted(tmp_path_factory: pytest.TempPathFactory, work: Path) -> Iterator[Server]:
     with serve_scripted(tmp_path_factory.mktemp("scripted"), work) as server:
-        yield server.wait_ready()
+        server.wait_ready().wait_state("starter-chat", "ready")
+        server.http.post("/v1/models/scripted/load").raise_for_status()  # slow loads take longer than clients wait
+        yield server
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:

@@ -27,7 +27,8 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "starter-chat.yaml").write_text(yaml.safe_dump(chat))
     others = [file for file in STARTER.glob("*.yaml") if file.stem != "starter-chat"]
     found = Server(folder / "data", [folder / "starter-chat.yaml", *others])
-    yield found.wait_ready()
+    found.wait_ready().wait_state("starter-chat", "ready")  # slow loads take longer than a page waits
+    yield found
     found.close()
 
 
