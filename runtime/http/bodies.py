@@ -181,12 +181,19 @@ def _value(raw: msgspec.Raw) -> object:
     return msgspec.json.decode(raw)
 
 
-def refuse_fields(names: Sequence[str], changing: Collection[str]) -> Sequence[str]:
-    """Raise BadRequest if a field that is left out would have changed the answer; else return the names."""
+def refuse_fields(
+    names: Sequence[str], changing: Collection[str], instead: Mapping[str, str] = MappingProxyType({})
+) -> Sequence[str]:
+    """Raise BadRequest if a field that is left out would have changed the answer; else return the names.
+
+    `instead`: what does the same here, by the name of such a field.
+    """
     for name in names:
         if name in changing:
             raise BadRequest(
-                f"'{name}' would change the answer, and no model here can do it: leave it out.",
+                f"'{name}' has another name here: {instead[name]}."
+                if name in instead
+                else f"'{name}' would change the answer, and no model here can do it: leave it out.",
                 param=name,
                 code="unknown_parameter",
             )

@@ -86,6 +86,12 @@ CHANGING = frozenset((
     "top_k", "top_p", "word_timestamps",
 ))  # fmt: skip
 """Fields of other servers' that change a transcript."""
+INSTEAD: Mapping[str, str] = {
+    "initial_prompt": "send 'prompt'", "lang": "send 'language'",
+    "task": "send the recording to /v1/audio/transcriptions or /v1/audio/translations",
+    "word_timestamps": "send 'timestamp_granularities[]' with 'response_format' 'verbose_json'",
+}  # fmt: skip
+"""Advice on those fields that have another name here."""
 DEFAULTS: Mapping[str, Sequence[str]] = {"diarize": ("false", "0"), "word_timestamps": ("false", "0")}
 """Values of those fields that mean what is done here anyway; of `task`, the path's own."""
 
@@ -183,7 +189,7 @@ class _Form:
             bare = name.removesuffix("[]")
             if bare not in LISTS and bare not in SINGLE:
                 if not all(value.lower() in defaults.get(bare, ()) for value in values):
-                    self.left_out += refuse_fields([bare], CHANGING)
+                    self.left_out += refuse_fields([bare], CHANGING, INSTEAD)
                 continue
             known = self._fields.setdefault(bare, [])
             known += values

@@ -12,6 +12,7 @@ from msgspec import Meta
 from models.messages import EmbedRequest, EmbedResult
 from registry.base.lazy import LazyModule, import_in_thread
 from registry.errors import BadRequest, EngineFailed
+from runtime.http.errors import Dialect
 from runtime.http.schema import COUNT, NUMBER, STRING, array, component, either, record
 
 if TYPE_CHECKING:
@@ -53,6 +54,15 @@ CHANGING = frozenset((
     "normalize", "normalized", "output_dimension", "output_dtype", "prompt", "return_multivector", "task",
 ))  # fmt: skip
 """Fields of other servers' that change vectors, and that `EmbeddingsBody` does not have."""
+_TEXT = {"instruction": "write it into each input", "prompt": "write it into each input"}
+INSTEAD: Mapping[Dialect, Mapping[str, str]] = {
+    Dialect.OPENAI: {
+        **_TEXT, "embedding_type": "send 'encoding_format'", "output_dimension": "send 'dimensions'",
+        "task": "send 'input_type'",
+    },
+    Dialect.TEI: {**_TEXT, "output_dimension": "send 'dimensions'", "task": "send 'prompt_name'"},
+}  # fmt: skip
+"""Advice on those fields that have another name here."""
 DEFAULTS: Mapping[str, Sequence[object]] = {
     "add_special_tokens": (True,), "embedding_type": ("float",), "embedding_types": (["float"],), "instruction": ("",),
     "late_chunking": (False,), "modality": ("text",), "normalize": (True,), "normalized": (True,),

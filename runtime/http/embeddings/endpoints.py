@@ -21,6 +21,7 @@ from runtime.http.embeddings.bodies import (
     CHANGING,
     DEFAULTS,
     EMBEDDINGS,
+    INSTEAD,
     VECTORS,
     EmbedBody,
     EmbeddingsBody,
@@ -44,7 +45,7 @@ def _parsed_request(
     renamed: Mapping[str, str],
     unknown: Sequence[str],
 ) -> ParsedRequest:
-    left_out = refuse_fields(unknown, CHANGING)
+    left_out = refuse_fields(unknown, CHANGING, INSTEAD[dialect])
 
     async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
         results = [event async for event in events if isinstance(event, EmbedResult)]

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from registry.errors import BadRequest
+from runtime.http.errors import Dialect
 
 _Filled = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 
@@ -54,6 +55,8 @@ CONTEXT = Annotated[
 ]
 CHANGING = frozenset(("instruction", "min_score", "score_threshold", "task", "threshold", "top_k"))
 """Fields of other servers' that change a ranking, and that no body here has."""
+INSTEAD = {dialect: {"top_k": "send 'top_n'"} for dialect in (Dialect.JINA, Dialect.COHERE)}
+"""Advice on those fields that have another name here."""
 
 
 class JinaBody(msgspec.Struct, kw_only=True):

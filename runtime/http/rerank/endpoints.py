@@ -31,6 +31,7 @@ from runtime.http.rerank import answers as results
 from runtime.http.rerank.answers import COHERE_RANKING, JINA_RANKING, SCORES, TEI_RANKING, Ranking
 from runtime.http.rerank.bodies import (
     CHANGING,
+    INSTEAD,
     SIDES,
     CohereBody,
     JinaBody,
@@ -66,7 +67,7 @@ def _parsed(
     unknown: Sequence[str],
     renamed: Mapping[str, str] | None = None,
 ) -> ParsedRequest:
-    left_out = refuse_fields(unknown, CHANGING)
+    left_out = refuse_fields(unknown, CHANGING, INSTEAD.get(dialect, {}))
 
     async def render(target: Target, events: AsyncIterator[Event]) -> Parts:
         [ranking] = await rankings([request], events)

@@ -30,9 +30,9 @@ BODIES: dict[str, dict[str, Any]] = {
 CHANGING = {
     "/v1/embeddings": "output_dtype",
     "/embed": "late_chunking",
-    "/v1/rerank": "top_k",
-    "/v2/rerank": "top_k",
-    "/rerank": "threshold",
+    "/v1/rerank": "instruction",
+    "/v2/rerank": "min_score",
+    "/rerank": "top_k",
     "/score": "task",
 }
 SPEECH = "/v1/audio/transcriptions"
@@ -107,13 +107,31 @@ async def test_a_field_that_asks_for_what_is_done_anyway_passes(
 
 
 @pytest.mark.parametrize(
+    ("path", "name", "words"),
+    [
+        ("/v1/embeddings", "output_dimension", "send 'dimensions'"),
+        ("/v1/embeddings", "task", "send 'input_type'"),
+        ("/embed", "task", "send 'prompt_name'"),
+        ("/v1/rerank", "top_k", "send 'top_n'"),
+        (SPEECH, "lang", "send 'language'"),
+        (SPEECH, "task", "send the recording to /v1/audio/transcriptions or /v1/audio/translations"),
+    ],
+)
+async def test_a_field_with_another_name_here_says_it(
+    client: httpx.AsyncClient, path: str, name: str, words: str
+) -> None:
+    refused = await ask(client, path, {name: 3})
+    assert refused.status_code == 400
+    assert f"'{name}' has another name here: {words}." in refused.text
+
+
+@pytest.mark.parametrize(
     ("path", "name", "value"),
     [
         ("/v1/embeddings", "modality", "image"),
         ("/v1/embeddings", "normalize", False),
         ("/embed", "late_chunking", True),
         (SPEECH, "diarize", "true"),
-        (SPEECH, "task", "translate"),
     ],
 )
 async def test_a_field_that_asks_for_something_else_is_refused(
