@@ -345,7 +345,8 @@ class TimedRun:
                 idle = await correctness.until(is_away, "the sleep of an idle model")
                 how = state()
                 wake = round((await self._ask(server, server.model)).ttft, 3)
-                self._report.add(f"sleep: {turn + 1}", True, state=how, until_asleep=idle, wake_to_token=wake)
+                ok = how == "asleep" or self._device == "cpu"  # where it cannot sleep, and ends
+                self._report.add(f"sleep: {turn + 1}", ok, state=how, until_asleep=idle, wake_to_token=wake)
                 if self._budget.left < 30:
                     break
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
+import httpx
 import pytest
 
 from benchmarks.gpu import machine, timed
@@ -87,6 +88,33 @@ async def test_a_part_that_hangs_is_ended_with_what_it_waits_for(
     assert "not done after" in steps["oracle ended early"]["error"]
     assert steps["sleep: figures"]["ok"]
     assert run.results["finished"] == ["sleep"]
+
+
+@pytest.mark.parametrize(
+    ("device", "state", "ok"), [("cuda:0", "asleep", True), ("cuda:0", "absent", False), ("cpu", "absent", True)]
+)
+async def test_a_model_that_ends_on_a_card_has_not_slept(
+    device: str, state: str, ok: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away(Stands):
+        def __init__(self, model: str, folder: Path, *_: object) -> None:
+            super().__init__("roundhouse", model, folder)
+            answer = httpx.MockTransport(lambda _: httpx.Response(200, json={"state": state}))
+            self.http = httpx.Client(base_url="http://here", transport=answer)
+
+        def command(self) -> list[str]:
+            return []
+
+    async def ask(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(ttft=0.5)
+
+    monkeypatch.setattr(machine, "record", lambda *_: {})
+    monkeypatch.setattr(timed, "Roundhouse", Away)
+    report = Report(tmp_path / "today.json", "cpu", 0.01)
+    run = TimedRun(report, SHAPES["8b"], device, tmp_path, Budget(10))
+    monkeypatch.setattr(run, "_ask", ask)
+    await run._sleep()
+    assert json.loads((tmp_path / "today.json").read_text())["steps"]["sleep: 1"]["ok"] is ok
 
 
 async def test_a_part_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
