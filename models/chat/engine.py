@@ -158,15 +158,19 @@ class VllmEngine:
         running = launch.processes(self._engine)
         self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
         guard_engine(self._engine)
-        await warmup.warmup(self._app, recipe.id, warmup.REQUESTS)
-        if device != "cpu":
-            if arguments.enable_lora:
-                lengths = warmup.prompt_lengths(self._engine.vllm_config, tuned.sizes_for(device))
-                await warmup.warm_up_adapters(self._app, self._adapters, lengths, settings.swap_tokens(recipe))
-            await warmup.warmup(self._app, recipe.id, warmup.GPU_REQUESTS)
+        await self._warm_up(arguments, recipe, device)
         await self._checker.begin()
         await self._engine.reset_prefix_cache()
         accounting.count_from_now(self._engine)
+
+    async def _warm_up(self, arguments: Namespace, recipe: Recipe, device: str) -> None:
+        await warmup.warmup(self._app, recipe.id, warmup.REQUESTS)
+        if device == "cpu":
+            return
+        if arguments.enable_lora and self._adapters is not None:
+            lengths = warmup.prompt_lengths(self._engine.vllm_config, tuned.sizes_for(device))
+            await warmup.warm_up_adapters(self._app, self._adapters, lengths, settings.swap_tokens(recipe))
+        await warmup.warmup(self._app, recipe.id, warmup.GPU_REQUESTS)
 
     def _host_bytes(self) -> int:
         return processes.memory_of(launch.processes(self._engine))

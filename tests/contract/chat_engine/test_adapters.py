@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,24 +216,39 @@ async def test_files_may_go_once_an_adapter_is_staged(bench: Bench, tmp_path: Pa
     await bench.engine.drop(ref.digest)
 
 
-async def test_a_warm_up_with_an_adapter_is_answered_and_leaves_nothing(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+async def test_a_warm_up_for_a_gpu_meets_each_kernel_and_leaves_nothing(
+    device: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU, where kernels are compiled meanwhile."""
+    """Each request is answered: one that vLLM refuses would compile nothing, without a word."""
     await bench.hold()
-    answers = []
+    bodies: list[dict[str, Any]] = []
+    answers: dict[int, tuple[int, bytes]] = {}
 
     async def watched(app: AsgiApp, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-        answers.append(await whole_answer(app, path, body))
-        return answers[-1]
+        number = len(bodies)
+        bodies.append(body)
+        answers[number] = await whole_answer(app, path, body)
+        return answers[number]
 
     monkeypatch.setattr(warmup, "whole_answer", watched)
     engine: Any = bench.engine
+    recipe = chat_fixtures.recipe(bench.base)
+    await engine._warm_up(Namespace(enable_lora=True), recipe, device)
+    usual = len(warmup.REQUESTS)
+    assert {status for status, _ in answers.values()} == {200}
+    if device == "cpu":
+        assert len(bodies) == usual
+        return
     lengths = warmup.prompt_lengths(engine._engine.vllm_config)
-    await warmup.warm_up_adapters(engine._app, engine._adapters, lengths, None)
-    usages = [json.loads(body)["usage"] for status, body in answers if status == 200]
-    assert [usage["prompt_tokens"] for usage in usages] == lengths
-    assert not any((usage["prompt_tokens_details"] or {}).get("cached_tokens") for usage in usages)
+    with_adapter, last = bodies[usual : usual + len(lengths)], bodies[usual + len(lengths) :]
+    texts = [json.loads(answers[number][1]) for number in range(usual, len(bodies))]
+    assert [text["usage"]["prompt_tokens"] for text in texts[: len(lengths)]] == lengths
+    assert all(body["model"].startswith("sha256:") for body in with_adapter)
+    assert len({body["cache_salt"] for body in with_adapter}) == len(lengths), "no prompt is in the prefix cache"
+    assert [body.get("logprobs") for body in last] == [0, 2, 5, 10, 20, None]
+    assert last[-1]["prompt_logprobs"] == 1, "they shorten the steps of those that follow"
+    assert texts[-1]["choices"][0]["prompt_logprobs"]
     host, placed = await launch.ask(engine._engine, core.held_adapters)
     assert (host, placed) == ([], [])
 
