@@ -18,7 +18,7 @@ from benchmarks.embed_rerank import DOCUMENTS, WORDS
 from benchmarks.gpu.encoder_shapes import write_encoder
 from benchmarks.gpu.other_tasks import APART, QUERY, TEXTS
 from benchmarks.gpu.report import Report
-from benchmarks.gpu.shipped import STEP, expected
+from benchmarks.gpu.shipped import RANDOM, STEP, TINY, expected
 from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.workload import Workload
 from benchmarks.peers.bare import Bare
@@ -73,7 +73,7 @@ async def run(report: Report, shipped: Path, folder: Path, is_over: Callable[[],
             report.server(f"encoders, {one.name}", one.command())
         for kind in KINDS:
             view = server.http.get(f"/v1/models/{kind}-padded").raise_for_status().json()
-            costs = expected(view, report.environment, "its sizes with random weights")
+            costs = expected(view, report.environment, TINY if tiny else RANDOM)
             report.add(f"{STEP}bge-{kind}.yaml", True, **costs)
             values = {way: _values(server, kind, f"{kind}-{way}") for way in WAYS}
             values[LIBRARY] = _values(library, kind, kind)

@@ -33,6 +33,8 @@ OF_TOKENIZER = ("enable_auto_tool_choice", "tool_call_parser")
 STEP = "expected: "
 """The begin of the name of a step that has figures for a recipe; then the recipe's file."""
 SUMS, MEASURED = "Not measured yet: the figures here are sums.", "Measured is what `expected` has; the rest are sums."
+RANDOM, TINY = "its sizes with random weights", "tiny shape with random weights"
+"""Weights of a recipe's note; those of a tiny shape say nothing of the recipe."""
 NOTE = re.compile(r".+, \d{4}-\d\d-\d\d, commit [0-9a-f]{8,40}\b.*")
 """The note of figures from a card: which card, day and commit."""
 
@@ -100,6 +102,8 @@ def measured(results: Mapping[str, Any]) -> dict[Path, dict[str, object]]:
         raise Unusable("these results have no figures for a recipe: run the parts `shipped`, `encoders` and `speech`")
     if not all(NOTE.fullmatch(step["note"]) for step in steps.values()):
         raise Unusable("these results name no commit: measure in a checkout, with its .git")
+    if any(TINY in step["note"] for step in steps.values()):
+        raise Unusable("these results are those of the tiny shape: measure without --shape tiny")
     return {
         Path(recipe_folder(card).name, name.removeprefix(STEP)): {
             key: value for key, value in step.items() if key in Expected.model_fields

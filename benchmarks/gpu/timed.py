@@ -388,7 +388,7 @@ class TimedRun:
         bench = Bench("speech", RunSettings(quick=True, tiny=False, smoke=self._tiny, seed=0, work=folder))
         try:
             view = await speech.measure(bench, file, weights)
-            costs = shipped.expected(view, self._report.environment, "its sizes with random weights")
+            costs = shipped.expected(view, self._report.environment, shipped.TINY if self._tiny else shipped.RANDOM)
             self._report.add(f"{shipped.STEP}whisper.yaml", True, **costs)
             for what in ("alone", "four", "long"):
                 bench.bar(f"{what}: speed over the library's", f"{what}.ratio", ">=", 1.0)

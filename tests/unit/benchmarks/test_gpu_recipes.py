@@ -114,6 +114,7 @@ async def test_speech_has_figures_for_its_recipe(tmp_path: Path, monkeypatch: py
     steps = json.loads((tmp_path / "results.json").read_text())["steps"]
     figures = steps[f"{shipped.STEP}whisper.yaml"]
     assert (figures["load_seconds"], figures["resident"], steps["speech"]["ok"]) == (2.0, "3072MiB", True)
+    assert figures["note"].endswith(shipped.RANDOM)
     found = shipped.measured({"environment": RESULTS["environment"], "steps": steps})
     assert found.keys() == {Path("single-gpu-80gb", "whisper.yaml")}
     for name in ("single-gpu-80gb", "h200"):
@@ -127,6 +128,7 @@ async def test_speech_has_figures_for_its_recipe(tmp_path: Path, monkeypatch: py
         ({"gpu_bytes": None}, {}, "no GPU"),
         ({}, {"ok": False}, "no figures"),
         ({}, {"note": "NVIDIA H100 80GB HBM3, 2026-11-28, commit "}, "no commit"),
+        ({}, {"note": f"NVIDIA H100 80GB HBM3, 2026-11-28, commit 01234567; {shipped.TINY}"}, "without --shape tiny"),
     ],
 )
 def test_results_without_figures_for_a_recipe_are_refused(
