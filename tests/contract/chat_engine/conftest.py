@@ -1,5 +1,6 @@
 """One engine for all tests in this folder."""
 
+from argparse import Namespace
 from collections.abc import AsyncIterator
 
 import pytest
@@ -7,6 +8,7 @@ import pytest_asyncio
 
 from models.chat.engine import VllmEngine
 from registry.errors import EngineFailed
+from registry.recipes.definition import Recipe
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.chat.oracle import Oracle
 from tests.contract.chat_engine.bench import Bench
@@ -23,7 +25,17 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
     ]
     oracle = Oracle(base, adapters)  # before the load: its OpenMP threads must not disturb the fork
     bench = Bench(VllmEngine(), base, adapters, oracle)
-    loaded = await bench.engine.load(chat_fixtures.recipe(base, **TOOLS), base, "cpu", bench.progress.append)
+    warmed: list[str] = []
+    stock = VllmEngine._warm_up
+
+    async def noted(engine: VllmEngine, arguments: Namespace, recipe: Recipe, device: str) -> None:
+        await stock(engine, arguments, recipe, device)
+        warmed.append(device)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VllmEngine, "_warm_up", noted)
+        loaded = await bench.engine.load(chat_fixtures.recipe(base, **TOOLS), base, "cpu", bench.progress.append)
+    assert warmed == ["cpu"], "first-time costs are part of the load"
     assert loaded.kv_cache_bytes == 64 << 20
     assert loaded.context_length == chat_fixtures.CONTEXT
     assert loaded.resident_bytes > loaded.weights_bytes > 0
