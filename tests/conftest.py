@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.eventually import PATIENCE
-from tests.workers import GroupsOfFiles, mark_groups, without_group
+from tests.workers import GROUPS, GroupsOfFiles, group_of, is_last_of_group, mark_groups, without_group
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -33,6 +33,8 @@ settings.register_profile("explore", deadline=None, suppress_health_check=[Healt
 settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("repeat")
 
+started: dict[str, list[Server]] = {}
+"""Servers of the session that run, by the group of files that uses them."""
 REAL_SECONDS = 1500
 """What a test with a real engine gets before it is ended, unless it asks for more: a busy machine is no fault."""
 
@@ -49,6 +51,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupsOfFiles | None:
     return GroupsOfFiles(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Close the servers of a group behind its last test: idle ones take time from the tests that follow."""
+    yield
+    if is_last_of_group(item, nextitem):
+        for server in started.pop(group_of(item), []):
+            server.close()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,6 +84,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(data, [STARTER], "--log-level", "debug", "--callback-networks", "127.0.0.0/8", prewarm=True)
     try:
         server.wait_ready().wait_state("starter-chat", "ready")  # other loads wait for it
+        started.setdefault(GROUPS["server"], []).append(server)
         yield server
     finally:
         server.close()
@@ -94,8 +106,9 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The model that thinks and calls tools, for answers that the starter model does not give."""
     from tests.system.surfaces.thinking import serve_thinker
 
-    with serve_thinker(tmp_path_factory.mktemp("thinker")) as server:
-        yield server.wait_ready()
+    with serve_thinker(tmp_path_factory.mktemp("thinker")).wait_ready() as server:
+        started.setdefault(GROUPS["thinker"], []).append(server)
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -107,4 +120,5 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(data, [STARTER / "starter-chat.yaml"], "--slots", "1") as server:
         server.wait_ready().wait_state("starter-chat", "ready")  # slow loads take longer than clients wait
         server.command("keys", "create", "--scopes", "infer")
+        started.setdefault(GROUPS["locked"], []).append(server)
         yield server.wait_closed()

@@ -28,6 +28,17 @@ def mark_groups(tests: Sequence[pytest.Function]) -> None:
             test.add_marker(pytest.mark.xdist_group(group))
 
 
+def group_of(test: pytest.Item | None) -> str:
+    """A test's group, in a worker; empty where it has none."""
+    mark = None if test is None else test.get_closest_marker("xdist_group")
+    return "" if mark is None else str(mark.args[0])
+
+
+def is_last_of_group(test: pytest.Item, following: pytest.Item | None) -> bool:
+    """Whether a worker has run a group's last test, and goes on with others."""
+    return following is not None and group_of(test) not in ("", group_of(following))
+
+
 def without_group(name: str) -> str:
     """A test's name without the group that xdist writes behind it."""
     return name.rpartition("@")[0] if name.rfind("@") > max(name.rfind("]"), 0) else name

@@ -196,7 +196,9 @@ class Server:
         return self.process.wait(seconds)
 
     def close(self) -> None:
-        """Whatever happens, nothing stays."""
+        """Whatever happens, nothing stays. Cheap when called again: its process's number may be another's by then."""
+        if self.http.is_closed and self.process.poll() is not None:
+            return
         family = self.family()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers import GroupsOfFiles, mark_groups, without_group
+from tests.workers import GroupsOfFiles, is_last_of_group, mark_groups, without_group
 
 
 class Item:
@@ -22,6 +22,9 @@ class Item:
         assert marker.name == "xdist_group"
         (self.group,) = marker.args
 
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return pytest.mark.xdist_group(self.group).mark if self.group and name == "xdist_group" else None
+
 
 def test_each_file_that_uses_a_shared_server_is_of_its_group() -> None:
     tests: Any = [
@@ -35,6 +38,14 @@ def test_each_file_that_uses_a_shared_server_is_of_its_group() -> None:
     ]
     mark_groups(tests)
     assert [test.group for test in tests] == ["server", "server", "", "", "server", "fleet", "locked"]
+
+
+def test_a_groups_servers_are_closed_before_others_go_on() -> None:
+    tests: Any = [Item("a.py", "server"), Item("b.py", "server"), Item("c.py"), Item("d.py", "locked"), Item("e.py")]
+    mark_groups(tests)
+    pairs = zip(tests, [*tests[1:], None], strict=True)
+    assert [is_last_of_group(one, following) for one, following in pairs] == [False, True, False, True, False]
+    assert not is_last_of_group(tests[3], None), "the session ends"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.system.fleet.serving import FleetOfServers, fleet, has_postgres, wait
 from tests.system.serving import Server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetOfServers]:
     if not has_postgres():
         pytest.skip("there is no PostgreSQL: apt-get install postgresql")
@@ -16,7 +16,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetOfServers
         yield servers
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pair(servers: FleetOfServers) -> tuple[Server, Server]:
     """A front and a node."""
     node, front = servers.node("node-1"), servers.front("front-1", "--shared-port")
