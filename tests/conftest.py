@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from registry.base.importing import fast_imports
 from tests.eventually import PATIENCE
 from tests.workers import GROUPS, GroupsOfFiles, group_of, is_last_of_group, mark_groups, without_group
 
@@ -37,6 +38,13 @@ started: dict[str, list[Server]] = {}
 """Servers of the session that run, by the group of files that uses them."""
 REAL_SECONDS = 1500
 """What a test with a real engine gets before it is ended, unless it asks for more: a busy machine is no fault."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, which never looks at thousands of modules and tests afterwards."""
+    with fast_imports():
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups

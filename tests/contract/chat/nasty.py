@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "request id of two lines": (CHAT, {"request_id": "x\nlevel=error"}),
     "transfer of nothing": (CHAT, {"kv_transfer_params": {"do_remote_prefill": True}}),
     "priority": (TEXT, {"priority": -1}),
-    "bias of 300,000": (CHAT, {"logit_bias": {str(i): 1 for i in range(300_000)}}),
+    "bias of 300,000": (CHAT, {"logit_bias": dict.fromkeys(map(str, range(300_000)), 1)}),
     "bad words of 3,000": (CHAT, {"bad_words": ["abc"] * 3_000}),
     "stops of 1,000": (CHAT, {"stop": ["x"] * 1_000}),
     "messages of 100,000": (CHAT, {"messages": [{"role": "user", "content": "x"}] * 100_000}),
