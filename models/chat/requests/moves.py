@@ -6,6 +6,7 @@
 | `grammar`, of llama.cpp and LocalAI          | to `structured_outputs`                                        |
 | `repeat_penalty`, of llama.cpp and LocalAI   | to `repetition_penalty`                                        |
 | `value` or `schema` of a `json_object`       | to `response_format.json_schema`                               |
+| Anthropic's documents of plain text          | to text (`models.chat.requests.documents`)                     |
 | `output_format`, of Anthropic's beta         | to `output_config.format`                                      |
 | an answer in Responses' input without `type` | gets `type`, without which vLLM refuses its `output_text`      |
 | an empty `tools` or `suffix`                 | is left out                                                    |
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from models.chat.requests import documents
 from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, ChatRequest, begins
 
 GUIDED: Mapping[str, str] = {
@@ -49,6 +51,7 @@ def move(request: ChatRequest) -> None:
                     request.drop("tool_choice")
     elif request.path in (MESSAGES, COUNT_TOKENS):
         _move_output_format(request)
+        documents.write_out(request)
     elif request.path == RESPONSES:
         _name_messages(request)
 

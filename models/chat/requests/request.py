@@ -87,6 +87,7 @@ class ChatRequest:
         self._body = None
         self._values.pop(name, None)
         self._items.pop(name, None)
+        self._turns.pop(name, None)
 
     def drop(self, *path: str) -> None:
         """Leave out a field, or one of an object inside it."""

@@ -91,6 +91,23 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/chat/completions", {"grammar": 'root ::= "paris"', "tools": [], "tool_choice": "auto"}, '"paris"'),
     ("/v1/completions", {"guided_regex": "paris", "suffix": "", "repeat_penalty": 1.0}, '"paris"'),
     ("/v1/messages", {"output_format": {"type": "json_schema", "schema": CITY}}, "paris"),
+    (
+        "/v1/messages",
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "document",
+                            "source": {"type": "text", "media_type": "text/plain", "data": "what is a slot"},
+                        }
+                    ],
+                }
+            ]
+        },
+        "A LitServe worker process",
+    ),
     ("/v1/responses", {"input": [*HELLO, ANSWER, *HELLO]}, '"completed"'),
 ]
 """A request of an earlier vLLM, LocalAI, Anthropic's beta and Vercel's SDK, and what must stand in the answer."""

@@ -47,6 +47,36 @@ def test_the_beta_name_of_an_output_format(path: str, config: dict[str, Any]) ->
     assert body == {"model": "m", "output_config": {**(config.get("output_config") or {}), "format": JSON}}
 
 
+PLAIN = {"type": "text", "media_type": "text/plain", "data": "All slots are full."}
+PDF = {"type": "base64", "media_type": "application/pdf", "data": "aGk="}
+QUOTED = {"type": "document", "source": PLAIN, "citations": {"enabled": True}}
+
+
+@pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])
+@pytest.mark.parametrize(
+    ("block", "written"),
+    [
+        ({"type": "document", "source": PLAIN}, {"type": "text", "text": "All slots are full."}),
+        (
+            {"type": "document", "source": PLAIN, "title": "News", "context": "", "citations": {"enabled": False}},
+            {"type": "text", "text": "News\n\nAll slots are full."},
+        ),
+        ({"type": "document", "source": PDF}, {"type": "document", "source": PDF}),
+        (QUOTED, QUOTED),
+        ({"type": "text", "text": "a document"}, {"type": "text", "text": "a document"}),
+    ],
+)
+def test_a_document_of_plain_text_becomes_text(path: str, block: Any, written: Any) -> None:
+    turns = [{"role": "user", "content": "hi"}, {"role": "user", "content": [block, QUOTED]}, 5]
+    request = ChatRequest(path, json.dumps({"model": "m", "messages": turns}).encode())
+    assert len(request.turns("messages")) == 3
+    moves.move(request)
+    assert json.loads(request.body)["messages"] == [turns[0], {"role": "user", "content": [written, QUOTED]}, 5]
+    turn = request.turns("messages")[1]
+    assert turn is not None
+    assert json.loads(bytes(turn.content))[0] == written
+
+
 def test_answers_in_the_input_of_a_response_get_their_type() -> None:
     items = [QUESTION, ANSWER, {**REFUSAL, "id": None}, {"type": "message", **ANSWER}, QUESTION]
     body = moved(RESPONSES, {"model": "m", "input": items})
