@@ -54,6 +54,11 @@ class Report:
         }
         if resume and file.exists():
             self._go_on_with(json.loads(file.read_text()))
+        elif file.exists():
+            earlier = file.with_suffix(".earlier.json")
+            file.replace(earlier)
+            print(f"without --resume a new results file begins; the one before is {earlier}", flush=True)
+        self._write()
 
     def _go_on_with(self, earlier: dict[str, Any]) -> None:
         now, then = self._held["environment"], earlier["environment"]

@@ -256,6 +256,18 @@ def test_a_full_disk_loses_no_figure_of_what_is_printed(
     assert json.loads((tmp_path / "today.json").read_text())["steps"].keys() == {"tiers", "storm"}
 
 
+def test_what_the_machine_costs_is_there_before_any_figure_and_nothing_is_lost_without_resume(tmp_path: Path) -> None:
+    file = tmp_path / "today.json"
+    Report(file, "cpu", 0.01)
+    first = json.loads(file.read_text())
+    assert (first["steps"], "byte_code" in first["environment"]) == ({}, True)
+    Report(file, "cpu", 0.01, resume=True).add("tiers", True)
+    assert not (tmp_path / "today.earlier.json").exists()
+    Report(file, "cpu", 0.01)
+    assert json.loads(file.read_text())["steps"] == {}
+    assert json.loads((tmp_path / "today.earlier.json").read_text())["steps"].keys() == {"tiers"}
+
+
 ENDLESS = """
 import sys
 from pathlib import Path
@@ -270,7 +282,7 @@ def test_a_run_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
     file = tmp_path / "today.json"
     command = [sys.executable, "-c", ENDLESS, str(file)]
     with subprocess.Popen(command, cwd=root(), stdout=subprocess.DEVNULL) as process:
-        eventually(file.exists, "the first step")
+        eventually(lambda: file.exists() and json.loads(file.read_text())["steps"], "the first step")
         for _ in range(100):
             assert json.loads(file.read_text())["steps"]
         process.send_signal(signal.SIGKILL)
