@@ -282,7 +282,7 @@ def test_a_run_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
     file = tmp_path / "today.json"
     command = [sys.executable, "-c", ENDLESS, str(file)]
     with subprocess.Popen(command, cwd=root(), stdout=subprocess.DEVNULL) as process:
-        eventually(lambda: file.exists() and json.loads(file.read_text())["steps"], "the first step")
+        eventually(lambda: file.exists() and json.loads(file.read_text())["steps"])
         for _ in range(100):
             assert json.loads(file.read_text())["steps"]
         process.send_signal(signal.SIGKILL)
