@@ -176,7 +176,7 @@ ZOO: list[Bad] = [
     _changed("module-unknown", _add("model.layers.0.self_attn.foo_proj"), "no such linear layer", "q_proj"),
     _changed("module-not-targeted", lambda w: None, "does not name", target_modules=["q_proj"]),
     _changed("layers-not-targeted", lambda w: None, "does not name", layers_to_transform=[0]),
-    _changed("too-many-layers", lambda w: w.update(tensors(layers=4)), "Layer 2", "2 layers"),
+    _changed("too-many-layers", lambda w: w.update(tensors(layers=4)), "has no layer 2", "2 layers"),
     _changed("other-family", _move("self_attn.q_proj", "self_attn.c_attn"), "no such linear layer"),
     _changed("head", _add("lm_head", 256), "head is not supported"),
     _changed("embedding", _add("model.embed_tokens", HIDDEN, 256), "token embedding"),

@@ -58,7 +58,7 @@ def test_a_variable_that_is_in_the_way(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(variable, value)
     result = run("status", "--url", "https://models.example")
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {variable} holds")
+    assert result.stderr.startswith(f"error: {variable} has a value that cannot be used: ")
 
 
 @pytest.mark.parametrize("arguments", [["models", "show"], ["nothing"], ["serve", "--port", "99"], ["status", "--x"]])

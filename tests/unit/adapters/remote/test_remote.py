@@ -127,7 +127,7 @@ def test_a_host_that_does_not_answer_may_do_so_later(out: Path) -> None:
 )
 def test_a_redirect_to_a_private_address_is_refused(site: str, out: Path, target: str) -> None:
     port = site.rpartition(":")[2]
-    with pytest.raises(BadRequest, match=r"cannot be read: .* is (private|not a valid|no whole)") as error:
+    with pytest.raises(BadRequest, match=r"cannot be read: .* is (private|not a valid|not a complete)") as error:
         fetch(f"{site}/to/{target.format(port=port)}/legal.tar.gz", out)
     assert error.value.code == "source_not_supported"
     assert not list(out.iterdir())
