@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from registry.base.importing import fast_imports
 from tests.eventually import PATIENCE
-from tests.workers import GROUPS, GroupsOfFiles, group_of, is_last_of_group, mark_groups, without_group
+from tests.workers import GroupsOfFiles, group_of, is_last_of_group, mark_groups, without_group
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -74,13 +74,18 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add the end of the log of each server that a failed test used: a fault that comes once is seen nowhere else."""
     report = yield
-    report.nodeid = without_group(report.nodeid)
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
             log = getattr(value, "log", None)
             if isinstance(log, Path) and log.is_file():
                 report.sections.append((f"log of {name}", value.tail()))
     return report
+
+
+@pytest.hookimpl(tryfirst=True)  # in the process that reports, before what it reports to
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        report.nodeid = without_group(report.nodeid)
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +97,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(data, [STARTER], "--log-level", "debug", "--callback-networks", "127.0.0.0/8", prewarm=True)
     try:
         server.wait_ready().wait_state("starter-chat", "ready")  # other loads wait for it
-        started.setdefault(GROUPS["server"], []).append(server)
+        started.setdefault("server", []).append(server)
         yield server
     finally:
         server.close()
@@ -115,7 +120,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     from tests.system.surfaces.thinking import serve_thinker
 
     with serve_thinker(tmp_path_factory.mktemp("thinker")).wait_ready() as server:
-        started.setdefault(GROUPS["thinker"], []).append(server)
+        started.setdefault("server", []).append(server)
         yield server
 
 
@@ -128,5 +133,5 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(data, [STARTER / "starter-chat.yaml"], "--slots", "1") as server:
         server.wait_ready().wait_state("starter-chat", "ready")  # slow loads take longer than clients wait
         server.command("keys", "create", "--scopes", "infer")
-        started.setdefault(GROUPS["locked"], []).append(server)
+        started.setdefault("locked", []).append(server)
         yield server.wait_closed()

@@ -1,48 +1,83 @@
 """Files that share a server go to one worker; any other file goes to any."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.workers import GroupsOfFiles, is_last_of_group, mark_groups, without_group
+from tests.docs.blocks import ROOT
+from tests.workers import GroupsOfFiles, is_last_of_group, without_group
+
+CONFTEST = """
+import os
+from pathlib import Path
+import pytest
+from tests.conftest import pytest_runtest_logreport, pytest_xdist_make_scheduler
+from tests.workers import mark_groups
+
+@pytest.fixture(scope="session")
+def shared():
+    return os.environ["PYTEST_XDIST_WORKER"]
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    mark_groups(items, {"conftest.shared": "some"})
+"""
+USES_IT = """
+def test_b(shared):
+    assert shared == {worker!r}
+
+def test_c():
+    pass
+"""
+OWN = """
+import pytest
+
+@pytest.fixture
+def shared():
+    return 1
+
+@pytest.mark.parametrize("name", ["x@y"])
+def test_d(shared, name):
+    pass
+"""
+
+
+def test_files_of_a_group_run_in_one_worker(tmp_path: Path) -> None:
+    """With the pytest and the pytest-xdist that are installed: what is touched of them is private."""
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    for name in ("test_1.py", "test_2.py", "test_3.py"):
+        (tmp_path / name).write_text(USES_IT.format(worker="gw0"))
+    (tmp_path / "test_4.py").write_text(OWN)
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "-v", "-p",
+               "no:cacheprovider", "--rootdir", str(tmp_path), "."]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    lines = [line.strip() for line in done.stdout.splitlines() if "PASSED" in line]
+    workers = {line.rpartition(" ")[2]: line.partition("]")[0].strip("[") for line in lines}
+    assert len(workers) == 7, done.stdout
+    assert {name for name, worker in workers.items() if worker == "gw0"} == {
+        f"test_{number}.py::test_{letter}" for number in (1, 2, 3) for letter in "bc"
+    }
+    assert workers["test_4.py::test_d[x@y]"] == "gw1", "it has a fixture of its own by that name"
 
 
 class Item:
-    """A collected test: what is looked at of it, and the group that it gets."""
+    """A collected test, by the group that it has."""
 
-    def __init__(self, file: str, *fixtures: str, own: str = "") -> None:
-        self.path, self.fixturenames, self.module = Path(file), fixtures, ModuleType(file)
-        self.group = ""
-        if own:
-            setattr(self.module, own, own)
-
-    def add_marker(self, marker: pytest.MarkDecorator) -> None:
-        assert marker.name == "xdist_group"
-        (self.group,) = marker.args
+    def __init__(self, group: str) -> None:
+        self.group = group
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return pytest.mark.xdist_group(self.group).mark if self.group and name == "xdist_group" else None
 
 
-def test_each_file_that_uses_a_shared_server_is_of_its_group() -> None:
-    tests: Any = [
-        Item("a.py", "tmp_path", "server"),
-        Item("a.py"),
-        Item("b.py", "server", own="server"),
-        Item("c.py", "tmp_path"),
-        Item("d.py", "thinker"),
-        Item("e.py", "servers", "pair"),
-        Item("f.py", "locked"),
-    ]
-    mark_groups(tests)
-    assert [test.group for test in tests] == ["server", "server", "", "", "server", "fleet", "locked"]
-
-
 def test_a_groups_servers_are_closed_before_others_go_on() -> None:
-    tests: Any = [Item("a.py", "server"), Item("b.py", "server"), Item("c.py"), Item("d.py", "locked"), Item("e.py")]
-    mark_groups(tests)
+    tests: Any = [Item(group) for group in ("server", "server", "", "locked", "")]
     pairs = zip(tests, [*tests[1:], None], strict=True)
     assert [is_last_of_group(one, following) for one, following in pairs] == [False, True, False, True, False]
     assert not is_last_of_group(tests[3], None), "the session ends"
