@@ -9,7 +9,7 @@
 | Anthropic's documents of plain text          | to text (`models.chat.requests.documents`)                     |
 | `output_format`, of Anthropic's beta         | to `output_config.format`                                      |
 | an answer in Responses' input without `type` | gets `type`, without which vLLM refuses its `output_text`      |
-| an empty `tools` or `suffix`                 | is left out                                                    |
+| an empty `tools`, `suffix` or `grammar`      | is left out                                                    |
 
 A field whose new place is taken stays where it is, and is refused by name (`models.chat.requests.fields`).
 """
@@ -39,16 +39,16 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def move(request: ChatRequest) -> None:
     """Move the fields of a request that has some of them; nothing else changes."""
     if request.path in (CHAT, COMPLETIONS):
+        for name in ("tools", "suffix", "grammar"):
+            if request.fields.get(name) in _EMPTY:
+                request.drop(name)
+                if name == "tools" and request.text("tool_choice") in ("auto", "none"):
+                    request.drop("tool_choice")
         _move_guided(request)
         move_schema(request)
         if request.has("repeat_penalty") and not request.has("repetition_penalty"):
             request.replace("repetition_penalty", request.fields["repeat_penalty"])
             request.drop("repeat_penalty")
-        for name in ("tools", "suffix"):
-            if request.fields.get(name) in _EMPTY:
-                request.drop(name)
-                if name == "tools" and request.text("tool_choice") in ("auto", "none"):
-                    request.drop("tool_choice")
     elif request.path in (MESSAGES, COUNT_TOKENS):
         _move_output_format(request)
         documents.write_out(request)

@@ -34,6 +34,7 @@ def moved(path: str, body: dict[str, Any]) -> Any:
         ({"repeat_penalty": 1.1}, {"repetition_penalty": 1.1}),
         ({"tools": [], "tool_choice": "auto"}, {}),
         ({"suffix": ""}, {}),
+        ({"grammar": "", "guided_regex": "a+"}, {"structured_outputs": {"regex": "a+"}}),
     ],
 )
 def test_fields_of_other_servers_move(path: str, before: dict[str, Any], after: dict[str, Any]) -> None:
