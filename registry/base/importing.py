@@ -1,5 +1,6 @@
 """Import heavy libraries one at a time, without the garbage collector."""
 
+import atexit
 import gc
 import sys
 import threading
@@ -7,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _one = threading.RLock()
+# At its end nanobind, of Triton, would list in the log all that the collector does not look at as leaked.
+atexit.register(gc.unfreeze)
 TRAINING = ("scipy", "sklearn")
 """Packages that transformers imports for losses and scores of trainings: 700 modules, half a second."""
 

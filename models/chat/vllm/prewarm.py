@@ -17,7 +17,6 @@ from typing import Any
 from models.chat.requests.limits import BAD_WORD_BYTES
 from models.chat.vllm import launch, plugin, request_classes, tuned, variables
 from registry.base import importing
-from registry.base.lazy import LazyModule
 from registry.base.processor import cores
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
@@ -178,12 +177,8 @@ def prewarm_core() -> None:
     environment()
     # It warns of each image that could not be fetched, with its URL, which is a client's.
     logging.getLogger("vllm.connections").setLevel(logging.ERROR)
-    build = _torch_build()
-    is_for_cpus = build["cuda"] is None and build["hip"] is None  # what vLLM imports for a GPU may need them
-    with importing.fast_imports(*(importing.TRAINING if is_for_cpus else ())):
+    with importing.fast_imports():
         _import_all()
-    audio: Any = import_module("vllm.multimodal.audio")
-    audio.scipy_signal = LazyModule("scipy.signal")  # it resamples for one kind of model
 
 
 def _import_known(names: Iterable[str]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Imports without the garbage collector."""
 
 import gc
+import subprocess
 import sys
 import threading
 from importlib import import_module
@@ -57,3 +58,16 @@ def test_what_was_absent_is_there_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), fast_imports("this"):
         raise ZeroDivisionError
     assert find_spec("this") is not None
+
+
+def test_a_process_ends_without_a_list_of_what_the_collector_left() -> None:
+    """Triton's nanobind writes one to the standard error, which is the server's log."""
+    code = "from registry.base.importing import fast_imports\nwith fast_imports():\n    import triton"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport atexit, gc\natexit.unregister(gc.unfreeze)"],
+        capture_output=True,
+        text=True,
+    )
+    assert "nanobind: leaked" in done.stderr, "it would"
