@@ -134,7 +134,7 @@ def wav(path: Path, rate: int, channels: int, size: int) -> Path:
         (16_000, 65_535, "no channels, or far too many: 1 to 32"),
         (16_000, 255, "255 channels"),
         (16_000, 0, "no channels"),
-        (2**32 - 1, 1, "no recording"),
+        (2**32 - 1, 1, "read as a recording"),
     ],
 )
 def test_a_header_that_no_recording_has_is_refused_before_anything_is_decoded(
@@ -276,13 +276,13 @@ def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
     write(secret, tone(1.0))
     return {
         "empty.wav": (b"", "empty"),
-        "text.mp3": (b"hello world " * 1000, "no recording"),
-        "random.mp3": (random, "damaged|no recording|no sound"),
-        "page.webm": (b"<html><body>404</body></html>", "no recording"),
-        "head.wav": (b"RIFF\x24\x00\x00\x00WAVE", "no recording|no sound|damaged"),
-        "half.m4a": (m4a[: len(m4a) // 2], "no recording|damaged"),
-        "list.m3u8": (f"#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n{secret}\n".encode(), "no recording"),
-        "list.txt": (f"ffconcat version 1.0\nfile {secret}\n".encode(), "no recording"),
+        "text.mp3": (b"hello world " * 1000, "read as a recording"),
+        "random.mp3": (random, "damaged|read as a recording|no sound"),
+        "page.webm": (b"<html><body>404</body></html>", "read as a recording"),
+        "head.wav": (b"RIFF\x24\x00\x00\x00WAVE", "read as a recording|no sound|damaged"),
+        "half.m4a": (m4a[: len(m4a) // 2], "read as a recording|damaged"),
+        "list.m3u8": (f"#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n{secret}\n".encode(), "read as a recording"),
+        "list.txt": (f"ffconcat version 1.0\nfile {secret}\n".encode(), "read as a recording"),
     }  # fmt: skip
 
 

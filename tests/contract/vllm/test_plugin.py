@@ -167,6 +167,7 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="fork and /proc")
 def test_the_engine_process_ends_with_its_slot_even_when_it_is_stopped() -> None:
+    before = multiprocessing.active_children()  # of other tests' engines
     parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     stated = dict(parent.stdout.readline().split() for _ in range(2))
@@ -179,7 +180,7 @@ def test_the_engine_process_ends_with_its_slot_even_when_it_is_stopped() -> None
         assert stock_child.status() != psutil.STATUS_ZOMBIE
     finally:
         stock_child.kill()
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= set(before)
 
 
 def test_bars_of_progress_are_not_in_the_servers_log() -> None:

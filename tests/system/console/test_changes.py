@@ -68,9 +68,9 @@ def test_a_recipe_is_changed_and_a_model_removed(page: Any, server: Server) -> N
         page.fill("#edit [name=value]", value)
         page.click("#edit button")
         page.wait_for_selector(f"#edited >> text=my-rerank has version {version} of its recipe")
-    recipe = page.inner_text("#chosen pre[aria-label^=Recipe]")
-    assert "max_requests: 4" in recipe
-    assert "description: Ours" in recipe
+    recipe = page.locator("#chosen pre[aria-label^=Recipe]", has_text="description: Ours")
+    recipe.wait_for()
+    assert "max_requests: 4" in recipe.inner_text()
     page.fill("#edit [name=key]", "batching.max_requests")
     page.fill("#edit [name=value]", "many")
     page.click("#edit button")
