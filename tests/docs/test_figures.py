@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.run import MORE, NAMES
 from docs.tables import gpu
-from docs.tables.figures import ROWS, SHORT, FigureTable, Row, tables
+from docs.tables.figures import MACHINE, ROWS, SHORT, FigureTable, Row, newest, tables
 from tests.docs.blocks import ROOT
 
 
@@ -64,6 +64,18 @@ def test_each_commit_has_a_table_of_its_own() -> None:
     assert "| z |" in first
     assert "commit fedcba9" in second
     assert "| y |" in second
+
+
+def test_each_benchmark_is_of_its_newest_full_run_on_that_machine() -> None:
+    older, newer, other = _section("a" * 16), _section("b" * 16), _section("c" * 16)
+    files = {
+        f"2026-01-01-{MACHINE}": {"benchmarks": {"chat": older, "speech": older}},
+        f"2026-01-02-{MACHINE}": {"benchmarks": {"chat": newer}},
+        "2026-01-03-another-cpu": {"benchmarks": {"chat": other}},
+        f"2026-01-03-{MACHINE}-quick": {"benchmarks": {"chat": other}},
+        f"2026-01-03-{MACHINE}-real": {"benchmarks": {"chat": other}},
+    }
+    assert newest(files) == {"benchmarks": {"chat": newer, "speech": older}}
 
 
 def test_a_figure_stands_in_one_row_and_what_the_readme_shows_is_among_them() -> None:
