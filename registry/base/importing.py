@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _one = threading.RLock()
-# At its end nanobind, of Triton, would list in the log all that the collector does not look at as leaked.
+# Otherwise nanobind, which Triton uses, lists what the collector skips as leaked, in the server's log, at the exit.
 atexit.register(gc.unfreeze)
 TRAINING = ("scipy", "sklearn")
 """Packages that transformers imports for losses and scores of trainings: 700 modules, half a second."""
