@@ -55,14 +55,20 @@ class Counter:
             self._on_progress(self._come, self._whole)
 
 
-class CountedFile(io.FileIO):
-    """A file that tells what is written to it."""
+class SurplusBytes(Exception):
+    """More bytes come than the hub told of: they could fill the disk."""
 
-    def __init__(self, path: Path, counter: Counter) -> None:
+
+class CountedFile(io.FileIO):
+    """A file that tells what is written to it. Raises SurplusBytes before it has more than `most` bytes."""
+
+    def __init__(self, path: Path, counter: Counter, most: int) -> None:
         super().__init__(path, "r+b")
-        self._counter = counter
+        self._counter, self._most = counter, most
 
     def write(self, data: bytes, /) -> int:  # type: ignore[override]
+        if self.tell() + len(data) > self._most:
+            raise SurplusBytes
         written = 0
         while written < len(data):
             written += super().write(data[written:])
@@ -92,7 +98,15 @@ def _bring(source: HubSource, name: str, file: RepositoryFile, blobs: Path, coun
         if blob.exists():
             counter.add(file.size)
             return
-        _fetch_file(source, name, file, part, counter)
+        try:
+            _fetch_file(source, name, file, part, counter)
+        except SurplusBytes:
+            part.unlink()
+            raise Unavailable(
+                f"{name} of '{source.hub}' came with more bytes than the hub says. It was removed: try again.",
+                code="bad_download",
+                retry_after=5,
+            ) from None
         with part.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             os.fsync(stream.fileno())  # its name says what it holds, also after a loss of power
@@ -120,7 +134,7 @@ def _fetch_file(source: HubSource, name: str, file: RepositoryFile, part: Path, 
     if here == file.size:
         return
     url = hf_hub_url(source.hub, name, revision=source.revision, endpoint=endpoint())
-    with hub_errors(source), CountedFile(part, counter) as stream:
+    with hub_errors(source), CountedFile(part, counter, file.size) as stream:
         stream.seek(here)
         http_get(url, stream, resume_size=here, headers=build_hf_headers(), expected_size=file.size)
 

@@ -5,14 +5,16 @@ A file in large file storage is known by the SHA-256 of its content, every other
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from models.sources.resolve import EXCLUDED, FILES, INCLUDED
-from registry.base.wording import size_words
+from registry.base.wording import quoted, size_words
 from registry.errors import NotFound, Unavailable
 from registry.files.sources import TIMEOUT, endpoint, hub_errors, public_endpoint
 from registry.recipes.fields import GgufSource, HubSource, is_revision
@@ -20,6 +22,7 @@ from registry.storage.reserve import DiskReserve
 
 SPARE = 256 * 2**20
 """Bytes of a disk that a download leaves free."""
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +59,10 @@ def files_of(source: HubSource) -> Repository:
         info = HfApi(endpoint=endpoint()).model_info(
             source.hub, revision=source.revision, files_metadata=True, timeout=TIMEOUT
         )
+        files = dict(map(_file_of, info.siblings or []))
     if info.sha is None or not is_revision(info.sha):
         where = f"'{source.hub}' at revision '{source.revision}'"
         raise Unavailable(f"The hub at {public_endpoint()} names no commit for {where}.", code="hub_unavailable")
-    files = {
-        sibling.rfilename: RepositoryFile(
-            sibling.size or 0, (sibling.lfs.sha256 if sibling.lfs else sibling.blob_id) or ""
-        )
-        for sibling in info.siblings or []
-    }
     if not isinstance(source, GgufSource):
         return Repository(info.sha, files)
     if source.file not in files:
@@ -72,6 +70,25 @@ def files_of(source: HubSource) -> Repository:
         there = f"It holds {', '.join(others[:8])}." if others else "It holds no GGUF file."
         raise NotFound(f"'{source.hub}' holds no {source.file}. {there}", code="source_not_found", param="source")
     return Repository(info.sha, files, source.file)
+
+
+def _file_of(sibling: Any) -> tuple[str, RepositoryFile]:
+    """A file's name and content as the hub lists it. Raises ValueError.
+
+    Names and digests become paths in the cache: one that led out of it could replace or remove a file of this machine.
+    """
+    name, size = sibling.rfilename, sibling.size or 0
+    digest = (sibling.lfs.sha256 if sibling.lfs else sibling.blob_id) or ""
+    if not _is_below(name) or not isinstance(size, int) or size < 0:
+        raise ValueError(f"no file of a repository: {quoted(str(name))}")
+    if digest and not (isinstance(digest, str) and _DIGEST.fullmatch(digest)):
+        raise ValueError(f"no digest: {quoted(str(digest))}")
+    return name, RepositoryFile(size, digest)
+
+
+def _is_below(name: object) -> bool:
+    """Whether a name is that of a file below a folder, without detours."""
+    return isinstance(name, str) and "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def cache_folder() -> Path:

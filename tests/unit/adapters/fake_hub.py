@@ -34,6 +34,10 @@ class FakeHub:
     """Answer everything with this, as a proxy does that wants a password."""
     spoil: bool = False
     """Send other bytes than were pushed, as many."""
+    surplus: int = 0
+    """Zeros that follow a large file, which the hub has not told of."""
+    listed: list[dict[str, Any]] = field(default_factory=list)
+    """Further entries of the list of files with their digests."""
     gate: threading.Event | None = None
     """The second half of a file of more than GATED bytes waits for it."""
     tokens: set[str | None] = field(default_factory=set)
@@ -112,6 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(200, json.dumps(tree).encode(), body)
         if api:
             siblings = [{"rfilename": name, "size": len(data), **_digests(name, data)} for name, data in files.items()]
+            siblings += hub.listed
             info: dict[str, Any] = {"id": repo, "modelId": repo, "sha": commit, "siblings": siblings, "tags": []}
             return self._send(200, json.dumps(info).encode(), body)
         name = unquote("/".join(parts[4:]))
@@ -121,6 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"X-Repo-Commit": commit, "ETag": f'"{_etag(name, data)}"'}
         if hub.spoil and _is_large(name):
             data = bytes(len(data))
+        if hub.surplus and _is_large(name):
+            data += bytes(hub.surplus)
         begin, status = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0], 200
         if body and begin.isdigit() and int(begin):
             status, headers["Content-Range"] = 206, f"bytes {begin}-{len(data) - 1}/{len(data)}"

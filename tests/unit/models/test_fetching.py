@@ -163,6 +163,44 @@ async def test_other_bytes_than_the_hub_tells_of_are_thrown_away(hub: FakeHub, s
     assert (await Downloads().fetch(source, ignore_progress) / WEIGHTS).is_file()
 
 
+UP = "../" * 12
+
+
+@pytest.mark.parametrize("name", ["{up}{place}/adapter.json", "/{place}/adapter.json", "a/{up}{place}/adapter.json"])
+async def test_a_hub_that_lists_files_outside_of_the_repository_removes_none(
+    hub: FakeHub, source: HubSource, tmp_path: Path, name: str
+) -> None:
+    victim = tmp_path / "adapter.json"
+    victim.write_text("precious")
+    hub.listed = [{"rfilename": name.format(up=UP, place=str(tmp_path)[1:]), "size": 1, "blobId": "b" * 40}]
+    with pytest.raises(Unavailable, match="does not answer as a hub does"):
+        await Downloads().fetch(source, ignore_progress)
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("digest", ["../../".ljust(64, "x"), "B" * 64, ["b" * 64], "b" * 63])
+async def test_a_digest_that_is_none_names_no_file(
+    hub: FakeHub, source: HubSource, tmp_path: Path, digest: object
+) -> None:
+    """Else the bytes come to wherever it leads, and stay there when the download breaks off."""
+    hub.listed = [{"rfilename": WEIGHTS, "size": 9, "lfs": {"sha256": digest, "size": 9, "pointerSize": 134}}]
+    with pytest.raises(Unavailable, match="does not answer as a hub does"):
+        await Downloads().fetch(source, ignore_progress)
+    assert not [*tmp_path.rglob("*.part")]
+
+
+async def test_more_bytes_than_the_hub_tells_of_do_not_fill_the_disk(
+    hub: FakeHub, source: HubSource, tmp_path: Path
+) -> None:
+    hub.surplus = 2**20
+    with pytest.raises(Unavailable, match="more bytes than the hub says") as refused:
+        await Downloads().fetch(source, ignore_progress)
+    assert refused.value.code == "bad_download"
+    assert not [*tmp_path.rglob("*.part")], "the next try begins anew"
+    hub.surplus = 0
+    assert (await Downloads().fetch(source, ignore_progress) / WEIGHTS).is_file()
+
+
 async def test_a_branch_that_moves_meanwhile_is_fetched_as_it_was(
     hub: FakeHub, source: HubSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
