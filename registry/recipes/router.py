@@ -44,6 +44,17 @@ def _linear(pattern: str) -> str:
 
 Pattern = Annotated[str, AfterValidator(_linear)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
+CREDENTIALS = frozenset({"api-key", "authorization", "cookie", "proxy-authorization", "x-api-key"})
+"""Headers that no pattern sees: by where requests go, whoever defines routers could read other callers' keys."""
+
+
+def _not_secret(name: str) -> str:
+    if name in CREDENTIALS:
+        raise PydanticCustomError("secret", "'{name}' holds the caller's key: no rule may look at it", {"name": name})
+    return name
+
+
+SeenHeader = Annotated[HeaderName, AfterValidator(_not_secret)]
 
 
 class RouterTarget(Strict):
@@ -69,7 +80,7 @@ class When(Strict):
     team: Words = ()
     service_class: Words = ()
     language: Words = Field(default=(), description="of the text, such as en or de")
-    headers: Mapping[HeaderName, Pattern] = Field(
+    headers: Mapping[SeenHeader, Pattern] = Field(
         default_factory=dict, description="name in lower case: a pattern (RE2) that is found in its value"
     )
 

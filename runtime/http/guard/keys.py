@@ -18,7 +18,7 @@ from tenants.keys.keyring import HOW
 if TYPE_CHECKING:  # most servers load no client of a provider
     from tenants.sign_in.flow import SignIn
 
-_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
+KEY_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 """OpenAI's clients, Anthropic's, Azure's."""
 _BEARER = "bearer "
 
@@ -131,7 +131,7 @@ def presented_keys(headers: Headers) -> list[str]:
     """The keys that came with a request; a bearer's and the bare ones."""
     keys = []
     for name, value in headers:
-        if name in _HEADERS:
+        if name in KEY_HEADERS:
             text = value.decode("latin-1").strip()
             if name == b"authorization":
                 if text[: len(_BEARER)].lower() != _BEARER:

@@ -11,10 +11,11 @@ import httpx
 import pytest
 
 from registry.bounds import USUAL, Bounds
-from registry.recipes.router import RouterSpec
+from registry.recipes.router import CREDENTIALS, RouterSpec
 from registry.state.database import State
 from routing.intents.model import to_bytes
 from routing.intents.training import Example, TrainingOptions, train
+from runtime.http.guard.keys import KEY_HEADERS
 from tests.unit.http.fakes import FakeGateway, application
 
 TARGETS = [{"name": "chat"}]
@@ -59,6 +60,19 @@ async def test_a_definition_is_refused_before_it_costs(kept: httpx.AsyncClient, 
     assert answer.status_code in (400, 422), answer.text[:500]
     assert len(answer.content) <= 8192
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize("name", ["authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"])
+async def test_no_rule_looks_at_a_callers_key(kept: httpx.AsyncClient, name: str) -> None:
+    """Else who defines routers reads it letter by letter, by where requests go."""
+    when = {"headers": {name: "^Bearer rh-a"}}
+    answer = await kept.post("/v1/routers", json=router(rules=[{"name": "r", "when": when, "to": ["chat"]}]))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "bad_router"), answer.text
+    assert f"'{name}' holds the caller's key" in answer.text
+
+
+def test_every_header_that_may_hold_a_key_is_out_of_reach() -> None:
+    assert {name.decode() for name in KEY_HEADERS} | {"cookie"} <= CREDENTIALS
 
 
 async def test_the_most_that_a_definition_may_have_is_taken(kept: httpx.AsyncClient) -> None:
