@@ -102,6 +102,18 @@ def test_rule_5_the_least_recently_used_idle_place_is_taken() -> None:
     assert [plan.place for plan in settle(policy, 3.0) if plan.place] == [((C, B),)]
 
 
+def test_rule_5_the_end_of_a_request_counts_as_use() -> None:
+    policy = Placement(2, 4, 8)
+    put(policy, A, B)
+    for number, digest in enumerate((A, B), start=1):
+        policy.enqueue(str(number), digest, float(number))
+        settle(policy, float(number))
+    policy.finish("2", 3.0)
+    policy.finish("1", 4.0)
+    policy.enqueue("3", C, 5.0)
+    assert [plan.place for plan in settle(policy, 5.0) if plan.place] == [((C, B),)]
+
+
 def test_rule_6_a_place_closes_for_an_overdue_request_and_opens_when_it_leaves() -> None:
     policy = Placement(1, 3, 8, max_overtake=1.0)
     policy.enqueue("1", A, 0.0)

@@ -186,6 +186,17 @@ async def test_one_that_was_refused_in_the_moment_of_its_turn_holds_nothing(worl
     assert await ask(world, None) == 5
 
 
+async def test_an_adapter_is_held_while_one_of_its_requests_waits_or_runs(world: World) -> None:
+    world.engine.gate.clear()
+    base, tuned = (asyncio.create_task(ask(world, ref)) for ref in (None, adapter("a")))
+    while not world.queue.holds(adapter("a").digest):
+        await asyncio.sleep(0)
+    assert not world.queue.holds(adapter("b").digest)
+    world.engine.gate.set()
+    assert await asyncio.gather(base, tuned) == [5, 5]
+    assert not world.queue.holds(adapter("a").digest)
+
+
 async def test_a_removed_adapter_is_dropped_from_the_engine(world: World) -> None:
     await ask(world, adapter("a"))
     world.queue.forget_adapter(adapter("a").digest)

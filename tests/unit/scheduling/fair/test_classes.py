@@ -47,6 +47,14 @@ def test_without_a_floor_a_lower_class_waits() -> None:
     assert loop.classes[BATCH] == 0
 
 
+def test_another_floor_counts_at_once() -> None:
+    loop = Loop(Placement(0, 0, 4, floor=0.0))
+    backlogged(loop, [claim(CRITICAL), claim(BATCH)], 500, deep=5)
+    loop.policy.share(0.2, {})
+    backlogged(loop, [claim(CRITICAL), claim(BATCH)], 2000, deep=5)
+    assert loop.classes[BATCH] / (2000 * 10.0) == pytest.approx(0.2, rel=0.1)
+
+
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(ServiceClass), st.floats(1.0, 40.0)), min_size=50, max_size=200))
 @pytest.mark.long
