@@ -3,15 +3,20 @@
 uvloop's own `subprocess_exec` forks. Before a fork OpenBLAS, which numpy brings, ends its threads and waits for them:
 beside another thread that computes it waits for ever, and the whole event loop with it. `subprocess.Popen` uses
 vfork(), before which nothing is called.
+
+uvloop closes the descriptor of a pipe that it was given, and then the pipe. Between the two another thread may open a
+file of the same number: it would lose it, perhaps to a client's connection, and write into that what is another
+client's. So a pipe that is given to uvloop does not close its descriptor (`_own_end`).
 """
 
 import asyncio
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 PACKAGES = Path(__file__).resolve().parents[2]
 
@@ -41,13 +46,18 @@ class Child:
     async def start(cls, *command: str, cwd: Path, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
         """Raises OSError. stderr is the server's."""
         loop, process = asyncio.get_running_loop(), _spawn(command, cwd, env)
+        reading: asyncio.BaseTransport | None = None
         try:
             stdout = asyncio.StreamReader(limit)
-            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), process.stdout)
+            reading, _ = await loop.connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(stdout), _own_end(process.stdout, loop)
+            )
             transport, protocol = await loop.connect_write_pipe(
-                lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), process.stdin
+                lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), _own_end(process.stdin, loop)
             )
         except BaseException:
+            if reading is not None:
+                reading.close()
             process.kill()
             process.wait()
             raise
@@ -91,6 +101,14 @@ class Child:
         finally:
             loop.remove_reader(watched)
             os.close(watched)
+
+
+def _own_end(pipe: IO[bytes] | None, loop: asyncio.AbstractEventLoop) -> io.FileIO:
+    """Our end of a pipe, for the transport that closes it: no other object has its descriptor."""
+    assert pipe is not None
+    descriptor, mode = os.dup(pipe.fileno()), "rb" if pipe.readable() else "wb"
+    pipe.close()
+    return io.FileIO(descriptor, mode, closefd=not type(loop).__module__.startswith("uvloop"))
 
 
 def _spawn(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None) -> "subprocess.Popen[bytes]":

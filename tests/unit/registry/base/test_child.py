@@ -32,6 +32,44 @@ print("not forked")
 """
 
 
+CLOSED_TWICE = """
+import asyncio, os
+from pathlib import Path
+import uvloop
+from registry.base.child import Child
+from tests.eventually import PATIENCE
+
+opened, closed = [], []
+
+def open_before_close(pipe):
+    \"\"\"As a thread does that opens files: it gets the number as soon as it is free.\"\"\"
+    number, close = pipe.fileno(), pipe.close
+
+    def opened_first():
+        while number not in opened and (not opened or opened[-1] < number):
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        close()
+        closed.append(number)
+
+    pipe.close = opened_first
+
+async def main():
+    child = await Child.start("/bin/cat", cwd=Path("/"))
+    open_before_close(child.stdin.transport.get_extra_info("pipe"))
+    child.kill()
+    await child.wait()
+    async with asyncio.timeout(PATIENCE):
+        while not closed:
+            await asyncio.sleep(0.01)
+    assert set(closed) <= set(opened), "its number was free when the pipe was closed"
+
+uvloop.run(main())
+for one in opened:
+    os.fstat(one)
+print("still open")
+"""
+
+
 async def test_it_is_reported_answers_and_ends(tmp_path: Path) -> None:
     script = "import os, sys; print(sys.stdin.readline().strip(), os.getcwd(), os.environ['SAID']); sys.exit(7)"
     child = await Child.start(sys.executable, "-c", script, cwd=tmp_path, env={"SAID": "so"})
@@ -58,6 +96,12 @@ async def test_one_that_is_killed_says_so_to_all_who_wait_and_leaves_nothing_ope
     async with asyncio.timeout(PATIENCE):
         while len(os.listdir("/proc/self/fd")) > before + 1:  # the listing's own
             await asyncio.sleep(0.01)
+
+
+def test_no_file_of_another_thread_is_closed_under_uvloop() -> None:
+    """Its bytes would go to whoever has its number by then, such as the connection of another client."""
+    ended = subprocess.run([sys.executable, "-c", CLOSED_TWICE], capture_output=True, text=True, timeout=PATIENCE)
+    assert ended.stdout == "still open\n", ended.stderr
 
 
 def test_nothing_is_forked_under_uvloop() -> None:
