@@ -30,16 +30,24 @@ UNREAD_SECONDS = 3600
 """Life of a batch's input, in seconds, if a crash comes before the batch is created."""
 REPEAT_SECONDS = DAY
 """Time for which an Idempotency-Key is remembered."""
+TEAM_SHARE = 0.75
+"""The part of the disk that one team's files may take: else one could keep all others from uploading any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLimits:
-    """`disk`: bytes of all files. The others: of a line of a batch's input, and of how many it may have."""
+    """`disk`: bytes of all files; `largest`: of one. The others: of a line of a batch's input, and how many."""
 
     disk: int
+    largest: int
     line_bytes: int
     values: int
     lines: int = 50_000
+
+    @property
+    def team_disk(self) -> int:
+        """Bytes of one team's files; one file always fits."""
+        return max(int(TEAM_SHARE * self.disk), min(self.disk, self.largest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +78,7 @@ class StoredFiles:
         """
         if (earlier := await self._repeated(new)) is not None:
             return earlier
-        self._check_space(size, await self._stored_bytes())
+        await self._check_room(new.team, size)
         now = time.time()
         file = FileRecord(
             f"file-{secrets.token_hex(16)}", new.team, new.name, new.purpose, size, now, now + new.life,
@@ -92,7 +100,7 @@ class StoredFiles:
             ) from error
 
         def create(tables: BatchTables) -> FileRecord:
-            self._check_space(file.size, tables.files.stored()[1])
+            self._check_space(file.size, _stored_bytes(tables, file.team))
             return tables.files.create(file, file.created - REPEAT_SECONDS)
 
         stored: FileRecord | None = None
@@ -130,7 +138,7 @@ class StoredFiles:
         Raises StorageFull, Unavailable.
         """
         size, now = (await asyncio.to_thread(source.stat)).st_size, time.time()
-        self._check_space(size, await self._stored_bytes())
+        await self._check_room(team, size)
         id_ = f"file-{secrets.token_hex(16)}"
         file = FileRecord(
             id_, team, "requests.jsonl", BATCH, size, now, now + UNREAD_SECONDS, state=FileState.PROCESSED, lines=lines
@@ -165,14 +173,23 @@ class StoredFiles:
             raise repeat_error()
         return file
 
-    async def _stored_bytes(self) -> int:
-        return (await self._store.find(lambda tables: tables.files.stored(), (0, 0)))[1]
+    async def _check_room(self, team: str, size: int) -> None:
+        """Raises StorageFull, Unavailable, QueueFull."""
+        self._check_space(size, await self._store.find(lambda tables: _stored_bytes(tables, team), (0, 0)))
 
-    def _check_space(self, size: int, stored: int) -> None:
-        if stored + size > self._limits.disk:
+    def _check_space(self, size: int, stored: tuple[int, int]) -> None:
+        """stored: bytes of all files, and of the team's. Raises StorageFull."""
+        (whole, own), limits = stored, self._limits
+        if whole + size > limits.disk:
             raise StorageFull(
-                f"Files take {size_words(stored)} of the {size_words(self._limits.disk)} that this server has for them "
+                f"Files take {size_words(whole)} of the {size_words(limits.disk)} that this server has for them "
                 "(--files-disk): delete files that you do not need. Nothing was stored.",
+                code="storage_full",
+            )
+        if own + size > limits.team_disk:
+            raise StorageFull(
+                f"Your team's files take {size_words(own)} of the {size_words(limits.team_disk)} that one team may "
+                "have (three quarters of --files-disk): delete files that you do not need. Nothing was stored.",
                 code="storage_full",
             )
 
@@ -225,6 +242,10 @@ class StoredFiles:
                 await self._store.write(lambda tables, id_=file.id: tables.files.remove(id_))  # type: ignore[misc]
             removed += len(unused)
         return removed
+
+
+def _stored_bytes(tables: BatchTables, team: str) -> tuple[int, int]:
+    return tables.files.stored()[1], tables.files.stored(team)[1]
 
 
 def _with_check(file: FileRecord, summary: InputSummary) -> FileRecord:

@@ -132,7 +132,10 @@ class _Rooms:
         self.console = Console(settings.port, settings.bounds.viewers, sign_in)
         self.responses = ResponseStore(settings.data_dir, settings.store_responses, settings.bounds)
         self.keys = KeyWatch(settings.keys, self.ledger.enable, self._teams_changed)
-        limits = FileLimits(disk=settings.files_disk, line_bytes=settings.max_json, values=settings.bounds.json_values)
+        limits = FileLimits(
+            disk=settings.files_disk, largest=settings.max_file, line_bytes=settings.max_json,
+            values=settings.bounds.json_values,
+        )  # fmt: skip
         store = BatchStore(self.ledger, settings.data_dir, self.keys.tables, lambda: self.keys.derive("webhooks"))
         addresses = CallbackAddresses(settings.callback_networks)
         self.reserve = DiskReserve(settings.data_dir, settings.disk_reserve)

@@ -254,8 +254,9 @@ class FakeGateway:
         overview = Overview(device, self.names, models, residency, self.pool, self.bounds, self.metrics)
         keys = watch or KeyWatch(self.settings.keys, kept.enable)
         limits = FileLimits(
-            disk=self.settings.files_disk, line_bytes=self.settings.max_json, values=self.settings.bounds.json_values
-        )
+            disk=self.settings.files_disk, largest=self.settings.max_file, line_bytes=self.settings.max_json,
+            values=self.settings.bounds.json_values,
+        )  # fmt: skip
         self.queue_limiter = QueueLimiter()
         self.batches = BatchService(
             BatchStore(kept, self.settings.data_dir, keys.tables, lambda: keys.derive("webhooks")),

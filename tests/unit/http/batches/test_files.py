@@ -13,6 +13,7 @@ import pytest
 from openai.types import FileDeleted, FileObject
 
 from batches.files import FileTable
+from batches.intake.stored_files import NewFile
 from batches.records import BatchState
 from registry.errors import Unavailable
 from registry.storage.reserve import DiskReserve
@@ -190,6 +191,35 @@ async def test_all_files_together_have_a_bound(tmp_path: Path) -> None:
     assert len(_stored(served)) == 1
     await served.client.files.delete(first.id)
     await served.upload(bytes(700_000), "b", "user_data")
+    await served.close()
+
+
+async def test_one_team_leaves_room_for_the_files_of_others(tmp_path: Path) -> None:
+    served = BatchServer(tmp_path, files_disk=2**20, max_file=300_000)
+    first, second = [await served.upload(bytes(300_000), name, "user_data") for name in "ab"]
+    with pytest.raises(openai.InternalServerError, match=r"Your team's files take .* of the 768\.0 KiB") as caught:
+        await served.upload(bytes(200_000), "c", "user_data")
+    assert (caught.value.status_code, caught.value.code) == (507, "storage_full")
+    assert caught.value.response.headers["x-should-retry"] == "false"
+    body = tmp_path / "body"
+    body.write_bytes(bytes(300_000))
+    theirs = await served.batches.files.add(NewFile(team="theirs", name="c", purpose="user_data"), body, 300_000)
+    assert {file.id for file in (await served.client.files.list()).data} == {first.id, second.id}
+    assert len(_stored(served)) == 3
+    await served.batches.files.delete("theirs", theirs.id)
+    await served.client.files.delete(first.id)
+    await served.upload(bytes(200_000), "c", "user_data")
+    await served.close()
+
+
+async def test_a_batch_of_requests_in_its_body_counts_for_its_team(tmp_path: Path) -> None:
+    served = BatchServer(tmp_path, files_disk=2**20, max_file=300_000)
+    for name in "ab":
+        await served.upload(bytes(300_000), name, "user_data")
+    answer = await served.http.post(
+        "/v1/batch", json={"url": URL, "requests": [{"body": {"model": "chat", "messages": [], "user": "x" * 200_000}}]}
+    )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full"), answer.text
     await served.close()
 
 
