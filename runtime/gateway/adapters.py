@@ -1,4 +1,4 @@
-"""Use cases of adapters, for HTTP and the start: register, remove, alias, pin."""
+"""Use cases of adapters, for HTTP and at startup: register, remove, alias, pin."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -38,13 +38,13 @@ def _may_change(key: AdapterKey, caller: Caller) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A registered adapter, its version's tag, and whether that is a new one."""
+    """A registered adapter, the tag of its version, and whether that version is new."""
 
     adapter: AdapterView
     tag: str
     is_new: bool
     warnings: tuple[str, ...] = ()
-    """Limits that the team is over without being refused."""
+    """Exceeded limits that only warn."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -56,7 +56,7 @@ class AdapterDeletedView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     base: str
     deleted: bool = True
-    digests: list[Digest]  # that nothing refers to any more
+    digests: list[Digest]  # nothing refers to these any more
 
 
 class Adapters:
@@ -70,34 +70,34 @@ class Adapters:
         self._names, self._residency, self._service = names, residency, service
         self._storage = storage or StorageLimiter()
         self._pinned = WeakKeyDictionary[ModelQueue, set[str]]()
-        """Digests that each queue holds in its places."""
+        """Pinned digests of each queue."""
         self.copied: Callable[[Version], Awaitable[None]] | None = None
-        """Returns once another server of the fleet has a registered version's files; None: there is no fleet."""
+        """Waits until another server of the fleet has the files of a new version. None without a fleet."""
         self._faults: dict[str, dict[str, str]] = {}
-        """Refused adapters by model, of the recipes as they were read last."""
+        """Refused adapters of the recipes as last read, by model."""
 
     @property
     def faults(self) -> dict[str, str]:
-        """Adapters of recipes that could not be registered, and why."""
+        """Adapters of recipes that could not be registered, with the reason."""
         served = {model: faults for model, faults in self._faults.items() if model in self._residency.entries}
         return {f"{model}:{name}": why for model, faults in served.items() for name, why in faults.items()}
 
     # --- look up ----------------------------------------------------------------------------------------------------
     def is_stored(self, digest: str) -> bool:
-        """Whether its files are here; another server of a fleet may have registered it."""
+        """Whether its files are on this server. Another server of the fleet may have registered it."""
         return digest in self._service.stored_digests
 
     async def open_copy(self, digest: str) -> CopyReader:
-        """The files of an adapter, for another server of the fleet. Raises NotFound."""
+        """Open the files of an adapter for another server of the fleet. Raises NotFound."""
         return await self._service.open_copy(digest)
 
     @property
     def incoming(self) -> Path:
-        """The folder for archives that are about to be registered."""
+        """The folder for uploaded archives until they are registered."""
         return self._service.incoming
 
     def all(self, caller: Caller, base: str | None = None) -> list[AdapterView]:
-        """The team's own and shared ones; for an administrator those of all teams."""
+        """List the team's own and shared adapters, or those of all teams for an administrator."""
         entry, managed = self._base(base, caller.team) if base else None, self._names.managed_by(caller)
         adapters = managed.adapters(entry.id if entry else None)
         return [self._view(adapter, caller) for adapter in adapters if adapter.key.base in managed.recipes]
@@ -108,7 +108,7 @@ class Adapters:
         return self._view(self._service.show(key), caller)
 
     def _view(self, adapter: Adapter, caller: Caller) -> AdapterView:
-        """A team sees of another's adapter neither files, source, probe nor use."""
+        """Build the caller's view. Files, source, probe and usage of another team's adapter are left out."""
         queue = self._residency.get(adapter.key.base).queue
         notes = self._service.notes.of(adapter.current.digest)
         view = adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue, notes)
@@ -119,7 +119,7 @@ class Adapters:
         return replaced(view, source="", versions=versions, notes=[], **private)
 
     def _owned(self, name: str, caller: Caller) -> AdapterKey:
-        """An adapter that the caller may change. Raises NotFound, BadRequest, Forbidden."""
+        """Resolve an adapter that the caller may change. Raises NotFound, BadRequest, Forbidden."""
         key = self._names.managed_by(caller).adapter(name).key
         if not _may_change(key, caller):
             raise Forbidden(
@@ -129,13 +129,13 @@ class Adapters:
         return key
 
     def _base(self, name: str, team: str) -> ModelEntry:
-        resolved = self._names.catalog.of(team).resolve(name)  # an error's words tell no other team's adapters
+        resolved = self._names.catalog.of(team).resolve(name)  # error messages must not reveal other teams' adapters
         if resolved.adapter_name is not None:
             raise BadRequest(f"'{name}' is an adapter; 'base' must name a model.", param="base")
         return self._residency.get(resolved.recipe.id)
 
     def only_base(self) -> str:
-        """The base of calls that name none: there must be exactly one that takes adapters."""
+        """Return the base for calls that name none, if exactly one model takes adapters."""
         takers = [e.id for e in self._residency.entries.values() if e.recipe.memory.adapters.device]
         if len(takers) != 1:
             names = ", ".join(takers) or "none"
@@ -151,12 +151,12 @@ class Adapters:
             self._storage.check(key, self._service.list)
 
     def admit_merge(self, key: AdapterKey, name: str, size: int) -> None:
-        """Let a team store a merged model. Raises StorageExceeded."""
+        """Check that the team may store a merged model of this size. Raises StorageExceeded."""
         self._storage.admit(key, self._service.list, name, size)
 
     # --- registration -----------------------------------------------------------------------------------------------
     async def check(self, name: str, base: str, source: AdapterSource, caller: Caller) -> tuple[str, CheckedAdapter]:
-        """Do everything but store it. Raises Unfit with every fault at once."""
+        """Run every check of a registration without storing anything. Raises Unfit with all faults."""
         where = self.base_for(name, base, caller.team)
         source = _permitted(source, caller)
         checked = await self._service.validate(where, source, trusted=_may_template(source, caller))
@@ -174,9 +174,9 @@ class Adapters:
         alias: str | None = None,
         shared: bool | None = None,
     ) -> Registration:
-        """Register a new version of a name; the same content again changes nothing.
+        """Register a new version of a name. Registering the current content again changes nothing.
 
-        shared: for all teams; None: as it was, and a new one is the team's alone.
+        shared: whether all teams may use it. None keeps the present setting; new adapters are private to the team.
 
         Raises Forbidden (upload_needed) for a source that only names what another team owns, StorageExceeded.
         """
@@ -209,7 +209,7 @@ class Adapters:
     def _check_owner(self, checked: CheckedAdapter, source: AdapterSource, base: str, team: str) -> None:
         """Raises Forbidden (upload_needed) for unshared content that other teams own.
 
-        Naming a source does not prove that the caller has its bytes.
+        Naming a source does not prove that the caller has the content.
         """
         if not isinstance(source, NamedSource):
             return
@@ -223,7 +223,7 @@ class Adapters:
             )
 
     async def register_from_recipe(self, recipe: Recipe) -> None:
-        """Register a recipe's adapters for all teams. Refusals are kept in `faults`."""
+        """Register a recipe's adapters for all teams, and record refusals in `faults`."""
         refused: dict[str, str] = {}
         self._faults[recipe.id] = refused
         for declared in recipe.adapters:
@@ -241,8 +241,8 @@ class Adapters:
                     self._apply_pins(recipe.id, replace(done.adapter, pinned=True))
                     await self._service.pin(key, True)
             except _OtherContentError:
-                continue  # its files come from another server of the fleet
-            except Exception as error:  # whatever it is: the others are registered, and the server gets ready
+                continue  # another server of the fleet sends its files
+            except Exception as error:  # no single adapter may keep the others, or the server, from becoming ready
                 message = error.message if isinstance(error, RoundhouseError) else f"{type(error).__name__}: {error}"
                 faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
                 refused[declared.name] = f"{message} {faults}".strip()
@@ -250,12 +250,12 @@ class Adapters:
         self._apply_pins(recipe.id)
 
     def base_for(self, name: str, base: str, team: str) -> Base:
-        """The model that a team may register `name` for. Raises as registration does."""
+        """Return the base for which a team may register `name`. Raises the errors of a registration."""
         entry = self._base(base, team)
         return self._checked_base(entry, AdapterKey(entry.id, name, team))
 
     def _checked_base(self, entry: ModelEntry, key: AdapterKey) -> Base:
-        """The model as a base. Raises as `Names.check_adapter`; Unavailable without files."""
+        """Return the model as a base. Raises as `Names.check_adapter`, or Unavailable if its files are missing."""
         self._names.check_adapter(key)
         if entry.broken is not None:
             raise entry.broken
@@ -271,18 +271,18 @@ class Adapters:
     async def remove(
         self, name: str, version: str | None, caller: Caller, *, force: bool = False
     ) -> AdapterDeletedView:
-        """Remove an adapter, or one version. Raises Conflict while it is used or aliased."""
+        """Remove an adapter, or one version. Raises Conflict while it is in use or has an alias."""
         key = self._owned(name, caller)
         gone = await self._service.remove(key, version, force=force)
         self._names.refresh()
-        if entry := self._residency.entries.get(key.base):  # its recipe may be gone
+        if entry := self._residency.entries.get(key.base):  # its recipe may have been removed
             for digest in gone:
                 for replica in entry.replicas:
                     replica.queue.forget_adapter(digest)
         self._apply_pins(key.base)
         try:
             await self._service.collect()
-        except (RoundhouseError, OSError) as error:  # it is removed; the next start, or removal, tries again
+        except (RoundhouseError, OSError) as error:  # already unregistered; the next start or removal deletes the files
             log.warning("files of removed adapters stay for now", extra={"cause": str(error)})
         return AdapterDeletedView(name=key.name, base=key.base, digests=list(gone))
 
@@ -291,18 +291,18 @@ class Adapters:
         return self._changed(await self._service.change(self._served(name, caller), change), caller)
 
     async def share(self, name: str, shared: bool, caller: Caller) -> AdapterView:
-        """Let all teams use it, or only its own."""
+        """Share it with all teams, or make it private again."""
         return self._changed(await self._service.share(self._served(name, caller), shared), caller)
 
     async def pin(self, name: str, pinned: bool, caller: Caller) -> AdapterView:
-        """Pin the current version to its place, or unpin it; Conflict if none is left."""
+        """Pin the current version to its place, or unpin it. Raises Conflict if no place may be pinned."""
         key = self._served(name, caller)
         changed = replace(self._service.show(key), pinned=pinned)
-        self._apply_pins(key.base, changed)  # a Conflict leaves the registry as it was
+        self._apply_pins(key.base, changed)  # raises Conflict before the registry changes
         return self._changed(await self._service.pin(key, pinned), caller)
 
     def _served(self, name: str, caller: Caller) -> AdapterKey:
-        """An adapter that the caller may change, on a served model. Raises as `_owned`."""
+        """Like `_owned`, for an adapter whose base is served."""
         key = self._owned(name, caller)
         if key.base not in self._residency.entries:
             raise NotFound(
@@ -313,13 +313,13 @@ class Adapters:
         return key
 
     def _changed(self, adapter: Adapter, caller: Caller) -> AdapterView:
-        """Let names and pins follow every change of an adapter."""
+        """Apply a change of an adapter to names and pins."""
         self._names.refresh()
         self._apply_pins(adapter.key.base)
         return self._view(adapter, caller)
 
     async def follow(self) -> None:
-        """Follow another server of the fleet that has changed names or copied files: in places, pins and files."""
+        """Apply changes by other servers of the fleet to names, pins and files."""
         gone = self._service.unused()
         for base, entry in self._residency.entries.items():
             for digest in gone:
@@ -332,12 +332,12 @@ class Adapters:
     def _apply_pins(self, base: str, changed: Adapter | None = None) -> None:
         """Pin exactly the current versions of a base's pinned adapters.
 
-        Several adapters may have the same content: it is pinned while one of them is.
+        Several adapters may have the same content, which stays pinned as long as one of them is.
 
-        changed: one as it will be; of this one a Conflict is raised. Others that find no place are left out.
+        changed: an adapter as it will be. Raises Conflict if this one finds no place; others are skipped.
         """
         entry = self._residency.entries.get(base)
-        if entry is None:  # its recipe is gone
+        if entry is None:  # its recipe was removed
             return
         for replica in entry.replicas:
             self._apply_pins_to(replica.queue, base, changed)
@@ -353,7 +353,7 @@ class Adapters:
             if digest in pins and one is not changed:
                 continue
             if self.copied is not None and not self.is_stored(digest):
-                continue  # its files are on their way
+                continue  # its files are still being copied
             try:
                 queue.pin_adapter(reference(self._service.stored(one.current)))
             except Conflict as error:
@@ -365,7 +365,7 @@ class Adapters:
 
 
 class _OtherContentError(Exception):
-    """The fleet has another version of a recipe's adapter."""
+    """The fleet has different content under the name of a recipe's adapter."""
 
 
 def _check_same(current: Version | None, checked: CheckedAdapter) -> None:
@@ -374,12 +374,12 @@ def _check_same(current: Version | None, checked: CheckedAdapter) -> None:
 
 
 def _may_template(source: AdapterSource, caller: Caller) -> bool:
-    """Whether an adapter may bring a chat template: a program, as those are that come with models."""
+    """Whether the caller may register a chat template, which is a program."""
     return Scope.MODELS in caller.scopes or isinstance(source, ComposedAdapter)
 
 
 def _permitted(source: AdapterSource, caller: Caller) -> AdapterSource:
-    """The source with the rights of the caller: the server's token for a hub goes with the scope `paths`."""
+    """Return the source with the caller's rights: only the scope `paths` may use the server's hub token."""
     if isinstance(source, HubSource) and Scope.PATHS not in caller.scopes:
         return PublicHubSource(hub=source.hub, revision=source.revision)
     return source

@@ -3,7 +3,7 @@
     Backend.resolve(name) -> Target;  Backend.lease(request) -> Lease;  Lease.run(call) -> events
     where there is a Relay:           Relay.send(request)    -> Answer;  status, headers, bytes
 
-A backend is one folder below this one and one entry in `opening`. Nothing else looks at which backend a target has.
+A backend is one folder below this one and one entry in `opening`. No other code depends on which backend a target has.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from tenants.caller import Caller
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Progress of the load of a target that cannot answer yet."""
+    """Progress of the load of a target that is not ready."""
 
     phase: str
     fraction: float
@@ -27,49 +27,49 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """A target's state at one moment, for routers."""
+    """Snapshot of a target's state, for routers."""
 
     is_local: bool
-    """Nothing of the request leaves this server, or its fleet."""
+    """Whether the request stays on this server or in its fleet."""
     is_resident: bool
-    """It can answer without a load."""
+    """Whether it can answer without a load."""
     waiting: int
     """Requests in its queue."""
 
 
 class RetryPolicy(Protocol):
-    """A backend's rules for sending a failed request to the same target once more."""
+    """A backend's rules for retrying a failed request at the same target."""
 
     def total_timeout(self, target: Target) -> float | None:
-        """Seconds for all attempts of a request without a deadline; None: no bound."""
+        """Seconds for all attempts of a request without a deadline. None means no bound."""
         ...
 
     def retry_delay(self, target: Target, error: Exception, attempts: int, seconds_left: float | None) -> float | None:
-        """Seconds until the next attempt; None: there is none. attempts: made so far."""
+        """Seconds until the next attempt, or None to give up. attempts: the number made so far."""
         ...
 
 
 class RelayedAnswer(Protocol):
-    """An answer of another server that has begun, and is passed on unchanged."""
+    """An answer of another server that has begun and is forwarded unchanged."""
 
     @property
     def status(self) -> int: ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers in lower case, without those of the connection."""
+        """Headers with lower-case names, without hop-by-hop headers."""
         ...
 
     async def read(self) -> bytes:
-        """The next bytes of the body; b'': it has ended. Raises NodeFailed if it breaks off."""
+        """Return the next bytes of the body, or b'' at its end. Raises NodeFailed if it breaks off."""
         ...
 
 
 class Relay(Protocol):
-    """The way of a whole request to another server, which admits, counts and records it."""
+    """Forwards whole requests to another server, which admits, counts and records them."""
 
     def send(self, request: Request, target: Target) -> AbstractAsyncContextManager[RelayedAnswer]:
-        """Raises NodeFailed, Unavailable. Leaving early cancels the request there."""
+        """Forward a request. Leaving early cancels it there. Raises NodeFailed, Unavailable."""
         ...
 
 
@@ -81,28 +81,28 @@ class Backend(Protocol):
 
     @property
     def retry(self) -> RetryPolicy | None:
-        """The retry policy; None: a failure is final, as where the backend's own queue waits."""
+        """The retry policy. None if failures are final, as for a backend with its own queue."""
         ...
 
     @property
     def relay(self) -> Relay | None:
-        """A relay of whole answers, without leases; None: answers are events of leases."""
+        """Set if whole answers are relayed. None if answers are the events of a lease."""
         ...
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:
-        """Resolve a name; None: another backend's. Raises BadRequest, NotFound, Forbidden."""
+        """Resolve a name. None if it belongs to another backend. Raises BadRequest, NotFound, Forbidden."""
         ...
 
     def load_progress(self, target: Target) -> LoadProgress | None:
-        """Progress of a load; None: the target can answer at once."""
+        """Progress of the target's load. None if it can answer at once."""
         ...
 
     def context_length(self, target: Target) -> int | None:
-        """Tokens that the target takes, if known."""
+        """The target's context length in tokens, if known."""
         ...
 
     def state_of(self, target: Target) -> TargetState: ...
 
     def lease(self, request: Request, target: Target) -> AbstractAsyncContextManager[Lease]:
-        """Raises QueueFull, Unavailable, DeadlineExceeded or LoadPending before any work."""
+        """Wait for a turn. Raises QueueFull, Unavailable, DeadlineExceeded or LoadPending before any work."""
         ...

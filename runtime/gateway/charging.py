@@ -1,8 +1,8 @@
 """Bounds on a request's usage, which limits and budgets reserve; and prices.
 
-A token is at least a byte of the body, and no sequence is longer than the context; so the bound holds for every
-tokenizer. Text that a chat template adds by itself, such as a preamble, is not in the body, so it is not counted.
-What was reserved beyond the truth is given back at the end, and what was used beyond it is charged then.
+A token is at least one byte of the body, and no sequence is longer than the context, so the bound holds for every
+tokenizer. Text that a chat template adds, such as a preamble, is not in the body and not counted.
+At the end the difference between reserved and actual usage is returned or charged.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ from tenants.limits.limiter import Amounts
 from tenants.limits.records import MAX_AMOUNT
 
 UNKNOWN_CONTEXT = 32_768
-"""Tokens of a context whose length is unknown."""
+"""Assumed context length in tokens if it is unknown."""
 
 
 def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) -> Demand:
-    """The demand of all calls of a request. audio_seconds: the longest recording."""
+    """Sum the demand of a request's calls. audio_seconds: the longest recording allowed."""
     demands = [task_of(call).demand(call, context or UNKNOWN_CONTEXT, audio_seconds) for call in calls]
     if len(demands) == 1:
         return demands[0]
@@ -31,7 +31,7 @@ def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) 
 
 
 def amounts(demand: Demand, price: PriceList) -> Amounts:
-    """Amounts to reserve, cut to what a limit can be."""
+    """Convert a demand to amounts to reserve, capped at the largest possible limit."""
     money = price.most(prompt=demand.prompt, output=demand.output, audio_ms=demand.audio_ms, pairs=demand.pairs)
     return Amounts(
         min(demand.prompt + demand.output, MAX_AMOUNT),
@@ -43,7 +43,7 @@ def amounts(demand: Demand, price: PriceList) -> Amounts:
 
 @lru_cache(maxsize=1024)
 def batch_price_list(prices: Prices) -> PriceList:
-    """Prices for lines of batches: each figure times the factor, with a version of its own."""
+    """Prices of batch lines: each price times the batch factor, with its own version."""
     factor = prices.batch
     written = prices.input if prices.written_input is None else prices.written_input
     cached = prices.input if prices.cached_input is None else prices.cached_input
@@ -63,7 +63,7 @@ def batch_price_list(prices: Prices) -> PriceList:
 
 @lru_cache(maxsize=1024)
 def price_list(prices: Prices) -> PriceList:
-    """Prices in millionths of the currency."""
+    """Convert prices to millionths of the currency."""
 
     def micro(amount: float) -> int:
         return round(amount * MILLION)

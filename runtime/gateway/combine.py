@@ -27,7 +27,7 @@ from runtime.gateway.names import Names
 from tenants.caller import Caller
 
 MERGED = "merged"
-"""A folder in the data directory."""
+"""Folder for merged models in the data directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Combination:
 
 
 class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
-    """A model in a folder of the server's machine, which `POST /v1/models` takes as its source."""
+    """A merged model in a folder on the server, usable as the source in `POST /v1/models`."""
 
     object: Literal["adapter.merged"] = "adapter.merged"
     name: str
@@ -56,13 +56,13 @@ class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Combiner:
-    """A maker of one adapter or model at a time: each takes all the processor time."""
+    """Combines or merges, one job at a time because each uses all cores."""
 
     def __init__(self, names: Names, service: AdapterService, adapters: Adapters) -> None:
         self._names, self._service, self._adapters, self._busy = names, service, adapters, False
 
     async def combine(self, combination: Combination, caller: Caller) -> Registration:
-        """Make it, and register it as any other adapter is.
+        """Combine adapters and register the result like any other adapter.
 
         Raises BadRequest, NotFound, Conflict, StorageExceeded before any work; Unavailable (combine_busy,
         compose_timeout, disk_full, storage_full), Conflict (adapter_deleted), EngineFailed (compose_failed); Unfit as a
@@ -72,7 +72,7 @@ class Combiner:
             return await self._combine(combination, caller)
 
     async def merge(self, name: str, caller: Caller, folder: Path) -> AdapterMergedView:
-        """Merge base and adapter into a model below `folder`, unless that was done before.
+        """Merge base and adapter into a model below `folder`, unless it exists already.
 
         Raises BadRequest, NotFound, StorageExceeded, Unavailable (combine_busy, out_of_memory, disk_full,
         storage_full), Unfit, EngineFailed.
@@ -151,18 +151,18 @@ class Combiner:
 
 
 def sizes(folder: Path) -> Callable[[str], Mapping[str, int]]:
-    """The bytes of each model that a team has merged below `folder`, by its name."""
+    """Return a function that gives the bytes of a team's merged models below `folder`, by name."""
     return lambda team: {out.name: size_of(out) for out in folder.glob(f"{team}+*")}
 
 
 def tidy(folder: Path) -> None:
-    """Clean up `folder` at the start, after a server that was killed in a merge."""
+    """Clean up `folder` at startup after a server that was killed during a merge."""
     for unfinished in folder.glob(".*"):
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _make_room(base: Path, folder: Path) -> int:
-    """The bytes of disk that merging into `base` takes. Raises Unavailable (out_of_memory, disk_full)."""
+    """Return the disk space that merging into `base` needs. Raises Unavailable (out_of_memory, disk_full)."""
     folder.mkdir(parents=True, exist_ok=True)
     required = needs(base)
     check_room(required, folder)
@@ -184,7 +184,7 @@ def _versions(targets: list[ResolvedName]) -> list[Version]:
 
 
 def _words(combination: Combination, versions: list[Version], kind: str) -> str:
-    """'0.7 × legal@v2 + 0.3 × polite@v1, cat': what the version's source says."""
+    """Describe a combination for the version's source: '0.7 × legal@v2 + 0.3 × polite@v1, cat'."""
     weighted = zip(versions, combination.parts, strict=True)
     terms = " + ".join(f"{weight:g} × {version.key.label}@{version.tag}" for version, (_, weight) in weighted)
     more = f", density {combination.density:g}" if combination.method != "linear" else ""

@@ -19,25 +19,25 @@ class Preference:
 
     respond_async: bool = False
     wait: float | None = None
-    """Seconds at most; None: as long as the recipe's queue.max_wait."""
+    """Longest wait in seconds. None means the recipe's queue.max_wait."""
     progress: bool = False
-    """A stream may begin before the model is there, with comments that report the load."""
+    """Whether a stream may begin before the model is loaded, with comments that report the progress."""
     strict: bool = False
-    """Hints that the model cannot follow are refused instead of left out."""
+    """Whether hints that the model cannot follow are refused instead of ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestHints:
-    """Hints about work and urgency in headers and body, before the body is parsed."""
+    """Work and urgency of a request, read from headers and body before the body is parsed."""
 
     size: int = 0
     """Bytes of the input."""
     most_tokens: int | None = None
-    """Bound on the answer's tokens."""
+    """Most tokens that the answer may have."""
     service_class: ServiceClass | None = None
-    """The class that the client requested, whether or not it gets it; None: it requested none."""
+    """The class that the client requested, whether or not it is granted. None if it requested none."""
     echoes_class: bool = False
-    """The answer's body repeats the class: the client used the field of its vendor."""
+    """Whether the answer's body repeats the class, because the request set it in the vendor's field."""
 
 
 class Trace(Protocol):
@@ -49,55 +49,55 @@ class Trace(Protocol):
         ...
 
     def calling(self, provider: str, model: str) -> AbstractContextManager[Mapping[str, str]]:
-        """Span around one attempt at a provider: the headers to send to it."""
+        """Open a span around one attempt at a provider, and yield the headers to send."""
         ...
 
 
 class TranscriptSink(Protocol):
-    """Takes the words of one request and its answer, where the team stores them."""
+    """Takes the texts of one request and its answer, if the team stores them."""
 
     def begin(self, content_type: str) -> None:
-        """The answer of an attempt begins."""
+        """Start an attempt's answer."""
         ...
 
     def feed(self, data: bytes) -> None:
-        """A piece of the answer."""
+        """Add a piece of the answer."""
         ...
 
     def end(self) -> None:
-        """End the texts: nothing more comes."""
+        """Finish the answer."""
         ...
 
 
 class Transcripts(Protocol):
     def is_enabled(self, team: str) -> bool:
-        """Whether the team has the words of its requests stored."""
+        """Whether the team stores the texts of its requests."""
         ...
 
     def start(self, body: bytes) -> TranscriptSink:
-        """A transcript that begins with the words of a body."""
+        """Start a transcript with the texts of a request's body."""
         ...
 
 
 class LineSink(Protocol):
-    """Takes the answer to a line of a batch, to be written with the end of its row in the ledger."""
+    """Takes the answer to a batch line, to be written together with the end of its ledger row."""
 
     @property
     def own_name(self) -> str | None:
-        """The name that the line has, and its answer repeats, where the request names the pinned version instead."""
+        """The name in the line, which its answer repeats, if the request names the pinned version instead."""
         ...
 
     def answer(self, status: int, body: bytes, retry_after: float | None = None) -> None:
-        """The whole answer, or the error as an answer, before the request's end is recorded."""
+        """Take the complete answer or error response, before the request's end is recorded."""
         ...
 
     def rider(self, settled: Settlement, *, reached_engine: bool) -> Rider:
-        """The part that is written with this end. reached_engine: the request had a turn and kept it."""
+        """Return the rows to write with this end. reached_engine: the request had a turn and kept it."""
         ...
 
 
 class ExactTarget(Protocol):
-    """The weights that another server of the fleet chose for a request that it passes on."""
+    """The weights that another server of the fleet chose for a request that it forwards."""
 
     @property
     def model(self) -> str: ...
@@ -107,7 +107,7 @@ class ExactTarget(Protocol):
 
     @property
     def adapter(self) -> str:
-        """The adapter's name; '': none."""
+        """The adapter's name. Empty if there is none."""
         ...
 
     @property
@@ -122,22 +122,22 @@ class ExactTarget(Protocol):
 
     @property
     def route_choice(self) -> RouteChoice | None:
-        """The router's choice; None: no router chose."""
+        """The router's choice. None if no router was involved."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """The facts about a request; `runtime.http.hints` makes them from its headers, key and body."""
+    """Facts about a request, which `runtime.http.hints` takes from its headers, key and body."""
 
     id: str
-    """The client's X-Request-Id, so not unique; or ours, which is."""
+    """The client's X-Request-Id, which may not be unique, or else one of ours."""
     caller: Caller = EVERYBODY
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     arrived: float = field(default_factory=time.monotonic)
     """Monotonic seconds."""
     deadline: float | None = None
-    """Monotonic seconds; None: as long as it takes."""
+    """Monotonic seconds. None if there is no deadline."""
     first_by: float | None = None
     """Monotonic seconds at which the client gives up if no answer has begun."""
     hints: RequestHints = field(default_factory=RequestHints)
@@ -145,20 +145,20 @@ class RequestContext:
     """Decides who is charged, and what is counted."""
     preference: Preference = field(default_factory=Preference)
     headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
-    """The request's headers, keys among them; routers read those that they name."""
+    """The request's headers, including credentials. Routers read only those that they name."""
     line: LineSink | None = field(default=None, repr=False)
-    """The line of a batch that this request is; its source is `batch` then."""
+    """The batch line that this request answers, if `source` is `batch`."""
     hop: ExactTarget | None = field(default=None, repr=False)
-    """The hop that brought it from another server of the fleet; None: the client sent it here."""
+    """The hop from another server of the fleet. None if the client sent the request here."""
 
     @property
     def begin_by(self) -> float | None:
-        """Monotonic seconds until which the answer has to begin."""
+        """Monotonic time by which the answer has to begin."""
         if self.deadline is None or self.first_by is None:
             return self.first_by if self.deadline is None else self.deadline
         return min(self.deadline, self.first_by)
 
     def seconds_left(self) -> float | None:
-        """Seconds until the answer has to begin, at least 0; None: no such time."""
+        """Seconds until the answer has to begin, at least 0. None if there is no bound."""
         by = self.begin_by
         return None if by is None else max(0.0, by - time.monotonic())

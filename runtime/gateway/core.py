@@ -38,11 +38,11 @@ class Gateway:
     """One per server, on its event loop.
 
     Args:
-        backends: each resolves the names of its own targets; the first one that knows a name answers.
-        ledger, limits: the first two sinks of every record, since responses wait for the ledger.
-        sinks: the others.
-        transcripts: decides whose words are stored; None: nobody's.
-        tracing: None: no traces are made.
+        backends: tried in order; the first one that knows a name provides its target.
+        ledger, limits: the first two sinks of every record, because responses wait for the ledger.
+        sinks: the remaining sinks.
+        transcripts: decides whose texts are stored. None if none are.
+        tracing: None if tracing is off.
     """
 
     def __init__(
@@ -59,31 +59,31 @@ class Gateway:
     ) -> None:
         self.services = services
         self.phase: Phase = "starting"
-        """ready: the adapters of recipes are there too. Requests are answered before that."""
+        """`ready` once the adapters of recipes are registered. Requests are answered before that."""
         self._names, self._backends = names, {backend.name: backend for backend in backends}
         self._ledger, self._limits = ledger, limits
         self._sinks: Sequence[Sink] = (ledger, limits, *sinks, *([] if tracing is None else [tracing]))
         self._sinks_of_relayed: Sequence[Sink] = [] if tracing is None else [tracing]
-        """Sinks for requests that another server answers, and counts."""
+        """Sinks for requests that another server answers and counts."""
         self._transcripts, self._tracing, self._device = transcripts, tracing, DeviceTime()
         self.dispatcher = RouterDispatcher(services.routers, self, limits)
         self.on_demand = OnDemand(names, services.adapters)
 
     # --- record -----------------------------------------------------------------------------------------------------
     def record(self, context: RequestContext, endpoint: str) -> Request:
-        """A request, to enclose everything done for it. At its end each sink gets its record."""
+        """Create a request, as a context manager around its work. At its end each sink gets its record."""
         trace = None if self._tracing is None else self._tracing.begin(context, endpoint)
         return Request(
             context, endpoint, self._sinks, device=self._device, trace=trace, sinks_of_relayed=self._sinks_of_relayed
         )
 
     def start_transcript(self, request: Request, body: bytes = b"") -> None:
-        """Store the request's words, if its team wants that."""
+        """Start storing the request's texts, if its team stores them."""
         if self._transcripts is not None and self._transcripts.is_enabled(request.context.caller.team):
             request.transcript = self._transcripts.start(body)
 
     def end_attempt(self, request: Request, error: RoundhouseError) -> None:
-        """An attempt has failed and another one follows: what it used is counted as well."""
+        """End a failed attempt that another one follows, and count what it used."""
         record = request.fail_attempt(error)
         for sink in self._sinks:
             if isinstance(sink, AttemptSink):
@@ -91,7 +91,7 @@ class Gateway:
 
     @property
     def degraded(self) -> list[str]:
-        """Names of what does not work now."""
+        """Names of the parts that do not work at present."""
         faults = {
             "device_lost": bool(self.services.overview.lost_devices),
             "storage_full": self.services.reserve.is_short,
@@ -103,7 +103,7 @@ class Gateway:
         return [name for name, is_so in faults.items() if is_so]
 
     async def flush(self) -> None:
-        """Return once the ledger holds the ends of what has ended."""
+        """Wait until the ledger has stored the end of every finished request."""
         await self._ledger.flush()
 
     # --- choose -----------------------------------------------------------------------------------------------------
@@ -123,14 +123,14 @@ class Gateway:
         raise NotFound(f"There is no model {model_ref.name!r}.", param="model")
 
     def check_name(self, model_ref: ModelRef, context: RequestContext) -> None:
-        """Raises as `resolve`, routers apart, before the rest of a request has come."""
-        if context.hop is not None:  # its name was resolved where the client came in
+        """Check the name before the rest of the request arrives. Raises as `resolve`, except for routers."""
+        if context.hop is not None:  # the server that the client called has resolved it
             return
         if not self.services.routers.is_router(self._names.without_tag(model_ref)):
             self.resolve(model_ref, context.caller)
 
     async def choose(self, request: Request) -> Target:
-        """Resolve the name, or have its router choose. Raises as `resolve`, no_route, Misdirected."""
+        """Resolve the name, or let its router choose. Raises as `resolve`, Unavailable (no_route), Misdirected."""
         if request.context.hop is not None:
             request.attempt.target = self._exact(request, request.context.hop)
             return request.attempt.target
@@ -146,9 +146,9 @@ class Gateway:
         return target
 
     def _exact(self, request: Request, hop: ExactTarget) -> Target:
-        """The weights that another server named by revision and digest. Raises Misdirected: it never goes further."""
+        """Find the weights that another server named by revision and digest. Raises Misdirected."""
         fleet = self.services.fleet
-        if fleet is not None and fleet.is_draining:  # the other server does not know that yet
+        if fleet is not None and fleet.is_draining:  # the other server has not noticed yet
             raise Misdirected("This server is drained and takes no new requests of the fleet.")
         adapter = f"{hop.adapter}@{hop.digest}" if hop.adapter else None
         reference = ModelRef(request.model_ref.task, hop.model, adapter)
@@ -166,7 +166,7 @@ class Gateway:
         return replace(target, requested=hop.requested, routed=hop.route_choice)
 
     async def _resolve_or_provide(self, model_ref: ModelRef, caller: Caller) -> Target:
-        """Like `resolve`, but registers an adapter first that is named by its source."""
+        """Like `resolve`, but first registers an adapter that is named by its source."""
         try:
             return self.resolve(model_ref, caller)
         except NotFound:
@@ -178,7 +178,7 @@ class Gateway:
     async def explain(
         self, request: Request, router: Router, endpoint: str, calls: Sequence[Call], model_ref: ModelRef
     ) -> Decision:
-        """The decision that a request to `endpoint` would get, charged as a call of the router's embedding model."""
+        """Return the decision for a request to `endpoint`, charged as a call of the router's embedding model."""
         spec = router.spec
         text = read(endpoint, calls, request.context, spec).features.text
         target, *embeds = self.dispatcher.embedding_call(router, text) or (Target(spec.id, spec.id, router.tag),)
@@ -191,7 +191,7 @@ class Gateway:
         return decision
 
     def fallback(self, request: Request, name: str) -> Target | None:
-        """A router's fall-back as a target; None: unknown now, or not for this caller."""
+        """Resolve a router's fall-back. None if the name is unknown or not allowed for the caller."""
         chosen = request.target
         assert chosen is not None, "it has been chosen"
         reference = replace(request.model_ref, name=name, adapter=None, written_by=DEFAULT_TEAM)
@@ -205,25 +205,25 @@ class Gateway:
 
     # --- admit ------------------------------------------------------------------------------------------------------
     async def admit(self, request: Request) -> None:
-        """Reserve an attempt's use within the team's and key's limits, or LimitExceeded, Unavailable.
+        """Reserve an attempt's usage within the limits of team and key. Raises LimitExceeded, Unavailable.
 
-        Another server that runs the request reserves it there.
+        If another server runs the request, the reservation is made there.
         """
         if request.target is not None and self.is_relayed(request.target):
             return
         await self._limits.admit(request, self.context_length)
 
     def levels(self, request: Request) -> Mapping[str, tuple[int, int, float]]:
-        """Levels by kind of limit: the limit, what remains, seconds until all is there again."""
+        """Return limit, remaining amount and seconds until it is full again, by kind of limit."""
         levels = self._limits.levels(request)
         return {kind.value: (level.limit, level.remaining, level.seconds) for kind, level in levels.items()}
 
     # --- lease ------------------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def lease(self, request: Request) -> AsyncIterator[Lease]:
-        """Wait for a turn on the request's target, as the client prefers.
+        """Wait for a turn on the request's target, within the client's preferences.
 
-        No engine sees the request before its beginning is in the ledger. Raises QueueFull, Unavailable,
+        No engine gets the request before the ledger has stored its beginning. Raises QueueFull, Unavailable,
         DeadlineExceeded, the load's error, or LoadPending.
         """
         target = request.target
@@ -238,11 +238,11 @@ class Gateway:
             yield lease
 
     def is_relayed(self, target: Target) -> bool:
-        """Whether another server gives the whole answer."""
+        """Whether the target's answers are relayed whole from another server."""
         return self._backend(target).relay is not None
 
     def relay(self, request: Request) -> AbstractAsyncContextManager[RelayedAnswer]:
-        """The answer of the server that the request is passed on to. Raises NodeFailed, Unavailable."""
+        """Forward the request to another server and return its answer. Raises NodeFailed, Unavailable."""
         target = request.target
         assert target is not None, "it has been chosen"
         relay = self._backend(target).relay
@@ -254,24 +254,24 @@ class Gateway:
 
     # --- ask the target's backend -----------------------------------------------------------------------------------
     def load_progress(self, target: Target) -> LoadProgress | None:
-        """Progress of a load; None: the target can answer at once."""
+        """Progress of the target's load. None if it can answer at once."""
         return self._backend(target).load_progress(target)
 
     def retry(self, target: Target) -> RetryPolicy | None:
-        """The target's retry policy; None: its failures are final."""
+        """The target's retry policy. None if its failures are final."""
         return self._backend(target).retry
 
     def context_length(self, target: Target) -> int | None:
-        """Tokens that the target takes, if known."""
+        """The target's context length in tokens, if known."""
         return self._backend(target).context_length(target)
 
     def state_of(self, target: Target) -> TargetState:
-        """A target's state, for routers."""
+        """The target's state, for routers."""
         return self._backend(target).state_of(target)
 
     @asynccontextmanager
     async def lease_inside(self, request: Request, target: Target) -> AsyncIterator[Lease]:
-        """A turn for work of the server itself, which is charged to no team."""
+        """Wait for a turn for the server's own work, which is charged to no team."""
         async with self._backend(target).lease(request, target) as lease:
             yield lease
 

@@ -1,4 +1,4 @@
-"""Rows of the model table, from recipes and from files once they are fetched."""
+"""Rows of the model table, filled from recipes and, once fetched, from files."""
 
 import asyncio
 import logging
@@ -33,23 +33,23 @@ from runtime.scheduling.queue import ModelQueue
 log = logging.getLogger("roundhouse.gateway")
 TRANSIENT_CODES = frozenset({"hub_unavailable", "disk_full", "storage_full", "download_ended", "download_failed",
                      "bad_download", "source_not_stored", "download_cancelled"})  # fmt: skip
-"""Codes of what may work the next time: the model is not broken for that."""
+"""Codes of errors that a retry may resolve, so they do not mark the model as failed."""
 UNKNOWN = "unknown"
-"""Revision of a model whose files are not here, or cannot be read."""
+"""Revision of a model whose files are missing or unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilesInUse:
-    """Files that some models use."""
+    """The files that a set of models uses."""
 
     sources: frozenset[HubSource]
-    """The repositories that they come from."""
+    """Their repositories."""
     folders: frozenset[Path]
-    """The folders that the models' engines read."""
+    """The folders that their engines read."""
 
 
 class QueueMaker(Protocol):
-    """A maker of a model's queue or, given that of the first one, of a further replica's."""
+    """Makes a model's queue or, given the queue of the first replica, that of another one."""
 
     def __call__(self, recipe: Recipe, first: ModelQueue | None = None, number: int = 1) -> ModelQueue: ...
 
@@ -59,8 +59,8 @@ class ModelFiles:
 
     Args:
         converted: folder for conversions.
-        reserve: of its disk.
-        checker: of what comes from a hub.
+        reserve: disk space to keep free there.
+        checker: checks files from a hub.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class ModelFiles:
         self._downloads, self._conversions = Downloads(), Conversions(converted, reserve=reserve)
 
     def tidy(self) -> None:
-        """Clean up at the start after a server that was killed. Blocks."""
+        """Clean up at startup after a server that was killed. Blocks."""
         self._conversions.tidy()
 
     def entry(self, recipe: Recipe, make_queue: QueueMaker) -> ModelEntry:
-        """A row of the table, with those of further replicas.
+        """Create the model's row, linked with those of its further replicas.
 
-        A model without files is listed, and says what it lacks.
+        A model without files is listed with the reason.
         """
         entry = ModelEntry(
             recipe=recipe,
@@ -98,16 +98,16 @@ class ModelFiles:
         return entry
 
     def read_files(self, recipe: Recipe) -> Callable[[ModelEntry], None]:
-        """Read a model's files in this thread; returns a call that fills in its row."""
+        """Read a model's files in this thread, and return a function that fills in its row."""
         try:
             with _readable():
                 path = sources.resolve(recipe.source, Path.cwd(), download=False)
                 served = self._conversions.find(recipe, path)
                 if served is None:
-                    return _leave_as_is  # it is converted when somebody wants it
+                    return _leave_as_is  # converted on first use
                 files = self._files(recipe, served)
         except RoundhouseError as error:
-            if error.code == "source_not_downloaded":  # that is fetched when somebody wants it
+            if error.code == "source_not_downloaded":  # fetched on first use
                 return _leave_as_is
             broken = _broken(recipe, error)
             log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
@@ -116,13 +116,13 @@ class ModelFiles:
         return lambda entry: apply_files(entry, files, known)
 
     async def fetch(self, entry: ModelEntry, on_progress: sources.Fetched) -> None:
-        """Fetch the model's files, missing or wrong. Raises what the source says."""
+        """Fetch the model's files if they are missing or damaged. Raises the source's errors."""
         recipe = entry.recipe
         try:
             with _readable():
                 if isinstance(recipe.source, HubSource):
                     path = await self._downloads.fetch(recipe.source, on_progress)
-                    if not isinstance(recipe.source, GgufSource):  # once it is converted
+                    if not isinstance(recipe.source, GgufSource):  # GGUF files are checked once they are converted
                         await self._checker.check(recipe, path)
                 else:
                     path = await asyncio.to_thread(sources.resolve, recipe.source, Path.cwd())
@@ -141,22 +141,22 @@ class ModelFiles:
         apply_files(entry, files, await asyncio.to_thread(load_history, recipe, self._state, self._device))
 
     def purge(self, removed: FilesInUse, used: FilesInUse) -> int:
-        """Delete downloads and conversions that nothing else uses; returns the bytes.
+        """Delete downloads and conversions that no other model uses. Returns the bytes freed.
 
-        An operator's own folders stay. Blocks.
+        The operator's own folders are never deleted. Blocks.
         """
         freed = repository.purge(removed.sources, used.sources, used.folders)
         return freed + self._conversions.purge(removed.folders - used.folders)
 
     async def forget_estimate(self, entry: ModelEntry) -> None:
-        """Plan with what its files tell again, and not with what was measured."""
+        """Plan by the size of its files again instead of by measurements."""
         files = await asyncio.to_thread(self._files, entry.recipe, entry.path) if entry.path is not None else None
         await asyncio.to_thread(self._state.models.forget, entry.model)
         for replica in entry.replicas:
             forget(replica, files)
 
     def _files(self, recipe: Recipe, path: Path) -> FileEstimates:
-        """Facts from a model's files. Raises Unfit for files that cannot be loaded here."""
+        """Estimate a model from its files. Raises Unfit for files that cannot be loaded here."""
         check_version(recipe)
         needs = estimate(recipe, path, self._device.kind)
         on_cpu = self._device.kind == "cpu"
@@ -168,7 +168,7 @@ class ModelFiles:
 
 @contextmanager
 def _readable() -> Iterator[None]:
-    """Files of a model that cannot be read are that model's fault, and end no server."""
+    """Turn unreadable files into an error of that model, so that the server goes on."""
     try:
         yield
     except OSError as error:
@@ -176,7 +176,7 @@ def _readable() -> Iterator[None]:
 
 
 def add_replicas(entry: ModelEntry, make_queue: QueueMaker) -> list[ModelEntry]:
-    """Add the rows of a model's further replicas, as many as its recipe has at most."""
+    """Add rows for a model's further replicas, up to the recipe's maximum."""
     added = []
     for number in range(len(entry.replicas) + 1, entry.recipe.replicas.most + 1):
         queue = make_queue(entry.recipe, entry.queue, number)
@@ -202,7 +202,7 @@ def _broken(recipe: Recipe, error: RoundhouseError) -> Unavailable:
 
 
 def check_version(recipe: Recipe) -> None:
-    """Raises Unfit when the engine is not a version that the recipe's flags know."""
+    """Raises Unfit if the recipe's flags were written for another version of the engine."""
     have = engine_version(recipe.engine.name)
     if not SpecifierSet(recipe.engine.versions).contains(have, prereleases=True):
         raise Unfit(

@@ -1,4 +1,4 @@
-"""Prometheus metrics. Labels are bounded: no request makes a new model label."""
+"""Prometheus metrics. Labels are bounded: requests never create a new model label."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series fo
 
 
 class _Declared(Generic[Series]):
-    """A series as the class `Metrics` declares it; each object has one of its own."""
+    """Declaration of a series in the class `Metrics`; each instance creates its own."""
 
     def __init__(self, kind: type[Series], name: str, text: str, labels: Sequence[str] = (), **options: Any) -> None:
         self._make = partial(kind, name, text, labels, **options)
@@ -31,7 +31,7 @@ class _Declared(Generic[Series]):
         return self._make(registry=registry)
 
     def __get__(self, metrics: "Metrics", _owner: type) -> Series:
-        """For type checkers only: an object has a series of its own under the same name."""
+        """For type checkers only; at run time the instance's own series has the same name."""
         raise AttributeError
 
 
@@ -40,7 +40,7 @@ _histogram, _summary = partial(_Declared, Histogram), partial(_Declared, Summary
 
 
 class Metrics:
-    """All series of one server. docs/reference/metrics.md is made from their texts."""
+    """All series of one server. docs/reference/metrics.md is generated from their help texts."""
 
     requests = _counter(
         "roundhouse_requests",
@@ -338,18 +338,18 @@ class Metrics:
         self.provider_attempts.labels(provider, name, outcome).inc()
 
     def count_line(self, model: str, seconds: float, is_lost: bool) -> None:
-        """A line of a batch ran for so long. is_lost: it runs again, since a higher class took its turn."""
+        """Count a finished run of a batch line. is_lost: a higher class took its turn, so it runs again."""
         self.of(self.line_seconds, model, "lost" if is_lost else "used").inc(seconds)
 
     def of(self, series: Series, *labels: str) -> Series:
-        """The series of these labels, cached: `labels` is slow, and used 20 times."""
+        """Return the series with these labels, cached because `labels` is slow and called 20 times a request."""
         key = (series, labels)
         if (child := self._children.get(key)) is None:
             child = self._children[key] = series.labels(*labels)
         return child
 
     def spent(self, series: Counter, owner: str, causes: Mapping[str, float]) -> None:
-        """Add seconds by cause. The series of each cause is made, even if there is no time to add."""
+        """Add seconds by cause. Creates the series of every cause, even for zero seconds."""
         children = self._children
         for cause, seconds in causes.items():
             child = children.get((series, (owner, cause))) or self.of(series, owner, cause)
@@ -360,10 +360,10 @@ class Metrics:
         """Drop the series of a model that was removed."""
         for series in vars(self).values():
             if isinstance(series, MetricWrapperBase):
-                with contextlib.suppress(ValueError):  # it has no models
+                with contextlib.suppress(ValueError):  # a series without a model label
                     self.drop(series, model=model)
 
     def drop(self, series: MetricWrapperBase, **labels: str) -> None:
         """Drop a series' values of these labels. Raises ValueError for unknown names."""
         series.remove_by_labels(labels)
-        self._children.clear()  # what is counted in one that was dropped is seen by nobody
+        self._children.clear()  # a cached child of a dropped series would count unseen

@@ -31,14 +31,14 @@ class Models:
 
     # --- look up ----------------------------------------------------------------------------------------------------
     def all(self, caller: Caller) -> list[ModelView | AdapterCardView]:
-        """All models that the caller may use, then all such adapters."""
+        """List the models that the caller may use, then the adapters."""
         catalog = self._names.visible_to(caller)
         entries = [entry for entry in self._residency.entries.values() if entry.id in catalog.recipes]
         cards = [adapter_card(a, catalog.spelled(a.key), e) for e in entries for a in catalog.adapters(e.id)]
         return [*(redacted(self._view(entry, catalog), caller) for entry in entries), *cards]
 
     def views(self, caller: Caller | None = None) -> list[ModelView]:
-        """All models, with the adapters that the caller may use; None: the operator, who sees those of all teams."""
+        """List all models with the adapters that the caller may use. None: the operator, who may use all."""
         catalog = None if caller is None else self._names.visible_to(caller)
         return [self._view(entry, catalog) for entry in self._residency.entries.values()]
 
@@ -53,11 +53,11 @@ class Models:
         return adapter_card(self._state.adapters.get(key), catalog.spelled(key), entry, resolved.version)
 
     def untagged(self, name: str, caller: Caller) -> str:
-        """A name as Ollama's clients write it, without `:latest`."""
+        """Strip `:latest`, which Ollama's clients append."""
         return untagged(name, self._names.catalog.of(caller.team))
 
     def facts(self, model: str) -> Callable[[], FileFacts]:
-        """Return a call, for a thread, that reads what a model's files tell."""
+        """Return a function, to run in a thread, that reads facts from a model's files."""
         return partial(file_facts, self._residency.get(model))
 
     def _view(self, entry: ModelEntry, catalog: Catalog | None = None) -> ModelView:
@@ -79,14 +79,14 @@ class Models:
         return self._residency.get(resolved.recipe.id)
 
     async def signals(self, name: str | None) -> SignalListView:
-        """Each model's work and needed replicas; None: all models. Raises NotFound."""
+        """Return a model's work and the replicas it needs, or those of all models. Raises NotFound."""
         entries = list(self._residency.entries.values()) if name is None else [self._entry(name)]
         texts = await engine_texts(replica for entry in entries for replica in entry.replicas)
         return SignalListView(data=[signal_of(entry, kv_use_of(texts, entry)) for entry in entries])
 
     # --- residency by hand ------------------------------------------------------------------------------------------
     async def load(self, name: str, *, wait: bool = True) -> ModelView:
-        """Bring the model in; without `wait` it has only begun. Raises the load's error."""
+        """Load the model, or only start loading it if `wait` is false. Raises the load's error."""
         entry = self._entry(name)
         if wait:
             await self._residency.load(entry)
@@ -95,7 +95,7 @@ class Models:
         return self._view(entry)
 
     async def unload(self, name: str, *, force: bool = False) -> ModelView:
-        """Let the model leave after its requests; Conflict if pinned, unless forced."""
+        """Unload the model once its requests have ended. Raises Conflict if it is pinned, unless forced."""
         entry = self._entry(name)
         await self._residency.unload(entry, force)
         return self._view(entry)
@@ -112,14 +112,14 @@ class Models:
         return self._view(entry)
 
     async def forget_estimate(self, name: str) -> ModelView:
-        """Forget what loads were measured to hold: its files count for the next plan."""
+        """Discard measured sizes, so that the next plan uses the size of the files."""
         entry = self._entry(name)
         await self._files.forget_estimate(entry)
         return self._view(entry)
 
     # --- aliases ----------------------------------------------------------------------------------------------------
     async def set_alias(self, alias: str, name: str) -> ModelView:
-        """A further name of the model, or one that moves to it from another model."""
+        """Add an alias to the model, or move it here from another model."""
         async with self._names.registering:
             self._names.check_not_taken(alias, "model", "alias")
             recipe = self._names.catalog.check_alias(alias, name)
@@ -128,7 +128,7 @@ class Models:
         return self._view(self._residency.get(recipe.id))
 
     async def remove_alias(self, alias: str, name: str) -> ModelView:
-        """Remove an alias that was made by a call; those of recipes stay."""
+        """Remove an alias that was added by a call. Aliases in recipes stay."""
         async with self._names.registering:
             entry = self._entry(name)
             if self._names.catalog.aliases.get(alias) != entry.id:
@@ -140,7 +140,7 @@ class Models:
 
 
 def redacted(view: ModelView, caller: Caller) -> ModelView:
-    """The view without figures of other teams' use, for those who manage nothing."""
+    """Remove figures about other teams' usage, for callers without management scopes."""
     if caller.scopes & {Scope.MODELS, Scope.ADMIN}:
         return view
     return replaced(view, running=None, waiting=None, last_used=None, replicas=[])

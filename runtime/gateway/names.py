@@ -16,9 +16,9 @@ from registry.records import Adapter, AdapterKey, RouterRecord
 from tenants.caller import Caller, Scope
 
 MAX_CATALOGS = 64
-"""Catalogs of limited keys that are kept."""
+"""Maximum number of cached catalogs of restricted keys."""
 LATEST = ":latest"
-"""Ollama's tag of a name without one. Clients that read names from /api/tags send them to OpenAI's paths as well."""
+"""Ollama's default tag. Clients that read names from /api/tags also send them to OpenAI's paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,13 @@ class ModelRef:
 
     task: Task
     name: object = None
-    """The name in the body; anything else than text is refused."""
+    """The name in the body. Refused unless it is a string."""
     adapter: str | None = None
-    """Named beside the model (LoRAX's adapter_id)."""
+    """The adapter, if the body names it separately (LoRAX's adapter_id)."""
     optional: bool = False
-    """Whether a dialect may name no model: then the only one of its task is meant."""
+    """Whether the dialect may leave the name out; then the only model of the task is meant."""
     written_by: str | None = None
-    """The team that wrote the name down, as a router's targets are; None: the caller's."""
+    """The team that wrote the name, for targets of a router. None means the caller's."""
 
 
 class AdapterNames(Protocol):
@@ -50,7 +50,7 @@ class RouterNames(Protocol):
 
 
 class NameState(Protocol):
-    """The names in a state: `registry.state.database.State`, or what other servers report of theirs."""
+    """The names in a state: `registry.state.database.State`, or those that another server reports."""
 
     @property
     def adapters(self) -> AdapterNames: ...
@@ -61,15 +61,15 @@ class NameState(Protocol):
 
 
 class Names:
-    """`catalog` is a snapshot for team `default`. Call `refresh` after a change.
+    """Catalogs of names. Call `refresh` after each change of the state.
 
-    `everything`: the same with the adapters of all teams, for what belongs to nobody: metrics, status.
+    `catalog` is a snapshot for team `default`; `everything` has the adapters of all teams, for metrics and status.
     """
 
     def __init__(self, recipes: Sequence[Recipe], state: NameState) -> None:
         self.recipes, self._state = tuple(recipes), state
         self.registering = asyncio.Lock()
-        """Held from the look whether a name is free until it is given in the state: models' aliases and routers."""
+        """Held from checking that a name is free until the state has it, for model aliases and routers."""
         self.provider_names: frozenset[str] = frozenset()
         """Names and aliases of providers' models, set by `ProviderIndex`."""
         self._limited_catalogs: LRUCache[Caller, Catalog] = LRUCache(MAX_CATALOGS)
@@ -78,7 +78,7 @@ class Names:
         self.refresh()
 
     def serve(self, recipes: Sequence[Recipe]) -> None:
-        """Serve these recipes from now on."""
+        """Replace the served recipes."""
         self.recipes = tuple(recipes)
         self.refresh()
 
@@ -90,7 +90,7 @@ class Names:
 
     # --- what a caller sees -----------------------------------------------------------------------------------------
     def visible_to(self, caller: Caller) -> Catalog:
-        """The catalog as the team sees it, without what the key may not use."""
+        """The team's catalog, reduced to what the key may use."""
         if not caller.is_limited:
             return self.catalog.of(caller.team)
         catalog = self._limited_catalogs.get(caller)
@@ -99,11 +99,11 @@ class Names:
         return catalog
 
     def managed_by(self, caller: Caller) -> Catalog:
-        """The adapters that a caller may manage; an administrator's are those of all teams."""
+        """The adapters that the caller may manage: those of its team, or all for an administrator."""
         return self.catalog.of(caller.team, all_teams=Scope.ADMIN in caller.scopes)
 
     def label_of(self, model: str, digest: str) -> str:
-        """The registered adapter of this content; else the digest's beginning."""
+        """The name of a registered adapter with this content, else the beginning of the digest."""
         if self._labelled_catalog is not self.everything:
             self._labelled_catalog, self._labels = self.everything, {}
         if model not in self._labels:
@@ -116,16 +116,16 @@ class Names:
         return self._labels[model].get(digest, digest[7:15])
 
     def check_adapter(self, key: AdapterKey) -> Recipe:
-        """The catalog's check; raises Conflict (name_in_use) for routers and provider models."""
+        """Check an adapter's name and base. Raises as the catalog, and Conflict (name_in_use)."""
         self.check_not_taken(key.name, "adapter", "name")
         return self.catalog.check_adapter(key)
 
     def check_model(self, name: str, model: str, param: str, recipes: Iterable[Recipe] = ()) -> None:
-        """Check that a model may be called so, by its id or by an alias that it had not.
+        """Check that a model may have this id or new alias.
 
-        recipes: such as are about to count, beside those that do.
+        recipes: further recipes that are about to be served.
 
-        Raises Conflict (name_in_use) for what means something else: requests would be answered from other weights.
+        Raises Conflict (name_in_use) if the name has another meaning: requests would get other weights.
         """
         self.check_not_taken(name, "model", param)
         owners = {recipe.id for recipe in recipes if name in recipe.aliases} | {self.catalog.aliases.get(name, model)}
@@ -137,7 +137,7 @@ class Names:
         _check_free(name, used, "model", param)
 
     def check_not_taken(self, name: str, what: str, param: str) -> None:
-        """Raises Conflict (name_in_use) for a router or provider model: two meanings."""
+        """Raises Conflict (name_in_use) if a router or provider model has the name."""
         if name in self.provider_names:
             raise Conflict(
                 f"'{name}' is a provider's model. Choose another name for the {what}.", code="name_in_use", param=param
@@ -151,7 +151,7 @@ class Names:
             )
 
     def check_router(self, name: str) -> None:
-        """Raises Conflict (name_in_use) for a model or adapter, which keeps its name."""
+        """Raises Conflict (name_in_use) if a model or adapter has the name."""
         used = {
             "a model's id": name in self.catalog.recipes,
             "a model's alias": name in self.catalog.aliases,
@@ -161,15 +161,15 @@ class Names:
         _check_free(name, used, "router", "id")
 
     def is_router(self, name: str) -> bool:
-        """Whether it is the name of a router, without a version."""
+        """Whether a router has this name (without a version)."""
         return any(router.key.name == name for router in self._state.routers.all())
 
     def is_model(self, name: str) -> bool:
-        """Whether it is the id or alias of a model, of this machine or of a provider."""
+        """Whether a local or provider model has this id or alias."""
         return name in self.catalog.recipes or name in self.catalog.aliases or name in self.provider_names
 
     def may_be_registered(self, model_ref: ModelRef) -> bool:
-        """Whether a recipe has an adapter of this name, which the server registers at its start."""
+        """Whether a recipe declares an adapter of this name, which is registered during startup."""
         name = str(model_ref.adapter or model_ref.name).removesuffix(LATEST).partition("@")[0].rpartition(":")[2]
         return any(adapter.name == name for recipe in self.recipes for adapter in recipe.adapters)
 
@@ -180,7 +180,7 @@ class Names:
         ]
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> tuple[str, ResolvedName]:
-        """The name that was meant, and what it means.
+        """Return the name that was meant and what it refers to.
 
         Raises BadRequest for an invalid name or the wrong task, NotFound with what exists, Forbidden.
         """
@@ -191,7 +191,7 @@ class Names:
     def _resolve_for(
         self, caller: Caller, team: str, look_up: Callable[[Catalog], tuple[str, ResolvedName]]
     ) -> tuple[str, ResolvedName]:
-        """Resolve for a team. A key's patterns change only errors and ambiguities."""
+        """Resolve for a team. A key's patterns only affect errors and ambiguous names."""
         seen = self.catalog.of(caller.team)
         try:
             name, resolved = look_up(seen if team == caller.team else self.catalog.of(team))
@@ -222,7 +222,7 @@ class Names:
         return name, catalog.resolve(name, task)
 
     def without_tag(self, model_ref: ModelRef) -> object:
-        """The name as it stands in the body, without the tag that Ollama's clients write."""
+        """The name in the body without the tag that Ollama's clients append."""
         name = model_ref.name
         return name.removesuffix(LATEST) if isinstance(name, str) and not self.is_model(name) else name
 
@@ -241,7 +241,7 @@ class Names:
 
 
 def _check_free(name: str, used: Mapping[str, bool], what: str, param: str) -> None:
-    """Raises Conflict (name_in_use) for the first of `used`. what: the name is for."""
+    """Raises Conflict (name_in_use) for the first true value in `used`. what: the thing to be named."""
     for use, taken in used.items():
         if taken:
             raise Conflict(
@@ -258,7 +258,7 @@ def not_allowed(name: str) -> Forbidden:
 
 
 def untagged(name: str, catalog: Catalog) -> str:
-    """`name` of Ollama's `name:latest`, unless the team has or had the whole name."""
+    """Return `name` for Ollama's `name:latest`, unless the team has or had the full name."""
     if not name.endswith(LATEST) or catalog.existed(name):
         return name
     try:

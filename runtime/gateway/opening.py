@@ -72,7 +72,7 @@ from tenants.limits.stored import QueueLimiter, StorageLimiter
 from tenants.responses.store import ResponseStore
 from tenants.watch import Administration, KeyWatch
 
-if TYPE_CHECKING:  # a server without keys loads no database, one without a fleet nothing of it
+if TYPE_CHECKING:  # only servers with keys load the database modules, and only fleet members those of the fleet
     from fleet.shared_limits import SharedLimits
     from registry.storage.database import Database
     from runtime.gateway.peers.opening import FleetParts, FleetTables
@@ -87,9 +87,9 @@ async def open_gateway(
 ) -> AsyncIterator[Gateway]:
     """Open the state, connect the slots, begin preloads; close them at the end.
 
-    The adapters of recipes are registered in the background: `phase` tells when that is done.
+    The adapters of recipes are registered in the background; `phase` shows when they are ready.
 
-    request_slot: starts one more slot; None: their number is fixed.
+    request_slot: starts one more slot. None if the number of slots is fixed.
     """
     rooms = _Rooms(settings, documents, device, request_slot)
     await rooms.open()
@@ -113,7 +113,7 @@ async def open_gateway(
 
 
 class _Rooms:
-    """A gateway's parts, by dependency. Lower rooms call its methods."""
+    """The parts of a gateway, built in the order of their dependencies."""
 
     def __init__(
         self, settings: Settings, documents: Documents, device: Device, request_slot: Callable[[], None] | None = None
@@ -148,7 +148,7 @@ class _Rooms:
         self.bounds = WaitingBound(settings.max_waiting)
 
     async def open(self) -> None:
-        """Read the state and the recipes. Raises what they say is wrong."""
+        """Read the state and the recipes. Raises their errors."""
         settings, documents, device, metrics = self.settings, self.documents, self.device, self.metrics
         for note in retired_keys(documents):
             log.warning(note)
@@ -164,7 +164,7 @@ class _Rooms:
         self.names = names = Names(arranged.recipes, state)
         for fault in (*added.faults, *arranged.notes):
             log.error("a recipe is left out", extra={"cause": fault})
-        for note in names.catalog.notes if shared is None else ():  # in a fleet others may have the models
+        for note in names.catalog.notes if shared is None else ():  # in a fleet another node may have the models
             log.warning(note)
         self.service = AdapterService(
             settings.data_dir, state, leased=self._is_leased, bounds=settings.bounds, reserve=self.reserve
@@ -300,7 +300,7 @@ class _Rooms:
         self.pool.start()
 
     async def begin(self, gateway: Gateway) -> None:
-        """Preload once the port is open; register adapters; then warm spare slots."""
+        """Preload models, register adapters and warm spare slots, once the port is open."""
         tables = asyncio.create_task(self.keys.make_tables(), name="tables")
         for entry in [e for e in self.entries if e.pinned or e.recipe.residency.preload]:
             try:
@@ -309,7 +309,7 @@ class _Rooms:
                 log.error("preload refused", extra={"model": entry.id, "cause": error.message})
         for entry in self.entries:
             if entry.path is not None or entry.broken is not None:
-                await self.adapters.register_from_recipe(entry.recipe)  # else when its files have been fetched
+                await self.adapters.register_from_recipe(entry.recipe)  # otherwise once its files have been fetched
         self.names.refresh()
         await self.reloader.begin()
         await tables
@@ -319,7 +319,7 @@ class _Rooms:
             await keep_warm(self.pool, self.residency.table, self.device)
 
     def _shelf(self) -> RecipeShelf:
-        """Open the recipes that were added at run time; a front has none of the fleet's."""
+        """Open the recipes added at run time. A front has none."""
         files = RecipeStore(self.settings.data_dir / "recipes")
         files.tidy()
         if self.state.recipes is None or self.settings.front:
@@ -334,12 +334,12 @@ class _Rooms:
         return SharedRecipeStore(self.state.recipes)
 
     async def _fleet_tables(self) -> "FleetTables | None":
-        """The tables that the fleet's servers share; None without a fleet."""
+        """Return the tables that the servers of a fleet share. None without a fleet."""
         if self.settings.fleet is None:
             return None
         from runtime.gateway.peers.opening import tables_of
 
-        await self.keys.tables()  # fails here if this server's pepper is not that of the others
+        await self.keys.tables()  # fails here if this server's pepper differs from that of the others
         return await asyncio.to_thread(tables_of, self.settings)
 
     async def close(self) -> None:
@@ -416,7 +416,7 @@ def _shared_limits() -> "SharedLimits":
 
 
 def _sign_in(file: Path) -> "SignIn":
-    """Raises Unfit. Most servers load no client of a provider."""
+    """Import and build the OIDC client, which most servers never need. Raises Unfit."""
     from tenants.sign_in.flow import SignIn
     from tenants.sign_in.settings import read_oidc
 

@@ -1,4 +1,4 @@
-"""The one record that each request has at its end, for metrics, ledger and log.
+"""The one record of a finished request, for metrics, ledger and log.
 
 | how it ended                                       | end         | status        | code        |
 |----------------------------------------------------|-------------|---------------|-------------|
@@ -38,7 +38,7 @@ class End(StrEnum):
 
 
 class RequestStage(NamedTuple):
-    """A part of a request's time, in seconds since its body was there."""
+    """A part of a request's time, in seconds since its body arrived."""
 
     name: str
     since: float
@@ -51,58 +51,58 @@ class RequestRecord:
 
     context: RequestContext
     endpoint: str
-    """The path; never with anything of the client's in it."""
+    """The route's path, without any text from the client."""
     target: Target | None
-    """None: refused before the name was known."""
+    """None if the request was refused before its name was resolved."""
     end: End
     status: int | None
-    """The status that was sent; None: the client left before."""
+    """The status that was sent. None if the client left before that."""
     code: str | None
     """Code of the error that ended it."""
     usage: Usage
-    """Usage of the last attempt by the engine's own count, as far as it is known."""
+    """Usage of the last attempt as the engine counted it, as far as known."""
     seconds: Mapping[str, float]
-    """`receive`, then `total`; within that `queue` (of which `load` and `swap`) once it had a turn; `first`: until the
-    first byte; `before`: until its last attempt began; `away`: attempts at providers that failed.
+    """`receive`, then `total`. Parts of the total: `queue`, which includes `load` and `swap`, once it had a turn;
+    `first` until the first byte; `before` until its last attempt began; `away` for failed attempts at providers.
 
-    `device`: its share of the machine's time; `cold`: of the load that it caused."""
+    `device` is its share of the machine's time, `cold` that of a load it caused."""
     attempt: int = 1
     """Number of its last attempt."""
     entry: Entry | None = None
-    """The ledger's row for its beginning, if there is one."""
+    """The ledger's row for its beginning, if any."""
     admission: Admission | None = None
-    """The limits' reservation for its last attempt, if there is one."""
+    """The limits' reservation for its last attempt, if any."""
     pairs: int = 0
-    """Pairs of query and document that were answered."""
+    """Scored pairs of query and document."""
     routing_tokens: int = 0
     """Tokens of the embedding that chose its target."""
     routing_cost: int = 0
     """Their list price, in millionths of the currency."""
     pool: str = ""
-    """The recipe's pool that it ran in; '': none, or it never ran."""
+    """The recipe's pool in which it ran. Empty if there are none, or if it never ran."""
     replica: int = 0
-    """Number of the replica that answered; 0: the model has one only, or it never ran."""
+    """Number of the replica that answered. 0 if the model has only one, or if it never ran."""
     replica_reason: Reason | None = None
-    """Why that one."""
+    """The reason for this replica."""
     first_goal: float | None = None
-    """Seconds within which it was to begin."""
+    """The pool's goal for the first byte, in seconds."""
     is_stream: bool = False
-    """True if the answer is streamed, so that the time after the first byte shows its speed."""
+    """Whether the answer was streamed, so that the time after the first byte tells its speed."""
     warning: str = ""
     """Fields that were left out of the request, as the answer's header gives them."""
     failed_attempts: tuple[str, ...] = ()
     """Model and error code of each attempt before the last."""
     transcript: TranscriptSink | None = field(default=None, repr=False)
-    """Texts of the request, if the team has them stored; for the console alone."""
+    """Texts of the request if its team stores them, for the console only."""
     trace: Trace | None = field(default=None, repr=False)
     causes: dict[str, float] = field(init=False)
-    """The parts of its time: queue, load, swap, prefill (until the first byte), decode and, if there was one, provider.
-    Empty before it had a turn. Computed once for several sinks."""
+    """Seconds by cause: queue, load, swap, prefill (until the first byte), decode and, if one was called, provider.
+    Empty before it had a turn. Computed once for all sinks."""
     charged: Usage = field(init=False)
-    """Usage that counts for the team, with the tokens of routing among the prompt's. A line of a batch counts only by
-    its whole answer: any other attempt is repeated, or ends as an error."""
+    """Usage charged to the team, with the routing tokens counted as prompt tokens. A batch line is charged only for
+    a complete answer: any other attempt is repeated or ends as an error."""
     cost: int = field(init=False)
-    """Cost of that by list price, in millionths. Pairs count where all were answered."""
+    """List price in millionths of the currency. Pairs are charged only if all were scored."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "causes", self._causes())
@@ -129,9 +129,9 @@ class RequestRecord:
         )
 
     def stages(self) -> list[RequestStage]:
-        """Parts of its last attempt, one after the other; empty before it had a turn.
+        """Consecutive stages of its last attempt. Empty before it had a turn.
 
-        The order of load, queue and adapter is not measured: this is the usual one.
+        The order of load, queue and adapter is not measured; the usual order is assumed.
         """
         return [RequestStage(*stage) for stage in self._stages()]
 
@@ -155,7 +155,7 @@ class RequestRecord:
         )
 
     def tokens(self) -> dict[str, int]:
-        """Tokens by kind, without kinds that it did not use."""
+        """Tokens by kind, for the kinds that were used."""
         usage = self.usage
         counts = {"prompt": usage.prompt_tokens, "cached": usage.cached_tokens, "completion": usage.completion_tokens}
         return {kind: count for kind, count in counts.items() if count}
@@ -176,14 +176,14 @@ class RequestRecord:
 
 class Sink(Protocol):
     def take(self, record: RequestRecord) -> None:
-        """Never raises and never waits: what is slow has a queue and a thread of its own."""
+        """Take a record. Must neither raise nor block; slow sinks have a queue and a thread."""
         ...
 
 
 @runtime_checkable
 class AttemptSink(Protocol):
-    """A sink that also counts attempts before the last one."""
+    """A sink that also counts the attempts before the last one."""
 
     def attempt(self, record: RequestRecord) -> None:
-        """The end of one, while the request goes on with another."""
+        """Take the record of a failed attempt of a request that goes on."""
         ...

@@ -1,7 +1,7 @@
 """One request under way: its calls, attempts, and one record.
 
 `runtime.http.serving` writes `Request`; `Gateway` and its sinks write `Attempt` while they admit, lease and charge it.
-Everybody else reads.
+All others only read them.
 """
 
 import asyncio
@@ -28,29 +28,29 @@ from tenants.limits.limiter import Admission
 
 log = logging.getLogger("roundhouse.gateway")
 DISCONNECTS = (asyncio.CancelledError, GeneratorExit)
-"""Exceptions by which a client's disconnect shows inside."""
+"""Exceptions that signal a client's disconnect."""
 Calls = Callable[[int | None], Sequence[Call]]
-"""Engine calls that make up a request, given the tokens that the target takes, if known."""
+"""Returns a request's engine calls, given the target's context length if known."""
 
 
 def limit_warning(warnings: Sequence[str]) -> dict[str, str]:
-    """The header of an answer that went over limits without being refused."""
+    """Return the header that reports exceeded limits that only warn."""
     return {"X-Roundhouse-Limit-Warning": "; ".join(warnings)} if warnings else {}
 
 
 @dataclass(frozen=True, slots=True)
 class UploadedForm:
-    """A form with a file that was read to the disk."""
+    """A form whose file has been written to disk."""
 
     fields: Mapping[str, Sequence[str]]
     file: Path
     name: str
-    """The client's name of the file."""
+    """The file name given by the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientMessage:
-    """The client's own message, to be passed on unchanged to another server."""
+    """The client's original message, for forwarding it unchanged to another server."""
 
     query: str
     body: bytes | UploadedForm
@@ -58,7 +58,7 @@ class ClientMessage:
 
 @dataclass(slots=True)
 class Attempt:
-    """A try to answer a request at one target. Times are monotonic seconds."""
+    """One attempt to answer a request, at one target. Times are monotonic seconds."""
 
     began: float
     target: Target | None = None
@@ -70,7 +70,7 @@ class Attempt:
     """Whether the ledger commits its end before the client gets the last part."""
     lease: Lease | None = None
     device_mark: float | None = None
-    """The time from which it is charged for this machine (`DeviceTime.begin`)."""
+    """Time when charging for this machine begins (`DeviceTime.begin`)."""
     pairs: int = 0
     """Pairs of query and document."""
     first: float | None = None
@@ -80,14 +80,14 @@ class Attempt:
     warning: str = ""
     """Fields that were left out of the request, as the answer's header gives them."""
     is_relayed: bool = False
-    """Whether another server answers, and records the request."""
+    """Whether another server answers and records the request."""
 
     @property
     def usage(self) -> Usage:
         return Usage() if self.lease is None else self.lease.usage
 
     def wait_times(self) -> tuple[float, float, float]:
-        """Seconds in the queue, and of these for a load and for an adapter."""
+        """Seconds in the queue, and the parts of them spent on a load and on an adapter."""
         if self.lease is None:
             return 0.0, 0.0, 0.0
         queued = self.lease.queued_seconds
@@ -111,7 +111,7 @@ class Request:
         trace: Trace | None = None,
         sinks_of_relayed: Sequence[Sink] = (),
     ) -> None:
-        """trace: None: no traces are made. sinks_of_relayed: instead of `sinks` where another server answers."""
+        """trace: None if tracing is off. sinks_of_relayed: replaces `sinks` if another server answers."""
         self.context, self.endpoint, self.trace = context, endpoint, trace
         self.transcript: TranscriptSink | None = None
         self.model_ref: ModelRef
@@ -120,11 +120,11 @@ class Request:
         self.tried: list[str] = []
         """Models of the attempts before this one."""
         self.message: ClientMessage | None = None
-        """None: it did not come from a client's bytes, and cannot be passed on."""
+        """None if the request did not come over HTTP, so it cannot be forwarded."""
         self.nodes: list[str] = []
-        """Servers of the fleet that it was passed on to."""
+        """Servers of the fleet to which it was forwarded."""
         self.routing_tokens = self.routing_cost = 0
-        """Tokens of the embedding that chose its target, until an attempt's record has them."""
+        """Tokens and cost of the routing embedding, until an attempt's record takes them over."""
         self._sinks, self._sinks_of_relayed, self._clock, self._device = sinks, sinks_of_relayed, clock, device
         self._received = clock()
         self.attempt = Attempt(self._received)
@@ -150,25 +150,25 @@ class Request:
 
     @cached_property
     def calls(self) -> Sequence[Call]:
-        """The calls for a target of any context length: to admit, count and route by."""
+        """The calls regardless of context length, for admission, counting and routing."""
         return self.make_calls(None)
 
     def received(self) -> None:
-        """The body is there: from here on the time is ours."""
+        """Note that the body has arrived; time is measured from here."""
         self._received = self.attempt.began = self._clock()
 
     def understood(self, model_ref: ModelRef, calls: Calls) -> None:
-        """The body has been parsed."""
+        """Note the name and calls of the parsed body."""
         self.model_ref, self.make_calls = model_ref, calls
 
     def limit_time(self, seconds: float | None) -> None:
-        """Give a request without a deadline one."""
+        """Set a deadline if the request has none."""
         if seconds is not None and self.context.deadline is None:
             self.context = replace(self.context, deadline=time.monotonic() + seconds)
 
     # --- attempts ---------------------------------------------------------------------------------------------------
     def fail_attempt(self, error: RoundhouseError) -> RequestRecord:
-        """Begin another attempt; returns the failed one's record, for the ledger."""
+        """Begin another attempt and return the record of the failed one, for the ledger."""
         failed, target = self.attempt, self.target
         record = self._record(self._end_by(error), failed.status or error.status, error.code, failed.began)
         model = "-" if target is None else target.model
@@ -180,36 +180,36 @@ class Request:
         return record
 
     def leased(self, lease: Lease) -> None:
-        """The attempt has its turn."""
+        """Note that the attempt got its turn."""
         attempt = self.attempt
         attempt.lease, self._was_leased = lease, True
         if self._device is not None and lease.uses_device and not self._has_ended:
             attempt.device_mark = self._device.begin()
-        revision = lease.revision  # while it waited, the model may have become another revision of itself
+        revision = lease.revision  # the model's revision may have changed while the request waited
         if attempt.target is not None and revision is not None and revision != attempt.target.revision:
             attempt.target = replace(attempt.target, revision=revision)
             if attempt.entry is not None:
                 attempt.entry = replace(attempt.entry, revision=revision)
 
     def answered(self, status: int, *, is_stream: bool = False, warning: str = "") -> None:
-        """The answer's first byte is there."""
+        """Note the answer's first byte."""
         attempt = self.attempt
         if attempt.first is None:
             attempt.first, attempt.status, attempt.is_stream = self._clock(), status, is_stream
             attempt.warning = warning
 
     def relayed(self, status: int, *, is_stream: bool) -> None:
-        """Note that another server answers, and records the request."""
+        """Note that another server answers and records the request."""
         self.answered(status, is_stream=is_stream)
         self.attempt.is_relayed = True
 
     def sent(self) -> None:
-        """The last event of the answer has left. What the engine counts may still come."""
+        """Note that the last event was sent. The engine's usage figures may still follow."""
         self._is_sent = True
 
     # --- the answer's head ------------------------------------------------------------------------------------------
     def headers(self) -> dict[str, str]:
-        """Headers that name the answering model, and show where the time went until now."""
+        """Headers that name the answering model and show the time spent so far."""
         attempt, target = self.attempt, self.target
         headers = {} if target is None else {**target.headers(), **self._class_headers()}
         if self._failures:
@@ -224,11 +224,11 @@ class Request:
         return headers
 
     def warnings(self) -> dict[str, str]:
-        """Limits that the request is over without being refused."""
+        """The header that reports exceeded limits that only warn."""
         return limit_warning(() if self.attempt.admission is None else self.attempt.admission.warnings)
 
     def _class_headers(self) -> dict[str, str]:
-        """The request's class, a higher one that it requested, its pool and its replica."""
+        """Headers for the request's class, a higher requested class, its pool and its replica."""
         granted, requested = self.context.service_class, self.context.hints.service_class
         headers = {"X-Roundhouse-Class": granted.label}
         if requested is not None and requested < granted:
@@ -242,12 +242,12 @@ class Request:
 
     # --- its end ----------------------------------------------------------------------------------------------------
     def done(self) -> None:
-        """Note that it was answered; an answer with an error's status was a refusal."""
+        """Note a complete answer. An error status counts as a refusal."""
         status = self.attempt.status or 200
         self._end(End.DONE if status < 400 else End.REFUSED if status < 500 else End.FAILED, status)
 
     def client_disconnected(self) -> None:
-        """Note that the client left. It may have its whole answer: OpenAI's SDK leaves at once then."""
+        """Note a disconnect. The answer may be complete, since OpenAI's SDK closes as soon as it is."""
         if self._is_sent:
             self.done()
         else:
@@ -282,7 +282,7 @@ class Request:
         for sink in self._sinks_of_relayed if self.attempt.is_relayed else self._sinks:
             try:
                 sink.take(record)
-            except Exception:  # a sink that breaks its word must not break the request
+            except Exception:  # a faulty sink must not break the request
                 log.exception("a sink failed", extra={"request_id": self.context.id})
 
     def _record(self, end: End, status: int | None, code: str | None, began: float) -> RequestRecord:
@@ -297,11 +297,11 @@ class Request:
         if self._device is not None and attempt.device_mark is not None:
             seconds["device"] = self._device.end(attempt.device_mark)
             seconds["cold"] = lease.load_seconds if lease is not None and lease.is_cold else 0.0
-        usage = attempt.usage  # before the flag, which it may set
+        usage = attempt.usage  # read before `flag`, which this may set
         if code is None and end is End.DONE and lease is not None:
             code = lease.flag
         routing_tokens, routing_cost = self.routing_tokens, self.routing_cost
-        self.routing_tokens = self.routing_cost = 0  # of one attempt alone
+        self.routing_tokens = self.routing_cost = 0  # they count for one attempt only
         return RequestRecord(
             context=self.context,
             endpoint=self.endpoint,

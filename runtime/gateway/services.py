@@ -32,18 +32,18 @@ from tenants.ledger.view import UsageReport
 from tenants.responses.store import ResponseStore
 from tenants.watch import Administration
 
-if TYPE_CHECKING:  # a server without a fleet loads nothing of it
+if TYPE_CHECKING:  # servers without a fleet do not import it
     from runtime.gateway.peers.service import Fleet
 
 UPLOAD_RETRY = 5.0
 
 
 UploadOwner = tuple[str, str]
-"""A group of uploads with a bound in common, as in "of your team", and which of its kind."""
+"""A group of uploads with a common bound: its kind, as in "of your team", and its id."""
 
 
 class UploadShare:
-    """The part of one upload. owners: the bytes that each may have; reserve: of the disk that it is written to."""
+    """The share of one upload. owners: bytes that each owner may use. reserve: of the disk that it is written to."""
 
     def __init__(self, held: Counter[UploadOwner], owners: Mapping[UploadOwner, int], reserve: DiskReserve | None):
         self._held, self._owners, self._reserve = held, owners, reserve
@@ -51,7 +51,7 @@ class UploadShare:
         self._unwritten = 0
 
     def add(self, count: int) -> None:
-        """Count bytes before they are kept. Raises QueueFull, Unavailable (storage_full)."""
+        """Count bytes before they are written. Raises QueueFull, Unavailable (storage_full)."""
         for owner, most in self._owners.items():
             if self._held[owner] + count > most:
                 raise QueueFull(
@@ -66,7 +66,7 @@ class UploadShare:
         self._count(count)
 
     def written(self) -> None:
-        """All that was added is on the disk, or never will be."""
+        """Note that all counted bytes are on disk, or never will be."""
         if self._reserve is not None:
             self._reserve.give_back(self._unwritten)
             self._unwritten = 0
@@ -84,15 +84,15 @@ class UploadShare:
 
 
 class Uploads:
-    """Bytes of all uploads on disk: those under way, and those that wait for a turn.
+    """Bytes of all uploads on disk, whether still arriving or waiting for a turn.
 
-    A bound per upload is not enough: thousands may wait, and each has its file.
+    A bound per upload is not enough, since thousands may wait and each has its file.
 
     Args:
-        most: bytes of all.
-        largest: bytes of one; no share is smaller.
-        bounds: of each upload.
-        reserve: no upload to its disk touches it.
+        most: bytes of all uploads together.
+        largest: bytes of one upload. No share is smaller.
+        bounds: bounds of each upload.
+        reserve: disk space that uploads must leave free.
     """
 
     def __init__(self, most: int, largest: int, bounds: Bounds, reserve: DiskReserve) -> None:
@@ -102,12 +102,12 @@ class Uploads:
 
     @property
     def held(self) -> int:
-        """Largest sum of bytes that any owner has: that of all."""
+        """Bytes of all uploads together."""
         return max(self._held.values(), default=0)
 
     @contextmanager
     def share(self, folder: Path, owners: Mapping[UploadOwner, float]) -> Iterator[UploadShare]:
-        """folder: where it is written. owners: what it counts for, and the part of all uploads that each may have."""
+        """Share for an upload to `folder`. owners: groups it counts for, and the part of `most` that each may use."""
         bounds = {owner: max(int(self._most * part), self._largest) for owner, part in owners.items()}
         share = UploadShare(self._held, bounds, self._reserve if self._reserve.covers(folder) else None)
         try:
@@ -118,7 +118,7 @@ class Uploads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """One object per subject; made once by `runtime.gateway.opening`."""
+    """One object per subject, created once by `runtime.gateway.opening`."""
 
     settings: Settings
     models: Models
@@ -129,15 +129,15 @@ class Services:
     reloader: RecipeReloader
     overview: Overview
     callers: Callers
-    """Keys and their owners."""
+    """Resolves keys to callers."""
     administration: Administration
     usage: UsageReport
     responses: ResponseStore
     batches: BatchService
     line_rooms: LineRooms
-    """Room of models for lines of batches."""
+    """The room that models have for batch lines."""
     batch_forecasts: Histogram
-    """Forecasts of batches over the truth, by when they were made."""
+    """Forecast over actual duration of batches, by when the forecast was made."""
     routers: RouterStore
     providers: ProviderIndex
     provider_models: Providers
@@ -147,4 +147,4 @@ class Services:
     console: Console
     live: LiveSampler
     fleet: "Fleet | None" = None
-    """None: this server belongs to no fleet."""
+    """None if this server belongs to no fleet."""

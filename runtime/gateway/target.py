@@ -1,4 +1,4 @@
-"""The meaning of a request's name, and a turn on its model."""
+"""What a request's name refers to, and a turn on that model."""
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from routing.replicas import Reason
 from tenants.costs.prices import PriceList
 
 _UNQUOTED = punctuation.replace("%", "")
-"""Characters that stay as they are in a header, beside ASCII letters and digits."""
+"""Characters that need no quoting in a header, besides ASCII letters and digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +29,40 @@ class RouteChoice:
     @property
     def header(self) -> str:
         score = "-" if self.decision.score is None else f"{self.decision.score:.3f}"
-        reason = quote(self.decision.full_reason, _UNQUOTED)  # rules and intents may be named with any letters
+        reason = quote(self.decision.full_reason, _UNQUOTED)  # names of rules and intents may contain any characters
         return f"{self.router} {self.decision.target} {reason} {score}"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Exactly one set of weights, and the backend that answers with it."""
+    """One exact set of weights, and the backend that serves it."""
 
     requested: str
     """The name as the client wrote it."""
     model: str
     revision: str
     adapter: str | None = None
-    """The adapter's name, if one was named."""
+    """The adapter's name, if the request names one."""
     version: Version | None = None
     """The adapter's version."""
     backend: str = "local"
     """Name of the backend (`runtime.gateway.backend`)."""
     provider: str = ""
-    """Id of the provider that answers; '': an engine of this server."""
+    """Id of the provider that answers. Empty for an engine of this server."""
     abilities: frozenset[Ability] = frozenset()
-    """Abilities beside its task."""
+    """Abilities besides its task."""
     price: PriceList | None = None
-    """The list price of its answers; None: they are free."""
+    """The list price of its answers. None if they are free."""
     batch_price: PriceList | None = None
     """The same for lines of batches."""
     routed: RouteChoice | None = None
-    """None: the client named the target itself."""
+    """None if the client named the target itself."""
     is_strict: bool = False
-    """True if the recipe wants hints without effect refused, not left out."""
+    """Whether the recipe refuses hints without effect instead of ignoring them."""
 
     @property
     def label(self) -> str | None:
-        """`name@sha256:…` of the adapter, if there is one."""
+        """`name@sha256:…` of the adapter, if any."""
         return None if self.version is None else f"{self.adapter}@{self.version.digest}"
 
     @property
@@ -71,11 +71,11 @@ class Target:
         return self.model if self.adapter is None else f"{self.model}:{self.adapter}"
 
     def for_line(self, requested: str | None = None) -> "Target":
-        """This target as a line of a batch is charged for it. requested: the line's own name, where that is another."""
+        """This target at the price for batch lines. requested: the name in the line, if it differs."""
         return replace(self, price=self.batch_price, requested=requested or self.requested)
 
     def headers(self) -> dict[str, str]:
-        """X-Roundhouse-Model, with X-Roundhouse-Adapter and -Route where they apply."""
+        """X-Roundhouse-Model and, where they apply, X-Roundhouse-Adapter and -Route."""
         headers = {"X-Roundhouse-Model": f"{self.model}@{self.revision}"}
         if self.label is not None:
             headers["X-Roundhouse-Adapter"] = self.label
@@ -85,7 +85,7 @@ class Target:
 
 
 class LoadPending(Exception):
-    """The client will not wait for a model whose load has begun."""
+    """The model's load has begun, and the client does not want to wait for it."""
 
     def __init__(self, model: str, expected_seconds: float) -> None:
         super().__init__(model)
@@ -93,18 +93,18 @@ class LoadPending(Exception):
 
 
 class Lease(Protocol):
-    """A turn on a target. Leaving its context manager ends it and what still runs."""
+    """A turn on a target. Leaving its context manager ends it and cancels running calls."""
 
     load_seconds: float
     """Part of `queued_seconds` spent waiting for a load."""
     is_cold: bool
     """Whether this request caused the load that it waited for."""
     uses_device: bool
-    """Whether the work takes time of this machine, which is then charged."""
+    """Whether the work uses this machine, whose time is then charged."""
 
     @property
     def queued_seconds(self) -> float:
-        """The wait for a turn and for the adapter's place, so far."""
+        """Seconds of waiting for a turn and for the adapter's place, so far."""
         ...
 
     @property
@@ -114,32 +114,32 @@ class Lease(Protocol):
 
     @property
     def revision(self) -> str | None:
-        """Revision of the weights that answer; None: the target's."""
+        """Revision of the answering weights. None means the target's revision."""
         ...
 
     @property
     def replica(self) -> int:
-        """Number of the replica that answers; 0: the model has one only."""
+        """Number of the replica that answers. 0 if the model has only one."""
         ...
 
     @property
     def replica_reason(self) -> Reason | None:
-        """The reason for the chosen replica; None: the model has only one."""
+        """Why the replica was chosen. None if the model has only one."""
         ...
 
     @property
     def pool(self) -> str:
-        """The recipe's pool that the turn belongs to; '': there are none."""
+        """The recipe's pool of the turn. Empty if the recipe has no pools."""
         ...
 
     @property
     def first_goal(self) -> float | None:
-        """Seconds within which answers of the pool are to begin."""
+        """The pool's goal for the first byte, in seconds."""
         ...
 
     @property
     def context_length(self) -> int | None:
-        """Tokens that the target takes, if known."""
+        """The target's context length in tokens, if known."""
         ...
 
     @property
@@ -149,18 +149,18 @@ class Lease(Protocol):
 
     @property
     def flag(self) -> str | None:
-        """A code for the record of an answer that ended well, and is odd; complete with `usage`."""
+        """A code for the record of a complete but unusual answer. Final once `usage` is."""
         ...
 
     def run(self, call: Call) -> AsyncIterator[Event]:
-        """The answer's events. Raises the engine's error, or DeadlineExceeded."""
+        """Yield the answer's events. Raises the engine's error, or DeadlineExceeded."""
         ...
 
 
 def total(usages: Iterable[Usage]) -> Usage:
     """Sum the usage of several calls; `batch` is the largest."""
     several = list(usages)
-    if len(several) == 1:  # nearly always
+    if len(several) == 1:  # the usual case
         return several[0]
     return Usage(
         prompt_tokens=sum(u.prompt_tokens for u in several),

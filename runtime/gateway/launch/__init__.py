@@ -1,4 +1,4 @@
-"""Use cases that change which models there are: add, edit, remove, reload.
+"""Use cases that change the set of models: add, edit, remove, reload.
 
-`ModelSet` is the one writer of that; everything that it is made of is pure or in `launch`.
+`ModelSet` is its only writer; the parts it uses are pure or in `launch`.
 """

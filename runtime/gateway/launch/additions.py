@@ -32,23 +32,23 @@ from runtime.residency.measurements import apply_estimate
 from runtime.residency.policy import Plan
 
 GUESSED_LOAD = 10.0
-"""Seconds of a load, before one was measured."""
+"""Assumed seconds of a load before one was measured."""
 REMOVAL_PENDING = "a model of this name is being removed: its last requests finish first"
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The effects of an addition. `text`: the proposed recipe, with its reasons."""
+    """The effects of an addition. `text`: the proposed recipe with its reasons."""
 
     proposal: Proposal
     text: str
     plan: Plan
     to_fetch: int
-    """Bytes that come from a hub."""
+    """Bytes to download from a hub."""
     short_by: int
-    """Bytes that are missing where it does not fit; else 0."""
+    """Missing bytes of memory if it does not fit, else 0."""
     is_leaving: bool = False
-    """A model of its id is being removed: it comes once that one's last requests have ended."""
+    """Whether a model with its id is being removed; it is added once that one's last requests have ended."""
 
     @property
     def recipe(self) -> Recipe:
@@ -56,7 +56,7 @@ class Preview:
 
 
 class Additions:
-    """`add` and `preview`: see `launch.request`."""
+    """Adds models at run time. For `add` and `preview` see `launch.request`."""
 
     def __init__(
         self,
@@ -84,16 +84,16 @@ class Additions:
             proposal, text, to_fetch = await self._threads.run(self._propose, request)
         except OSError as error:
             raise Unfit(unusable(error), code="source_not_found", param="source") from error
-        if not isinstance(source := proposal.recipe.source, HubSource):  # a hub's are checked once they are here
+        if not isinstance(source := proposal.recipe.source, HubSource):  # hub files are checked after the download
             folder = locate(source)
-            if gguf_of(folder) is None:  # once it is converted
+            if gguf_of(folder) is None:  # GGUF files are checked after the conversion
                 await self._checker.check(proposal.recipe, folder)
         plan = self._residency.preview(proposal.recipe.id, proposal.estimate, GUESSED_LOAD)
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
         return Preview(proposal, text, plan, to_fetch, short, self._model_set.is_leaving(proposal.recipe.id))
 
     def _propose(self, request: ModelRequest) -> tuple[Proposal, str, int]:
-        """The proposal, its recipe as text, and the bytes to fetch from a hub."""
+        """Return the proposal, its recipe as text, and the bytes to download from a hub."""
         source = parse_source(request.source, request.revision)
         to_fetch, weights, unfit, is_gguf = 0, None, None, isinstance(source, GgufSource)
         if isinstance(source, HubSource):
@@ -108,7 +108,7 @@ class Additions:
                 listing = list_folder(folder)
                 try:
                     weights = read_weights(folder)
-                except Unfit as error:  # detection may tell better what is wrong
+                except Unfit as error:  # detection may give a better error
                     unfit = error
         proposal = propose(listing, source, request, self._machine, weights=weights)
         if unfit is not None:
@@ -119,12 +119,12 @@ class Additions:
         return proposal, checked_text(proposal.recipe, proposal.choices, proposal.notes), to_fetch
 
     async def add(self, request: ModelRequest) -> AsyncGenerator[Step | AddedModel, None]:
-        """Raises as `preview`, DoesNotFit, Conflict (name_in_use), or the source's errors."""
+        """Add a model and yield the steps. Raises as `preview`, DoesNotFit, Conflict (name_in_use), source errors."""
         yield Step("looking", detail=request.source)
         while True:
             preview = await self.preview(request)
             recipe = preview.recipe
-            async with self._model_set.writing:  # two that add the same: the second one finds it there
+            async with self._model_set.writing:  # if two requests add the same model, the second one finds it
                 if not self._model_set.is_leaving(recipe.id):
                     is_new = self._check(preview, request)
                     if is_new:
@@ -143,7 +143,7 @@ class Additions:
         yield AddedModel(entry.recipe, is_new)
 
     def _check(self, preview: Preview, request: ModelRequest) -> bool:
-        """Whether it is to be added. False: it is there already."""
+        """Check an addition. Returns False if the same model exists already."""
         recipe = preview.recipe
         existing = self._model_set.recipe(recipe.id)
         if existing is not None:
@@ -162,7 +162,7 @@ class Additions:
         return True
 
     async def fetch_steps(self, entry: ModelEntry) -> AsyncGenerator[Step, None]:
-        """Steps of the fetch until its files are here. Raises what the source says."""
+        """Yield the steps of the download until it is complete. Raises the source's errors."""
         fetching = asyncio.ensure_future(self._residency.fetch(entry))
         try:
             while not fetching.done():
@@ -175,15 +175,15 @@ class Additions:
                 await asyncio.wait({fetching}, timeout=0.2)
             await fetching
         finally:
-            fetching.cancel()  # only the waiting: the files go on coming
+            fetching.cancel()  # ends only this wait; the download continues
 
     def cancel(self, model: str) -> bool:
-        """Stop bringing a model's files. False: they are not on their way."""
+        """Stop a model's download. Returns False if there is none."""
         return self._residency.fetcher.cancel(self._residency.get(model))
 
 
 def advice(preview: Preview) -> str:
-    """Whether it fits, in words: at once, once which models have left, or what it lacks."""
+    """Say whether it fits: at once, after which models have left, or what is missing."""
     plan = preview.plan
     if preview.is_leaving and plan.verdict != "impossible":
         return f"It comes a little later: {REMOVAL_PENDING}."

@@ -24,7 +24,7 @@ from runtime.gateway.names import Names
 from runtime.residency.manager import ResidencyManager
 
 FIXED_KEYS = frozenset({"id", "version", "task", "source"})
-"""Keys that make it another model, which is added and not edited. A hub's revision may change."""
+"""Keys that cannot be edited, since they would make it another model. A hub's revision may change."""
 
 
 class Editor:
@@ -44,7 +44,7 @@ class Editor:
         self._state, self._adapters, self._files, self._device = state, adapters, files, device
 
     def _recipe(self, name: str) -> Recipe:
-        """The recipe of an id, an alias, or `id@version`. Raises NotFound."""
+        """The recipe for an id, an alias or `id@version`. Raises NotFound."""
         resolved = self._names.catalog.resolve(name)
         if resolved.version is not None:
             raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{resolved.adapter_name}.", code="model_not_found")
@@ -57,7 +57,7 @@ class Editor:
         Raises BadRequest for what cannot be edited, Unfit with every fault, DoesNotFit.
         """
         check_flags(changes, self._trusted)
-        async with self._model_set.writing:  # two at once would make one version of two
+        async with self._model_set.writing:  # two concurrent edits would get the same version number
             return await self._edit(name, changes)
 
     async def _edit(self, name: str, changes: Mapping[str, object]) -> ModelEditedView:
@@ -70,7 +70,7 @@ class Editor:
         data = _applied(plain(before), changes)
         draft = recipe_of(data)
         keys = list(changed(plain(draft), plain(before)))
-        for alias in set(draft.aliases) - set(before.aliases):  # files may have given it one that a router has
+        for alias in set(draft.aliases) - set(before.aliases):  # recipe files may define an alias that a router has
             self._names.check_model(alias, before.id, "changes", self._model_set.recipes())
         if not keys:
             return ModelEditedView(id=before.id, version=before.version, before=before.version, changed=[], waits=False)
@@ -81,7 +81,7 @@ class Editor:
         if (recipe.engine.name, recipe.engine.versions) != (before.engine.name, before.engine.versions):
             check_version(recipe)
         await self._check(recipe)
-        if self._recipe(name) != before:  # the operator's files were read again meanwhile: what they say now counts
+        if self._recipe(name) != before:  # the operator's files were reloaded meanwhile and take precedence
             return await self._edit(name, changes)
         await asyncio.to_thread(self._model_set.shelf.write, recipe, text)
         await self._model_set.reload()
@@ -105,14 +105,15 @@ class Editor:
 
     # --- remove -----------------------------------------------------------------------------------------------------
     async def remove(self, name: str, *, force: bool = False, purge: bool = False) -> ModelRemovedView:
-        """Take a model out, or one former version of it. Running requests finish.
+        """Remove a model, or one former version of it. Running requests finish.
 
-        Its files stay where they are. With `purge` those that came from a hub or were converted here are deleted,
-        unless another model has the same.
+        Its files are kept. With `purge`, files that were downloaded from a hub or converted here are deleted unless
+        another model uses them.
 
-        Raises Conflict for a model of the operator's own files, one that is pinned or that has adapters, unless forced.
+        Raises Conflict for a model of the operator's own recipe files and, unless forced, for one that is pinned or
+        has adapters.
         """
-        async with self._model_set.writing:  # an edit beside it would bring the model back
+        async with self._model_set.writing:  # a concurrent edit would bring the model back
             recipe = self._recipe(name)
             model, _, _ = recipe.id.partition("@")
             gone = self._versions_to_remove(recipe, force)
@@ -127,13 +128,13 @@ class Editor:
         self._names.refresh()
         freed = 0
         if purge:
-            async with self._model_set.writing:  # one that is added meanwhile may want them: it is here, or comes after
+            async with self._model_set.writing:  # holds back additions that may need the same files
                 freed = await asyncio.to_thread(self._files.purge, files, self._files_in_use())
         remaining = still.version if still and not recipe.is_former else None
         return ModelRemovedView(id=recipe.id, versions=sorted(gone), still=remaining, freed_bytes=freed)
 
     def _versions_to_remove(self, recipe: Recipe, force: bool) -> set[int]:
-        """The versions that go with it. Raises as `remove`."""
+        """The versions to remove. Raises as `remove`."""
         model, _, _ = recipe.id.partition("@")
         mine = {version for id_, version in self._model_set.shelf_versions() if id_ == model}
         gone = {recipe.version} if recipe.is_former else mine
@@ -157,7 +158,7 @@ class Editor:
         )
 
     def _files_in_use(self) -> FilesInUse:
-        """Files that any model uses, or will use by the recipe that it is about to get."""
+        """Files that any model uses, or will use once its next recipe takes effect."""
         used = self._files_of(self._residency.entries)
         pending = {recipe.source for recipe in self._model_set.recipes() if isinstance(recipe.source, HubSource)}
         return FilesInUse(used.sources | pending, used.folders)
@@ -176,7 +177,7 @@ class Editor:
             )
 
     def _forget(self, model: str) -> None:
-        """Delete the model's choices and measurements."""
+        """Delete the model's settings and measurements from the state."""
         models = self._state.models
         models.set_pin(model, None)
         models.forget(model)
@@ -186,7 +187,7 @@ class Editor:
 
     # --- show -------------------------------------------------------------------------------------------------------
     async def export(self, name: str) -> str:
-        """The recipe as YAML: as it was written, with its reasons, or as it counts."""
+        """The recipe as YAML, as written with its reasons or else as in effect."""
         recipe = self._recipe(name)
         model, _, _ = recipe.id.partition("@")
         text = await asyncio.to_thread(self._model_set.shelf.text, model, recipe.version)

@@ -1,4 +1,4 @@
-"""The set of models. Names, table row and metrics change here, together."""
+"""The set of models. Names, table rows and metrics change together here."""
 
 import asyncio
 import logging
@@ -20,22 +20,22 @@ from runtime.residency.updates import RecipeExchange
 
 log = logging.getLogger("roundhouse.gateway")
 REMOVED = 1000
-"""Removed models that are remembered."""
+"""Number of removed models that are remembered."""
 
 
 class ModelSet:
     """
-    | the recipe of a model | there is none of this id | it is the same | it differs                            |
-    |-----------------------|--------------------------|----------------|---------------------------------------|
-    | is wanted             | the model comes, ABSENT  | nothing        | it counts once the model is unused    |
-    | is not wanted         | nothing                  | the model leaves: new requests get 404, those that wait too,  |
-    |                       |                          | running ones finish, and other models change meanwhile        |
-    | is wanted again while it leaves                  | it comes once it has left                                     |
+    | a recipe          | model not served       | served with this recipe   | served with another recipe            |
+    |-------------------|------------------------|---------------------------|---------------------------------------|
+    | is in the files   | model added, ABSENT    | nothing                   | takes effect once the model is unused |
+    | is not            | nothing                | model leaves: new and waiting requests get 404, running ones      |
+    |                   |                        | finish, and other models can change meanwhile                     |
+    | is in the files again while its model leaves       | added once the model has left                         |
 
     Args:
-        given: the operator's own recipes, which the shelf's stand beside.
-        shelved: what the shelf held at the start.
-        make_queue: of a recipe's model.
+        given: the operator's own recipes, served in addition to those on the shelf.
+        shelved: the recipes on the shelf at startup.
+        make_queue: creates the queue of a recipe's model.
         register: registers the adapters that a recipe names.
     """
 
@@ -56,7 +56,7 @@ class ModelSet:
         self._names, self._residency, self._make_queue = names, residency, make_queue
         self._files, self._state, self._metrics, self._register = files, state, metrics, register
         self.writing = asyncio.Lock()
-        """A lock for changes of the shelf, held from the look at it until the models follow."""
+        """Lock for changes of the shelf, held from reading it until the models have followed."""
         self._changing = asyncio.Lock()
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._to_readd: set[str] = set()
@@ -64,10 +64,10 @@ class ModelSet:
         self._removed = LRUCache[str, bool](REMOVED)
         """Models that were removed by a request, not by the files of this server."""
         self._shelved, self.faults = shelved.recipes, (*shelved.faults, *arrange(self.given, shelved.recipes).notes)
-        """Faults of the recipe files as they were read last; such recipes stay as they were."""
+        """Faults of the recipe files when last read. Recipes with faults stay unchanged."""
 
     def recipe(self, model: str) -> Recipe | None:
-        """A model's recipe, or the one it is about to get; None for one that leaves."""
+        """A model's recipe, or the next one if it is about to change. None if the model is leaving."""
         entry = self._residency.entries.get(model)
         if entry is None or model in self._leaving:
             return None
@@ -81,35 +81,35 @@ class ModelSet:
         return model in self._leaving
 
     def was_removed(self, model: str) -> bool:
-        """Whether a request removed the model, here or on any server of a fleet, as far as this run has seen."""
+        """Whether a request removed the model, here or on another server of the fleet, since this server started."""
         return model in self._removed
 
     async def wait_until_removed(self, model: str) -> None:
-        """Wait until it has left; return at once if it does not leave."""
+        """Wait until the model has left. Returns immediately if it is not leaving."""
         if (leaving := self._leaving.get(model)) is not None:
             await asyncio.wait({leaving})
 
     def is_from_operator(self, model: str) -> bool:
-        """Whether the recipe that counts is in the operator's own files."""
+        """Whether the recipe in effect comes from the operator's own files."""
         recipe = self.recipe(model)
         return recipe is not None and any((r.id, r.version) == (recipe.id, recipe.version) for r in self.given)
 
     def versions(self) -> set[tuple[str, int]]:
-        """Id and version of every recipe, former ones too."""
+        """Id and version of every recipe, including former ones."""
         return {(recipe.id, recipe.version) for recipe in (*self.given, *self._shelved)}
 
     def shelf_versions(self) -> set[tuple[str, int]]:
-        """Id and version of the recipes that were added at run time."""
+        """Id and version of the recipes added at run time."""
         return {(recipe.id, recipe.version) for recipe in self._shelved}
 
     async def reload(self, given: Iterable[Recipe] | None = None) -> Arrangement:
-        """Follow the files; returns once the models that leave by it are gone."""
+        """Apply the recipe files. Returns once removed models have left."""
         arranged, leaving = await self.follow(given)
         await wait_for_all(leaving)
         return arranged
 
     async def follow(self, given: Iterable[Recipe] | None = None) -> tuple[Arrangement, list[asyncio.Task[None]]]:
-        """Match the files, and `given` if those changed; returns models that leave."""
+        """Apply the shelf and, if given, the operator's recipes. Returns the tasks of leaving models."""
         async with self._changing:
             shelved = await asyncio.to_thread(self.shelf.read)
             if given is not None:
@@ -146,13 +146,13 @@ class ModelSet:
             return
         entry = await asyncio.to_thread(self._files.entry, recipe, self._make_queue)
         for replica in entry.replicas:
-            self._residency.add(replica)  # from here to the names nothing is awaited: all of it is there, or none
+            self._residency.add(replica)  # no await from here until the names are set, so the change is atomic
         self._name(recipe)
         log.info("a model was added", extra={"model": recipe.id, "version": recipe.version})
-        self._residency.table.spawn(self._settle_in(entry), f"adapters-{entry.id}")  # they may come from a hub
+        self._residency.table.spawn(self._settle_in(entry), f"adapters-{entry.id}")  # adapters may come from a hub
 
     def _counts(self, entry: ModelEntry) -> None:
-        """Note that a new recipe counts: it may name other adapters, and pin the model."""
+        """Apply a new recipe's adapters and pin."""
         self._name(entry.recipe)
         for more in add_replicas(entry, self._make_queue):
             self._residency.add(more)
@@ -165,7 +165,7 @@ class ModelSet:
         self._residency.table.spawn(self._bring_adapters(entry), f"adapters-{entry.id}")
 
     async def _bring_adapters(self, entry: ModelEntry) -> None:
-        if entry.path is not None:  # else when its files have been fetched
+        if entry.path is not None:  # otherwise once its files have been fetched
             await self._register(entry.recipe)
             self._names.refresh()
 
@@ -178,12 +178,12 @@ class ModelSet:
                 log.error("preload refused", extra={"model": entry.id, "cause": error.message})
 
     def _name(self, recipe: Recipe) -> None:
-        """Requests may ask for it. The order of the recipes stays."""
+        """Make the recipe's names visible to requests. The order of the recipes is kept."""
         known = {recipe.id: recipe for recipe in self._names.recipes}
         self._names.serve(list({**known, recipe.id: recipe}.values()))
 
     def _drop(self, model: str) -> "asyncio.Task[None]":
-        """Hide a model and let it leave. A recipe it was to get would name it again."""
+        """Hide a model and let it leave. Discards its next recipe, which would make it visible again."""
         for replica in self._residency.entries[model].replicas:
             self._residency.exchanger.forget(replica.id)
         self._names.serve([recipe for recipe in self._names.recipes if recipe.id != model])
@@ -207,7 +207,7 @@ def _nothing_more() -> None: ...
 
 
 async def wait_for_all(leaving: Collection[asyncio.Task[None]]) -> None:
-    """Wait for all of them. A waiter that leaves stops none of them."""
+    """Wait for all tasks. Cancelling the wait cancels none of them."""
     if leaving:
         await asyncio.wait(leaving)
     for task in leaving:

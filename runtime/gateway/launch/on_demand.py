@@ -1,15 +1,15 @@
 """Register an adapter that a request names by its hub id or address, as LoRAX does.
 
-`base:org/name@revision`, `base:s3://bucket/folder`, or the same in `adapter_id`, on a base whose recipe says
-`memory.adapters.on_demand`. Each source is an adapter of the caller's team under a name of its own (`name_of`), with
-the team's bounds, versions and checks; a branch is resolved once.
+`base:org/name@revision`, `base:s3://bucket/folder`, or the same in `adapter_id`, on a base whose recipe sets
+`memory.adapters.on_demand`. Each source becomes an adapter of the caller's team under its own name (`name_of`), with
+the usual limits, versions and checks. A branch is resolved only once.
 
 | the adapter is | request |
 |---|---|
-| registered | goes on |
-| not known | begins its download and waits `WAIT` |
-| being downloaded | waits `WAIT` for the same download, then 503 with Retry-After |
-| refused in the last `FORGET` seconds | the same error |
+| registered | continues |
+| unknown | starts the download and waits `WAIT` for it |
+| being downloaded | waits `WAIT` for that download, then gets a 503 with Retry-After |
+| refused in the last `FORGET` seconds | gets the same error |
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from runtime.gateway.names import ModelRef, Names, not_allowed
 from tenants.caller import Caller, Scope
 
 WAIT = 30.0
-"""Seconds that a request waits for a download; clients try again for as long as it takes."""
+"""Seconds that a request waits for a download. Clients retry after that."""
 FORGET = 30.0
 MOST_PER_TEAM = 4
 """Downloads of one team at a time."""
@@ -51,10 +51,10 @@ class OnDemand:
         self._refused: TTLCache[_Key, RoundhouseError] = TTLCache(1024, FORGET)
 
     async def provide(self, model_ref: ModelRef, caller: Caller) -> ModelRef | None:
-        """Resolve a reference once its adapter is registered; None: it names no allowed source.
+        """Register the adapter that a reference names. None if it names no allowed source.
 
-        Raises Forbidden without the scopes; QueueFull; Unavailable (source_not_downloaded) while it is downloaded; else
-        as a registration does.
+        Raises Forbidden without the scopes, QueueFull, Unavailable (source_not_downloaded) while it is being
+        downloaded, and the errors of a registration.
         """
         if model_ref.task is not Task.CHAT or model_ref.written_by not in (None, caller.team):
             return None
@@ -76,7 +76,7 @@ class OnDemand:
         return known
 
     async def close(self) -> None:
-        """End the downloads."""
+        """Cancel the downloads."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -113,14 +113,14 @@ class OnDemand:
 
 
 def _with_param(error: RoundhouseError, param: str) -> RoundhouseError:
-    """The same error, of the field that named the source."""
+    """The same error with the field that named the source as its param."""
     again = copy.copy(error).with_traceback(None)
     again.param = param
     return again
 
 
 def _check(source: HubSource | UrlSource, caller: Caller, param: str) -> None:
-    """Addresses are read with the server's credentials and from its network, so they need the scope of its folders."""
+    """Check the scopes. URLs need `paths` like folders, since the server's credentials and network read them."""
     needed = [Scope.ADAPTERS, *([Scope.PATHS] if isinstance(source, UrlSource) else [])]
     for scope in needed:
         if scope not in caller.scopes:
@@ -132,7 +132,7 @@ def _check(source: HubSource | UrlSource, caller: Caller, param: str) -> None:
 
 
 def _find(model_ref: ModelRef, catalog: Catalog) -> tuple[Recipe, str] | None:
-    """The base and the source in a request's names, as far as the base's recipe allows it."""
+    """Find base and source in a request's names, if the base's recipe allows it."""
     name, text = model_ref.name, model_ref.adapter
     if text is None:
         if not isinstance(name, str):
@@ -152,7 +152,7 @@ def _find(model_ref: ModelRef, catalog: Catalog) -> tuple[Recipe, str] | None:
 
 
 def source_of(text: str) -> HubSource | UrlSource | None:
-    """`org/name`, `org/name@revision`, or an address."""
+    """Parse `org/name`, `org/name@revision` or a URL."""
     scheme, separator, rest = text.partition("://")
     if separator:
         fits = scheme in SCHEMES and rest.strip("/") and "@" not in rest and text.isprintable()
@@ -164,7 +164,7 @@ def source_of(text: str) -> HubSource | UrlSource | None:
 
 
 def name_of(text: str) -> str:
-    """The name of the adapter that a source becomes: its last part, and a digest of all."""
+    """The name of a source's adapter: its last part and a digest of the whole source."""
     last = text.rstrip("/").partition("@")[0].rpartition("/")[2]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", last)[:40].strip(".-_") or "adapter"
     return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

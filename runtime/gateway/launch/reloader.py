@@ -1,4 +1,4 @@
-"""Read the operator's recipe files again: on SIGHUP, by a call, or on change."""
+"""Rereads the operator's recipe files on SIGHUP, on request, or when they change."""
 
 import asyncio
 import logging
@@ -20,9 +20,13 @@ POLL_SECONDS = 0.5
 
 
 class RecipeReloader:
-    """Reads recipe files again. Args: paths: the files and folders of `--recipes`.
+    """Rereads recipe files.
 
-    route: takes the routers in them. provide: takes the providers. with_models: False on a front, which serves none.
+    Args:
+        paths: the files and folders of `--recipes`.
+        route: called with the routers in them.
+        provide: called with the providers in them.
+        with_models: False on a front, which serves no models.
     """
 
     def __init__(
@@ -39,11 +43,11 @@ class RecipeReloader:
         self._following = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Load the routers of the files at the start, once models and adapters are there."""
+        """Load the routers of the files at startup, once models and adapters are known."""
         try:
             async with self._following:
                 await self._route((await self._read()).routers)
-        except Unfit as unfit:  # they were changed since the server read them
+        except Unfit as unfit:  # the files have changed since startup
             self._model_set.faults = unfit.faults
 
     async def _read(self) -> Documents:
@@ -51,14 +55,14 @@ class RecipeReloader:
         return documents if self._with_models else replace(documents, models=())
 
     async def reload(self) -> ReloadedView:
-        """Follow the files; returns once leaving models are gone. Faults change nothing."""
+        """Apply the files. Returns once removed models have left. If there are faults, nothing changes."""
         view, leaving = await self._follow()
         await wait_for_all(leaving)
         return view
 
     async def _follow(self) -> tuple[ReloadedView, list[asyncio.Task[None]]]:
-        """Follow the models that leave by a reload: nothing else waits for their last requests."""
-        async with self._following:  # what was read first must not count last
+        """Apply the files, and return the tasks of leaving models so that the lock is not held for them."""
+        async with self._following:  # keeps an older reading from overwriting a newer one
             try:
                 given = await self._read()
             except Unfit as unfit:
@@ -74,9 +78,9 @@ class RecipeReloader:
         return ReloadedView(changed=True, models=models, faults=list(self._model_set.faults)), leaving
 
     async def watch(self) -> NoReturn:
-        """Read the files again whenever they changed and then stayed so for one look.
+        """Reload the files once they have changed and stayed the same for one interval.
 
-        It looks, and is not told: editors put another file in a file's place, and a folder may go and come back.
+        Polls, because editors replace files and folders may disappear and come back.
         """
         read = before = await asyncio.to_thread(self._marks)
         while True:
@@ -86,12 +90,12 @@ class RecipeReloader:
                 read = now
                 try:
                     await self._follow()
-                except Exception:  # whatever it is: the next change is read
+                except Exception:  # no error may end the loop
                     log.exception("the recipes could not be read again")
             before = now
 
     def _marks(self) -> list[tuple[Path, int, int, int]]:
-        """Identity, size and time of change of each file."""
+        """Identity, size and modification time of each file."""
         marks = []
         for path in self._paths:
             files = [path]

@@ -1,4 +1,4 @@
-"""Views of additions and edits, and their part of the OpenAPI document."""
+"""Views of additions and edits, which are also part of the OpenAPI document."""
 
 from typing import Annotated, Literal
 
@@ -82,7 +82,7 @@ class ReloadedView(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["recipes.read"] = "recipes.read"
     changed: Annotated[bool, Meta(description="False: a file has a fault, so everything is as it was.")]
     models: list[str]
-    faults: list[str]  # what of the files was left out, or why nothing was changed
+    faults: list[str]  # recipes that were skipped, or why nothing was changed
 
 
 def proposal_view(preview: Preview) -> ProposalView:

@@ -1,4 +1,4 @@
-"""Models of this machine: a turn in the queue, then calls to the model's slot."""
+"""The backend for models of this machine: a turn in the queue, then calls to the model's slot."""
 
 import asyncio
 import hmac
@@ -40,29 +40,29 @@ from tenants.ledger.rows import BATCH
 
 NAME = "local"
 SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
-"""Calls that leave something in an engine's prefix cache."""
+"""Paths whose calls fill an engine's prefix cache."""
 TIERS = {ServiceClass.CRITICAL: "priority", ServiceClass.INTERACTIVE: "default", ServiceClass.BATCH: "flex"}
-"""OpenAI's names of the classes."""
+"""OpenAI's names for the classes."""
 CONTINUED = {"add_generation_prompt": False, "continue_final_message": True}
-"""vLLM's fields for a last message that is the beginning of the answer."""
+"""vLLM's fields for continuing the last message."""
 NOT_LOADING = frozenset((ModelState.ABSENT, ModelState.ASLEEP, ModelState.FAILED))
 """States in which no load is under way."""
 PROBE_FAILED = "The adapter's probe failed. Only the team that shares it is told more."
 
 
 def reference(stored: StoredAdapter) -> AdapterRef:
-    """A stored adapter as engines take it."""
+    """Convert a stored adapter to the form that engines take."""
     return AdapterRef(digest=stored.digest, path=str(stored.path), rank=stored.rank, bytes=stored.bytes)
 
 
 def context_length(entry: ModelEntry) -> int | None:
-    """Tokens that the engine reports; until it is loaded, those of the recipe's files."""
+    """The context length that the engine reports or, before it is loaded, that of the recipe's files."""
     return (entry.loaded.context_length if entry.loaded else 0) or context_of(entry.recipe, entry.path)
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """A model's facts for targets, computed once for a recipe and its files."""
+    """A model's facts for targets, computed once per recipe and files."""
 
     key: tuple[object, ...]
     abilities: frozenset[Ability]
@@ -76,7 +76,7 @@ class _Facts:
 
 
 class LocalBackend:
-    """`runtime.gateway.backend.Backend`. Its queue waits, so a failure is final.
+    """`runtime.gateway.backend.Backend`. Failures are final, since its queue does the waiting.
 
     Args:
         stored: finds the files of an adapter's version.
@@ -98,7 +98,7 @@ class LocalBackend:
 
     # --- names and states -------------------------------------------------------------------------------------------
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target:
-        """Raises BadRequest, NotFound, Forbidden. No other backend comes after this one."""
+        """Resolve a name. As the last backend, raises NotFound for unknown ones. Raises BadRequest, Forbidden."""
         name, resolved = self._names.resolve(model_ref, caller)
         entry = self._residency.get(resolved.recipe.id)
         key = (entry.recipe, entry.path, entry.revision)
@@ -164,7 +164,7 @@ class LocalBackend:
             entry, reason = self._choose(request, entry, adapter, estimator.prompt(size))
         async with await self._turn(request, target, entry, adapter, queue_request) as turn:
             calls = AsyncExitStack()
-            if turn.replica != entry.number:  # it waited for one, and another one was free before
+            if turn.replica != entry.number:  # another replica than the chosen one was free first
                 entry = next((replica for replica in entry.replicas if replica.number == turn.replica), entry)
                 reason = "free"
             lease = LocalLease(request, target, entry, adapter, turn, calls, reason)
@@ -172,14 +172,14 @@ class LocalBackend:
             try:
                 async with calls:
                     yield lease
-                estimator.learn(size, target.label or "", lease.usage)  # not from what ended before its time
+                estimator.learn(size, target.label or "", lease.usage)  # not from requests that were cut off
             finally:
                 turn.set_work(work_of(lease.usage))
 
     def _choose(
         self, request: Request, entry: ModelEntry, adapter: AdapterRef | None, prompt_work: float
     ) -> tuple[ModelEntry, Reason]:
-        """The replica for a request, and why it; there is one that is ready."""
+        """Choose a ready replica for a request, with the reason."""
         ready = [replica for replica in entry.replicas if replica.is_ready]
         if len(ready) == 1:
             return ready[0], "only"
@@ -199,7 +199,7 @@ class LocalBackend:
         adapter: AdapterRef | None,
         queue_request: QueueRequest,
     ) -> SlotLease:
-        """Wait for model, turn and adapter, as long as the client and its deadline allow."""
+        """Wait for model, turn and adapter, within the client's preferences and deadline."""
         context = request.context
         wait, left = context.preference.wait, context.seconds_left()
         if left is not None:
@@ -210,7 +210,7 @@ class LocalBackend:
                 raise Unavailable("Its deadline passed on its way.")
             expected = 0.0 if left is None or entry.is_ready else self._residency.expected_wait(entry)
             if left is not None and expected > left:
-                self._residency.request_load(entry)  # else no client with a short deadline would ever load it
+                self._residency.request_load(entry)  # otherwise clients with short deadlines would never get it loaded
                 raise unreachable(entry.model, expected, left)
             return await entry.queue.acquire(adapter, wait, version.probe if version else None, claim=queue_request)
         except Unavailable as error:
@@ -270,7 +270,7 @@ class LocalLease:
 
     @property
     def flag(self) -> None:
-        """The engine counts."""
+        """Always None: the engine counts usage itself."""
         return None
 
     @property
@@ -290,18 +290,18 @@ class LocalLease:
         return LocalEvents(self, call)
 
     async def start(self, call: Call) -> FrameCall:
-        """Send a call to the slot. It is cancelled with the lease."""
+        """Send a call to the slot. The end of the lease cancels it."""
         engine_request, id_ = self._engine_request(call), self.request.context.id
         frame_call = self.turn.link.call(lambda uid: frames.Call.of(uid, engine_request, id_))
         self._calls.append(frame_call)
         await self._stack.enter_async_context(frame_call)
-        aborted = self.turn.ticket.aborted  # a drain deadline ends the call with its error
+        aborted = self.turn.ticket.aborted  # a drain deadline ends the call with an error
         if aborted is not None:
             aborted.add_done_callback(lambda done: None if done.cancelled() else _abort(frame_call, done.result()))
         return frame_call
 
     def count(self, data: bytes) -> None:
-        """Charge the tokens of a stream as they come: the estimate may be far too low."""
+        """Charge the tokens of a stream as they arrive, since the estimate may be far too low."""
         self._tokens += data.count(b"\n\n")
         self.turn.progress(self._tokens * ANSWER_TOKEN)
 
@@ -319,7 +319,7 @@ class LocalLease:
             served=served,
             display_name=self._target.requested,
             adapter=self._adapter,
-            request_id=f"{context.id}-{secrets.token_hex(4)}",  # clients may send the same id twice
+            request_id=f"{context.id}-{secrets.token_hex(4)}",  # unique even if clients reuse ids
             priority=int(context.service_class),
             tier=tier,
             strict=context.preference.strict,
@@ -327,7 +327,7 @@ class LocalLease:
         )
 
     def _salt(self, call: ChatPayload) -> dict[str, str]:
-        """Keep the prefix caches of teams apart: timing would reveal others' prompts."""
+        """Separate the prefix caches of teams, since timing would reveal other teams' prompts."""
         team, own = self.request.context.caller.salt, call.body.get("cache_salt")
         if not team or call.path not in SALTED or not isinstance(own, str | None) or own == "":
             return {}
@@ -335,7 +335,7 @@ class LocalLease:
 
 
 class LocalEvents:
-    """The events of one call. No generator: every token passes it."""
+    """The events of one call. Not a generator, because every token passes through it."""
 
     def __init__(self, lease: LocalLease, call: Call) -> None:
         self._lease, self._call = lease, call
@@ -359,7 +359,7 @@ class LocalEvents:
             if isinstance(event, Chunk):
                 self._lease.count(event.data)
             elif isinstance(event, ResponseStart) and isinstance(self._call, ChatPayload) and self._call.fills:
-                return msgspec.structs.replace(event, warning="")  # about a bound that the client did not name
+                return msgspec.structs.replace(event, warning="")  # it concerns a bound that the client did not set
             return event
 
     async def _next_in_time(self, frame_call: FrameCall, until: float) -> Event | Progress | None:
@@ -371,7 +371,7 @@ class LocalEvents:
 
 
 def _abort(call: FrameCall, error: RoundhouseError) -> None:
-    """A line of a batch gives its turn to a request that may start once the engine has room, and its place too."""
+    """End a call with an error. A revoked batch line keeps its turn and place until it has left the engine."""
     if error.code == REVOKED:
         call.stop(error)
     else:

@@ -1,4 +1,4 @@
-"""Room for lines of batches on each model, and its present use."""
+"""The room that each model has for batch lines, and its current use."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,25 +17,25 @@ from tenants.caller import Caller, ServiceClass
 from tenants.ledger.rows import BATCH
 
 QUIET_SECONDS = 10.0
-"""Seconds without a request of a higher class after which lines may fill all places of a model."""
+"""Seconds without a request of a higher class after which batch lines may use all turns of a model."""
 IDLE_SECONDS = 60.0
-"""The same, until a model may leave memory for another one that lines need."""
+"""Seconds without such a request after which a model may be evicted for one that batch lines need."""
 WORKING_LOADS = 10
-"""Load times for which a model that does lines works before it leaves for other lines."""
+"""A model loaded for batch lines works for this many load times before it is evicted for other lines."""
 AWAY_LINES = 4
-"""Lines at a time for names that are neither a model of this machine nor a provider's."""
+"""Lines at a time for names of neither a local nor a provider's model."""
 REMOTE = "remote/"
-"""Prefix of a room's key where other nodes of a fleet have the model."""
+"""Prefix of a room's key if other nodes of the fleet have the model."""
 
 
 class LineRooms:
-    """`batches.work.policy.Rooms`, and a sink of records: it notices when people use a model.
+    """`batches.work.policy.Rooms`, and a sink of records, from which it knows when interactive requests use a model.
 
-    provider_of: the provider of a name; None: it is no provider's model. Raises Forbidden, NotFound.
-    observe: takes the model of a line that ran, for how many seconds, and whether they were lost.
-    find_remote: what a name means on other nodes of a fleet, where its requests go there; None: there is no fleet.
-        Nodes take lines for their own models from the database that they share, so none takes one for another node.
-    was_removed: whether a request removed the model of this id.
+    provider_of: returns the provider of a name, or None if it is no provider's model. Raises Forbidden, NotFound.
+    observe: called with the model of a line that ran, its seconds, and whether they were lost.
+    find_remote: resolves a name whose requests go to other nodes. None without a fleet. Each node claims the lines
+        for its own models from the shared database, so no node claims one for another.
+    was_removed: whether a request removed the model with this id.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class LineRooms:
         self._names, self._residency, self._clock, self._provider_of = names, residency, clock, provider_of
         self._observe, self._find_remote = observe, find_remote
         self._lost: dict[str, LostWork] = {}
-        """Lost work by model."""
+        """Lost work, by model."""
         self._used: dict[str, float] = {}
-        """Time by model at which the last request that was not a batch line ended."""
+        """Time when the last request other than a batch line ended, by model."""
         self._worked: dict[str, float] = {}
-        """Time by model at which the last batch line ended."""
+        """Time when the last batch line ended, by model."""
 
     def take(self, record: RequestRecord) -> None:
         target = record.target
@@ -95,7 +95,7 @@ class LineRooms:
         )
 
     def _room_away(self, name: str, caller: Caller) -> NamedRoom:
-        """The room of a provider, of all routers together, or of unknown names: the line itself gets the error."""
+        """The room of a provider, of all routers together, or of unknown names, whose lines end with the error."""
         try:
             provider = self._provider_of(name, caller)
         except RoundhouseError:
@@ -109,18 +109,18 @@ class LineRooms:
         return NamedRoom(f"{provider.id}/", Traffic(most, most=most))
 
     def _was_known(self, name: str) -> bool:
-        """Whether `pin` spelled the name: then its node may come back, unless the fleet removed the model."""
+        """Whether `pin` wrote the name. Then its node may come back, unless the model was removed."""
         spelled = name.partition("@")[0]
         if self._find_remote is None or "@" not in name or self._names.is_router(spelled):
             return False
         return not self._was_removed(spelled.partition(":")[0])
 
     def pin(self, names: Sequence[str], caller: Caller) -> dict[str, str]:
-        """Spell out each name with its present version, without names of no model of the server or fleet."""
+        """Return each name with its current version spelled out, for models of this server or fleet only."""
         pinned: dict[str, str] = {}
         for name in names:
             resolved = self._find(name, caller)
-            if resolved is None:  # a router's or a provider's, or unknown: the lines get the error
+            if resolved is None:  # a router, a provider's model, or unknown: its lines get the error
                 continue
             spelled = _spell(resolved)
             if self._find(spelled, caller) == resolved:
@@ -151,7 +151,7 @@ class LineRooms:
         )
 
     def _lost_part(self, entry: ModelEntry) -> float:
-        """Part of the last hour's work of lines that was lost; it decides whether more may be."""
+        """Share of the last hour's batch work that was lost. It bounds how much more may be."""
         lost = self._lost.get(entry.model)
         part = 0.0 if lost is None else lost.part(self._clock())
         for replica in entry.replicas:
@@ -159,15 +159,15 @@ class LineRooms:
         return part
 
     def _idle(self, model: str) -> float:
-        """Seconds since people used a model."""
+        """Seconds since the last interactive use of a model."""
         return self._clock() - self._used.get(model, float("-inf"))
 
     def _may_load(self, entry: ModelEntry) -> tuple[bool, bool]:
-        """Whether a load evicts nobody that people used lately, or has begun; and whether one has to do lines first."""
+        """Whether batch lines may load the model, and whether they only wait for another one to do its lines first."""
         if entry.progress is not None:
             return True, False
         plan = self._residency.plan(entry)
-        if plan.verdict == "impossible":  # the line gets the reason
+        if plan.verdict == "impossible":  # the line ends with the reason
             return True, False
         if plan.verdict == "wait":
             return False, False
@@ -177,7 +177,7 @@ class LineRooms:
         return may_load, any(self._has_just_begun(victim) for victim in victims)
 
     def _has_just_begun(self, entry: ModelEntry) -> bool:
-        """Whether a model does lines, and has not yet for ten times as long as its load took."""
+        """Whether a model does batch lines and has worked for less than WORKING_LOADS load times."""
         does_lines = self._clock() - self._worked.get(entry.model, float("-inf")) < IDLE_SECONDS or any(
             replica.queue.policy.running_by_class()[ServiceClass.BATCH] for replica in entry.replicas
         )

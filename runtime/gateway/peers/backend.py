@@ -1,16 +1,15 @@
-"""Models of other nodes: which node answers, and the attempt there.
+"""Models of other nodes: chooses the node that answers, and makes the attempt there.
 
- 1. The name means something here               another backend's target
+ 1. The name is known here,                     another backend's target
     and its weights and adapter are here
- 2. It means something on a node                that node's weights, by revision and digest
- 3. Nobody has it                               here or, on a front, an error that lists what there is
+ 2. The name is known on a node                 that node's weights, by revision and digest
+ 3. No node knows it                            this server's error or, on a front, one that lists what exists
 
-A request is sent at most MAX_NODES times: to the next node, or to the only one once more, and only while nothing was
-passed on to the client.
+A request is sent at most MAX_NODES times, to the next node or again to the only one, and only as long as the client
+has received nothing.
 
-A node's answers may begin late (`fleet.lateness`): the first byte of a stream is due LATE_SECONDS after twice what the
-node predicts until a new request starts. Whole answers, what waits for a model to load, and the lowest class may take
-any time.
+A node is late (`fleet.lateness`) if the first byte of a stream takes more than LATE_SECONDS beyond twice the start time
+that it predicts. Whole answers, requests that wait for a load, and the lowest class are never late.
 """
 
 import asyncio
@@ -47,16 +46,16 @@ MAX_NODES = 2
 """The most nodes that a request is sent to."""
 LATE_SECONDS = 5.0
 LEFT = "left"
-"""The reason for a node where better ones had been tried, or do not have the weights."""
+"""The reason for a node if better ones were tried already or lack the weights."""
 
 
 class PeerBackend:
     """`runtime.gateway.backend.Backend`, `RetryPolicy` and `Relay`.
 
     Args:
-        own: names of this server; None: a front, which has none.
+        own: names of this server. None on a front, which has none.
         is_stored: whether this server has the files of an adapter.
-        has_weights: whether it can load a model, as far as is known.
+        has_weights: whether it can load a model, as far as known.
     """
 
     name = NAME
@@ -73,7 +72,7 @@ class PeerBackend:
         self._own, self._peers, self._reports, self._client = own, peers, reports, client
         self._is_stored, self._has_weights = is_stored, has_weights
         self.passed: Callable[[FleetPassedView], None] = _nothing
-        """Takes each request that is passed on, with the reason for its node."""
+        """Called with each forwarded request and the reason for its node."""
         self.retry = self.relay = self
 
     # --- names ------------------------------------------------------------------------------------------------------
@@ -102,7 +101,7 @@ class PeerBackend:
         )
 
     def find(self, name: str, caller: Caller) -> ResolvedName | None:
-        """Resolve a name whose requests go to other nodes; None: they stay here."""
+        """Resolve a name whose requests go to other nodes. None if they stay here."""
         own = self._own
         if own is not None and self._is_here(lambda: (name, own.find(name, caller))):
             return None
@@ -112,10 +111,9 @@ class PeerBackend:
             return None
 
     def _is_here(self, resolve: Callable[[], tuple[str, ResolvedName]]) -> bool:
-        """Whether the name means anything on this server, if only an error.
+        """Whether this server handles the name, if only with an error.
 
-        The files of an adapter may not have come yet, and a model's may never come: then it is on the nodes that have
-        them, if there are any.
+        False if files of the adapter or model are missing here and other nodes may have them.
         """
         try:
             _, resolved = resolve()
@@ -131,7 +129,7 @@ class PeerBackend:
 
     # --- states -----------------------------------------------------------------------------------------------------
     def load_progress(self, target: Target) -> LoadProgress | None:
-        """Always None: the node itself tells of a load."""
+        """Always None: the node reports the progress of its loads itself."""
         return None
 
     def context_length(self, target: Target) -> int | None:
@@ -163,8 +161,8 @@ class PeerBackend:
     def send(self, request: Request, target: Target) -> AbstractAsyncContextManager[PeerAnswer]:
         message = request.message
         if request.context.hop is not None:
-            raise Conflict("A request is passed on once.")  # `Gateway.choose` lets none come here
-        if message is None or request.context.source == BATCH:  # nodes that have the model take its lines themselves
+            raise Conflict("A request is passed on once.")  # `Gateway.choose` never forwards these
+        if message is None or request.context.source == BATCH:  # nodes with the model claim its batch lines themselves
             raise Unavailable(f"'{target.requested}' is on another node of the fleet, which takes lines for it.")
         node, reason = self._choose(request, target)
         request.nodes.append(node)
@@ -187,9 +185,8 @@ class PeerBackend:
     def _choose(self, request: Request, target: Target) -> tuple[str, str]:
         """Choose the node for the next attempt, with the reason. Raises Unavailable.
 
-        The policy knows where models and adapters are in memory; of what it says, nodes count that have the very
-        weights and were not tried. Where none is left, any other of those takes the request and loads them; one whose
-        answers begin late only where there is no other.
+        The policy ranks nodes by the models and adapters they have in memory. Only untried nodes with exactly these
+        weights count. If none is left, any other node that can load them takes the request, late nodes last.
         """
         now = asyncio.get_running_loop().time()
         digest = None if target.version is None else target.version.digest
@@ -197,7 +194,7 @@ class PeerBackend:
         wish = FleetTarget(target.model, target.revision, digest, draw)
         prefix = _prefix(request, digest)
         best = explain(wish, prefix, self._reports, now)
-        for node in best.tries:  # nearly always the first: the other nodes of the fleet are not looked at
+        for node in best.tries:  # usually the first one fits, so the other nodes need not be checked
             if node not in request.nodes and self._takes(node, target, now):
                 return node, best.reason if (node,) == best.tries[:1] else LEFT
         possible = self._nodes(target)
@@ -212,14 +209,14 @@ class PeerBackend:
         )
 
     def _nodes(self, target: Target) -> Sequence[str]:
-        """The nodes that have the target's weights, report, and take new requests."""
+        """The nodes that have the target's weights, send reports and take new requests."""
         now = asyncio.get_running_loop().time()
         digest = None if target.version is None else target.version.digest
         having = self._peers.nodes_with(target.model, target.revision, digest)
         return [node for node in having if self._takes(node, target, now)]
 
     def _takes(self, node: str, target: Target, now: float) -> bool:
-        """Whether a node has the target's weights, reports, and takes new requests."""
+        """Whether a node has the target's weights, sends reports and takes new requests."""
         stored = self._reports.get(node)
         if stored is None or stored.at < now - REPORT_SECONDS or stored.report.draining:
             return False
@@ -228,7 +225,7 @@ class PeerBackend:
 
 
 class _Sending:
-    """An exchange whose first byte may be due; see `_FirstByte`."""
+    """An exchange whose first byte may have a due time; see `_FirstByte`."""
 
     __slots__ = ("_due", "_exchange", "_node", "_reports")
 
@@ -251,7 +248,7 @@ class _Sending:
 
 
 class _FirstByte:
-    """Whether an answer's first byte comes in time, for the table. due: seconds; None: it may take any time."""
+    """Reports to the table whether an answer's first byte is late. due: in seconds, or None if it is never late."""
 
     def __init__(self, reports: ReportTable, node: str, due: float | None) -> None:
         self._reports, self._node, self._loop = reports, node, asyncio.get_running_loop()
@@ -259,7 +256,7 @@ class _FirstByte:
         self._timer = None if due is None else self._loop.call_later(due, self._count, True)
 
     def has_come(self, status: int) -> None:
-        if status < 400:  # a refusal does not need what may stand still
+        if status < 400:  # refusals prove nothing: they do not need the engine
             self._count(False)
 
     def _count(self, is_late: bool) -> None:
@@ -278,7 +275,7 @@ class _FirstByte:
 
 
 def _first_byte_due(request: Request, report: NodeReport, model: str) -> float | None:
-    """Seconds until the first byte of an answer is due; None: it may take any time."""
+    """Seconds until the first byte of an answer is due. None if it is never late."""
     if request.context.service_class > ServiceClass.INTERACTIVE or not _is_stream(request):
         return None
     starts = [
@@ -296,7 +293,7 @@ def _nothing(_: FleetPassedView) -> None: ...
 
 
 def _prefix(request: Request, digest: str | None) -> int | None:
-    """The ring position of a prompt's beginning; None: its engine caches none."""
+    """The ring position of a prompt's beginning. None if the engine has no prefix cache."""
     first = next(iter(request.calls), None)
     if not isinstance(first, ChatPayload):
         return None

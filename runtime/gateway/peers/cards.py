@@ -1,4 +1,4 @@
-"""Models and adapters of other nodes, as lists of models show them."""
+"""Models and adapters of other nodes, for lists of models."""
 
 from msgspec.structs import replace
 
@@ -13,13 +13,13 @@ from tenants.caller import Caller
 
 
 class PeerCards:
-    """own: names of this server, which go first; None: a front."""
+    """own: names of this server, which take precedence. None on a front."""
 
     def __init__(self, own: Names | None, peers: PeerNames) -> None:
         self._own, self._peers = own, peers
 
     def all(self, caller: Caller) -> list[ModelView | AdapterCardView]:
-        """Models that the caller may use and that are not here, then such adapters."""
+        """List models of other nodes that the caller may use, then adapters."""
         catalog = self._peers.names.visible_to(caller)
         own = frozenset[str]() if self._own is None else frozenset(self._own.catalog.recipes)
         models = [model for id_, model in self._peers.models.items() if id_ in catalog.recipes and id_ not in own]
@@ -31,7 +31,7 @@ class PeerCards:
         return [*(_model_card(model, catalog, caller) for model in models), *cards]
 
     def find(self, name: str, caller: Caller) -> ModelView | AdapterCardView | None:
-        """The card of another node; None: it is no other node's. Raises Forbidden and, on a front, NotFound."""
+        """The card from another node, or None if no other node has it. Raises Forbidden and, on a front, NotFound."""
         if self._own is not None and self._own.catalog.of(caller.team).is_here(name):
             return None
         try:

@@ -1,14 +1,14 @@
-"""Connections to other servers of the fleet: kept alive, with certificates or signed, and no silence without an end.
+"""Connections to other servers of the fleet: kept alive, authenticated, and with a timeout for every wait.
 
 | what happens                                      | error                                             |
 |---------------------------------------------------|---------------------------------------------------|
-| no listener, a refused certificate, a reset       | node_failed, again                                |
-| the node answers 421                              | node_failed, again                                |
-| the node is silent while its answer has not begun | node_failed, again; `lost` says when it is silent |
+| no listener, a refused certificate, a reset       | node_failed, may be retried                       |
+| the node answers 421                              | node_failed, may be retried                       |
+| `lost` reports the node silent before its answer  | node_failed, may be retried                       |
 | the connection breaks, or the node is silent,     | node_failed                                       |
 | after the answer's first bytes                    |                                                   |
 
-Requests whose bodies are in memory, which are nearly all, go by `peers.wire`; forms, changes, reports and files by
+Requests whose bodies are in memory, which are nearly all, use `peers.wire`. Forms, changes, reports and files use
 aiohttp.
 """
 
@@ -35,33 +35,34 @@ from runtime.gateway.request import ClientMessage, UploadedForm
 
 log = logging.getLogger("roundhouse.fleet")
 OPEN_SECONDS = 15.0
-"""Longest wait for a connection with its TLS handshake: a node needs seconds when many clients come back at once."""
+"""Longest wait for a connection and its TLS handshake, which take seconds when many clients reconnect at once."""
 USER_TIMEOUT_MS = 3000
-"""Milliseconds for which sent bytes, also the first, may stay unacknowledged: a cable is cut, or the machine is off."""
+"""Milliseconds until unacknowledged bytes end a connection: a cable was cut, or the machine is off."""
 BUFFER = 64 * 1024
 IDLE_SECONDS = 30.0
-"""Less than a node keeps an idle connection, so that none is closed while a request is on its way."""
+"""Shorter than a node keeps idle connections, so that it never closes one while a request is on its way."""
 MISDIRECTED = 421
 MOST_ADDRESSES = 4096
-"""Addresses of nodes that are read once only."""
+"""Number of cached node addresses."""
 LONGEST_CAUSE = 1000
-"""Bytes of a refusal's text for the log."""
+"""Most bytes of a refusal's text that are logged."""
 ANSWER_DROPPED = frozenset((
     b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server", b"x-request-id", b"request-id", b"upgrade",
     b"trailer",
 ))  # fmt: skip
-"""Headers of the connection, and those that the server in front writes itself."""
+"""Answer headers that are not forwarded: hop-by-hop headers and those that this server sets itself."""
 REQUEST_DROPPED = frozenset((
     b"host", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"expect",
     b"content-length", b"content-encoding", b"accept-encoding", b"cookie", b"origin", b"referer", b"authorization",
     b"x-api-key", b"api-key", b"proxy-authorization", b"x-request-id", HEADER.encode(), SIGNATURE.encode(),
 ))  # fmt: skip
-"""Headers of the connection; keys, since the node knows the key by its id; what pages send."""
+"""Request headers that are not forwarded: hop-by-hop headers, credentials (the hop names the key's id) and
+those of browsers."""
 KEPT_HEADERS = ("_headers", "_raw_headers")
 """Private attributes in which aiohttp keeps the headers of a response."""
 Body = bytes | AsyncIterator[bytes] | None
 FORM_DROPPED = frozenset((b"content-type",))
-"""Headers of a form, which is written anew."""
+"""Headers that are dropped from forms, which are encoded again."""
 
 
 class PeerAnswer:
@@ -70,7 +71,7 @@ class PeerAnswer:
     def __init__(
         self, node: str, status: int, headers: Iterable[tuple[bytes, bytes]], read: Callable[[], Awaitable[bytes]]
     ) -> None:
-        """headers: with names in lower case. read: gives the next bytes; b'': there are no more."""
+        """headers: with lower-case names. read: returns the next bytes, or b'' at the end."""
         self._node, self._read, self.status = node, read, status
         self.headers: Mapping[str, str] = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in headers if name not in ANSWER_DROPPED
@@ -83,13 +84,13 @@ class PeerAnswer:
             raise broken(self._node, error, again=False) from None
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """The body as it comes. Raises NodeFailed if it breaks off."""
+        """Yield the body as it arrives. Raises NodeFailed if it breaks off."""
         while data := await self.read():
             yield data
 
 
 class _Exchange:
-    """A request on a connection of `wire`: less of each stream's memory and time than a generator."""
+    """A request on a connection of `wire`. A class, because a generator costs each stream more memory and time."""
 
     __slots__ = ("_body", "_client", "_connection", "_head", "_node")
 
@@ -100,7 +101,7 @@ class _Exchange:
     async def __aenter__(self) -> PeerAnswer:
         connection = self._connection = await self._client.begin(self._node, self._head, self._body)
         answer = PeerAnswer(self._node.name, connection.status, connection.headers, connection.read)
-        connection.headers, self._head = [], b""  # 1.5 KiB of each stream, which nothing reads any more
+        connection.headers, self._head = [], b""  # frees 1.5 KiB per stream
         return answer
 
     async def __aexit__(self, *_: object) -> None:
@@ -109,13 +110,13 @@ class _Exchange:
 
 
 class PeerClient:
-    """All connections of one server to the others. Made and closed on the event loop."""
+    """All connections of this server to the others. Created and closed on the event loop."""
 
     def __init__(self, identity: FleetTls | FleetKey) -> None:
         self._key = identity if isinstance(identity, FleetKey) else None
         self._refusals = {} if isinstance(identity, FleetKey) else identity.refusals
         connector = aiohttp.TCPConnector(
-            limit=0,  # each request of a client has one at most, and those are bounded where they come in
+            limit=0,  # one per client request at most, and those are bounded on arrival
             keepalive_timeout=IDLE_SECONDS,
             ssl=True if isinstance(identity, FleetKey) else identity.client,
             socket_factory=lambda address: _socket(address[0], address[2]),
@@ -150,10 +151,10 @@ class PeerClient:
         context: str,
         request_id: str,
     ) -> AbstractAsyncContextManager[PeerAnswer]:
-        """Pass a request on. Leaving early closes the connection, which cancels the request there.
+        """Forward a request. Leaving early closes the connection, which cancels the request there.
 
         Args:
-            headers: of the client, as they came.
+            headers: the client's, unchanged.
             context: the value of the fleet's own header (`runtime.gateway.peers.hop`).
 
         Raises NodeFailed.
@@ -179,9 +180,9 @@ class PeerClient:
         return _Exchange(self, there, _head(path, there, headers, own, len(body)), body)
 
     async def begin(self, node: NodeAddress, head: bytes, body: bytes) -> WireConnection:
-        """Send a request, and return its connection once the head of its answer is there. Raises NodeFailed.
+        """Send a request, and return its connection once the head of its answer has arrived. Raises NodeFailed.
 
-        `end` follows.
+        Call `end` afterwards.
         """
         connection = self._wire.take(node) or await self._opened(node)
         self._running.setdefault(node.name, set()).add(connection)
@@ -197,7 +198,7 @@ class PeerClient:
         return connection
 
     def end(self, node: NodeAddress, connection: WireConnection) -> None:
-        """Take a connection back, or close it where its answer was not read to its end."""
+        """Return a connection to the pool, or close it if its answer was not read completely."""
         self._running[node.name].discard(connection)
         self._wire.give(node, connection)
 
@@ -209,7 +210,7 @@ class PeerClient:
             async with limit:
                 beginning.add(limit)
                 return await self._wire.open(node)
-        except OSError as error:  # among them TimeoutError
+        except OSError as error:  # includes TimeoutError
             raise broken(node.name, error, again=True, cause=self._refusals.pop(node.name, None)) from None
         finally:
             beginning.discard(limit)
@@ -226,7 +227,7 @@ class PeerClient:
         context: str,
         request_id: str,
     ) -> AsyncIterator[PeerAnswer]:
-        """Like `send`, for any method, with a body that may still be on its way. Raises NodeFailed."""
+        """Like `send`, for any method, with a body that may still be arriving. Raises NodeFailed."""
         passed = _passed(headers, REQUEST_DROPPED)
         async with self._exchange(method, node, address, path, body, passed, context, request_id) as answer:
             yield answer
@@ -270,7 +271,7 @@ class PeerClient:
             if response.status == MISDIRECTED:
                 raise _misdirected(node)
             answered = [(name.lower(), value) for name, value in response.raw_headers]
-            for name in KEPT_HEADERS:  # 5 KiB of each stream, which nothing reads any more
+            for name in KEPT_HEADERS:  # frees 5 KiB per stream
                 vars(response).pop(name, None)
             yield PeerAnswer(node, response.status, answered, response.content.readany)
         finally:
@@ -278,7 +279,7 @@ class PeerClient:
             response.release() if response.content.at_eof() else response.close()
 
     async def ask(self, method: str, node: str, address: str, path: str) -> bytes | None:
-        """Request a short answer of a path between servers; None: 204. Raises NodeFailed."""
+        """Request a short answer from a path between servers. None if the status is 204. Raises NodeFailed."""
         try:
             url = self._url(node, address, path)
             signed = self._signed(node, method, url.raw_path_qs)
@@ -293,7 +294,7 @@ class PeerClient:
 
     @asynccontextmanager
     async def follow(self, node: str, address: str, path: str, silence: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Read a stream. silence: seconds until it counts as broken. Raises NodeFailed."""
+        """Read a stream. silence: seconds without data until it counts as broken. Raises NodeFailed."""
         timeout = aiohttp.ClientTimeout(total=None, connect=OPEN_SECONDS, sock_read=silence)
         try:
             url = self._url(node, address, path)
@@ -312,7 +313,7 @@ class PeerClient:
             raise broken(node, error, again=True, cause=self._refusals.pop(node, None)) from None
 
     def _url(self, node: str, address: str, path: str) -> URL:
-        """Raises NodeFailed for a node that is not reached as this server is: by TLS, or with the fleet's key."""
+        """Raises NodeFailed if the node uses TLS and this server the fleet's key, or the reverse."""
         url, key = URL(f"{address}{path}", encoded=True), self._key
         if (url.scheme == "http") != (key is not None) or (key is not None and key.is_local and not _is_here(url)):
             own = "certificates" if key is None else "neither certificates nor --fleet-key" if key.is_local else "a key"
@@ -320,28 +321,28 @@ class PeerClient:
         return url
 
     def _read_address(self, node: str, address: str) -> NodeAddress:
-        """Raises NodeFailed as `_url` does."""
+        """Raises NodeFailed in the same cases as `_url`."""
         url = self._url(node, address, "")
         return NodeAddress(node, url.host or "", url.port or 0)
 
     def _signed(self, node: str, method: str, path: str, context: str = "") -> list[tuple[str, str]]:
-        """path: with the query."""
+        """path: including the query."""
         if self._key is None:
             return []
         return [(SIGNATURE, self._key.sign(SignedRequest(node, method, path, context)))]
 
     def lost(self, node: str) -> None:
-        """End all requests at a node that is silent: those whose answer has not begun may be tried elsewhere."""
+        """End all requests at a silent node. Those whose answer has not begun may be retried elsewhere."""
         now = asyncio.get_running_loop().time()
         for limit in tuple(self._beginning.get(node, ())):
-            with suppress(RuntimeError):  # it has just ended
+            with suppress(RuntimeError):  # it has ended meanwhile
                 limit.reschedule(now)
         for one in tuple(self._running.get(node, ())):
             one.close()
 
 
 def broken(node: str, error: Exception, *, again: bool, cause: str | None = None) -> NodeFailed:
-    """The error for a request whose connection failed; logs it. cause: None: the error says it."""
+    """Log a failed connection and return the error for its request. cause: None to use the error's text."""
     inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
     if cause is None:
         cause = cause_of(inner) if isinstance(inner, ssl.SSLError) else str(inner) or type(inner).__name__
@@ -362,7 +363,7 @@ def _head(
     own: Iterable[tuple[str, str]],
     size: int,
 ) -> bytes:
-    """The head of a POST with a body of `size` bytes. headers: of the client. Raises BadRequest."""
+    """Write the head of a POST with a body of `size` bytes. headers: the client's. Raises BadRequest."""
     host = f"[{node.host}]" if ":" in node.host else node.host
     first = f"POST {path} HTTP/1.1\r\nhost: {host}:{node.port}\r\naccept-encoding: identity\r\n"
     last = "".join([f"{name}: {value}\r\n" for name, value in own]) + f"content-length: {size}\r\n\r\n"
@@ -372,7 +373,7 @@ def _head(
         if header[0] not in REQUEST_DROPPED and not header[0].startswith(b"sec-")
     ]
     middle = b"".join(passed)
-    if middle.count(b"\n") != len(passed) or middle.count(b"\r") != len(passed):  # it would begin another header
+    if middle.count(b"\n") != len(passed) or middle.count(b"\r") != len(passed):  # line breaks would inject a header
         raise BadRequest("Send headers without line breaks in their values.", code="invalid_http")
     return first.encode("latin-1") + middle + last.encode("latin-1")
 
@@ -386,14 +387,14 @@ def _passed(headers: Sequence[tuple[bytes, bytes]], dropped: frozenset[bytes]) -
 
 
 def _is_here(url: URL) -> bool:
-    """Whether an address is of this machine."""
+    """Whether an address is on this machine."""
     with suppress(ValueError):
         return ipaddress.ip_address(url.host or "").is_loopback
     return url.host == "localhost"
 
 
 def _form(form: UploadedForm) -> aiohttp.FormData:
-    """The same fields and bytes. The file is read while it is sent."""
+    """Rebuild the form with the same fields and bytes. The file is read while it is sent."""
     data = aiohttp.FormData()
     for name, values in form.fields.items():
         for value in values:

@@ -1,12 +1,12 @@
-"""Conversations of routers that another server began: each has a home, the node to which its key hashes.
+"""Conversations of routers that began on another server. Each has a home: the node to which its key hashes.
 
 | a conversation               | then                                                              |
 |------------------------------|-------------------------------------------------------------------|
-| gets a target here           | its home learns it, and again once half of its time is over       |
+| gets a target here           | its home is told, and again once half of its lifetime has passed  |
 | goes on, and is unknown here | its home is asked; after ASK_SECONDS it counts as new             |
-| has its home here            | it is with the others, in memory                                  |
+| has its home here            | it is stored in memory like this server's own                     |
 
-A home that stops forgets, and one that joins knows nothing yet: such a conversation is chosen for anew.
+Homes keep nothing across restarts, and new ones know nothing; the router then chooses a target again.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ PATH = "/fleet/v1/conversations"
 ASK_SECONDS = 0.02
 TELL_SECONDS = 2.0
 MOST_TELLING = 256
-"""Messages to homes under way; further ones are left out."""
+"""Most messages to homes at one time; further ones are not sent."""
 LONGEST_NAME = 512
 
 
@@ -31,7 +31,7 @@ class PeerConversations:
 
     Args:
         own: this server's name.
-        nodes: names of the nodes that are there, the same list on every server.
+        nodes: names of the present nodes, in the same order on every server.
     """
 
     def __init__(self, own: str, nodes: Callable[[], Sequence[str]], reports: ReportTable, client: PeerClient) -> None:
@@ -62,11 +62,11 @@ class PeerConversations:
         try:
             async with asyncio.timeout(TELL_SECONDS):
                 await self._client.ask("PUT", node, address, path)
-        except (NodeFailed, TimeoutError):  # it goes on here, and elsewhere as a new one
+        except (NodeFailed, TimeoutError):  # treated as a new conversation
             pass
 
     def _home(self, key: bytes) -> tuple[str, str | None]:
-        """Find a key's node and its address; None: this server, or a silent one."""
+        """Find a key's node and its address. The address is None for this server or a silent one."""
         nodes = self._nodes()
         if not nodes:
             return "", None

@@ -1,13 +1,13 @@
-"""Reads the reports of each node, as long as it belongs to the fleet.
+"""Reads the reports of each node while it belongs to the fleet.
 
 | a node                                | what happens                                                          |
 |---------------------------------------|-----------------------------------------------------------------------|
 | joins                                 | its stream of reports is opened                                       |
-| breaks off, or cannot be reached      | once more after a pause of RETRY_SECONDS                              |
-| has sent no report for REPORT_SECONDS | no new requests; those that run there end with an error (`on_silent`) |
-| ends its reports, since it stops      | no new requests; those that run there may finish                      |
-| is gone from the members, and silent  | forgotten with all that it reported                                   |
-| joins with another address            | followed there                                                        |
+| breaks off, or cannot be reached      | retried after RETRY_SECONDS                                           |
+| has sent no report for REPORT_SECONDS | no new requests; running ones end with an error (`on_silent`)         |
+| ends its reports because it stops     | no new requests; running ones may finish                              |
+| is no member any more, and silent     | forgotten, with everything it reported                                |
+| joins with another address            | followed at the new address                                           |
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = logging.getLogger("roundhouse.fleet")
 PATH = "/fleet/v1/reports"
 RETRY_SECONDS = 0.25
 LONGEST_EVENT = 16 * 2**20
-"""Bytes of a node's names: thousands of adapters."""
+"""Most bytes of a node's names, enough for thousands of adapters."""
 _NAMES, _REPORT = b"event: names", b"event: report"
 
 
@@ -33,8 +33,8 @@ class Follower:
     """One task for each node. For one event loop.
 
     Args:
-        own: this server's name, which is not followed.
-        on_silent: called when a node has been silent for REPORT_SECONDS.
+        own: this server's name; it does not follow itself.
+        on_silent: called once a node has been silent for REPORT_SECONDS.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Follower:
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def set(self, members: Sequence[Member]) -> None:
-        """Follow these members of the fleet from now on."""
+        """Set the members of the fleet to follow."""
         present = {
             (member.name, member.address) for member in members if member.role == "node" and member.name != self._own
         }
         for name, address in self._tasks.keys() - present:
             is_moved = name in {other for other, _ in present}
             if not is_moved and self._reports_still(name):
-                continue  # only its lease is over: the database was away
+                continue  # it still reports; its lease ended because the database was unreachable
             self._tasks.pop((name, address)).cancel()
             if not is_moved:
                 self._reports.remove(name)
@@ -78,14 +78,14 @@ class Follower:
                     if is_silent:
                         log.info("a node reports again", extra={"node": node})
                     is_silent = False
-                self._reports.remove(node)  # it stops: requests that run there may finish
+                self._reports.remove(node)  # it is stopping: its running requests may finish
                 is_silent = True
             except (NodeFailed, sse.TooLong) as error:
                 if not is_silent:
                     log.warning("a node does not report", extra={"node": node, "cause": str(error) or "a long event"})
                     self._on_silent(node)
                 else:
-                    self._reports.remove(node)  # twice in a row: its last report counts no more
+                    self._reports.remove(node)  # failed twice in a row: its last report is out of date
                 is_silent = True
             await asyncio.sleep(RETRY_SECONDS)
 

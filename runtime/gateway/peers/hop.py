@@ -1,6 +1,6 @@
-"""The facts about a request that one server of a fleet sends along when it passes it on.
+"""The facts about a request that a server of the fleet sends along when it forwards it.
 
-It travels in one header, beside the client's own bytes. Only the fleet's port honours it (`runtime.http.fleet`).
+They travel in one header next to the client's own bytes. Only the fleet's port accepts it (`runtime.http.fleet`).
 """
 
 import base64
@@ -25,7 +25,7 @@ Milliseconds = Annotated[int, Meta(ge=0, le=10**9)]
 
 
 class HopRoute(msgspec.Struct, frozen=True, array_like=True):
-    """The router that chose the target, and why."""
+    """The router that chose the target, and its reason."""
 
     router: Text
     target: Text
@@ -35,7 +35,7 @@ class HopRoute(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request's caller and urgency, and the exact weights for it."""
+    """A request's caller, urgency and exact weights."""
 
     id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:/-]{1,128}\Z")]
     """The request's id."""
@@ -46,24 +46,24 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
     service_class: ServiceClass
     source: Source = "api"
     team: Text = ""
-    """The key's team, as the server knows it that the client reached."""
+    """The key's team, according to the server that received the request."""
     key: Annotated[str, Meta(max_length=64)] = ""
-    """The key's id, never the key; '': the client showed none."""
+    """The key's id, never the key itself. Empty if the client sent none."""
     is_visitor: bool = False
-    """Whether the caller has no key, and may only ask models."""
+    """Whether the caller has no key and may only use inference."""
     adapter: Text = ""
     digest: Annotated[str, Meta(pattern=r"^(sha256:[0-9a-f]{64})?\Z")] = ""
     """Digest of the adapter's version."""
     attempt: Annotated[int, Meta(ge=1, le=100)] = 1
     left: Milliseconds | None = None
-    """Time until the whole answer has to be there."""
+    """Time until the answer has to be complete."""
     first_left: Milliseconds | None = None
-    """Time until it has to begin."""
+    """Time until the answer has to begin."""
     route: HopRoute | None = None
 
     @classmethod
     def of(cls, context: RequestContext, target: Target, attempt: int) -> Self:
-        """A request on its way to a target."""
+        """Describe a request that is forwarded to a target."""
         version = target.version
         route = None
         if target.routed is not None:
@@ -82,7 +82,7 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of_change(cls, context: RequestContext) -> Self:
-        """A request that names no weights, but changes what names mean."""
+        """Describe a request that changes names and so has no target."""
         caller = context.caller
         return cls(
             id=context.id,
@@ -100,7 +100,7 @@ class Hop(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def caller(self) -> Caller:
-        """The caller, where the client showed no key."""
+        """The caller, if the client sent no key."""
         return VISITOR if self.is_visitor else EVERYBODY
 
     @property

@@ -59,7 +59,7 @@ class PeerModel(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> str | None:
-        """The reason why its node cannot load it; None: it can, as far as it knows."""
+        """The reason why its node cannot load it. None if it can, as far as known."""
         return self.view.problem
 
 
@@ -69,10 +69,10 @@ class _NodeEntry(msgspec.Struct, frozen=True):
 
 
 class PeerNames:
-    """`names` resolves; the rest tells which node has what. For one event loop.
+    """What each node has. `names` resolves names on nodes. For one event loop.
 
     Args:
-        state: the names that the fleet shares. Call `names.refresh` when they have changed.
+        state: the names that the fleet shares. Call `names.refresh` after each change.
     """
 
     def __init__(self, state: NameState) -> None:
@@ -80,10 +80,10 @@ class PeerNames:
         self.models: Mapping[str, PeerModel] = {}
         self.names = Names((), state)
         self.on_change: Callable[[], None] = _nothing
-        """Called when a node has other models or files."""
+        """Called when the models or files of a node have changed."""
 
     def take(self, node: str, data: bytes) -> bool:
-        """A node's names, in the place of those before. False: they cannot be read."""
+        """Replace a node's names. Returns False if the data cannot be read."""
         try:
             given = _DECODER.decode(data)
         except NOT_JSON as error:
@@ -94,7 +94,7 @@ class PeerNames:
         return True
 
     def remove(self, node: str) -> None:
-        """A node that is gone."""
+        """Forget a node."""
         if self._nodes.pop(node, None) is not None:
             self._merge()
 
@@ -154,7 +154,7 @@ def _rank(counts: Counter[tuple[str, int, str]], id_: str, one: PeerModel) -> tu
 
 
 def _models(node: str, given: Iterable[NodeModel]) -> Mapping[str, PeerModel]:
-    """The models that this version can read."""
+    """Decode the models that this version understands."""
     models = {}
     for one in given:
         try:
@@ -167,4 +167,4 @@ def _models(node: str, given: Iterable[NodeModel]) -> Mapping[str, PeerModel]:
 
 
 def _nothing() -> None:
-    """Nobody waits for changes."""
+    """Ignore changes."""

@@ -89,7 +89,7 @@ class OwnParts:
     model_set: ModelSet
 
     def has_weights(self, model: str) -> bool:
-        """Whether a model can be loaded here, as far as is known."""
+        """Whether a model can be loaded here, as far as known."""
         entry = self.residency.entries.get(model)
         return entry is not None and entry.broken is None
 
@@ -154,7 +154,7 @@ def _blocks(limits: SharedLimits) -> list[FleetBlockView]:
 
 
 def tables_of(settings: Settings) -> FleetTables:
-    """Blocks. Raises as `open_members`."""
+    """Open the tables that servers share. Blocks. Raises as `open_members`."""
     members = members_of(settings)
     try:
         members.read_clock()
@@ -165,11 +165,11 @@ def tables_of(settings: Settings) -> FleetTables:
 
 
 def give_back_unspent(database: Database, server: str, ledger: Ledger) -> None:
-    """Give back what an earlier run of this server left of budgets: it was killed, or the database was away at its end.
+    """Return unspent budget that an earlier run held when it was killed or when the database was unreachable.
 
-    Blocks. Where it cannot be done, the rest stays unused until the next start, or the end of its period.
+    Blocks. If this fails, the budget stays unused until the next start or the end of its period.
     """
-    if ledger.database is None:  # there are no limits
+    if ledger.database is None:  # there are no limits to return to
         return
     try:
         returned = BlockTable(database, server).give_back_unspent(spending_of(ledger.database, server))
@@ -183,7 +183,7 @@ def give_back_unspent(database: Database, server: str, ledger: Ledger) -> None:
 async def share(
     fleet: Fleet, database: Database, limits: SharedLimits, console: Console, keys: KeyWatch, ledger: Ledger
 ) -> None:
-    """Limits, browsers' sessions, the ledger's clock and the ends of dead servers' rows are the fleet's from now on."""
+    """Connect limits, console sessions, the ledger's clock and the closing of dead servers' rows to the fleet."""
     server = fleet.own.server
     await asyncio.to_thread(give_back_unspent, database, server, ledger)
     at_once = AtOnceTable(database, server)
@@ -209,12 +209,12 @@ async def share(
 
 
 def members_of(settings: Settings) -> MemberTable:
-    """Blocks. Raises as `open_members`."""
+    """Open the table of members. Blocks. Raises as `open_members`."""
     return open_members(settings.database or "sqlite://", settings.fleet or "")
 
 
 def identity_of(settings: Settings, clock: Callable[[], float] = time.time) -> FleetTls | FleetKey:
-    """This server's certificate, or the fleet's key. clock: the database's.
+    """Read this server's certificate or the fleet's key. clock: the database's clock.
 
     Raises NotFound, Conflict, BadRequest, Unavailable.
     """
@@ -230,20 +230,20 @@ def identity_of(settings: Settings, clock: Callable[[], float] = time.time) -> F
 
 
 def member_of(settings: Settings, identity: FleetTls | FleetKey) -> NewMember:
-    """This server's description of itself."""
+    """Describe this server as a member."""
     address = None if settings.front else settings.fleet_address
     return new_member(identity.name, server_id(settings.data_dir), address)
 
 
 def new_member(name: str, server: str, address: str | None) -> NewMember:
-    """A server that joins. address: of its port for the fleet; None: a front."""
+    """Describe a server that joins. address: of its port for the fleet, or None on a front."""
     role: Role = "front" if address is None else "node"
     return NewMember(name, server, role, address or "", version("roundhouse"))
 
 
 def _replicas(residency: ResidencyManager) -> NodeReplicas:
-    """Actions that a node's plan can ask for. Each begins something and does not wait for it."""
-    unloading = set[asyncio.Task[None]]()  # so that they are kept while they run
+    """The actions that a plan may require of this node. Each only starts its work."""
+    unloading = set[asyncio.Task[None]]()  # keeps running tasks from being collected
 
     def unload(model: str) -> None:
         task = asyncio.create_task(residency.unload(residency.get(model)), name=f"unload {model}")

@@ -1,15 +1,14 @@
-"""Models over the nodes of a fleet: one server plans, each node follows what was planned.
+"""Placement of models on the nodes of a fleet: one server plans, and each node follows the plan.
 
-| a node finds, in a newer epoch           | it                                                                        |
+| in a newer epoch, a node finds           | then it                                                                   |
 |------------------------------------------|---------------------------------------------------------------------------|
-| a model that is to be here, and is not   | loads it; once more each RETRY_SECONDS where nobody has to leave for it   |
-| a model that was to be here, and is not  | unloads it, after its requests                                            |
-| to be here any more                      |                                                                           |
-| an older epoch than it has seen          | follows nothing: the database is at an older state                        |
-| nothing about a model                    | leaves it to its own requests                                             |
+| a model planned here that is not loaded  | loads it, and retries every RETRY_SECONDS if no other model has to leave  |
+| a model no longer planned here           | unloads it once its requests have ended                                   |
+| nothing about a model                    | lets requests decide, as without a fleet                                  |
+| an older epoch than it has seen          | stops following: the database was restored to an older state              |
 
-The plan is `fleet.place`'s. A model gets a replica by hand, by demand, or because a node that had it is back; the first
-request for a model that is nowhere loads it on one node, as without a fleet.
+`fleet.place` computes the plan. A model gets a replica by hand, by demand, or because a node that had it is back. The
+first request for a model that is loaded nowhere loads it on one node, as without a fleet.
 """
 
 import asyncio
@@ -31,11 +30,11 @@ log = logging.getLogger("roundhouse.fleet")
 LOOK_SECONDS = 1.0
 RETRY_SECONDS = 30.0
 Placeable = Mapping[str, Mapping[str, PeerModel]]
-"""Models of each node, by node."""
+"""The models of each node, by node."""
 
 
 class NodeReplicas:
-    """A node's actions on its own models, made from the server's use cases."""
+    """A node's actions on its own models, built from the server's use cases."""
 
     def __init__(
         self,
@@ -44,18 +43,18 @@ class NodeReplicas:
         load: Callable[[str], object],
         unload: Callable[[str], object],
     ) -> None:
-        """load, unload: begin only. has_room: nobody has to leave for it."""
+        """load, unload: only start the work. has_room: whether it fits without evicting another model."""
         self.is_resident, self.has_room, self.load, self.unload = is_resident, has_room, load, unload
 
 
 class Placer:
-    """Plans for the fleet, on one event loop; the database is asked in a thread.
+    """Plans for the fleet, on one event loop. Queries the database in a thread.
 
     Args:
         node: this server's name.
-        models: of all nodes, this one included.
-        own_report: None: a front.
-        replicas: None: a front.
+        models: of all nodes, including this one.
+        own_report: None on a front.
+        replicas: None on a front.
     """
 
     def __init__(
@@ -70,13 +69,13 @@ class Placer:
         self._node, self._table, self._reports, self.models = node, table, reports, models
         self._own_report, self._replicas = own_report, replicas
         self.is_leading = self.is_old = False
-        """is_old: the database has an older epoch than this server has seen."""
+        """is_old: whether the database has an older epoch than this server has seen."""
         self.is_stopped = False
-        """Nothing is planned or followed any more: the database is at an older state."""
+        """Whether planning and following have stopped because the database is at an older state."""
         self.row, self.by_hand = DesiredReplicas(0, {}), tuple[HandPlacement, ...]()
         self._mean, self._before = DemandMean(), FleetPlan({})
         self._tried: dict[str, float] = {}
-        """The start of the last load, by model."""
+        """Time when the last load of each model started."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -100,7 +99,7 @@ class Placer:
                         "models are not placed: the fleet's database does not answer", extra={"cause": str(error)}
                     )
                 was_away, self.is_leading = True, False
-            except Exception:  # whatever it is: the next look may succeed
+            except Exception:  # no error may end the loop; the next round may succeed
                 log.exception("models are not placed")
             await asyncio.sleep(LOOK_SECONDS)
         self.is_leading, self.is_old = False, True
@@ -133,7 +132,7 @@ class Placer:
         plan = self._before = place(self.needs(), table, self._mean.by_model, now, self._before)
         if plan.replicas != row.replicas:
             written = await asyncio.to_thread(self._table.write, row.epoch, plan.replicas)
-            if written is None:  # another one plans as well
+            if written is None:  # another server is planning too
                 self.is_leading = False
                 await asyncio.to_thread(self._table.stop_leading)
                 return
@@ -143,17 +142,17 @@ class Placer:
 
     # --- plan -------------------------------------------------------------------------------------------------------
     def plan(self, now: float) -> FleetPlan:
-        """Compute a plan for the present. Changes nothing."""
+        """Compute a plan for the current state. Changes nothing."""
         before = self._before if self.is_leading else FleetPlan(self.row.replicas)
         table = self.table(now)
         return place(self.needs(), table, self.demand(table, now), now, before)
 
     def demand(self, table: ReportTable, now: float) -> Mapping[str, float]:
-        """Demand by model, in replicas that would be busy all the time; without peaks where this server plans."""
+        """Return the demand for each model, in fully busy replicas. Peaks are smoothed on the server that plans."""
         return self._mean.by_model if self.is_leading else demand_of(table, now)
 
     def needs(self) -> Sequence[ModelNeed]:
-        """The need of each model of the fleet."""
+        """Return the needs of each model of the fleet."""
         placeable, by_hand = self.models(), {one.model: one for one in self.by_hand}
         needs: dict[str, ModelNeed] = {}
         for models in placeable.values():
@@ -174,7 +173,7 @@ class Placer:
         return list(needs.values())
 
     def table(self, now: float) -> ReportTable:
-        """The newest reports, this node's included."""
+        """The latest reports, including this node's."""
         if self._own_report is None:
             return self._reports
         own, table = self._own_report(), self._reports.copy()
@@ -196,7 +195,7 @@ class Placer:
                     is_due = is_due or replicas.has_room(model)
                 if is_due and not replicas.is_resident(model):
                     self._tried[model] = now
-                    with suppress(RoundhouseError):  # it is gone from here, or does not fit: its own log says so
+                    with suppress(RoundhouseError):  # it was removed here or does not fit; the load has logged that
                         replicas.load(model)
             elif is_new and was_here and replicas.is_resident(model):
                 with suppress(RoundhouseError):

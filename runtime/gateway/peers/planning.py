@@ -1,4 +1,4 @@
-"""Views of placement and of the choice of a node, and placement by hand."""
+"""Views of placement and node choice, and manual placement."""
 
 import asyncio
 from math import ceil
@@ -27,7 +27,7 @@ from tenants.caller import Caller
 
 
 class FleetPlanning:
-    """own: names of this server; None: a front."""
+    """own: names of this server. None on a front."""
 
     def __init__(self, placer: Placer, table: DesiredTable, own: Names | None, peers: PeerNames) -> None:
         self._placer, self._table, self._own, self._peers = placer, table, own, peers
@@ -64,7 +64,7 @@ class FleetPlanning:
         )
 
     async def place(self, model: str, replicas: int | None, nodes: tuple[str, ...]) -> FleetPlanView:
-        """Say where a model is to be. Raises BadRequest, NotFound, Unavailable."""
+        """Set replicas and nodes of a model by hand. Raises BadRequest, NotFound, Unavailable."""
         self._check_model(model)
         if replicas is None and not nodes:
             raise BadRequest("Say how many replicas, or on which nodes.", param="replicas")
@@ -80,7 +80,7 @@ class FleetPlanning:
         return self.plan()
 
     async def release(self, model: str) -> FleetPlanView:
-        """Leave a model to the fleet again. Raises NotFound, Unavailable."""
+        """Return a model to automatic placement. Raises NotFound, Unavailable."""
         if not await asyncio.to_thread(self._table.release, model):
             raise NotFound(f"Model {quoted(model)} is not placed by hand.", code="not_placed")
         await self._placer.look()
@@ -111,7 +111,7 @@ class FleetPlanning:
         )
 
     def signal(self) -> FleetSignalView:
-        """The number of nodes that the present work needs."""
+        """The number of nodes that the current load needs."""
         now = asyncio.get_running_loop().time()
         table = self._placer.table(now)
         demand, ready = self._placer.demand(table, now), _ready(table, now)
@@ -136,7 +136,7 @@ class FleetPlanning:
             raise NotFound(f"No node has a model {quoted(model)}. There are: {listed}.", code="model_not_found")
 
     def _resolve(self, name: str, caller: Caller) -> tuple[ResolvedName, str]:
-        """Resolve a name here, else on other nodes; and the model's revision."""
+        """Resolve a name here or else on other nodes. Also returns the model's revision."""
         if self._own is not None and self._own.catalog.of(caller.team).is_here(name):
             resolved = self._own.find(name, caller)
         else:

@@ -1,11 +1,11 @@
-"""Files of adapters and routers follow their names: a server copies those that it lacks from a node that has them.
+"""Copies missing files of adapters and routers from a node that has them.
 
-| a version of an adapter whose model is here | then                                                                |
+| files of a version whose model is here      | then                                                                |
 |---------------------------------------------|---------------------------------------------------------------------|
-| its files are here                          | nothing                                                             |
-| another node has them                       | copied, the newest version first, and hashed before they count      |
-| that node breaks off, or sends other bytes  | what came is deleted, the log names the node, and the next is asked |
-| none sends them                             | another try after RETRY_SECONDS                                     |
+| are here                                    | nothing                                                             |
+| are on another node                         | copied, newest version first, and used once their digest is checked |
+| break off, or have a wrong digest           | deleted; the node is logged, and the next one is tried              |
+| come from no node                           | tried again after RETRY_SECONDS                                     |
 """
 
 import asyncio
@@ -29,26 +29,26 @@ from runtime.gateway.routing.store import RouterStore
 log = logging.getLogger("roundhouse.fleet")
 Take = Callable[[AsyncIterator[bytes]], Awaitable[None]]
 PACKED_MORE = 64 * 2**10
-"""Bytes that a packed router may have beyond those of its files."""
+"""Bytes by which a packed router may exceed its files."""
 LOOK_SECONDS = 1.0
-"""Seconds between two looks for missing files, while nothing changes."""
+"""Seconds between two checks for missing files while nothing changes."""
 RETRY_SECONDS = 5.0
 SILENCE_SECONDS = 10.0
-"""Seconds without a byte after which a copy is given up."""
+"""Seconds without data after which a copy is abandoned."""
 COPY_SECONDS = 30.0
-"""The longest wait of a registration for a second copy."""
+"""Longest time that a registration waits for a second copy."""
 POLL_SECONDS = 0.05
 
 
 class Puller(ABC):
-    """One task, which copies one thing after the other. For one event loop."""
+    """Copies one item after another, in one task. For one event loop."""
 
     def __init__(self, what: str, peers: PeerNames, reports: ReportTable, client: PeerClient) -> None:
         self._what, self._peers, self._reports, self._client = what, peers, reports, client
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._retry_at: dict[str, float] = {}
-        """Times to try again, by digest, for adapters that no node sent."""
+        """Time to retry adapters that no node could send, by digest."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"copies-of-{self._what}s")
@@ -59,7 +59,7 @@ class Puller(ABC):
             await asyncio.wait({self._task})
 
     def wake(self) -> None:
-        """Names, or the files of nodes, have changed."""
+        """Note that names or the files of nodes have changed."""
         self._changed.set()
 
     async def _run(self) -> None:
@@ -68,20 +68,20 @@ class Puller(ABC):
             try:
                 if await self._pull_next():
                     continue
-            except Exception:  # whatever it is: the others come
+            except Exception:  # no error may keep the other files from being copied
                 log.exception(f"{self._what}s cannot be copied")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
 
     @abstractmethod
     async def _pull_next(self) -> bool:
-        """Copy what is missing and was not tried just now. False: there is no such thing."""
+        """Copy the next missing item that was not tried recently. Returns False if there is none."""
 
     def _may_try(self, digest: str) -> bool:
         return self._retry_at.get(digest, 0.0) <= asyncio.get_running_loop().time()
 
     async def _pull(self, name: str, digest: str, nodes: Sequence[str], take: Take) -> bool:
-        """Pull files from one of the nodes, in any order. False: none of them sent it."""
+        """Pull files from one of the nodes, in random order. Returns False if no node sent them."""
         now = asyncio.get_running_loop().time()
         self._retry_at = {one: at for one, at in self._retry_at.items() if at > now}
         self._retry_at[digest] = now + RETRY_SECONDS
@@ -127,7 +127,7 @@ class AdapterPuller(Puller):
     async def wait_for_copy(self, version: Version) -> None:
         """Wait until a second node has the files of a version that was registered here.
 
-        At once where no other node has the model; after COPY_SECONDS in any case, with a line in the log.
+        Returns at once if no other node has the model. Gives up after COPY_SECONDS and logs that.
         """
         end = asyncio.get_running_loop().time() + COPY_SECONDS
         while nodes := [node for node in self._peers.nodes_of(version.key.base) if self._reports_now(node)]:
@@ -139,7 +139,7 @@ class AdapterPuller(Puller):
             await asyncio.sleep(POLL_SECONDS)
 
     async def _pull_next(self) -> bool:
-        """The newest version whose files are missing, and that a node has."""
+        """Copy the newest version whose files are missing here and present on another node."""
         models, here = self._own.catalog.recipes, self._service.stored_digests
         missing = [
             version
@@ -162,7 +162,7 @@ class AdapterPuller(Puller):
 
 
 class RouterPuller(Puller):
-    """The same for routers, which every node may have: each is asked. Also on a front."""
+    """The same for routers. Any node may have them, so each is tried. Also runs on a front."""
 
     def __init__(self, routers: RouterStore, peers: PeerNames, reports: ReportTable, client: PeerClient) -> None:
         super().__init__("router", peers, reports, client)

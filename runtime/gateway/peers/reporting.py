@@ -1,4 +1,4 @@
-"""This node's reports: what it has by name, how busy it is, and when that changes."""
+"""This node's reports: its names, its load, and changes of both."""
 
 import asyncio
 import time
@@ -23,32 +23,32 @@ from runtime.residency.states import ModelState
 
 REPORT_SECONDS = 1.0
 LOOK_SECONDS = 0.1
-"""Seconds between two looks for changes that requests depend on."""
+"""Seconds between two checks for changes that requests depend on."""
 PHASES: dict[ModelState, ReplicaPhase] = {
     ModelState.LOADING: "loading", ModelState.READY: "ready", ModelState.ASLEEP: "asleep",
     ModelState.DRAINING: "draining", ModelState.UNLOADING: "unloading", ModelState.FAILED: "failed",
 }  # fmt: skip
-"""A model that is ABSENT is not in a report; the node's names have it."""
+"""ABSENT models are not in a report; they are in the node's names."""
 NEAREST = (
     ModelState.READY, ModelState.LOADING, ModelState.ASLEEP, ModelState.DRAINING, ModelState.UNLOADING,
     ModelState.FAILED, ModelState.ABSENT,
 )  # fmt: skip
-"""States by how soon a replica in them can answer."""
+"""States ordered by how soon a replica in them can answer."""
 
 
 class Membership(Protocol):
-    """The part of `runtime.gateway.peers.service.Fleet` that reports tell of."""
+    """The part of `runtime.gateway.peers.service.Fleet` that reports include."""
 
     @property
     def own(self) -> NewMember: ...
     @property
     def is_draining(self) -> bool:
-        """Whether new requests are to go to other nodes."""
+        """Whether new requests should go to other nodes."""
         ...
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the server stops: then the reports end."""
+        """Whether the server is stopping, which ends the reports."""
         ...
 
     @property
@@ -58,10 +58,10 @@ class Membership(Protocol):
 
 
 class Reporter:
-    """A maker of reports and names. For one event loop.
+    """Writes reports and names. For one event loop.
 
     Args:
-        stored: digests of adapters whose files the node has; another object when they change.
+        stored: digests of adapters whose files the node has; a new object after each change.
         times_of: durations of a model's requests here.
     """
 
@@ -79,10 +79,10 @@ class Reporter:
         self._residency, self._device, self._stored, self._times_of = residency, device, stored, times_of
         self._began, self._seq, self._version = time.monotonic(), 0, version("roundhouse")
         self.boot = 1
-        """Set when it has joined."""
+        """Set when the server has joined."""
 
     async def events(self) -> AsyncIterator[tuple[str, bytes]]:
-        """`names` first and whenever they change; `report` once a second and at each change."""
+        """Yield `names` first and after each change, and `report` once a second and after each change."""
         named: tuple[object, ...] = ()
         state, due = named, 0.0
         while True:
@@ -98,7 +98,7 @@ class Reporter:
             await asyncio.sleep(LOOK_SECONDS)
 
     def names(self) -> bytes:
-        """This node's names as a line of JSON. Figures of use are left to reports."""
+        """This node's names as a line of JSON, without usage figures, which are in reports."""
         models = tuple(
             NodeModel(
                 model.recipe.model_dump(mode="json", exclude_defaults=True),
@@ -110,7 +110,7 @@ class Reporter:
         return msgspec.json.encode(NodeNames(models, tuple(sorted(self._stored())[:MAX_FILES])))
 
     def models(self) -> dict[str, PeerModel]:
-        """This node's models, as others see them."""
+        """This node's models in the form that other nodes get."""
         found = {}
         for view in self._models.views():
             entry = self._residency.get(view.id)
@@ -161,7 +161,7 @@ class Reporter:
         return list(found.items())
 
     def _named(self) -> tuple[object, ...]:
-        """Objects whose replacement means other names: cheap to compare."""
+        """Objects that are replaced when names change, so they are cheap to compare."""
         entries = self._residency.entries.values()
         return self._stored(), tuple(
             (entry.recipe, entry.revision, entry.path, entry.broken, entry.lead.state, entry.pinned)
@@ -169,13 +169,13 @@ class Reporter:
         )
 
     def _state(self) -> tuple[object, ...]:
-        """State whose change is reported at once."""
+        """State whose changes are reported immediately."""
         entries = self._residency.entries.values()
         return self._fleet.is_draining, tuple(replica.state for entry in entries for replica in entry.replicas)
 
 
 def _still(view: ModelView) -> ModelView:
-    """The view without what changes with each request."""
+    """The view without the fields that change with each request."""
     return msgspec.structs.replace(
         view, pid=None, last_used=None, running=None, waiting=None, replicas=[], progress=None,
         expected_load_seconds=0.0, adapters=[],
@@ -183,7 +183,7 @@ def _still(view: ModelView) -> ModelView:
 
 
 def _replicas(entry: ModelEntry, times: RequestTimes) -> ReplicaReport:
-    """All replicas of a model together."""
+    """Summarise all replicas of a model."""
     nearest = min(entry.replicas, key=lambda replica: NEAREST.index(replica.state))
     ready = [replica for replica in entry.replicas if replica.is_ready]
     start = min((one.queue.admission.start_here() for one in ready), default=nearest.remaining_load_seconds)

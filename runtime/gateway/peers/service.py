@@ -1,13 +1,13 @@
-"""One server's part in a fleet: it joins, stays, follows the others and leaves.
+"""One server's membership in a fleet: it joins, stays, follows the others and leaves.
 
 | a server                | its row in the database    | new requests from others | its own clients               |
 |-------------------------|----------------------------|--------------------------|-------------------------------|
-| starts                  | none                       | none                     | none                          |
-| has joined              | renewed each RENEW_SECONDS | taken                    | answered                      |
-| is drained              | says so                    | refused with 421         | answered                      |
-| stops                   | given up                   | refused with 421         | those that run may finish     |
-| finds the database away | its lease may end          | taken while they come    | answered                      |
-| lost its name           | another server's           | refused with 421         | answered, and the log says so |
+| is starting             | none                       | none                     | none                          |
+| has joined              | renewed each RENEW_SECONDS | accepted                 | answered                      |
+| is drained              | marked as draining         | refused with 421         | answered                      |
+| is stopping             | given up                   | refused with 421         | running ones may finish       |
+| loses the database      | its lease may end          | accepted                 | answered                      |
+| has lost its name       | another server's           | refused with 421         | answered, with a log message  |
 """
 
 import asyncio
@@ -46,23 +46,23 @@ from tenants.caller import Caller, Scope
 
 log = logging.getLogger("roundhouse.fleet")
 SWEEP_SECONDS = 10.0
-"""Seconds between two looks for dead servers."""
+"""Seconds between two checks for dead servers."""
 LAST_PASSED, KEPT_PASSED = 50, 1_000
-"""Requests that were passed on: shown, and kept to find their nodes."""
+"""Forwarded requests: the number shown, and the number kept for finding their nodes."""
 NAMES_SECONDS, POLL_SECONDS = 2.0, 0.02
 LOOK = "/fleet/v1/look"
-"""The path by which another server has this one read its row at once."""
+"""Path by which another server makes this one read its row immediately."""
 LOOK_SECONDS = 2.0
-"""Until a node has to have read it."""
+"""Seconds that a node has to read it."""
 WARN_DAYS = 14
-"""Days before its certificate's end from which the log warns."""
+"""Days before the certificate expires at which log warnings begin."""
 
 
 class Fleet:
-    """A server's membership in its fleet. It is made and closed on the event loop.
+    """A server's membership in its fleet. Created and closed on the event loop.
 
     Args:
-        new: what the server says of itself when it joins.
+        new: the server's description of itself.
     """
 
     def __init__(
@@ -79,24 +79,24 @@ class Fleet:
         self.fleet, self.own, self.identity, self.cards = fleet, new, identity, cards
         self._members, self._client, self._reports, self._names = members, client, reports, names
         self.reporter: Reporter | None = None
-        """None: a front, which has nothing to report."""
+        """None on a front, which has nothing to report."""
         self.placer: Placer | None = None
         self.planning: FleetPlanning | None = None
-        """Both are set when it is opened."""
+        """Both are set when the fleet is opened."""
         self._follower = Follower(new.name, client, reports, names, client.lost)
         self._present: Sequence[Member] = ()
         self._boot, self._renewed_at = 0, 0.0
         self._steady_since = self._swept_at = 0.0
-        """The start of the time in which each renewal was punctual: only then have others renewed theirs, too."""
+        """Time since when each renewal was punctual. Only after a while have others renewed their leases too."""
         self.is_database_older = False
-        """It is not used any more."""
+        """Whether the database was restored to an older state and is no longer used."""
         self.on_older_database: Callable[[], None] = lambda: None
         self.blocks: Callable[[], Sequence[FleetBlockView]] = tuple
-        """The blocks of shared limits that this server has taken."""
+        """Returns the blocks of shared limits that this server holds."""
         self.passed: deque[FleetPassedView] = deque(maxlen=KEPT_PASSED)
-        """The last requests that it passed on."""
+        """The last requests that it forwarded."""
         self.end_rows: Callable[[str], int] = lambda _server: 0
-        """Ends a dead server's open rows in the ledger, and its shares of limits; blocks."""
+        """Closes a dead server's open rows in the ledger and its shares of limits. Blocks."""
         self._task: asyncio.Task[None] | None = None
         self._renewing = asyncio.Lock()
         self.is_draining = self.is_leaving = False
@@ -106,12 +106,12 @@ class Fleet:
 
     @property
     def takes_requests(self) -> bool:
-        """Whether requests that others pass on are taken."""
+        """Whether requests forwarded by others are accepted."""
         return not self.is_leaving
 
     # --- life -------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
-        """Join, once the port for the fleet is open. Raises Conflict, Unavailable."""
+        """Join, after the port for the fleet was opened. Raises Conflict, Unavailable."""
         self._boot = await asyncio.to_thread(self._members.join, self.own)
         if self.reporter is not None:
             self.reporter.boot = self._boot
@@ -123,16 +123,16 @@ class Fleet:
             self.placer.start()
 
     def nodes(self) -> list[str]:
-        """Names of the nodes that are there, by the database's leases."""
+        """Names of the nodes with a valid lease in the database."""
         return [one.name for one in self._present if one.role == "node"]
 
     def all_know(self, feature: str) -> bool:
-        """Whether no other node lacks a feature of `fleet.reports.FEATURES`, as far as nodes have reported."""
+        """Whether all nodes support a feature of `fleet.reports.FEATURES`, according to their reports."""
         reports = [self._reports.get(name) for name in self.nodes() if name != self.own.name]
         return all(report is None or feature in report.report.features for report in reports)
 
     def leave(self) -> None:
-        """The server stops: others send no more requests. Returns at once."""
+        """Leave because the server stops, so that others send no more requests. Returns immediately."""
         self.is_leaving = self.is_draining = True
 
     async def close(self) -> None:
@@ -142,7 +142,7 @@ class Fleet:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
-            with suppress(RoundhouseError):  # the lease ends by itself
+            with suppress(RoundhouseError):  # otherwise the lease expires
                 await asyncio.to_thread(self._members.leave, self.own.name, self._boot)
         await self._follower.close()
         await self._client.close()
@@ -165,11 +165,11 @@ class Fleet:
                 if not was_away:
                     log.error("the fleet's database does not answer", extra={"cause": error.message})
                 was_away = True
-            except Exception:  # whatever it is: the next try may succeed
+            except Exception:  # no error may end the loop; the next renewal may succeed
                 log.exception("the fleet's members cannot be read")
 
     async def _renew(self) -> None:
-        async with self._renewing:  # so that the newest rows are those that were read last
+        async with self._renewing:  # so that the rows read last are the newest
             present = await asyncio.to_thread(self._members.renew, self.own.name, self._boot)
             if present is None:
                 if not self.is_leaving:
@@ -192,7 +192,7 @@ class Fleet:
         self.clock_offset = offset
 
     def now(self) -> float:
-        """Seconds since the epoch by the database's clock, as far as it is known."""
+        """Seconds since the epoch by the database's clock, as far as known."""
         return self._members.now()
 
     def _refuse_database(self, error: OlderState) -> None:
@@ -207,7 +207,7 @@ class Fleet:
         )
 
     async def _sweep(self) -> None:
-        """End the open rows of dead servers, once servers had time to renew what a lost database let end."""
+        """Close open rows of dead servers, once others had time to renew leases that expired with the database away."""
         now = self._renewed_at
         if now - self._steady_since < DEAD_SECONDS or now - self._swept_at < SWEEP_SECONDS:
             return
@@ -229,13 +229,13 @@ class Fleet:
 
     @property
     def certificate_seconds(self) -> float | None:
-        """Seconds until this server's certificate ends; 0: it has ended; None: the fleet has a key instead."""
+        """Seconds until this server's certificate expires, 0 if it has, None if the fleet uses a key instead."""
         if (ends := self.identity.ends) is None:
             return None
         return max(0.0, (ends - datetime.datetime.now(datetime.UTC)).total_seconds())
 
     def count_dropped(self) -> None:
-        """The fleet's header came to the public port, and was dropped."""
+        """Count a fleet header that arrived at the public port and was dropped."""
         self.dropped_headers += 1
 
     # --- reports ----------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class Fleet:
 
     # --- changes of names, of fronts --------------------------------------------------------------------------------
     def model_of(self, name: str, caller: Caller, *, is_adapter: bool) -> str:
-        """The model that a name means, or the base of the adapter. Raises NotFound, BadRequest (ambiguous)."""
+        """The model with this name, or the base of the adapter. Raises NotFound, BadRequest (ambiguous)."""
         catalog = self._names.names.managed_by(caller)
         return catalog.adapter(name).key.base if is_adapter else catalog.model(name).id
 
@@ -258,7 +258,7 @@ class Fleet:
             await asyncio.sleep(POLL_SECONDS)
 
     def node_for(self, model: str | None) -> str:
-        """A node for a change of names: one that has the model, if there is one. Raises Unavailable."""
+        """Choose a node for a change of names, one with the model if possible. Raises Unavailable."""
         with suppress(NotFound):
             model = None if model is None else self._names.names.catalog.model(model).id
         oldest = asyncio.get_running_loop().time() - REPORT_SECONDS
@@ -279,7 +279,7 @@ class Fleet:
         return self._names.nodes_of(model)
 
     def node_of_request(self, request: str) -> str | None:
-        """Find the node that got a request last; None: it is not known, or the node is gone."""
+        """Find the node that got a request last. None if it is unknown or the node has left."""
         node = next((one.node for one in reversed(self.passed) if one.id == request), None)
         return node if node is not None and self.reports_now(node) else None
 
@@ -297,14 +297,14 @@ class Fleet:
         context: str,
         request_id: str,
     ) -> AbstractAsyncContextManager[PeerAnswer]:
-        """`PeerClient.exchange` with a node from `node_for`, or one that `reports_now`."""
+        """Call `PeerClient.exchange` with a node from `node_for`, or one that `reports_now`."""
         stored = self._reports.get(node)
         assert stored is not None, "it reports"
         return self._client.exchange(method, node, stored.report.address, path, body, headers, context, request_id)
 
     # --- for people -------------------------------------------------------------------------------------------------
     def view(self, caller: Caller) -> FleetView:
-        """Describe the fleet; what other teams did is for administrators."""
+        """Describe the fleet. Only administrators see requests of other teams."""
         loop, placer = asyncio.get_running_loop(), self.placer
         members = [self._view(one, loop.time()) for one in self._present]
         is_admin = Scope.ADMIN in caller.scopes
@@ -328,7 +328,7 @@ class Fleet:
         )
 
     async def drain(self, name: str, draining: bool, caller: Caller, *, force: bool = False) -> FleetView:
-        """Send a node no new requests, or send them again.
+        """Stop or resume sending new requests to a node.
 
         Raises NotFound; Conflict for the last node, or the last one that has a pinned model in memory.
         """
@@ -342,7 +342,7 @@ class Fleet:
         return self.view(caller)
 
     async def _notify(self, name: str) -> None:
-        """Have a node read its row at once. One that cannot be reached, or is of a version before, does so soon."""
+        """Make a node read its row now. If it is unreachable or older, it reads the row at its next renewal."""
         node = next((one for one in self._present if one.name == name and one.role == "node"), None)
         if node is not None and name != self.own.name:
             with suppress(NodeFailed, TimeoutError):
@@ -355,7 +355,7 @@ class Fleet:
             await self._renew()
 
     def _check_others(self, name: str) -> None:
-        """Raises Conflict where no other node takes requests, or none of those has a model that is pinned on this."""
+        """Raises Conflict if no other node takes requests, or if none of them has a model that is pinned here."""
         others = [one.name for one in self._present if one.role == "node" and one.name != name and not one.draining]
         if not others:
             raise Conflict(
@@ -378,7 +378,7 @@ class Fleet:
             )
 
     def _report_of(self, node: str) -> NodeReport | None:
-        """The newest report of a node, this one included."""
+        """The latest report of a node, including this one."""
         if node == self.own.name:
             return None if self.reporter is None else self.reporter.report()
         stored = self._reports.get(node)

@@ -1,4 +1,4 @@
-"""Changes of shared names by other servers, brought to this one: what names mean, pins, files, models."""
+"""Applies changes of shared names by other servers: names, pins, files and models."""
 
 import asyncio
 import logging
@@ -17,12 +17,12 @@ log = logging.getLogger("roundhouse.fleet")
 
 
 class SharedNames:
-    """The names that servers share. Each change is seen whole, by the next request. For one event loop.
+    """The names that servers share. Requests see each change completely or not at all. For one event loop.
 
     Args:
-        files: copies files of adapters; None: a front, which needs none.
-        router_files: copies those of routers.
-        model_set: follows recipes that were added at run time; None: a front, which has no models.
+        files: copies files of adapters. None on a front, which needs none.
+        router_files: copies files of routers.
+        model_set: follows recipes added at run time. None on a front, which has no models.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SharedNames:
             await asyncio.wait({self._following})
 
     def _announce(self) -> None:
-        """Announce changes, in the watch's thread."""
+        """Announce changes. Called in the watch's thread."""
         self._loop.call_soon_threadsafe(self._changed)
 
     def _wake(self) -> None:
@@ -81,7 +81,7 @@ class SharedNames:
                 self._following = asyncio.create_task(self._follow(), name="shared-adapters")
 
     async def _follow(self) -> None:
-        while self._is_outdated:  # changes that come meanwhile are followed together
+        while self._is_outdated:  # changes that arrive meanwhile are applied together
             self._is_outdated = False
             await self._follow_recipes()
             await self._adapters.follow()
@@ -93,5 +93,5 @@ class SharedNames:
         try:
             await self._model_set.follow()
             self._followed = followed
-        except Exception:  # whatever it is: adapters follow in any case, and the next change tries again
+        except Exception:  # no error here may keep adapters from following; the next change retries
             log.exception("the fleet's recipes cannot be followed")

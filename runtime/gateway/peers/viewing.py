@@ -1,4 +1,4 @@
-"""A member of the fleet, as people see it. Pure."""
+"""Views of the fleet's members. Pure."""
 
 from fleet.membership.members import CLOCK_SECONDS, Member
 from fleet.reports import NodeReport
@@ -19,10 +19,10 @@ def view_member(
     """Describe a member.
 
     Args:
-        report: its newest one; None: a front, or it has not reported.
-        age: seconds since that was made.
-        lease_seconds: until its lease ends; below 0: since then.
-        is_late: it reports, and its answers begin late.
+        report: its latest report. None on a front, or if it has not reported.
+        age: seconds since that report was written.
+        lease_seconds: until its lease ends. Negative if it has ended.
+        is_late: whether it reports but its answers begin late.
     """
     is_silent = member.role == "node" and (age is None or age > REPORT_SECONDS)
     state: FleetMemberState = "silent" if is_silent else "draining" if member.draining else "up"
@@ -55,5 +55,5 @@ def view_member(
 
 
 def is_clock_off(offset: float) -> bool:
-    """Whether a clock is so many seconds ahead of the database's, or behind it, that somebody should set it."""
+    """Whether a clock's offset from the database's clock, in seconds, is large enough to warn about."""
     return abs(offset) > CLOCK_SECONDS

@@ -1,4 +1,4 @@
 """Providers in the gateway: index of names, backend, and views.
 
-What is sent and what becomes of failures: `routing.providers`.
+Requests to providers and the handling of their failures are in `routing.providers`.
 """

@@ -1,4 +1,4 @@
-"""Models of providers: a turn is a free connection, a call is one attempt there."""
+"""The backend for providers' models: a turn is a free connection, a call one attempt there."""
 
 import asyncio
 import time
@@ -24,13 +24,13 @@ from tenants.ledger.rows import BATCH
 
 BETA = "anthropic-beta"
 BYTES_PER_TOKEN = 2
-"""Fewest bytes of a prompt's token: nearly every text has more."""
+"""Assumed bytes per prompt token, lower than in nearly every text."""
 MIN_OUTPUT = 16
-"""Tokens of an answer for which the client named no bound, at least."""
+"""Least bound on an answer's tokens if the client set none."""
 
 
 class ProviderBackend:
-    """`runtime.gateway.backend.Backend` and `RetryPolicy`: failures may pass."""
+    """`runtime.gateway.backend.Backend` and `RetryPolicy`, since failures may be temporary."""
 
     name = BACKEND
     relay = None
@@ -96,7 +96,7 @@ class ProviderLease:
 
     @property
     def flag(self) -> str | None:
-        """Whether the provider reported more usage than the request can have; the ledger has what it can."""
+        """Code if the provider reported more usage than is possible; the ledger then records the most that is."""
         return EXCESS_USAGE if any(attempt.has_excess for attempt in self._attempts) else None
 
     async def run(self, call: Call) -> AsyncIterator[Event]:
@@ -116,14 +116,14 @@ class ProviderLease:
 
     @property
     def _beta_headers(self) -> Mapping[str, str]:
-        """Beta headers of Anthropic's clients, without which it refuses their fields."""
+        """Beta headers from Anthropic's clients, without which Anthropic refuses their fields."""
         if self._entry.upstream.provider.protocol is not Protocol.ANTHROPIC:
             return {}
         betas = [value.decode("latin-1") for name, value in self._request.context.headers if name == BETA.encode()]
         return {BETA: ",".join(betas)} if betas else {}
 
     def _body(self, call: ChatPayload) -> Mapping[str, Any]:
-        """Cap an unbounded answer at what is left of the context; providers refuse more."""
+        """Cap an unbounded answer at the rest of the context, since providers refuse more."""
         requested, prompt = call.body.get("max_tokens"), call.body.get("prompt")
         if not call.fills or not isinstance(requested, int) or not isinstance(prompt, str):
             return call.body
@@ -133,5 +133,5 @@ class ProviderLease:
 
 
 def _on_loop(moment: float | None) -> float | None:
-    """Monotonic seconds by the event loop's clock, which may be another one."""
+    """Convert monotonic seconds to the event loop's clock, which may differ."""
     return None if moment is None else asyncio.get_running_loop().time() + moment - time.monotonic()

@@ -1,4 +1,4 @@
-"""Names of providers' models. A model of this machine goes before them."""
+"""Names of providers' models. Local models take precedence."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -19,16 +19,16 @@ BACKEND = "providers"
 
 @dataclass(frozen=True, slots=True)
 class ProvidedModel:
-    """A model of a provider, and the way to it."""
+    """A provider's model and the objects for reaching it."""
 
     name: str
-    """Name under which clients ask for it: `provider/id`."""
+    """The name for clients: `provider/id`."""
     upstream: Upstream
     model: ProviderModel
 
 
 class ProviderIndex:
-    """`serve` replaces all; unchanged providers keep connections and breakers."""
+    """Providers and their models. `serve` replaces them; unchanged ones keep connections and breakers."""
 
     def __init__(self, names: Names, providers: Iterable[Provider], on_attempt: OnOutcome) -> None:
         self._names, self._on_attempt = names, on_attempt
@@ -39,7 +39,7 @@ class ProviderIndex:
         self.serve(providers)
 
     def serve(self, providers: Iterable[Provider]) -> None:
-        """Replace the providers. Requests under way at a former one go on."""
+        """Replace the providers. Running requests at removed ones continue."""
         previous_upstreams = self.upstreams
         self.upstreams = {}
         for provider in providers:
@@ -72,7 +72,7 @@ class ProviderIndex:
         return [entry for entry in self._entries.values() if caller.sees(entry.name)]
 
     def find(self, name: object, caller: Caller) -> ProvidedModel | None:
-        """The provider's model of this name; None: there is none. Raises Forbidden."""
+        """The provider's model with this name, or None. Raises Forbidden."""
         if not self.upstreams:
             return None
         catalog = self._names.catalog.of(caller.team)
@@ -89,12 +89,12 @@ class ProviderIndex:
         return entry
 
     def provider_of(self, name: str, caller: Caller) -> Provider | None:
-        """The provider whose model a name means; None: no provider's. Raises Forbidden, NotFound."""
+        """The provider of the model with this name, or None. Raises Forbidden, NotFound."""
         entry = self.find(name, caller)
         return None if entry is None else entry.upstream.provider
 
     def _refuse_unknown(self, name: str, caller: Caller) -> None:
-        """Raises NotFound, if the caller sees anything of that provider."""
+        """Raises NotFound if the caller may use any model of that provider."""
         provider = name.partition("/")[0]
         available = [entry.name for entry in self.entries(caller) if entry.upstream.provider.id == provider]
         if available:
@@ -105,7 +105,7 @@ class ProviderIndex:
             )
 
     def resolve(self, model_ref: ModelRef, caller: Caller) -> Target | None:
-        """Like `Gateway.resolve`; None: no provider's. BadRequest for task or adapter."""
+        """Like `Gateway.resolve`, or None if no provider has the name. Raises BadRequest for task or adapter."""
         name = model_ref.name
         if isinstance(name, str) and name not in self._names.provider_names:
             name = name.removesuffix(LATEST)
@@ -132,6 +132,6 @@ class ProviderIndex:
         )  # fmt: skip
 
     def entry_of(self, target: Target) -> ProvidedModel | None:
-        """A target's provider entry; None: its provider has left meanwhile."""
+        """A target's provider entry. None if its provider has been removed."""
         entry = self._entries.get(target.model)
         return entry if entry is not None and entry.upstream.provider.id == target.provider else None

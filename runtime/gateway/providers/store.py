@@ -1,4 +1,4 @@
-"""Providers added at run time: a document each in the data directory, beside those of recipe files."""
+"""Providers added at run time, each a document in the data directory, in addition to those of recipe files."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ class ProviderDefinitionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderStore:
-    """One writer at a time. A recipe file's provider goes before an added one of the same id."""
+    """One writer at a time. A recipe file's provider takes precedence over an added one with the same id."""
 
     def __init__(self, folder: Path, names: Names, index: ProviderIndex, given: Iterable[Provider] = ()) -> None:
         self._folder, self._names, self._index = folder, names, index
@@ -41,7 +41,7 @@ class ProviderStore:
         self._changing = asyncio.Lock()
 
     def open(self) -> None:
-        """Read what was added, at the start. Blocks. A file that cannot be read leaves out its provider alone."""
+        """Read the added providers at startup. Skips providers with unreadable files. Blocks."""
         for file in sorted(self._folder.glob("*.yaml")):
             try:
                 self._added |= {provider.id: provider for provider in load_documents((file,)).providers}
@@ -50,7 +50,7 @@ class ProviderStore:
         self._serve()
 
     def serve(self, given: Iterable[Provider]) -> None:
-        """Serve these providers of recipe files from now on."""
+        """Set the providers of recipe files."""
         self._given = {provider.id: provider for provider in given}
         self._serve()
 
@@ -72,9 +72,9 @@ class ProviderStore:
         )
 
     async def put(self, name: str, definition: Mapping[str, Any]) -> tuple[ProviderDefinitionView, bool]:
-        """Add a provider, or replace one, and whether it is new.
+        """Add or replace a provider. Also returns whether it is new.
 
-        Raises Unfit (bad_recipe), Conflict (name_in_use, or of a recipe file), Unavailable (disk_full).
+        Raises Unfit (bad_recipe), Conflict (name_in_use, or defined by a recipe file), Unavailable (disk_full).
         """
         async with self._changing:
             self._check_file(name)
@@ -96,7 +96,7 @@ class ProviderStore:
         return self.show(name), before is None
 
     async def remove(self, name: str) -> None:
-        """Raises NotFound, Conflict for one of a recipe file. Requests under way go on."""
+        """Remove a provider. Running requests continue. Raises NotFound, and Conflict for one of a recipe file."""
         async with self._changing:
             self._check_file(name)
             self.show(name)
@@ -109,7 +109,7 @@ class ProviderStore:
             raise Conflict(f"Provider '{name}' is from a recipe file: change that, then roundhouse models reload.")
 
     def _check_names(self, provider: Provider) -> None:
-        """Raises Conflict (name_in_use) for a name that means something else."""
+        """Raises Conflict (name_in_use) if a name has another meaning."""
         others = {
             name for one in (self._added | self._given).values() if one.id != provider.id for name in _names_of(one)
         }

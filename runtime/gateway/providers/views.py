@@ -1,4 +1,4 @@
-"""Views of providers: their models in OpenAI's list, and their state. Never a key."""
+"""Views of providers: their models in OpenAI's list, and their state. They never contain keys."""
 
 import time
 from typing import Annotated, Literal
@@ -88,7 +88,7 @@ class Providers:
         return [card(entry) for entry in self._index.entries(caller)]
 
     def card(self, name: str, caller: Caller) -> ProviderCardView | None:
-        """A provider model's card; None: it is no provider's. Raises Forbidden, NotFound."""
+        """A provider model's card, or None if no provider has it. Raises Forbidden, NotFound."""
         entry = self._index.find(name, caller)
         return None if entry is None else card(entry)
 
@@ -96,7 +96,7 @@ class Providers:
         return ProviderListView([view(upstream) for upstream in self._index.upstreams.values()])
 
     def measure(self) -> None:
-        """Gauges, at the moment they are asked for."""
+        """Update the gauges before they are exported."""
         for upstream in self._index.upstreams.values():
             id_ = upstream.provider.id
             self._metrics.provider_running.labels(id_).set(upstream.running)
@@ -104,7 +104,7 @@ class Providers:
                 self._metrics.provider_state.labels(id_, name).set(STATES[state.phase])
 
     async def check(self, name: str) -> ProviderCheckView:
-        """List the provider's models: does it answer, take the key, have the recipe's?"""
+        """List the provider's models, to check that it answers, accepts the key and has the recipe's models."""
         upstream = self._index.upstreams.get(name)
         if upstream is None:
             available = ", ".join(self._index.upstreams) or "none"
@@ -118,11 +118,11 @@ class Providers:
             return ProviderCheckView(name, False, round(time.monotonic() - began, 3), "It tells no list of models.", [])
         has = {
             one.id for one in (listed.data if isinstance(listed, _ModelList) else listed)
-        }  # Together's is a bare list
+        }  # Together returns a bare list
         names = (model.name for model in upstream.provider.models)
         missing = [
             name for name in names if all(is_other_model(name, one) for one in has)
-        ]  # some list dated names only
+        ]  # some providers list only dated names
         message = f"It has {len(has)} models."
         return ProviderCheckView(name, not missing, round(time.monotonic() - began, 3), message, missing)
 

@@ -1,6 +1,6 @@
 """Routers in a running server.
 
-store.py       which there are, with their versions
-requests.py    what a router sees of a request
-dispatcher.py  what is known of their targets, and the decision
+store.py       the routers and their versions
+requests.py    the features of a request that a router sees
+dispatcher.py  facts about the targets, and the decision
 """

@@ -1,4 +1,4 @@
-"""Choose a router's target: the same decision for traffic and for explain."""
+"""Chooses a router's target, with the same decision for traffic and for explain."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ from tenants.caller import EVERYBODY, Caller
 from tenants.costs.prices import MILLION, PriceList
 
 VECTOR_SECONDS = 0.25
-"""Longest wait for an embedding; after that letters alone decide."""
+"""Longest wait for an embedding. After that only the character model decides."""
 MOST_CHARACTERS = 2000
 MAX_CONVERSATIONS = 100_000
 PROBE_ENDPOINT = "/v1/embeddings"
@@ -51,11 +51,11 @@ class Budgets(Protocol):
     def affords(
         self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
     ) -> Callable[[Target], bool]:
-        """Whether the budgets of team and key have room for the calls at a target."""
+        """Return a function that tells whether the budgets of team and key allow the calls at a target."""
         ...
 
     def has_room(self, caller: Caller, target: Target, call: Call) -> bool:
-        """Whether their limits have room for a call that helps to choose."""
+        """Whether the limits allow a call that helps to choose."""
         ...
 
 
@@ -76,7 +76,7 @@ class RouterCardView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def card(router: Router, view: RouterView, facts: Mapping[str, TargetFacts]) -> RouterCardView | None:
-    """None: the caller may use none of its targets."""
+    """Build a router's card. None if the caller may use none of its targets."""
     usable = {name: fact for name, fact in facts.items() if fact.usable}
     if not usable:
         return None
@@ -97,7 +97,7 @@ def card(router: Router, view: RouterView, facts: Mapping[str, TargetFacts]) -> 
 
 
 class Conversations:
-    """Targets that conversations keep for the prefix cache, by least recent use."""
+    """Targets to which conversations stick for the prefix cache, evicted by least recent use."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._targets: TLRUCache[bytes, tuple[str, float]] = TLRUCache(
@@ -114,19 +114,19 @@ class Conversations:
 
 
 class SharedConversations(Protocol):
-    """Conversations that other servers of a fleet began."""
+    """Conversations that began on other servers of a fleet."""
 
     async def find(self, key: bytes) -> str | None:
-        """Find the target of a conversation; None: it is not known, or not soon enough."""
+        """Find the target of a conversation. None if it is unknown or no answer comes in time."""
         ...
 
     def tell(self, key: bytes, target: str, seconds: float) -> None:
-        """Begin to pass its target on."""
+        """Start announcing its target."""
         ...
 
 
 class Targets:
-    """A router's targets as decisions compare them, at this moment."""
+    """Current facts about a router's targets, which decisions compare."""
 
     def __init__(self, source: TargetSource, budgets: Budgets) -> None:
         self._source, self._budgets = source, budgets
@@ -134,7 +134,7 @@ class Targets:
     def facts(
         self, router: RouterSpec, caller: Caller, current: str | None = None, calls: Sequence[Call] = ()
     ) -> Facts:
-        """calls: the request's; without any, every target is within budget."""
+        """calls: of the request. Without any, every target is within budget."""
         affords = self._budgets.affords(caller, calls, self._source.context_length)
         return Facts(
             {target.name: self._fact(target, router.task, caller, affords) for target in router.targets}, current
@@ -159,7 +159,7 @@ class Targets:
         )
 
     def _is_of_another_team(self, model_ref: ModelRef, caller: Caller) -> bool:
-        """Whether it exists, and not for this caller's team."""
+        """Whether it exists but belongs to another team."""
         if caller.team == DEFAULT_TEAM:
             return False
         with suppress(RoundhouseError):
@@ -169,9 +169,9 @@ class Targets:
 
 
 def price_of(price: PriceList | None) -> float:
-    """One figure to compare targets of one task.
+    """One price to compare targets of the same task.
 
-    A million tokens, half of them in; an hour; a thousand pairs.
+    For a million tokens, half of them input, plus an hour of audio and a thousand pairs.
     """
     return 0.0 if price is None else ((price.input + price.output) / 2 + price.audio_hour + price.pairs) / MILLION
 
@@ -184,12 +184,12 @@ class RouterDispatcher:
         self._source, self._budgets = source, budgets
         self._targets, self.conversations = Targets(source, budgets), Conversations()
         self.others: SharedConversations | None = None
-        """None: there is no fleet."""
+        """None without a fleet."""
         self._announced = Conversations()
-        """Targets that others know."""
+        """Targets that were announced to other servers."""
 
     async def route(self, router: Router, request: Request) -> Target:
-        """The target of a request, with the decision. Its conversation stays there.
+        """Choose the target of a request, and keep its conversation there.
 
         Raises Unavailable (no_route), Forbidden, BadRequest (wrong_task), and what resolving the target raises.
         """
@@ -208,7 +208,7 @@ class RouterDispatcher:
             self.others.tell(key, target, seconds)
 
     async def _current(self, key: bytes | None) -> str | None:
-        """Find the target of a conversation that goes on; None: it is not known."""
+        """Find the target of a continued conversation. None if it is unknown."""
         current = self.conversations.target_of(key)
         if current is None and key is not None and self.others is not None:
             return await self.others.find(key)
@@ -216,23 +216,23 @@ class RouterDispatcher:
 
     # --- lists ------------------------------------------------------------------------------------------------------
     def cards(self, caller: Caller) -> list[RouterCardView]:
-        """Routers of which the caller may use a target."""
+        """Cards of the routers with at least one target that the caller may use."""
         cards = list[RouterCardView]()
         for name in self.store.names():
-            with suppress(Unfit, Unavailable):  # its files cannot be read: a request for it gets the error
+            with suppress(Unfit, Unavailable):  # its files are unreadable; requests for it get the error
                 if (one := self.card(name, caller)) is not None:
                     cards.append(one)
         return cards
 
     def card(self, name: str, caller: Caller) -> RouterCardView | None:
-        """None: it is no router's name, or the caller may use none of its targets."""
+        """The card of a router. None if there is none, or if the caller may use none of its targets."""
         router = self.store.find(name)
         if router is None:
             return None
         return card(router, self.store.show(router.spec.id), self._targets.facts(router.spec, caller).targets)
 
     def priced(self, view: RouterView, caller: Caller) -> RouterView:
-        """The view with the prices that its decisions compare."""
+        """Add the prices that its decisions compare."""
         router = self.store.find(f"{view.name}@{view.version}")
         facts = {} if router is None else self._targets.facts(router.spec, caller).targets
         return msgspec.structs.replace(view, prices={name: fact.price for name, fact in facts.items() if fact.usable})
@@ -241,9 +241,9 @@ class RouterDispatcher:
     async def explain(
         self, router: Router, endpoint: str, calls: Sequence[Call], model_ref: ModelRef, request: Request
     ) -> tuple[RouteInput, Decision]:
-        """The decision for calls, without its consequences. Raises as `route`.
+        """Decide for calls without acting on it. Raises as `route`.
 
-        request: pays for the embedding that it takes.
+        request: pays for an embedding, if one is needed.
         """
         spec, task, context = router.spec, model_ref.task, request.context
         if model_ref.adapter:
@@ -259,14 +259,14 @@ class RouterDispatcher:
             )
         route_input = read(endpoint, calls, context, spec)
         vector = await self.vector(router, route_input.features.text, request)
-        stays = route_input.is_continued and spec.conversation.stay > 0  # an earlier version may have remembered it
+        stays = route_input.is_continued and spec.conversation.stay > 0  # an earlier version may have stored it
         current = await self._current(route_input.conversation) if stays else None
-        # nothing is awaited from here until the decision is carried out: no target can leave meanwhile
+        # no await from here until the decision is carried out, so no target can disappear in between
         facts = self._targets.facts(spec, context.caller, current, calls)
         return route_input, decide(replace(route_input.features, vector=vector), router, facts)
 
     def embedding_call(self, router: Router, text: str) -> tuple[Target, EmbedRequest] | None:
-        """The call that embeds a text; None: the router needs none, or its model is not resident here."""
+        """The call that embeds a text. None if the router needs none or its model is not resident here."""
         if router.embedding is None or not text:
             return None
         try:
@@ -275,11 +275,11 @@ class RouterDispatcher:
             return None
         state = self._source.state_of(target)
         if not (state.is_local and state.is_resident):
-            return None  # to look at a text must not send it to a provider
+            return None  # classifying a text must not send it to a provider
         return target, EmbedRequest(inputs=[router.read(text)[:MOST_CHARACTERS]], truncate=True)
 
     async def vector(self, router: Router, text: str, request: Request) -> "Vector | None":
-        """The text's embedding, at the cost of a request that has room for it. No error, no load."""
+        """Embed the text at the request's cost, if its limits allow. Never raises and never causes a load."""
         found = self.embedding_call(router, text)
         if found is None:
             return None
@@ -287,7 +287,7 @@ class RouterDispatcher:
         is_admitted = request.attempt.admission is not None
         if not is_admitted and not self._budgets.has_room(request.context.caller, target, call):
             return None
-        await import_in_thread("numpy")  # only routers with an embedding need it
+        await import_in_thread("numpy")  # only routers with an embedding need numpy
         import numpy as np
 
         probe = Request(replace(request.context, caller=EVERYBODY, source="probe"), PROBE_ENDPOINT)
@@ -300,5 +300,5 @@ class RouterDispatcher:
                             request.routing_cost = target.price.cost(prompt=request.routing_tokens)
                         return np.frombuffer(event.vectors, "<f4", count=event.dimensions).astype(np.float32)
         except (RoundhouseError, TimeoutError):
-            pass  # letters alone decide, and the decision says so
+            pass  # the character model decides alone, and the decision says so
         return None

@@ -15,13 +15,13 @@ from runtime.gateway.context import RequestContext
 class RouteInput:
     features: Features
     conversation: bytes | None
-    """Key of the conversation; None: the request belongs to none."""
+    """Key of the conversation. None if the request belongs to none."""
     is_continued: bool
-    """It is not the first request of its conversation, as far as its body tells."""
+    """Whether the body shows that it is not the first request of its conversation."""
 
 
 def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: RouterSpec) -> RouteInput:
-    """Read the headers that the router names, and no others."""
+    """Extract the features. Reads only those headers that the router names."""
     named_headers = {name for rule in router.rules for name in rule.when.headers} | {router.conversation.header}
     headers = {
         name: value.decode("latin-1")
@@ -51,7 +51,7 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
 
 
 def key_of(*parts: str) -> bytes:
-    """A digest, so that no words of the conversation are stored."""
+    """A digest, so that no text of the conversation is stored."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         raw = part.encode(errors="replace")

@@ -1,4 +1,4 @@
-"""All routers: versions in the state, content in files, decided in memory."""
+"""All routers: their versions in the state, their content in files, and both in memory."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ class RouterVersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouterView(msgspec.Struct, frozen=True, kw_only=True):
-    """A router: its current version or the one that was asked for, all versions, aliases, and its definition."""
+    """A router: its current or requested version, all versions, aliases, and its definition."""
 
     object: Literal["router"] = "router"
     name: str
@@ -45,7 +45,7 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
     versions: list[RouterVersionView]
     aliases: dict[str, str]
     models: list[str]
-    """The fitted models: of 'intents' and 'complexity'."""
+    """The fitted models among 'intents' and 'complexity'."""
     threshold: float | None
     """Below which its intents abstain, or that the expected acceptance must reach; None: nothing is fitted."""
     definition: dict[str, Any]
@@ -62,33 +62,33 @@ class RouterAddition:
 
 
 class RouterStore:
-    """One writer at a time. Reads are of memory, once `ready` has loaded a version."""
+    """One writer at a time. Reads come from memory once `ready` has loaded a version."""
 
     def __init__(self, folder: Path, state: State, names: Names, bounds: Bounds = USUAL) -> None:
         self._contents, self._state, self._names, self._bounds = RouterContentStore(folder), state, names, bounds
         self._changing = asyncio.Lock()
         self._records: Mapping[str, RouterRecord] = {}
         self._ready: dict[str, Router] = {}
-        """Routers by digest."""
+        """Loaded routers, by digest."""
         self.is_shared = False
-        """Other servers of a fleet have the same routers: files of those that they add are copied."""
+        """Whether other servers of a fleet share the routers, so that files of their additions are copied."""
         self.adds_from_files = True
-        """Not on a front, from which no server can copy files."""
+        """False on a front, since other servers cannot copy files from it."""
         self.faults: dict[str, str] = {}
-        """Routers of files that could not be taken, and why."""
+        """Routers in files that could not be added, with the reason."""
 
     # --- look up ----------------------------------------------------------------------------------------------------
     def find(self, name: object) -> Router | None:
-        """The router of `name`, `name@v2` or `name@alias`; None: no such name.
+        """The router for `name`, `name@v2` or `name@alias`. None if there is no router of this name.
 
-        Raises NotFound where there is no such version. Models come first: a router whose name a file gave to one of
-        them later is out of use.
+        Raises NotFound for an unknown version. Models take precedence: a router is unused once a recipe gives its name
+        to a model.
         """
         version = self._version_of(name)
         return None if version is None else self._router(version)
 
     async def ready(self, name: object) -> Router | None:
-        """`find`, that reads files on a thread: fitted models may have 128 MiB."""
+        """Like `find`, but reads files in a thread, since fitted models may have 128 MiB."""
         version = self._version_of(name)
         if version is None:
             return None
@@ -96,7 +96,7 @@ class RouterStore:
         return self._router(version)
 
     def is_router(self, name: object) -> bool:
-        """Whether it names a router, without reading files. NotFound: no such version."""
+        """Whether it names a router. Reads no files. Raises NotFound for an unknown version."""
         return self._version_of(name) is not None
 
     def _version_of(self, name: object) -> RouterVersion | None:
@@ -127,7 +127,7 @@ class RouterStore:
         return self._contents.read(version.digest).router(version.tag)
 
     def all(self) -> list[RouterView]:
-        """Routers whose files can be read; `open` has logged the others."""
+        """Routers whose files are readable. `open` has logged the others."""
         views = list[RouterView]()
         for record in self._records.values():
             with contextlib.suppress(Unfit, Unavailable):
@@ -142,7 +142,7 @@ class RouterStore:
         return self._view(record, record.current)
 
     async def version(self, name: str) -> RouterView:
-        """The version of `name@v2` or `name@alias`; `name`: the current one. Raises NotFound."""
+        """View the version for `name@v2` or `name@alias`, or the current one for `name`. Raises NotFound."""
         record, version = self._version(name)
         await self._read(version)
         return self._view(record, version)
@@ -186,7 +186,7 @@ class RouterStore:
 
     # --- changes ----------------------------------------------------------------------------------------------------
     async def open(self, given: Iterable[RouterSpec]) -> None:
-        """Read all routers, at the start and when recipe files were read again."""
+        """Read all routers, at startup and after recipe files were read again."""
         self._refresh()
         self.faults = {}
         for record in self._records.values():
@@ -206,14 +206,14 @@ class RouterStore:
         for spec in given if self.adds_from_files else ():
             with self._skip_faulty(spec.id):
                 await self._add_from_file(spec)
-        async with self._changing:  # what is being added is not in the state yet
+        async with self._changing:  # an addition in progress is not in the state yet
             stored = {version.digest for record in self._records.values() for version in record.versions}
             stored |= self._state.routers.reserved
             await asyncio.to_thread(self._contents.tidy, stored)
 
     @contextlib.contextmanager
     def _skip_faulty(self, name: str) -> Iterator[None]:
-        """An error is this router's fault, and keeps no other away."""
+        """Record an error as this router's fault, so that the others load."""
         try:
             yield
         except RoundhouseError as error:
@@ -222,7 +222,7 @@ class RouterStore:
             log.error("a router is left out", extra={"router": name, "cause": self.faults[name]})
 
     async def _add_from_file(self, spec: RouterSpec) -> None:
-        """Add a version if a file's content is new. Rolled-back ones stay so."""
+        """Add a version if the file's content is new. A rolled-back version stays rolled back."""
         models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes)
         content = RouterContent(spec, models)
         record = self._records.get(spec.id)
@@ -233,7 +233,7 @@ class RouterStore:
                 await asyncio.to_thread(self._contents.write, content)
 
     async def put(self, spec: RouterSpec, alias: str | None = None) -> RouterAddition:
-        """Add a router, or a new version, which keeps what was fitted before."""
+        """Add a router or a new version, which keeps the fitted models."""
         async with self._changing:
             models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes)
             if not models and (record := self._records.get(spec.id)) is not None:
@@ -241,19 +241,19 @@ class RouterStore:
             return await self._add(RouterContent(spec, models), "request", alias)
 
     async def fit(self, name: str, kind: Kind, data: bytes) -> RouterAddition:
-        """A new version with another fitted model. Raises Unfit for an invalid one."""
-        async with self._changing:  # what it is added to is what counts then
+        """Add a version with another fitted model. Raises Unfit if that is invalid."""
+        async with self._changing:  # the model is added to the version that is current now
             record = self._record(name)
             content = await asyncio.to_thread(self._contents.read, record.current.digest)
             return await self._add(content.with_model(kind, data), f"fitted {kind}")
 
     async def add(self, content: RouterContent, source: str, alias: str | None = None) -> RouterAddition:
-        """Store a version unchanged, whatever was there before."""
+        """Store a version unchanged, without taking over fitted models."""
         async with self._changing:
             return await self._add(content, source, alias)
 
     async def _add(self, content: RouterContent, source: str, alias: str | None = None) -> RouterAddition:
-        """Write files, then state, under the lock: `open` removes files of a crash."""
+        """Write files and then the state, under the lock. `open` removes files left by a crash."""
         name = content.spec.id
         self._check(name)
         if alias is not None:
@@ -262,7 +262,7 @@ class RouterStore:
         self._check_room(content)
         await asyncio.to_thread(self._contents.write, content)
         async with self._names.registering:
-            self._check(name)  # once more: a model may have got the name meanwhile
+            self._check(name)  # again, since a model may have taken the name meanwhile
             key, register = RouterKey(name), self._state.routers.register
             is_new = await asyncio.to_thread(register, key, content.digest, content.size, source, alias)
             self._ready[content.digest] = router
@@ -285,7 +285,7 @@ class RouterStore:
             )
 
     async def remove(self, name: str, *, force: bool = False) -> None:
-        """Remove a router, also one whose files cannot be read."""
+        """Remove a router, even if its files are unreadable."""
         async with self._changing:
             await asyncio.to_thread(self._state.routers.delete, self._record(name).key, force=force)
             self._refresh()
@@ -302,7 +302,7 @@ class RouterStore:
         return self.is_shared and not self._contents.has(version.digest)
 
     def follow(self) -> None:
-        """Follow another server that has changed routers."""
+        """Apply changes of routers by another server."""
         self._refresh()
 
     def missing(self) -> list[RouterVersion]:

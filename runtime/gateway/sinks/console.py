@@ -11,14 +11,14 @@ from tenants.ledger.rows import BATCH
 
 
 class ConsoleSink:
-    """The last requests, with the transcripts of teams that have them stored; lines of batches are left out."""
+    """Keeps the last requests, except batch lines, with transcripts for teams that store them."""
 
     def __init__(self, console: Console) -> None:
         self._history, self._texts = console.history, console.texts
 
     def take(self, record: RequestRecord) -> None:
         context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
-        if context.source == BATCH:  # thousands of them would push out what people sent
+        if context.source == BATCH:  # thousands of batch lines would displace interactive requests
             return
         at = round(time.time(), 3)
         if isinstance(record.transcript, Transcript):
@@ -75,7 +75,7 @@ def _route(target: Target | None) -> RequestRoute | None:
 
 
 def swapped(console: Console, model: str, name: str, before: str | None, staging: float, placing: float) -> None:
-    """Note that an adapter is in its place. `before`: the adapter it replaced, if any."""
+    """Record that an adapter has taken a place. `before`: the adapter it replaced, if any."""
     console.history.swapped()
     words = "comes into a free place" if before is None else "takes the place of"
     why = "" if before is None else "the least recently used one that was idle and not pinned; "

@@ -1,4 +1,4 @@
-"""Sinks for operators: counts by model, adapter and team, and a log line each.
+"""Sinks for operators: counts by model, adapter and team, and a log line per request.
 
 Labels are bounded: a metric must not grow with what clients send or register.
 """
@@ -15,21 +15,21 @@ from tenants.limits.records import Limit
 
 log = logging.getLogger("roundhouse.requests")
 OTHER = "other"
-"""Label of all names that have none of their own."""
+"""Label for all names without their own label."""
 AGE = 10_000
-"""Requests after which earlier counts weigh half."""
+"""Number of requests after which earlier counts are halved."""
 CODES = 100
-"""Error codes that have a label of their own: a provider's codes are its own."""
+"""Number of error codes with their own label. Providers may send any codes."""
 MAX_ADAPTERS, MAX_TEAMS = 100, 200
 EXEMPLAR = 128
-"""Characters of an exemplar, names and values together: OpenMetrics takes no more."""
+"""Most characters of an exemplar's names and values, a bound set by OpenMetrics."""
 WARNING_ENDS = frozenset({End.ENGINE_DIED, End.FAILED, End.DEADLINE})
 Name = TypeVar("Name", bound=Hashable)
 
 
 # --- labels ----------------------------------------------------------------------------------------------------------
 class FirstLabels:
-    """The first names that come keep their own label."""
+    """Labels for the first names; later ones share `other`."""
 
     def __init__(self, most: int) -> None:
         self._most, self._known = most, set[str]()
@@ -43,9 +43,9 @@ class FirstLabels:
 
 
 class BusiestLabels(Generic[Name]):
-    """Labels for the busiest names. One twice as busy as another takes its label.
+    """Labels for the busiest names. A name that is twice as busy as another one takes its label.
 
-    A series that is taken away and comes again begins at zero, as after a restart; `other` only ever grows.
+    A series that was dropped and returns starts at zero, as after a restart. `other` only grows.
     """
 
     def __init__(self, most: int) -> None:
@@ -55,7 +55,7 @@ class BusiestLabels(Generic[Name]):
         self._seen = 0
 
     def count(self, name: Name) -> Name | None:
-        """Count it. Returns the name whose label it took, if it did."""
+        """Count a name. Returns the name whose label it took, if any."""
         self._counts[name] = self._counts.get(name, 0.0) + 1.0
         self._seen += 1
         if self._seen >= AGE:
@@ -111,14 +111,14 @@ class RequestMetrics:
         if record.code is not None and record.end is not End.DONE:
             model = "-" if target is None else target.model
             metrics.of(metrics.errors, model, self._codes.of(record.code)).inc()
-        if target is None:  # labels come from recipes, never from a request
+        if target is None:  # label values come from recipes, never from a request
             return
         self._adapters.take(record)
         model = target.model
         metrics.of(metrics.requests, model, record.endpoint, self._outcomes.of(outcome(record))).inc()
         label = record.context.service_class.label
         metrics.of(metrics.total, model, label).observe(seconds["total"])
-        is_line = record.context.source == BATCH  # no alert waits for its first token, nor for an attempt's end
+        is_line = record.context.source == BATCH  # latency alerts must not include batch lines
         if not is_line:
             metrics.of(metrics.class_requests, model, label, record.end.value).inc()
         if "queue" in seconds:
@@ -146,7 +146,7 @@ class RequestMetrics:
 
 
 def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:
-    """A request's id, and its trace if that was sampled."""
+    """Yield a request's id, and its trace id if it was sampled."""
     left, trace = EXEMPLAR, record.trace
     parent = trace.headers.get("traceparent", "") if trace else ""
     labels = {"request_id": record.context.id}
@@ -159,7 +159,7 @@ def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:
 
 
 def outcome(record: RequestRecord) -> str:
-    """ok, cancelled, an HTTP status, or the code of an error in mid-stream."""
+    """Return ok, cancelled, an HTTP status, or the code of an error in mid-stream."""
     if record.end is End.DONE:
         return "ok"
     if record.end is End.CANCELLED and record.code is None:
@@ -184,7 +184,7 @@ class TeamMetrics:
         self.attempt(record)
 
     def attempt(self, record: RequestRecord) -> None:
-        """Count an attempt's usage and cost; the request itself counts at its end."""
+        """Count an attempt's usage and cost. The request itself is counted at its end."""
         metrics, context = self._metrics, record.context
         team, class_ = self._teams.of(context.caller.team), context.service_class.label
         for kind, count in record.tokens().items():
@@ -194,7 +194,7 @@ class TeamMetrics:
 
 
 def _status(record: RequestRecord) -> str:
-    """The outcome without error codes: there are too many for each team."""
+    """The outcome without error codes, which would be too many series per team."""
     word = outcome(record)
     return word if word in ("ok", "cancelled") or word.isdecimal() else record.end.value
 
@@ -209,7 +209,7 @@ class LimitMetrics:
 
 
 class RequestLog:
-    """A line in the log for each request, but for lines of batches: their batch shows how they ended."""
+    """Logs a line for each request except batch lines, whose results are in the batch."""
 
     def take(self, record: RequestRecord) -> None:
         if record.context.source == BATCH:

@@ -1,4 +1,4 @@
-"""Residency's events as metrics, log lines, and figures for the next start."""
+"""Records residency events as metrics, log lines, and measurements for the next start."""
 
 import logging
 from collections.abc import Callable
@@ -20,9 +20,9 @@ log = logging.getLogger("roundhouse.gateway")
 
 
 class ResidencyRecord:
-    """The manager's `Observer`. Never raises: a full disk must not fail a load.
+    """The manager's `Observer`. Never raises, since a full disk must not fail a load.
 
-    Figures are kept by a thread of its own, one after another: a database that hangs holds nobody up.
+    Its own thread stores the measurements one after another, so a slow database delays nothing else.
     """
 
     def __init__(self, metrics: Metrics, state: State, device: Device, decisions: Decisions | None = None) -> None:

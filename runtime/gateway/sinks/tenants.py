@@ -1,16 +1,16 @@
-"""Usage of teams: the ledger, and limits, which also admit requests.
+"""Usage of teams: the ledger, and the limits, which also admit requests.
 
 | server                        | ledger          | limits                                                             |
 |-------------------------------|-----------------|--------------------------------------------------------------------|
-| while its tables are made     | nothing         | nothing                                                            |
-| without keys and limits       | a row each, not awaited | reserve                                                    |
-| with keys, without limits     | a row each      | reserve: a limit that is set while requests run counts them        |
-| with limits                   | a row each      | reserve and refuse                                                 |
+| while its tables are created  | nothing         | nothing                                                            |
+| without keys and limits       | a row per request, not awaited | reserve                                             |
+| with keys, without limits     | a row per request | reserve, so that a limit set later counts running requests       |
+| with limits                   | a row per request | reserve and refuse                                               |
 
-Without keys and limits, rows are no one's bill: requests do not wait for the commits, and go on while the ledger cannot
-be written. A kill may lose the rows of its last moments. Lines of batches always wait.
+Without keys and limits nobody is billed, so requests do not wait for commits and continue if the ledger cannot be
+written. If the server is killed, its last rows may be lost. Batch lines always wait.
 
-Each attempt at a fall-back is admitted for itself, since it may cost more, and has a row of its own.
+Each attempt at a fall-back is admitted separately, since it may cost more, and has its own row.
 """
 
 import asyncio
@@ -36,21 +36,21 @@ from tenants.limits.records import Kind
 
 FREE = PriceList()
 MAX_COUNT = 10**15
-"""Largest count of a row. A provider may report any number, a database's have 64 bits, and one row that cannot be
-written would keep out all others of its transaction."""
+"""Largest count in a row. A provider may report any number, and a row that exceeds 64 bits would fail its whole
+transaction."""
 MOST_UNWAITED = 10_000
-"""Rows that may wait for their transaction while no request does; beyond that requests are not counted."""
+"""Most rows waiting for a transaction that no request awaits. Further requests are not counted."""
 _CODE = 64
-"""Characters of an error's code: a provider's may be of any length."""
+"""Most characters of an error's code, since a provider's may have any length."""
 
 
 class LedgerSink:
-    """Rows of requests, and their ends.
+    """Writes the beginning and end of each request to the ledger.
 
     Args:
-        machine_price: millionths per hour.
-        cold: requests pay for loads they cause.
-        is_lenient: whether rows are no one's bill now.
+        machine_price: millionths of the currency per hour.
+        cold: whether requests pay for the loads they cause.
+        is_lenient: whether nobody is billed at present.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class LedgerSink:
 
     @property
     def is_failing(self) -> bool:
-        """Whether requests are refused now, because the ledger cannot be written."""
+        """Whether requests are refused because the ledger cannot be written."""
         return self._ledger.is_failing and not self._is_lenient()
 
     @property
     def is_uncounted(self) -> bool:
-        """Whether requests go on without rows now."""
+        """Whether requests currently run without rows."""
         return self._ledger.is_failing and self._is_lenient()
 
     def begin(self, request: Request, target: Target) -> "asyncio.Future[None] | None":
-        """Begin an attempt; what it returns ends once the beginning is committed. None: nothing to await."""
+        """Begin an attempt. Returns a future that ends once the beginning is committed, or None."""
         if not self._ledger.is_enabled or request.attempt.entry is not None:
             return None
         attempt, context, caller = request.attempt, request.context, request.context.caller
@@ -120,7 +120,7 @@ class LedgerSink:
             await self._ledger.flush()
 
     def attempt(self, record: RequestRecord) -> None:
-        if record.entry is not None:  # each has a row
+        if record.entry is not None:  # each attempt has a row
             self._ledger.end(self._settlement(record, record.entry), soon=self._is_lenient())
 
     def take(self, record: RequestRecord) -> None:
@@ -156,13 +156,13 @@ class LedgerSink:
 
 
 class LimitSink:
-    """audio_seconds: the longest recording that is taken."""
+    """Reserves usage within limits. audio_seconds: the longest recording allowed."""
 
     def __init__(self, limiter: Limiter, ledger: Ledger, audio_seconds: float) -> None:
         self._limiter, self._ledger, self._audio_seconds = limiter, ledger, audio_seconds
 
     async def admit(self, request: Request, context_of: Callable[[Target], int | None]) -> None:
-        """Reserve the most that the attempt can use. Raises LimitExceeded; Unavailable while that is not known."""
+        """Reserve the most that the attempt can use. Raises LimitExceeded, and Unavailable if limits are unknown."""
         attempt, target = request.attempt, request.target
         counts = self._ledger.is_enabled or not self._limiter.is_empty
         if not counts or target is None:
@@ -170,13 +170,13 @@ class LimitSink:
         demand = demand_of(request.calls, context_of(target), self._audio_seconds)
         reserved = amounts(demand, target.price or FREE)
         caller, before = request.context.caller, attempt.admission
-        is_line = request.context.source == BATCH  # rates are for people; a batch has bounds of its own
+        is_line = request.context.source == BATCH  # rates are for interactive requests; batches have their own bounds
         if self._limiter.is_shared:
             await self._limiter.prepare(caller, target.model, reserved, before, spends_only=is_line)
         attempt.admission = self._limiter.admit(caller, target.model, reserved, before, spends_only=is_line)
 
     def leave(self, request: Request) -> None:
-        """End what an attempt here has reserved: another server admits the request now."""
+        """Release an attempt's reservation, because another server admits the request."""
         attempt = request.attempt
         if attempt.admission is not None:
             self._limiter.settle(attempt.admission, Amounts())
@@ -185,7 +185,7 @@ class LimitSink:
     def affords(
         self, caller: Caller, calls: Sequence[Call], context_of: Callable[[Target], int | None]
     ) -> Callable[[Target], bool]:
-        """Whether the caller's budgets hold the most that these calls cost at a target."""
+        """Return a function that tells whether the caller's budgets cover the most these calls can cost at a target."""
 
         @cache
         def demand(context: int | None) -> Demand:
@@ -200,14 +200,14 @@ class LimitSink:
         return affords
 
     def has_room(self, caller: Caller, target: Target, call: Call) -> bool:
-        """Whether the caller's limits have room for a call beside the request that needs it."""
+        """Whether the caller's limits allow a call in addition to the request that needs it."""
         if self._limiter.is_empty:
             return True
         demand = demand_of((call,), None, self._audio_seconds)
         return self._limiter.has_room(caller, target.model, amounts(demand, target.price or FREE))
 
     def levels(self, request: Request) -> dict[Kind, LimitLevel]:
-        """The rest of the caller's limits, for the answer's head."""
+        """What remains of the caller's limits, for the answer's headers."""
         if self._limiter.is_empty or request.target is None:
             return {}
         return self._limiter.levels(request.context.caller, request.target.model)
@@ -216,7 +216,7 @@ class LimitSink:
         self._settle(record, last=True)
 
     def attempt(self, record: RequestRecord) -> None:
-        """The end of one, while the request goes on with another."""
+        """Record the end of an attempt that another one follows."""
         self._settle(record, last=False)
 
     def _settle(self, record: RequestRecord, *, last: bool) -> None:

@@ -1,4 +1,4 @@
-"""Durations of this node's own requests, by model, for its reports."""
+"""Durations of this node's own requests by model, for its reports."""
 
 from typing import NamedTuple
 
@@ -8,22 +8,22 @@ from runtime.gateway.local.backend import NAME as LOCAL
 from runtime.gateway.record import End, RequestRecord
 
 LEARNING_RATE = 0.05
-"""The part of a new figure in a running mean."""
+"""Weight of a new value in a running mean."""
 MOST_MODELS = 256
-"""The number of models that a report may have."""
+"""Most models in a report."""
 MOST_CACHED = 0.5
-"""Part of a prompt up to which the time to its first token is that of reading it."""
+"""Largest cached share of a prompt for which the time to the first token counts as prefill time."""
 
 
 class RequestTimes(NamedTuple):
     request: float = 0.0
-    """Mean seconds from a request's start to its end; 0: none has ended yet."""
+    """Mean seconds from a request's start to its end. 0 before the first one has ended."""
     prefill: float = 0.0
-    """Seconds to read the mean prompt that is not cached; 0: unknown."""
+    """Seconds to read an uncached prompt of mean length. 0 if unknown."""
 
 
 class _ModelTimes:
-    """Running means of one model: seconds, and tokens of streamed answers' prompts."""
+    """Running means for one model: seconds, and prompt tokens of streamed answers."""
 
     __slots__ = ("prefill", "prompt", "read", "request")
 
@@ -32,7 +32,7 @@ class _ModelTimes:
         self.prompt = self.prefill = self.read = 0.0
 
     def learn_prefill(self, seconds: float, prompt: int, cached: int) -> None:
-        """Learn from an answer that was streamed: else its first byte comes with its end."""
+        """Learn from a streamed answer. The first byte of others arrives only with the last."""
         self.prompt = _mean(self.prompt, prompt)
         if cached <= MOST_CACHED * prompt:
             self.prefill, self.read = _mean(self.prefill, seconds), _mean(self.read, prompt - cached)
@@ -43,7 +43,7 @@ class _ModelTimes:
 
 
 class RequestTimer:
-    """The sink of records from which a node learns how long its models take. A request costs it a few additions."""
+    """The sink from which a node learns how long its models take. Costs a few additions per request."""
 
     def __init__(self) -> None:
         self._models = LRUCache[str, _ModelTimes](MOST_MODELS)

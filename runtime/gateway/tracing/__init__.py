@@ -1,4 +1,4 @@
-"""Traces: `setup` decides by the OTEL_* variables whether there are any, `spans` makes them of a request's record.
+"""Traces: `setup` switches them on by the OTEL_* variables, `spans` builds them from a request's record.
 
-OpenTelemetry is imported only once it is on. Sampling, batching and sending are the SDK's, with its own variables.
+OpenTelemetry is imported only if they are on. The SDK samples, batches and exports, with its own variables.
 """

@@ -1,6 +1,6 @@
-"""Switch traces on or off by OpenTelemetry's own variables.
+"""Switches traces on or off by OpenTelemetry's own variables.
 
-Where several exporters are named, `otlp` among them counts:
+If several exporters are named, `otlp` is used:
 
 | OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER   | an endpoint is named | traces                                        |
 |-------------------------------------------|----------------------|-----------------------------------------------|
@@ -9,7 +9,7 @@ Where several exporters are named, `otlp` among them counts:
 | neither, or `otlp`                        | yes                  | yes                                           |
 | `otlp`                                    | no                   | yes, to http://localhost:4318                 |
 
-A variable that a cluster sets for everybody must not keep a server from starting: what is missing is told in the log.
+Variables that a cluster sets for all its services must not keep a server from starting, so problems are only logged.
 """
 
 import importlib.util
@@ -29,14 +29,14 @@ NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.tra
 
 
 class Tracing(Sink, Protocol):
-    """The destination of spans."""
+    """Creates and exports spans."""
 
     def begin(self, context: RequestContext, endpoint: str) -> Trace:
-        """The request's position in the trace of its `traceparent`, or in a new one."""
+        """Continue the trace of the request's `traceparent`, or begin a new one."""
         ...
 
     async def close(self) -> None:
-        """Send what is left, within some seconds."""
+        """Export the remaining spans, for a few seconds at most."""
         ...
 
 
@@ -49,7 +49,7 @@ def is_enabled(variables: Mapping[str, str]) -> bool:
 
 
 def start(variables: Mapping[str, str] = os.environ) -> Tracing | None:
-    """Start traces; None: there are none, and nothing of OpenTelemetry is imported."""
+    """Start traces. None if they are off; then OpenTelemetry is not imported."""
     if not is_enabled(variables):
         return None
     protocol = next((variables[name] for name in PROTOCOLS if variables.get(name)), HTTP)
@@ -68,7 +68,7 @@ def start(variables: Mapping[str, str] = os.environ) -> Tracing | None:
         from runtime.gateway.tracing.spans import make_exporter
 
         return make_exporter(variables)
-    except ValueError as error:  # of a variable that OpenTelemetry does not take
+    except ValueError as error:  # OpenTelemetry rejected the value of a variable
         log.warning("no traces: OpenTelemetry refuses its variables", extra={"cause": str(error)})
         return None
 

@@ -1,12 +1,12 @@
-"""A request as spans: one for itself and one per stage, made from its record.
+"""Builds a request's spans, one for itself and one per stage, from its record.
 
-    chat starter-chat                      its arrival to its end; what it was, whom it asked, what it used
-     ├ receive · load · queue · swap       what took no time is left out
+    chat starter-chat                      from its arrival to its end, with its target and usage
+     ├ receive · load · queue · swap       stages that took no time are left out
      ├ prefill · decode
-     └ provider                            instead of these, one for each attempt; what the provider does is below it
+     └ provider                            replaces these: one per attempt, parent of the provider's own spans
 
-Only the first begins when the request does: its number goes to who works on it. A request that is not sampled costs
-that number and nothing else.
+Only the first span starts with the request, because its id is passed on. A request that is not sampled costs
+nothing beyond that id.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ REPLICA = "roundhouse.replica"
 REPLICA_REASON = "roundhouse.replica.reason"
 
 SYSTEM = "roundhouse"
-"""`gen_ai.provider.name` of what this server answers by itself."""
+"""`gen_ai.provider.name` of this server's own models."""
 
 OPERATIONS = {
     "/v1/chat/completions": "chat",
@@ -80,19 +80,19 @@ OPERATIONS = {
     "/api/embed": "embeddings",
     "/api/embeddings": "embeddings",
 }
-"""Operations that have a name in the conventions. For other paths it is their last part, such as rerank."""
+"""Operations named by the semantic conventions. Other paths use their last part, such as rerank."""
 
 
 def operation(path: str) -> str:
-    """`gen_ai.operation.name` of an endpoint."""
+    """Return the `gen_ai.operation.name` of an endpoint."""
     return OPERATIONS.get(path) or path.rsplit("/", 1)[-1]
 
 
 PARENT = (b"traceparent", b"tracestate")
 SHORTEST = 1e-6
-"""Seconds; a stage that took less did not happen."""
+"""Stages shorter than this, in seconds, are left out."""
 CLOSE_WITHIN = 3.0
-"""Seconds that a collector gets which does not answer when the server stops."""
+"""Seconds to wait for an unresponsive collector when the server stops."""
 OUR_FAULTS = frozenset({End.FAILED, End.ENGINE_DIED, End.DEADLINE})
 W3C = TraceContextTextMapPropagator()
 IDS, SCOPE = RandomIdGenerator(), InstrumentationScope("roundhouse")
@@ -107,7 +107,7 @@ class RequestTrace:
     span: Span
     operation: str
     began: int
-    """Nanoseconds of the epoch."""
+    """Nanoseconds since the epoch."""
     headers: Mapping[str, str]
 
     @contextmanager
@@ -120,7 +120,7 @@ class RequestTrace:
             yield headers_of(span)
         except DISCONNECTS:
             raise
-        except Exception as error:  # its words may be the provider's, and those a prompt's
+        except Exception as error:  # its text may come from the provider and contain parts of the prompt
             word = (error.code if isinstance(error, RoundhouseError) else None) or type(error).__name__
             span.set_attribute(ERROR, word)
             span.set_status(Status(StatusCode.ERROR))
@@ -130,10 +130,10 @@ class RequestTrace:
 
 
 class Spans:
-    """`runtime.gateway.tracing.setup.Tracing`: a sink of request records."""
+    """`runtime.gateway.tracing.setup.Tracing`, as a sink of request records."""
 
     def __init__(self, provider: TracerProvider, *processors: SpanProcessor) -> None:
-        """processors: get every span; they are added to the provider."""
+        """processors: receive every span. They are added to the provider."""
         self._provider, self._processors = provider, processors
         for processor in processors:
             provider.add_span_processor(processor)
@@ -143,7 +143,7 @@ class Spans:
         carrier = {name.decode(): value.decode("latin-1") for name, value in context.headers if name in PARENT}
         began = time.time_ns() - max(0, time.monotonic_ns() - int(context.arrived * 1e9))
         name = operation(endpoint)
-        attributes: Attributes = {OPERATION: name, ROUTE: endpoint}  # samplers may look at them
+        attributes: Attributes = {OPERATION: name, ROUTE: endpoint}  # samplers may use them
         parent = W3C.extract(carrier, Context())
         span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes, start_time=began)
         return RequestTrace(self._tracer, span, name, began, headers_of(span))
@@ -158,7 +158,7 @@ class Spans:
         if span.is_recording():
             self._stage(trace, "receive", trace.began, received_at)
             for stage in record.stages():
-                if stage.name != "provider":  # it has its spans, one for each attempt
+                if stage.name != "provider":  # each attempt at a provider has its own span
                     self._stage(trace, stage.name, received_at + _ns(stage.since), received_at + _ns(stage.until))
             if record.target is not None:
                 span.update_name(f"{trace.operation} {record.target.model}")
@@ -168,7 +168,7 @@ class Spans:
         span.end(end)
 
     def _stage(self, trace: RequestTrace, name: str, since: int, until: int) -> None:
-        """Make a stage's span once it is over, at a sixth of the cost of one that is begun and ended."""
+        """Create a stage's span after its end, for a sixth of the cost of starting and ending one."""
         if until - since < _ns(SHORTEST):
             return
         above = trace.span.get_span_context()
@@ -179,12 +179,12 @@ class Spans:
             processor.on_end(span)
 
     async def close(self) -> None:
-        # a thread that nobody waits for: the SDK waits half a minute for a collector that is gone
+        # in a thread that is not joined, because the SDK waits half a minute for an unreachable collector
         done, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def shut() -> None:
             self._provider.shutdown()
-            with suppress(RuntimeError):  # the loop was not waited with
+            with suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(done.set)
 
         threading.Thread(target=shut, daemon=True, name="last-spans").start()
@@ -196,7 +196,7 @@ class Spans:
 
 
 def attributes_of(record: RequestRecord) -> Attributes:
-    """A request's attributes, never its texts."""
+    """A request's attributes, which never contain its texts."""
     context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
     attributes: dict[str, str | int | float | None] = {
         METHOD: "POST",
@@ -236,7 +236,7 @@ def headers_of(span: Span) -> dict[str, str]:
 
 
 def make_exporter(variables: Mapping[str, str]) -> Spans:
-    """Spans that go where the variables say, in batches, from a thread of their own."""
+    """Create spans that a thread exports in batches, as the variables configure."""
     has_name = variables.get(OTEL_SERVICE_NAME) or f"{SERVICE_NAME}=" in variables.get("OTEL_RESOURCE_ATTRIBUTES", "")
     provider = TracerProvider(
         resource=Resource.create({} if has_name else {SERVICE_NAME: "roundhouse"}), shutdown_on_exit=False

@@ -1,1 +1,1 @@
-"""Views of models, adapters and the server. Values only, no live objects."""
+"""Views of models, adapters and the server: values without live objects."""

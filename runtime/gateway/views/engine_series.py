@@ -1,13 +1,13 @@
-"""Chat engines' own counts, under vLLM's names, apart by `model_name`.
+"""Chat engines' own metrics, under vLLM's names, labelled with `model_name`.
 
 | model is                | series                                                                        |
 |-------------------------|-------------------------------------------------------------------------------|
-| in memory, or asleep    | all that its vLLM counts; they begin at zero with each load                   |
-| that, but does not tell | as of one that is not in memory                                               |
-| not in memory           | only what runs (0) and what waits, so that something may scale by it          |
+| in memory or asleep     | all of its vLLM's; they start at zero with each load                          |
+| the same, but silent    | as if it were not in memory                                                   |
+| not in memory           | only running (0) and waiting requests, so that an autoscaler can use them     |
 
-Requests that wait in the gateway count as waiting, too: few ever wait inside vLLM, since the gateway sends it
-no more than it has room for.
+Requests that wait in the gateway count as waiting too. Few ever wait inside vLLM, since the gateway sends only as many
+as it has room for.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 
 TIMEOUT = 1.0
-"""Seconds that a slot gets: one that hangs must not keep the figures of all others back."""
+"""Seconds to wait for a slot, so that one that hangs does not delay the metrics of all others."""
 LOADED = frozenset({ModelState.READY, ModelState.DRAINING, ModelState.ASLEEP})
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 HEADS = {
@@ -31,14 +31,14 @@ HEADS = {
 
 
 async def engine_texts(entries: Iterable[ModelEntry]) -> dict[str, str]:
-    """The series of each chat engine, by its replica. Replicas have `engine` numbers, as vLLM's own have."""
+    """Fetch the series of each chat engine, by replica. Replicas are numbered with vLLM's `engine` label."""
     chat = [entry for entry in entries if entry.recipe.task is Task.CHAT]
     texts = await asyncio.gather(*(_series_of(entry) for entry in chat))
     return {entry.id: text for entry, text in zip(chat, texts, strict=True)}
 
 
 def engine_series(texts: Mapping[str, str], entries: Iterable[ModelEntry]) -> bytes:
-    """Prometheus text; empty without a chat model."""
+    """Build the Prometheus text. Empty without chat models."""
     waiting = Counter[str]()
     for entry in entries:
         if entry.id in texts:
@@ -54,7 +54,7 @@ async def _series_of(entry: ModelEntry) -> str:
 
 
 def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
-    """Join texts so that each family stands once. `waiting`: by chat model."""
+    """Join texts so that each metric family appears once. `waiting`: requests by chat model."""
     heads, samples = dict(HEADS), {name: list[str]() for name in HEADS}
     for text in texts:
         family = ""
@@ -68,7 +68,7 @@ def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
             elif line.startswith("# TYPE "):
                 if family and "\n" not in heads[family]:
                     heads[family] += f"\n{line}"
-            elif family and "model_name=" in line:  # else two models would tell the same series
+            elif family and "model_name=" in line:  # otherwise two models would export the same series
                 samples[family].append(line)
     for model, count in waiting.items():
         label = f'model_name="{model}"'

@@ -1,4 +1,4 @@
-"""Facts about models and adapters, for lists, queues and Prometheus."""
+"""Facts about models and adapters for lists, queues and Prometheus."""
 
 import asyncio
 import logging
@@ -28,11 +28,11 @@ from runtime.scheduling.queue import ModelQueue
 log = logging.getLogger("roundhouse.adapters")
 TIERS = ("device", "host", "disk")
 SUMMED_FIGURES = ("bytes", "running", "waiting", "hits", "misses", "evictions")
-"""Figures of which a sum says something."""
+"""Figures that can be summed meaningfully."""
 
 
 class AdapterFacts:
-    """`runtime.scheduling.effects.AdapterRegistry` of one model."""
+    """`runtime.scheduling.effects.AdapterRegistry` for one model."""
 
     def __init__(self, names: Names, service: AdapterService, metrics: Metrics, console: Console, model: str) -> None:
         self._names, self._service, self._metrics, self._model = names, service, metrics, model
@@ -46,7 +46,7 @@ class AdapterFacts:
 
     def probes(self, digest: str) -> Sequence[Probe | None]:
         catalog = self._names.everything
-        if self._seen is not catalog:  # the registry has changed
+        if self._seen is not catalog:  # the registry has changed since
             self._seen, self._probes = catalog, _by_digest(catalog.adapters(self._model))
         return self._probes.get(digest, ())
 
@@ -58,7 +58,7 @@ class AdapterFacts:
     async def _collect(self) -> None:
         try:
             await self._service.collect()
-        except (RoundhouseError, OSError) as error:  # the next start, or the next removal, tries again
+        except (RoundhouseError, OSError) as error:  # the next start or removal retries
             log.warning("files of removed adapters stay for now", extra={"cause": str(error)})
 
     def note(self, step: Step, seconds: float, outcome: str) -> None:
@@ -84,7 +84,7 @@ def _by_digest(adapters: Sequence[Adapter]) -> dict[str, tuple[Probe | None, ...
 
 @dataclass(frozen=True, slots=True)
 class AdapterRow:
-    """An adapter's figures at one moment."""
+    """Snapshot of an adapter's figures."""
 
     labels: tuple[str, str]
     """Model, adapter."""
@@ -120,7 +120,7 @@ def row(adapter: Adapter, queue: ModelQueue) -> AdapterRow:
 def bounded(
     rows: Sequence[AdapterRow], most: int = MAX_ADAPTERS
 ) -> tuple[Sequence[AdapterRow], dict[tuple[str, str], int]]:
-    """The rows that are shown, and of the others the sums, by model and figure."""
+    """Return the rows to show, and sums over the others by model and figure."""
     if len(rows) <= most:
         return rows, {}
     in_order = sorted(rows, key=lambda row: (row.running + row.waiting, row.tier != "disk", row.hits + row.misses))
@@ -174,7 +174,7 @@ class _Config(_Text):
 
 
 class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Empty where the files are not there, or do not tell."""
+    """Facts from a model's files. Empty if files are missing or do not contain them."""
 
     bytes: int = 0
     parameters: int = 0
@@ -182,12 +182,12 @@ class FileFacts(msgspec.Struct, frozen=True, kw_only=True):
     format: str = ""
     architecture: str = ""
     width: int = 0
-    """Numbers of a hidden state or an embedding."""
+    """Dimensions of a hidden state or an embedding."""
     abilities: tuple[str, ...] = ()
 
 
 def file_facts(entry: ModelEntry) -> FileFacts:
-    """May read the headers of the weights: call it from a thread."""
+    """Read facts from a model's files. Call it in a thread, since it may read the headers of the weights."""
     facts = FileFacts() if entry.path is None else _by_files(entry.path, entry.revision)
     abilities = tuple(sorted(abilities_of(entry.recipe, entry.path)))
     return msgspec.structs.replace(facts, abilities=abilities)

@@ -1,4 +1,4 @@
-"""The fleet for people and programs: values, no live objects."""
+"""Views of the fleet: values without live objects."""
 
 from typing import Annotated, Literal
 

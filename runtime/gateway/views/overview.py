@@ -1,4 +1,4 @@
-"""The server as a whole: what is resident where, and metrics read on demand."""
+"""The server as a whole: resident models by device, and metrics that are read on demand."""
 
 import asyncio
 import os
@@ -111,7 +111,7 @@ class Overview:
         return [replica for entry in self._residency.entries.values() for replica in entry.replicas]
 
     def status(self, caller: Caller | None = None) -> StatusView:
-        """caller: who may not see other teams' adapters; None: the operator."""
+        """caller: sees only its own and shared adapters. None is the operator, who sees all."""
         device, pool = self._device, self._pool
         used_bytes = self._residency.table.used_bytes()
         return StatusView(
@@ -147,7 +147,7 @@ class Overview:
         )  # fmt: skip
 
     def _host(self) -> HostView | None:
-        """Host memory. On a CPU there is none besides the device's."""
+        """Host memory. None on a CPU, where the device is the host."""
         device = self._device
         if device.kind == "cpu":
             return None
@@ -156,7 +156,7 @@ class Overview:
 
     @property
     def lost_devices(self) -> Mapping[str, str]:
-        """Devices that are gone, and why."""
+        """Lost devices, with the reason."""
         return self._residency.table.lost
 
     def judged(self, model: str, accepted: bool) -> None:
@@ -164,7 +164,7 @@ class Overview:
         self._metrics.judged.labels(model, "accepted" if accepted else "rejected").inc()
 
     def cost_per_accepted(self) -> float | None:
-        """List price of all answers per accepted one since the start; None: none."""
+        """List price of all answers per accepted answer since startup. None if none was accepted."""
         accepted = sum(
             sample.value
             for sample in _samples(self._metrics.judged)
@@ -174,16 +174,16 @@ class Overview:
         return cost / accepted if accepted else None
 
     def next_to_leave(self) -> dict[str, str]:
-        """Models that go first if room is needed on their device, and how."""
+        """Models that are evicted first if their device needs room, and how they leave."""
         return {victim.id: victim.action for victim in self._residency.next_to_leave()}
 
     def remaining_work(self) -> tuple[int, int, int]:
-        """Requests in engines, requests that wait, models in memory."""
+        """Numbers of running requests, waiting requests and models in memory."""
         models = sum(entry.tier is not Tier.DISK for entry in self._replicas())
         return sum(q.running for q in self.queues.values()), sum(q.waiting for q in self.queues.values()), models
 
     async def metrics(self, accept: str = "") -> tuple[bytes, str]:
-        """Prometheus text or, with exemplars, OpenMetrics; and its content type."""
+        """Return Prometheus text, or OpenMetrics with exemplars, and its content type."""
         encode, content_type = choose_encoder(accept)
         is_open = content_type.startswith("application/openmetrics-text")
         m = self._metrics
@@ -213,12 +213,12 @@ class Overview:
         texts = await engine_texts(replicas)
         export(m, [signal_of(entry, kv_use_of(texts, entry)) for entry in self._residency.entries.values()])
         info = self._lora_info() + engine_series(texts, replicas)
-        async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
+        async with self._rendering:  # in a thread, since the text for 1,000 adapters takes longer than a token
             text = await asyncio.to_thread(_render, m, rows, self._device, encode)
         return (add_families(text, info) if is_open else text + info), content_type
 
     def _lora_info(self) -> bytes:
-        """vLLM's own series name and labels, so that dashboards made for it go on working."""
+        """Export vLLM's own series with its labels, so that dashboards for vLLM keep working."""
         lines = [
             "# HELP vllm:lora_requests_info Running stats on lora requests.",
             "# TYPE vllm:lora_requests_info gauge",
@@ -250,7 +250,7 @@ def _render(
     metrics: Metrics, rows: Sequence[AdapterRow], device: Device, encode: Callable[[Collector], bytes]
 ) -> bytes:
     fill(metrics, rows)
-    seen = device.budgets if device.kind == "cuda" else device.budgets[:1]  # the parts of a CPU are one machine
+    seen = device.budgets if device.kind == "cuda" else device.budgets[:1]  # all parts of a CPU are the same machine
     for budget in seen:
         used, busy = used_of(device, budget)
         for gauge, value in (
@@ -267,7 +267,7 @@ MAX_AWAY = 100
 
 
 class LiveSampler:
-    """Samples the page Now once a second, on the event loop: 100 µs for 24 models."""
+    """Samples the data of the page Now once a second, on the event loop (100 µs for 24 models)."""
 
     def __init__(self, names: Names, overview: Overview, console: Console, currency: str) -> None:
         self._names, self._overview, self._console, self._currency = names, overview, console, currency
@@ -336,7 +336,7 @@ def _use(device: DeviceView) -> MemoryUse:
 
 
 def _parts(model: ModelView) -> list[ModelPart]:
-    """The parts: one for each replica that is there or comes; for the first at least."""
+    """One part for each replica that is loaded or loading, and at least one for the first."""
     if not model.replicas:
         return [_part(model)]
     there = [replica for replica in model.replicas if replica.number == 1 or replica.state in HOLDS_MEMORY]

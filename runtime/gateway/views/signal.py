@@ -1,4 +1,4 @@
-"""The autoscaler's signal: each model's work, and the replicas that it needs."""
+"""The signal for autoscalers: each model's work and the replicas that it needs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
@@ -16,9 +16,9 @@ from tenants.caller import ServiceClass
 
 KV_SERIES = "vllm:kv_cache_usage_perc"
 LEAST_LEAD = 1.0
-"""Seconds that any load takes at least."""
+"""Shortest assumed load in seconds."""
 NOTHING = 1e-3
-"""Work per second below which a class counts as idle."""
+"""Work per second below which a class is idle."""
 RUNNING = frozenset({ModelState.READY, ModelState.LOADING})
 
 
@@ -51,11 +51,11 @@ class SignalListView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def signal_of(entry: ModelEntry, kv_use: float | None) -> SignalView:
-    """The signal of one model.
+    """Compute the signal of one model.
 
     Args:
         entry: any of its replicas.
-        kv_use: of its fullest KV cache; None: it has none, or its engine does not answer.
+        kv_use: use of its fullest KV cache. None if it has none or its engine does not answer.
     """
     lead, now = entry.lead, entry.clock()
     policy, arrivals = lead.queue.policy, lead.queue.arrivals
@@ -86,7 +86,7 @@ def signal_of(entry: ModelEntry, kv_use: float | None) -> SignalView:
 
 
 def kv_use_of(texts: Mapping[str, str], entry: ModelEntry) -> float | None:
-    """The use of a model's fullest KV cache. `texts`: its engines' series, by replica."""
+    """Read the use of a model's fullest KV cache. `texts`: its engines' series by replica."""
     lines = [
         line
         for replica in entry.replicas

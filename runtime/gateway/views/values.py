@@ -1,6 +1,6 @@
-"""Views of models and adapters for HTTP, CLI and console: values, no live objects.
+"""Views of models and adapters for HTTP, CLI and console: values without live objects.
 
-The structs are the answers of our own interface, and their part of the OpenAPI document.
+The structs are the answers of our own API and appear in the OpenAPI document.
 """
 
 import time
@@ -124,11 +124,11 @@ XINFERENCE: Mapping[Task, tuple[str, tuple[str, ...]]] = {
     Task.RERANK: ("rerank", ("rerank",)),
     Task.TRANSCRIBE: ("audio", ("audio2text",)),
 }
-"""Xinference's type of a model for each task, and the abilities that such a model has at least."""
+"""Xinference's model type for each task, and the abilities that every model of the task has."""
 
 
 def _foreign_fields(entry: ModelEntry, name: str) -> dict[str, Any]:
-    """Fields of a model or adapter that clients of other servers read."""
+    """Fields of a model or adapter for clients of other servers."""
     kind, can = XINFERENCE[entry.recipe.task]
     more = sorted("reasoning" if one is Ability.THINKING else one for one in abilities_of(entry.recipe, entry.path))
     return {
@@ -140,7 +140,7 @@ def _foreign_fields(entry: ModelEntry, name: str) -> dict[str, Any]:
 
 
 def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapters: list[str]) -> ModelView:
-    """aliases: alias to model id, of all models."""
+    """aliases: the aliases of all models, with the model's id."""
     replicas, entry = entry.replicas, entry.lead
     last_used = max(replica.last_used for replica in replicas)
     recipe, loaded, failure, progress = entry.recipe, entry.loaded, entry.failure, entry.progress
@@ -185,7 +185,7 @@ def model_view(entry: ModelEntry, tier: Tier, aliases: Mapping[str, str], adapte
 
 
 def _epoch(entry: ModelEntry, moment: float) -> float:
-    """A moment of the entry's clock in seconds since 1970."""
+    """Convert a time of the entry's clock to seconds since the epoch."""
     return round(time.time() - (entry.clock() - moment), 3)
 
 
@@ -250,7 +250,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_view(plan: Plan, *others: Plan) -> PlanView:
-    """The plan of a model's first replica, and those of the others."""
+    """Build the view from the plan of a model's first replica and those of the others."""
     host = HostPlanView(plan.host_needed, plan.host_free, plan.host_budget)
     return PlanView(
         model=plan.model,
@@ -332,16 +332,16 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def adapter_card(adapter: Adapter, name: str, entry: ModelEntry, version: Version | None = None) -> AdapterCardView:
-    """The card of an adapter whose base is on this server. version: as of `card_on`."""
+    """The card of an adapter whose base is on this server. version: see `card_on`."""
     return card_on(adapter, name, entry.recipe, _foreign_fields(entry, entry.model), version)
 
 
 def card_on(
     adapter: Adapter, name: str, base: Recipe, fields: Mapping[str, Any], version: Version | None = None
 ) -> AdapterCardView:
-    """fields: what clients of other servers read of the base.
+    """The card of an adapter, with the base's fields for clients of other servers.
 
-    version: the requested one, None: the current. Its id asks for that version.
+    version: the requested version, which the card's id then names. None means the current one.
     """
     version = version or adapter.current
     id_ = name if version.number == adapter.current.number else f"{name}@{version.tag}"
@@ -364,7 +364,7 @@ def version_view(version: Version) -> VersionView:
 
 
 def adapter_view(adapter: Adapter, name: str, queue: ModelQueue, notes: Sequence[str] = ()) -> AdapterView:
-    """name: as the caller writes it."""
+    """name: in the form that the caller uses."""
     current = adapter.current
     status = queue.adapter_status(current.digest)
     stats = queue.adapter_stats(current.digest)

@@ -2,11 +2,11 @@
 
 | state     | begins with             | more data             | it breaks, or `close`               |
 |-----------|-------------------------|-----------------------|-------------------------------------|
-| idle      | its opening, `finish`   | closed                | it leaves its pool                  |
+| idle      | opening, `finish`       | closed                | leaves its pool                     |
 | waiting   | `send`                  | a head ends the wait  | `send` raises OSError               |
 | answering | the answer's head       | `read` returns it     | `read` raises OSError, after the    |
-|           |                         |                       | bytes that had come                 |
-| complete  | the answer's last byte  | closed                | `read` returns what had come        |
+|           |                         |                       | bytes received so far               |
+| complete  | the answer's last byte  | closed                | `read` returns the received bytes   |
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from typing import cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 BUFFER = 64 * 1024
-"""Bytes of an answer that wait for the client before the node has to wait."""
+"""Bytes of an answer that are buffered for the client before reading from the node pauses."""
 PIECE = 256 * 1024
-"""Bytes of a request that are given to the transport at a time: it encrypts at once all that it gets."""
+"""Bytes of a request written to the transport at a time, because it encrypts everything it gets at once."""
 INTERIM = range(100, 200)
-"""Statuses of answers that others follow. They are skipped."""
+"""Statuses of interim answers, which are skipped."""
 
 
 class WireState(Enum):
@@ -32,7 +32,7 @@ class WireState(Enum):
 
 
 class WireConnection(asyncio.Protocol):
-    """A connection to a node. left: called once, when it has broken or was closed."""
+    """A connection to a node. left: called once when it breaks or is closed."""
 
     __slots__ = (
         "_head", "_is_paused", "_is_reusable", "_left", "_loop", "_parser", "_pieces", "_size", "_state", "_transport",
@@ -45,28 +45,28 @@ class WireConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._state, self._is_reusable = WireState.IDLE, False
         self._waiter: asyncio.Future[None] | None = None
-        """Future of the one task that waits for the head, for bytes, or for room to write."""
+        """The task that waits for the head, for bytes, or for room to write."""
         self._writable, self._is_paused = True, False
         self._pieces: list[bytes] = []
         self._size = 0
-        """Bytes of the answer that nobody has read yet."""
+        """Unread bytes of the answer."""
         self._head: list[tuple[bytes, bytes]] = []
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
-        """Headers of the answer, with names in lower case."""
+        """Headers of the answer, with lower-case names."""
         self.failure: Exception | None = None
-        """The reason why it is closed; None: it is open."""
+        """The reason why it is closed. None while it is open."""
         self.idle_since = 0.0
 
     # --- a request --------------------------------------------------------------------------------------------------
     async def send(self, head: bytes, body: bytes) -> None:
-        """Send a request, and return when the head of its answer is there. Raises OSError."""
+        """Send a request, and return once the head of its answer has arrived. Raises OSError."""
         self._raise_failure()
         transport, self._state = self._transport, WireState.WAITING
         assert transport is not None, "it is open"
         self._is_reusable = True
         if len(body) <= PIECE:
-            transport.write(head + body)  # one record of TLS, and one packet where it fits
+            transport.write(head + body)  # one TLS record and, if it fits, one packet
         else:
             await self._send_pieces(transport, head, body)
         while self._is_waiting:
@@ -75,7 +75,7 @@ class WireConnection(asyncio.Protocol):
             self._raise_failure()
 
     async def _send_pieces(self, transport: asyncio.Transport, head: bytes, body: bytes) -> None:
-        """Send a large body. A node that refuses it answers before it has all of it."""
+        """Send a large body, until the node answers: it may refuse the body before it has read all of it."""
         transport.write(head)
         view = memoryview(body)
         for start in range(0, len(body), PIECE):
@@ -87,7 +87,7 @@ class WireConnection(asyncio.Protocol):
             transport.write(view[start : start + PIECE])
 
     async def read(self) -> bytes:
-        """The next bytes of the answer; b'': it is complete. Raises OSError."""
+        """Return the next bytes of the answer, or b'' at its end. Raises OSError."""
         while not self._pieces:
             if self._state is WireState.COMPLETE:
                 return b""
@@ -103,9 +103,9 @@ class WireConnection(asyncio.Protocol):
         return data
 
     def finish(self) -> bool:
-        """End a request; whether the connection takes another one. If not, it is closed.
+        """End a request, and return whether the connection can be used again. Otherwise it is closed.
 
-        So is one whose answer was not read to its end, which cancels the request there.
+        Also closes it if the answer was not read completely, which cancels the request there.
         """
         if self._state is not WireState.COMPLETE or self._pieces or not self._is_reusable or self.failure is not None:
             self.close()
@@ -114,14 +114,14 @@ class WireConnection(asyncio.Protocol):
         return True
 
     def close(self) -> None:
-        """Close at once, in any state. A reader of the answer gets an OSError."""
+        """Close immediately, in any state. A pending `read` raises OSError."""
         self._fail(ConnectionAbortedError("Connection closed"))
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether the head of an answer may still come."""
+        """Whether the head of an answer may still arrive."""
         return self._state is WireState.WAITING and self.failure is None
 
     async def _wait(self) -> None:
@@ -147,7 +147,7 @@ class WireConnection(asyncio.Protocol):
 
     # --- asyncio ----------------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport has the methods but not the type
 
     def data_received(self, data: bytes) -> None:
         if self._parser is None or self.failure is not None:
@@ -164,7 +164,7 @@ class WireConnection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = self._parser = None  # the parser refers to this: only the collector would free both
+        self._transport = self._parser = None  # without this reference cycle both are freed at once
         self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("Server disconnected"))
 
     def pause_writing(self) -> None:
@@ -177,7 +177,7 @@ class WireConnection(asyncio.Protocol):
     # --- httptools --------------------------------------------------------------------------------------------------
     def on_message_begin(self) -> None:
         if self._state is not WireState.WAITING:
-            raise ValueError("an answer without a request")  # the parser stops, and `data_received` closes
+            raise ValueError("an answer without a request")  # stops the parser, and `data_received` closes
         self._head = []
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Idle connections to other servers, by node, and how new ones are opened."""
+"""Idle connections to other servers, by node, and the opening of new ones."""
 
 import asyncio
 import socket
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from runtime.gateway.peers.wire.connection import WireConnection
 
 Address = tuple[int, int, tuple[object, ...]]
-"""Family, protocol, and the address itself."""
+"""Family, protocol and socket address."""
 
 
 class NodeAddress(NamedTuple):
-    """A node's name, which its certificate has too, and where it listens."""
+    """A node's name, which is also in its certificate, and the address on which it listens."""
 
     name: str
     host: str
@@ -24,12 +24,12 @@ class NodeAddress(NamedTuple):
 
 
 class WirePool:
-    """A pool of connections. The last one to become idle is taken first, so that what a crowd opened may close.
+    """A pool of connections. The most recently used one is taken first, so that extra ones from a peak close.
 
     Args:
-        tls: None: the connections are plain ones.
-        make_socket: makes one for a family and protocol, with the options that count before it connects.
-        idle_seconds: until an idle connection is closed.
+        tls: None for plain connections.
+        make_socket: creates a socket for a family and protocol, with the options that must be set before it connects.
+        idle_seconds: time until an idle connection is closed.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class WirePool:
         self._sweep: asyncio.TimerHandle | None = None
 
     def take(self, node: NodeAddress) -> WireConnection | None:
-        """An idle connection; None: there is none."""
+        """Take an idle connection, or None if there is none."""
         idle = self._idle.get(node)
         return idle.pop() if idle else None
 
     def give(self, node: NodeAddress, connection: WireConnection) -> None:
-        """Take a connection back after a request; what cannot carry another one is closed."""
+        """Return a connection after a request. It is closed if it cannot be used again."""
         if not connection.finish():
             return
         loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ class WirePool:
             del self._idle[node]
 
     def _close_idle(self) -> None:
-        """Close what has been idle for too long; those that became idle first stand first."""
+        """Close connections that have been idle for too long. They are sorted by when they became idle."""
         loop = asyncio.get_running_loop()
         due = loop.time() - self._idle_seconds
         for connections in list(self._idle.values()):
@@ -103,7 +103,7 @@ class WirePool:
 
 
 async def _addresses(node: NodeAddress) -> Sequence[Address]:
-    """The addresses of a node's host. A number needs no name service, and no thread for it."""
+    """Resolve a node's host. IP addresses need no resolver and thus no thread."""
     try:
         return _look_up(node, socket.AI_NUMERICHOST)
     except socket.gaierror:
