@@ -1,11 +1,17 @@
 """A client that connects only to addresses that passed. Apart, as aiohttp is imported for the first connection."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import aiohttp
+from aiohttp import StreamReader
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import RawResponseMessage
 
 from registry.base.address import AddressRefused, AddressRules, Found, LookUp, fault
 
@@ -39,28 +45,45 @@ class Resolver(AbstractResolver):
         pass
 
 
-class _BoundedSocket(socket.socket):
-    """Breaks at the read after so many bytes: aiohttp reads any number of informational answers (1xx)."""
+MOST_INTERIM = 100
+"""Informational answers (1xx) before an answer. aiohttp reads any number of them, and event loops wait meanwhile."""
 
-    def __init__(self, most: int, family: int, kind: int, protocol: int) -> None:
-        super().__init__(family, kind, protocol)
-        self._left = most
 
-    def recv(self, size: int, flags: int = 0, /) -> bytes:
-        self._check()
-        data = super().recv(size, flags)
-        self._left -= len(data)
-        return data
+class _BoundedConnection(ResponseHandler):
+    """Breaks where too much comes: at the read after so many bytes. A socket that does is passed over by uvloop."""
 
-    def recv_into(self, buffer: bytearray | memoryview, size: int = 0, flags: int = 0) -> int:  # type: ignore[override]
-        self._check()
-        length = super().recv_into(buffer, size, flags)
-        self._left -= length
-        return length
+    def __init__(self, loop: asyncio.AbstractEventLoop, most: int | None) -> None:
+        super().__init__(loop)
+        self._most, self._size, self._interim, self._is_broken = most, 0, 0, False
 
-    def _check(self) -> None:
-        if self._left <= 0:
-            raise ConnectionAbortedError("too many bytes came")
+    def data_received(self, data: bytes) -> None:
+        if self._most is not None and self._size >= self._most:
+            self._break("too many bytes came")
+        self._size += len(data)
+        if not self._is_broken:
+            super().data_received(data)
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        self._interim = self._interim + 1 if data[0].code < 200 else 0
+        if self._interim > MOST_INTERIM:
+            self._break("too many informational answers came")
+        if not self._is_broken:
+            super().feed_data(data, size)
+
+    def _break(self, why: str) -> None:
+        if not self._is_broken:
+            self._is_broken = True
+            self.set_exception(aiohttp.ClientOSError(errno.ECONNABORTED, why))
+            if self.transport is not None:
+                self.transport.abort()
+
+
+class _BoundedConnector(aiohttp.TCPConnector):
+    """most: bytes that may come over one connection; None: any number."""
+
+    def __init__(self, most: int | None, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = partial(_BoundedConnection, self._loop, most)  # type: ignore[assignment]
 
 
 def guarded_session(
@@ -76,20 +99,13 @@ def guarded_session(
     A host that is an address itself is not resolved: check it by `host_fault`. Its calls must not follow
     redirects.
 
+    A connection breaks at too many informational answers.
+
     buffer: bytes of an answer that may wait to be read. most: bytes that may come over one connection before it breaks;
         each call has its own connection then. None: the caller bounds what it reads.
     """
-    connector = (
-        aiohttp.TCPConnector(limit=0, resolver=resolver, keepalive_timeout=30)  # the caller bounds its calls
-        if most is None
-        else aiohttp.TCPConnector(
-            limit=0,
-            resolver=resolver,
-            use_dns_cache=False,
-            force_close=True,
-            socket_factory=lambda info: _BoundedSocket(most, info[0], info[1], info[2]),
-        )
-    )
+    alone = {"use_dns_cache": False, "force_close": True} if most is not None else {"keepalive_timeout": 30}
+    connector = _BoundedConnector(most, limit=0, resolver=resolver, **alone)  # the caller bounds its calls
     return aiohttp.ClientSession(
         connector=connector,
         trace_configs=list(traces),

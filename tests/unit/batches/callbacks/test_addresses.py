@@ -2,9 +2,11 @@
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import pytest
+import uvloop
 
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.sender import CallbackSender
@@ -144,8 +146,13 @@ async def test_a_redirect_is_not_followed_and_no_cookie_comes_back() -> None:
 @pytest.mark.parametrize(
     "part", [b"HTTP/1.1 103 Early Hints\r\n\r\n", b"x: y\r\n", b"x" * 100], ids=["1xx", "many", "long"]
 )
-async def test_an_answer_without_end_is_cut(part: bytes) -> None:
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_an_answer_without_end_is_cut(part: bytes, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
     """Informational answers may come in any number, and would keep the gateway busy."""
+    run(_call_what_never_ends(part))
+
+
+async def _call_what_never_ends(part: bytes) -> None:
     sent: list[int] = []
     over = asyncio.Event()
 
