@@ -52,6 +52,24 @@ async def _allow_all() -> None:
 
 
 litserve.server.no_auth = _allow_all
+
+
+async def _close_port(server: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
+    """Close the port in all processes that have it, then go on as uvicorn does.
+
+    The main process and the manager have the listening socket, too. If only the API process closed it, the kernel
+    would go on taking connections, and nobody would answer them until the whole server has ended.
+    """
+    shared = [made.dup() for made in sockets or ()]
+    for listening in server.servers:  # first, so that the event loop sees no error of theirs
+        listening.close()
+    for made in shared:
+        with made, contextlib.suppress(OSError):  # a stop during the start: it does not listen yet
+            made.shutdown(socket.SHUT_RDWR)
+    await uvicorn.Server.shutdown(server, sockets)
+
+
+litserve.server._Server.shutdown = _close_port
 # Its own variable would have each request show another key beside ours, and answer who has none in its own words.
 litserve.server.LIT_SERVER_API_KEY = None
 

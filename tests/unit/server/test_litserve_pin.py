@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 import litserve as ls
 import litserve.server
+import uvicorn
 from litserve.loops import LitLoop
 from litserve.loops.loops import inference_worker
 from litserve.specs.base import LitSpec
@@ -76,6 +77,15 @@ def test_run_binds_what_uvicorn_binds_and_hands_it_to_the_api_process() -> None:
     """`_listen_at` says where."""
     assert "sockets = [config.bind_socket()]" in inspect.getsource(ls.LitServer.run)
     assert "args=(response_queue_id, sockets)" in inspect.getsource(ls.LitServer._start_server)
+
+
+def test_the_api_process_shuts_down_as_uvicorn_does() -> None:
+    """`_close_port` comes before it."""
+    import runtime.server.run
+
+    assert litserve.server._Server.__mro__[1] is uvicorn.Server
+    assert litserve.server._Server.shutdown is runtime.server.run._close_port
+    assert "await self.shutdown(sockets=sockets)" in inspect.getsource(uvicorn.Server._serve)
 
 
 def test_its_variable_for_a_key_is_read_from_its_module() -> None:

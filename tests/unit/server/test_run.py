@@ -2,8 +2,10 @@
 
 import errno
 import logging
+import socket
 import subprocess
 import sys
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,6 +69,59 @@ def test_the_manager_ends_with_a_server_that_is_killed_whatever_the_way_that_pyt
         finally:
             if manager.is_running():
                 manager.kill()
+
+
+STOPPING = """
+import asyncio, os, sys
+import litserve.server, uvicorn
+from runtime.server import run  # it says how the API process stops
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        return
+    print("running", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+config = uvicorn.Config(app, log_level="error", loop=sys.argv[1], lifespan="off")
+config.port = 0
+listening = config.bind_socket()
+print(listening.getsockname()[1], flush=True)
+if os.fork() == 0:  # the API process; its parent keeps the socket, as LitServe does
+    litserve.server._Server(config).run(0, [listening])
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_no_connection_is_taken_while_running_requests_finish(loop: str) -> None:
+    """Another process has the listening socket, too: a load balancer would wait for a server that never answers."""
+    command = [sys.executable, "-c", STOPPING, loop]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        client = HTTPConnection("127.0.0.1", port)
+        eventually(lambda: _is_open(port))
+        client.request("GET", "/")
+        assert server.stdout.readline() == "running\n"
+        (child,) = psutil.Process(server.pid).children()
+        child.terminate()
+        eventually(lambda: not _is_open(port))
+        print("end", file=server.stdin, flush=True)
+        assert client.getresponse().status == 204
+        client.close()
+        assert server.wait() == 0
+
+
+def _is_open(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def test_a_slot_that_cannot_be_started_now_is_started_later() -> None:
