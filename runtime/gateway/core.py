@@ -90,9 +90,9 @@ class Gateway:
                 sink.attempt(record)
 
     @property
-    def degraded(self) -> list[str]:
-        """Names of the parts that do not work at present."""
-        faults = {
+    def faults(self) -> Mapping[str, bool]:
+        """What may stop working, by name, and whether it has."""
+        return {
             "device_lost": bool(self.services.overview.lost_devices),
             "storage_full": self.services.reserve.is_short,
             "ledger_journalled": self._ledger.is_journalled,
@@ -100,7 +100,11 @@ class Gateway:
             "database_older": self.services.fleet is not None and self.services.fleet.is_database_older,
             "usage_uncounted": self._ledger.is_uncounted,
         }
-        return [name for name, is_so in faults.items() if is_so]
+
+    @property
+    def degraded(self) -> list[str]:
+        """Names of the parts that do not work at present."""
+        return [name for name, is_so in self.faults.items() if is_so]
 
     async def flush(self) -> None:
         """Wait until the ledger has stored the end of every finished request."""

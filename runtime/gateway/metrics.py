@@ -189,6 +189,11 @@ class Metrics:
         "roundhouse_ledger_journalled_rows",
         "Beginnings and ends of requests that wait for room on the ledger's disk, or for a fleet's database.",
     )
+    degraded = _gauge(
+        "roundhouse_degraded",
+        "1 for each fault that the server has now: those of `degraded` in /health/ready.",
+        ["fault"],
+    )
     device_budget = _gauge("roundhouse_device_budget_bytes", "Bytes that models may hold there.", ["device"])
     device_resident = _gauge("roundhouse_device_resident_bytes", "Bytes that models hold there.", ["device"])
     device_used = _gauge(

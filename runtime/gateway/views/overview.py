@@ -82,6 +82,7 @@ class StatusView(msgspec.Struct, frozen=True):
     recipe_faults: Annotated[
         list[str], Meta(description="Faults of the recipe files at their last reading; what they said before counts.")
     ]
+    degraded: Annotated[list[str], Meta(description="What does not work now, as in /health/ready.")]
 
 
 class Overview:
@@ -110,8 +111,12 @@ class Overview:
     def _replicas(self) -> list[ModelEntry]:
         return [replica for entry in self._residency.entries.values() for replica in entry.replicas]
 
-    def status(self, caller: Caller | None = None) -> StatusView:
-        """caller: sees only its own and shared adapters. None is the operator, who sees all."""
+    def status(self, caller: Caller | None = None, degraded: Sequence[str] = ()) -> StatusView:
+        """Show what is in memory.
+
+        caller: sees only its own and shared adapters. None is the operator, who sees all.
+        degraded: names of the parts that do not work at present.
+        """
         device, pool = self._device, self._pool
         used_bytes = self._residency.table.used_bytes()
         return StatusView(
@@ -136,6 +141,7 @@ class Overview:
             uptime_seconds=round(time.monotonic() - self._began, 1),
             models=self._models.views(caller),
             recipe_faults=list(self._recipe_faults()),
+            degraded=list(degraded),
         )
 
     def _view(self, budget: DeviceBudget) -> DeviceView:
@@ -182,11 +188,16 @@ class Overview:
         models = sum(entry.tier is not Tier.DISK for entry in self._replicas())
         return sum(q.running for q in self.queues.values()), sum(q.waiting for q in self.queues.values()), models
 
-    async def metrics(self, accept: str = "") -> tuple[bytes, str]:
-        """Return Prometheus text, or OpenMetrics with exemplars, and its content type."""
+    async def metrics(self, accept: str, faults: Mapping[str, bool]) -> tuple[bytes, str]:
+        """Return Prometheus text, or OpenMetrics with exemplars, and its content type.
+
+        faults: what may stop working, and whether it has.
+        """
         encode, content_type = choose_encoder(accept)
         is_open = content_type.startswith("application/openmetrics-text")
         m = self._metrics
+        for fault, is_so in faults.items():
+            m.degraded.labels(fault).set(is_so)
         rows: list[AdapterRow] = []
         for entry in self._residency.entries.values():
             there = [replica for replica in entry.replicas if replica.tier in IN_MEMORY]

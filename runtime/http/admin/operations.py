@@ -81,18 +81,18 @@ async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include
     As Prometheus text, or as OpenMetrics, which has exemplars, for clients that accept it.
     """
     gateway.services.provider_models.measure()
-    text, content_type = await gateway.services.overview.metrics(accept)
+    text, content_type = await gateway.services.overview.metrics(accept, gateway.faults)
     return Response(text, headers={"content-type": content_type})
 
 
 @route("GET", "/v1/status", scope=Scope.MODELS, answer=StatusView, errors=())
 async def status(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Show which models are resident where, with bytes and last use.
+    """Show which models are resident where, with bytes and last use, and what does not work.
 
     Names of other teams' adapters are shown to keys with the scope 'admin' only.
     """
     operator = Scope.ADMIN in context.caller.scopes
-    return json_answer(gateway.services.overview.status(None if operator else context.caller))
+    return json_answer(gateway.services.overview.status(None if operator else context.caller, gateway.degraded))
 
 
 @route("GET", "/v1/signal", scope=Scope.MODELS, answer=SignalListView, errors=MANAGEMENT)

@@ -172,6 +172,19 @@ def test_status_is_a_table(server: FakeServer, run: Run) -> None:
     assert reported[5].split()[:4] == ["warm", "absent", "prewarmed", "-"]
 
 
+def test_status_says_what_does_not_work(server: FakeServer, run: Run) -> None:
+    device = {"name": "cpu", "label": "cpu", "total_bytes": 8, "budget_bytes": 8, "resident_bytes": 0, "free_bytes": 8}
+    slots = {"total": 6, "free": 6, "restarts": 0, "prewarmed": []}
+    reported = {"device": device, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": []}
+    faults = {"degraded": ["storage_full", "ledger_journalled"], "recipe_faults": ["mine.yaml:2: unknown key: modle"]}
+    server.on("GET", "/v1/status", {**reported, **faults})
+    lines = run("status").stdout.splitlines()
+    assert lines[1].startswith("degraded: storage_full, ledger_journalled (docs/monitor.md#what-does-not-work")
+    assert lines[2] == "faulty recipe, its former version counts: mine.yaml:2: unknown key: modle"
+    server.on("GET", "/v1/status", {**reported, "degraded": [], "recipe_faults": []})
+    assert not any("degraded" in line or "faulty" in line for line in run("status").stdout.splitlines())
+
+
 def test_status_with_a_gpu_shows_the_host_too(server: FakeServer, run: Run) -> None:
     device = {"name": "cuda:0", "label": "GPU", "total_bytes": 2**36, "budget_bytes": 2**35, "resident_bytes": 2**30}
     host = {"total_bytes": 2**37, "budget_bytes": 2**36, "resident_bytes": 2**34, "free_bytes": 2**36 - 2**34}

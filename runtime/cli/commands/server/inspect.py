@@ -70,6 +70,10 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         f"{slots['total'] - slots['free']} of {slots['total']} slots; {result['waiting']} requests waiting; "
         f"up for {result['uptime_seconds']:.0f} s"
     )
+    if degraded := result.get("degraded"):  # an older server does not send it
+        print(f"degraded: {', '.join(degraded)} (docs/monitor.md#what-does-not-work says what to do)")
+    for fault in result.get("recipe_faults", []):
+        print(f"faulty recipe, its former version counts: {fault}")
     devices = result.get("devices", [])  # an older server sends none
     for part in devices if len(devices) > 1 else ():
         gone = f"; gone: {part['fault']}" if part["fault"] else ""

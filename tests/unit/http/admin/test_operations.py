@@ -74,6 +74,10 @@ async def test_a_full_disk_and_a_failing_ledger_are_reported(
     answer = await client.get("/health/ready")
     assert (answer.status_code, answer.json()) == (status, body)
     assert answer.headers.get("retry-after") == ("5" if failing else None)
+    assert (await client.get("/v1/status")).json()["degraded"] == body.get("degraded", [])
+    series = dict(line.rsplit(" ", 1) for line in (await client.get("/metrics")).text.splitlines())
+    reported = {fault: series[f'roundhouse_degraded{{fault="{fault}"}}'] for fault in gateway.gateway.faults}
+    assert [fault for fault, value in reported.items() if float(value)] == body.get("degraded", [])
 
 
 async def test_a_device_that_is_gone_is_reported_and_the_others_serve(
