@@ -1,6 +1,6 @@
 """HTTP: one folder per family of dialects; errors in each vendor's shape.
 
-A family has its bodies, its answers and its routes (`route`); `dialect` says what they have in common, and `serving`
-is the way of every request. `admin` is our own interface: handlers parse and render, nothing else.
-Not here: what names mean, who waits, what is loaded (`runtime.gateway`). Slots are never imported.
+A family has its bodies, its answers and its routes (`route`). `dialect` defines what families have in common, and
+`serving` handles every inference request. `admin` is our own API, whose handlers only parse and render.
+Names, queues and loads belong to `runtime.gateway`. Slots are never imported.
 """

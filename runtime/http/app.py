@@ -1,4 +1,4 @@
-"""Finish LitServe's application: our errors, and only documented paths."""
+"""Completes LitServe's application: our errors, and only documented paths."""
 
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -27,16 +27,16 @@ from runtime.http.sending import DirectLayer, as_asgi
 REMOVED_PATHS = {
     ("GET", path) for path in ("/", "/litserve/health", "/litserve/info", "/docs", "/docs/oauth2-redirect", "/redoc")
 }
-"""LitServe's own pages, and FastAPI's, which load their parts from elsewhere; `POST /` is ours."""
+"""Pages of LitServe, and those of FastAPI, which load assets from other hosts. `POST /` is ours."""
 
 
 UNREADABLE = (ValueError, RecursionError)
-"""FastAPI's errors for a body that it reads itself; its own words for it are of a place and of no cause."""
+"""Causes of FastAPI's errors about a body that it reads itself. Its own text only names a position."""
 
 
 def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     """Remove LitServe's pages, name the application, and map every error."""
-    app.router.redirect_slashes = False  # `_without_slash` tells where, without a scheme and a host
+    app.router.redirect_slashes = False  # `_without_slash` redirects without scheme and host
     app.title = "Roundhouse"
     app.version = "0.1.0"
     app.description = "Chat models with LoRA adapters, embeddings, rerankers and speech-to-text on one server."
@@ -55,7 +55,7 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
 
     async def answer(request: Request, error: Exception) -> Response:
         if isinstance(error, ClientDisconnect):
-            return Response(status_code=499)  # nobody reads it; without a handler a traceback is logged
+            return Response(status_code=499)  # the client has left; without a handler a traceback would be logged
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
         missing = isinstance(error, HTTPException) and error.status_code == 404
         if missing and (other := _without_slash(app, request)) is not None:
@@ -69,14 +69,14 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         return response
 
     for kind in (RoundhouseError, RequestValidationError, HTTPException, ClientDisconnect, Exception):
-        app.add_exception_handler(kind, answer)  # of the last one uvicorn logs the traceback
+        app.add_exception_handler(kind, answer)  # for the last one uvicorn logs the traceback
     pages.add(app)
     document(app, recipes)
     _check_scopes(app)
 
 
 def add_direct_layer(app: FastAPI) -> None:
-    """Answer paths whose body is JSON as the router would, without it. Call it before the first request."""
+    """Answer paths with JSON bodies directly, bypassing the router. Call it before the first request."""
     handlers = {}
     for path in ENDPOINTS:
         scope = {"type": "http", "method": "POST", "path": path, "root_path": ""}
@@ -101,9 +101,9 @@ def _check_scopes(app: FastAPI) -> None:
 
 
 def _without_slash(app: FastAPI, request: Request) -> str | None:
-    """The relative redirect from a path to the same one without its last slash.
+    """The relative redirect from a path to the same path without its trailing slash.
 
-    A proxy may have another scheme, name and prefix.
+    It is relative because a proxy may use another scheme, host and prefix.
     """
     path = request.scope["path"]
     other = path.rstrip("/")
@@ -118,7 +118,7 @@ def _is_served(app: FastAPI, scope: Scope) -> bool:
 
 
 def _client_error(request: Request, error: Exception) -> RoundhouseError:
-    """The error as the client may read it."""
+    """The error in the form that the client may see."""
     if isinstance(error, RoundhouseError):
         return error
     if isinstance(error, HTTPException) and error.status_code == 404:
@@ -139,7 +139,7 @@ def _client_error(request: Request, error: Exception) -> RoundhouseError:
 
 
 def _allow_header(app: FastAPI, request: Request) -> dict[str, str]:
-    """The methods of a path as a header, of all its routes. HEAD is as GET."""
+    """The Allow header with the methods of all routes of a path. HEAD is treated as GET."""
     fitting = (route for route in app.router.routes if route.matches(request.scope)[0] is not Match.NONE)
     found = {method for route in fitting for method in getattr(route, "methods", None) or ()}
     more = {"OPTIONS", "HEAD"} if "GET" in found else {"OPTIONS"}

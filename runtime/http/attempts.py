@@ -1,14 +1,14 @@
-"""Attempts at a request: at its target or fall-backs, within one time budget.
+"""Attempts at a request: at its target and fall-backs, within one time budget.
 
- 1. The first byte is there                                      it is the answer; what fails after it ends the stream
- 2. It failed, and neither another target nor another try helps  the error is the answer
- 3. It failed, and a fall-back is left                           the next one of them, at once
- 4. It is a fall-back, refuses the request, and none is left     as if it had not been named: the failure before it
- 5. It failed, none is left, its backend wants to try again      the same target, after a pause
- 6. Otherwise                                                    the error is the answer
+ 1. The first byte has arrived                                   the answer; a later failure ends the stream
+ 2. It failed with an error that no other attempt can avoid      the error
+ 3. It failed, and a fall-back is left                           the next fall-back, immediately
+ 4. A fall-back refused the request, and none is left            the failure before it, as if it had not been named
+ 5. It failed, none is left, and its backend wants a retry       the same target, after a pause
+ 6. Otherwise                                                    the error
 
-While fall-backs are left, an attempt has its share of what is left of the time: two targets get half of it each. A
-fall-back whose name means nothing now, or that the caller may not use, is passed over.
+While fall-backs are left, an attempt gets its share of the remaining time: with two targets, each gets half. A
+fall-back that is unknown at present, or that the caller may not use, is skipped.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from runtime.gateway.target import Target
 from runtime.http.dialect import Head, Part, Parts
 
 FAILOVER_ERRORS = (ProviderFailed, QueueFull, EngineFailed, Unavailable, LimitExceeded)
-"""Errors after which another target is tried; a limit that is met here binds a further attempt only. The client's own
-faults and its deadline are not among them."""
+"""Errors after which another target is tried. The client's own faults and its deadline are not among them, and a limit
+only if a further attempt exceeds it."""
 
 
 class PartsOfAttempt(Protocol):
     def __call__(self, *, is_further: bool = False) -> Parts:
-        """Make one attempt at the request's target of that moment."""
+        """Make one attempt at the request's current target."""
         ...
 
 
@@ -46,11 +46,11 @@ class _Failure(NamedTuple):
     error: RoundhouseError
     target: Target
     attempts: int
-    """At this target until then."""
+    """Attempts made at this target so far."""
 
 
 async def attempts(gateway: Gateway, request: Request, names: Sequence[str], answer: PartsOfAttempt) -> Parts:
-    """The answer of the first target that gives one. names: of fall-backs."""
+    """Return the answer of the first target that gives one. names: the fall-backs."""
     target, fallbacks = request.target, list(names)
     assert target is not None, "it has been chosen"
     first_model = target.model
@@ -77,7 +77,7 @@ async def attempts(gateway: Gateway, request: Request, names: Sequence[str], ans
         if following is not None:
             target = request.attempt.target = following
             continue
-        if is_passed_over and target.model == failure.target.model:  # it was tried again, and refuses now
+        if is_passed_over and target.model == failure.target.model:  # the same target, which refuses a retry
             raise failure.error
         target = request.attempt.target = failure.target
         policy = gateway.retry(target)
@@ -95,12 +95,12 @@ async def attempts(gateway: Gateway, request: Request, names: Sequence[str], ans
 async def _first(
     request: Request, target: Target, parts: Parts, others: int, *, is_fallback: bool
 ) -> Part | RoundhouseError:
-    """The answer's first part, or an error worth another attempt. Raises others.
+    """The answer's first part, or an error worth another attempt. Raises other errors.
 
-    A fall-back may know less than the first target, such as no `seed`: that it refuses the request is its own failure.
+    A fall-back may support less than the first target, such as no `seed`, so its refusal counts as a failure.
 
     Args:
-        others: fall-backs that are left: the target has its share of the time.
+        others: number of fall-backs left, with which the target shares the time.
     """
     seconds_left = request.context.seconds_left()
     share = seconds_left / (others + 1) if others and seconds_left is not None else None

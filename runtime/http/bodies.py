@@ -1,6 +1,6 @@
-"""Bodies: read within bounds, then decoded.
+"""Reads bodies within bounds and decodes them.
 
-A struct is the one definition of a body: it decodes, checks, and shows in the OpenAPI document.
+A struct is the only definition of a body: for decoding, for validation and for the OpenAPI document.
 """
 
 import re
@@ -20,12 +20,12 @@ from registry.errors import BadRequest, TooLarge
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# msgspec gives the place of a fault only inside its message; it is read for `param` and for nothing else.
+# msgspec gives the position of a fault only in its message, which is parsed for `param` and nothing else.
 _NULL = msgspec.Raw(b"null")
 _KEYS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_MODEL = "Object missing required field `model`"
 _WHOLE_FLOAT = re.compile(rb"\d(?:\.0+(?!\d)|[eE])")
-"""The pattern of a body that was refused for a whole float."""
+"""Matches bodies that may have been refused for a float without a fraction."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 MOST_NAMED = 8
 _STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
@@ -33,16 +33,16 @@ _FAULT_PATH = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises TooLarge over `limit` bytes, before reading on.
+    """Read the whole body. Raises TooLarge as soon as it exceeds `limit` bytes.
 
-    How slow it may be, and how it is decompressed: `guard.bodies`.
+    `guard.bodies` bounds its pace and decompresses it.
     """
     declared = dict(request.scope["headers"]).get(b"content-length", b"")
     if declared.isdigit() and int(declared) > limit:
         raise too_large_error(limit)
     parts: list[bytes] = []
     size, has_more = 0, True
-    while has_more:  # as `Request.stream` does, which is a generator of each request
+    while has_more:  # like `Request.stream`, but without a generator per request
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
@@ -59,7 +59,7 @@ def too_large_error(limit: int) -> TooLarge:
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """The body as a JSON object. Raises BadRequest that says where it is broken."""
+    """Parse the body as a JSON object. Raises BadRequest with the position of a fault."""
     try:
         data = msgspec.json.decode(body)
     except NOT_JSON as error:
@@ -77,7 +77,7 @@ def unreadable_error(error: Exception) -> BadRequest:
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """JSON bytes as `kind`; whole floats are integers. Raises BadRequest that says what is wrong and where."""
+    """Decode JSON bytes to `kind`, with whole floats as integers. Raises BadRequest with fault and position."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -89,7 +89,7 @@ def decode(body: bytes, kind: type[T]) -> T:
 
 
 def convert(data: dict[str, Any], kind: type[T]) -> T:
-    """An object that was parsed already as `kind`. Raises BadRequest as `decode` does."""
+    """Convert a parsed object to `kind`. Raises BadRequest as `decode` does."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError:
@@ -101,7 +101,7 @@ def convert(data: dict[str, Any], kind: type[T]) -> T:
 
 
 def with_integers(value: Any) -> Any:
-    """JSON with each whole float as an integer: 8192.0, as programs with one type of numbers write 8192."""
+    """Convert whole floats in JSON to integers: languages with a single number type may write 8192.0."""
     match value:
         case float() if value.is_integer() and abs(value) < 2**63:
             return int(value)
@@ -114,11 +114,11 @@ def with_integers(value: Any) -> Any:
 
 
 WHOLE = BeforeValidator(with_integers)
-"""Lets a strict integer of pydantic's be a whole float too; after its bounds, which its schema would lose."""
+"""Allows whole floats for a strict pydantic integer. Placed after its bounds, which the schema would lose."""
 
 
 def validation_error(error: msgspec.ValidationError, kind: type[msgspec.Struct]) -> BadRequest:
-    """What is wrong and where, and the words that a field takes if it is none of them."""
+    """Describe fault and position, and the allowed values if it is none of them."""
     text = str(error)
     if text == _NO_MODEL:
         return BadRequest("Say which model in 'model': GET /v1/models lists all.", param="model")
@@ -130,7 +130,7 @@ def validation_error(error: msgspec.ValidationError, kind: type[msgspec.Struct])
 
 
 def _words(kind: type[msgspec.Struct], param: str) -> list[str]:
-    """The words that the field at a place such as `messages[0].role` takes; empty where it takes others, too."""
+    """The allowed values of a field such as `messages[0].role`. Empty if it allows others too."""
     found = [inspect.type_info(kind)]
     for step in _STEP.findall(param):
         found = [inner for one in _alternatives(found) for inner in _inside(one, step)]
@@ -141,7 +141,7 @@ def _words(kind: type[msgspec.Struct], param: str) -> list[str]:
 
 
 def _alternatives(types: Sequence[inspect.Type]) -> list[inspect.Type]:
-    """The types themselves, without unions and notes around them."""
+    """Unwrap unions and metadata."""
     found: list[inspect.Type] = []
     for one in types:
         match one:
@@ -169,7 +169,7 @@ def decode_known(
 ) -> tuple[T, list[str]]:
     """Decode as `decode` does, and return the names of fields that `kind` does not have.
 
-    `defaults`: values of such fields that ask for what is done anyway; they are as good as left out.
+    `defaults`: values with which such fields have no effect, so they count as absent.
     """
     decoded, fields = decode(body, kind), _KEYS.decode(body)
     unknown = unknown_fields(fields, kind)
@@ -184,9 +184,9 @@ def _value(raw: msgspec.Raw) -> object:
 def refuse_fields(
     names: Sequence[str], changing: Collection[str], instead: Mapping[str, str] = MappingProxyType({})
 ) -> Sequence[str]:
-    """Raise BadRequest if a field that is left out would have changed the answer; else return the names.
+    """Return the names, or raise BadRequest if an ignored field would have changed the answer.
 
-    `instead`: what does the same here, by the name of such a field.
+    `instead`: the equivalent here, by the name of such a field.
     """
     for name in names:
         if name in changing:
@@ -201,17 +201,17 @@ def refuse_fields(
 
 
 def unknown_fields(data: Mapping[str, Any], kind: type[msgspec.Struct]) -> list[str]:
-    """The keys of `data` that `kind` does not have; null says nothing."""
+    """The keys of `data` that `kind` does not have, except those with null."""
     return [key for key, value in data.items() if key not in kind.__struct_fields__ and value not in (None, _NULL)]
 
 
 def warn_of_fields(names: Sequence[str]) -> str:
-    """A warning, short enough for a header, that these fields of a request were left out; empty for none."""
+    """A warning, short enough for a header, that these fields were ignored. Empty if there are none."""
     listed = [name if _PLAIN_NAME.fullmatch(name) else "a field of no plain name" for name in names[:MOST_NAMED]]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return f"left out, as they have no effect here: {', '.join(listed)}{more}" if names else ""
 
 
 def no_effect_error(name: str) -> BadRequest:
-    """The refusal that a strict client gets where others get a warning."""
+    """The error for a strict client where others get a warning."""
     return BadRequest(f"{quoted(name)} has no effect here: leave it out.", param=name, code="unknown_parameter")

@@ -1,6 +1,6 @@
-"""A vendor's dialect of a task: `parse` takes bytes, `render` gives bytes.
+"""A vendor's dialect of a task: `parse` takes bytes, `render` returns bytes.
 
-No HTTP object on either side, so that a line of a batch is answered as a request is.
+Neither uses HTTP objects, so batch lines are answered like requests.
 
     body -> Endpoint.parse -> ParsedRequest.calls -> the engine's events -> ParsedRequest.render -> head and bytes
 """
@@ -32,7 +32,7 @@ class Head:
     content_type: str
     headers: Mapping[str, str] = field(default_factory=dict)
     is_relayed: bool = False
-    """Another server's, whose bytes are passed on and nothing beside them."""
+    """Whether another server's answer is forwarded, to which nothing may be added."""
 
     @property
     def is_stream(self) -> bool:
@@ -41,41 +41,41 @@ class Head:
 
 Part = Head | bytes
 Parts = AsyncGenerator[Part, None]
-"""One head, then the body's bytes as they come."""
+"""One head, then the body's bytes as they arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request that was understood."""
+    """A parsed request."""
 
     model_ref: ModelRef
     calls: Callable[[int | None], Sequence[Call]]
-    """The engine calls for a request, given the tokens that the target takes, if known."""
+    """Returns the engine calls, given the target's context length if known."""
     render: Callable[[Target, AsyncIterator[Event]], Parts]
-    """The answer, of the events of all calls in their order; once they have been read, the engine is free again."""
+    """Builds the answer from the events of all calls in order. The engine is free once they have been read."""
     dialect: Dialect
     """The dialect of its errors."""
     stream: bool = False
     """Whether the answer is a stream of server-sent events."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Fields of the engine's request whose name is another one here."""
+    """Fields of the engine's request that have another name here."""
     left_out: Sequence[str] = ()
-    """Fields without effect, which a warning names; a strict client or recipe has them refused."""
+    """Fields without effect, which cause a warning or, for a strict client or recipe, an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path of inference."""
+    """An inference path."""
 
     path: str
     parse: Callable[[bytes, Mapping[str, str]], ParsedRequest]
-    """Body and query parameters. Raises BadRequest with the field's name."""
+    """Parses body and query parameters. Raises BadRequest with the field's name."""
     dialect: Dialect
-    """The dialect of errors, as long as the body is not understood."""
+    """The dialect of errors until the body is parsed."""
     parse_object: Callable[[dict[str, Any]], ParsedRequest] | None = None
-    """The same for a body that is decoded already, so that it is decoded once; such a path has no query parameters."""
+    """The same for a decoded body, so that it is decoded only once. Such a path has no query parameters."""
     dialect_of: Callable[[bytes], Dialect] | None = None
-    """Chooses the dialect of a body that is not understood, where two share a path."""
+    """Chooses the dialect of errors for an invalid body, if two dialects share the path."""
 
     def error_dialect(self, body: bytes) -> Dialect:
         return self.dialect if self.dialect_of is None else self.dialect_of(body)
@@ -89,10 +89,9 @@ _LAST_EVENT = re.compile(
     rb'|\{(?!.*"done":false).*"done":true)',
     re.MULTILINE,
 )
-"""OpenAI's, Anthropic's, Cohere's and that of Responses, of transcripts, of Text Generation Inference, Ollama's.
+"""Last events of OpenAI, Anthropic, Cohere, Responses, transcripts, Text Generation Inference and Ollama.
 
-None of them can stand in a text: there quotes and line ends are escaped. A call's arguments may say that they are done;
-the line does not."""
+None can occur inside a text, where quotes and line breaks are escaped."""
 _LAST_EVENT_WORDS = (
     b"[DONE]",
     b"message_stop",
@@ -102,35 +101,35 @@ _LAST_EVENT_WORDS = (
     b'"generated_text":"',
     b'"done":true',
 )
-"""Words of which a part has one if `_LAST_EVENT` is in it: ten times as fast to find."""
+"""A part that contains `_LAST_EVENT` contains one of these, which are ten times faster to search for."""
 
 
 def last_event_start(data: bytes) -> int:
-    """The start of the last event in a part of a stream, else its length.
+    """The start of the last event in a part of a stream, or the part's length.
 
-    Clients close the connection then, and read no further.
+    Clients close the connection after that event.
     """
     for word in _LAST_EVENT_WORDS:
         if word in data:
             match = _LAST_EVENT.search(data)
             return len(data) if match is None else match.start()
-    return len(data)  # nearly every part
+    return len(data)  # the usual case
 
 
 async def whole_answer(data: bytes, content_type: str = JSON, headers: Mapping[str, str] | None = None) -> Parts:
-    """An answer in one piece."""
+    """Yield an answer that is complete."""
     yield Head(200, content_type, {"content-length": str(len(data)), **(headers or {})})
     yield data
 
 
 def warning(*texts: str) -> dict[str, str]:
-    """A header about fields that were left out or changed; empty texts are skipped."""
+    """The header about ignored or changed fields. Empty texts are skipped."""
     text = "; ".join(filter(None, texts))
     return {WARNING: text} if text else {}
 
 
 async def read_engine_answer(events: AsyncIterator[Event]) -> tuple[ResponseStart, bytes]:
-    """The start and the body of an engine's answer in one piece."""
+    """Read the start and the complete body of an engine's answer."""
     started, data = ResponseStart(status=200, content_type=JSON), bytearray()
     async for event in events:
         if isinstance(event, ResponseStart):
@@ -143,9 +142,9 @@ async def read_engine_answer(events: AsyncIterator[Event]) -> tuple[ResponseStar
 async def read_engine_events(
     events: AsyncIterator[Event], refuse: Callable[[int, bytes], object]
 ) -> AsyncGenerator[ResponseStart | bytes, None]:
-    """The start, then the data of the engine's events, however they were cut.
+    """Yield the start, then the data of the engine's events, however they are split.
 
-    `refuse` raises what an answer with a status of 400 or above tells.
+    `refuse` raises the error of an answer with status 400 or above.
     """
     status, refusal, reader = 200, b"", sse.Reader()
     async for event in events:

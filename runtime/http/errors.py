@@ -23,11 +23,11 @@ LONGEST_PARAM = 256
 
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The id of the request that this task answers: Anthropic's errors hold it, in streams too."""
+"""The id of the request that this task answers, which Anthropic's errors contain, also in streams."""
 
 
 class Dialect(StrEnum):
-    """The vendor whose error body a surface's clients read."""
+    """The vendor whose error format the clients of a path read."""
 
     OPENAI = "openai"
     ANTHROPIC = "anthropic"
@@ -48,25 +48,25 @@ _ANTHROPIC = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""The other statuses are its "invalid_request_error", and its "api_error" from 500 on."""
+"""Other statuses are "invalid_request_error" below 500, and "api_error" above."""
 
 
 _TEI = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
-"""The other statuses are its "Validation"."""
+"""Other statuses are "Validation"."""
 _TGI = {429: "overloaded", 500: "generation", 503: "overloaded"}
-"""The other statuses are its "validation"."""
+"""Other statuses are "validation"."""
 _UNREADABLE = ("invalid_json", "json_too_deep")
 
 
 def status(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> int:
-    """The HTTP status. TGI says 422 for any fault of a request but broken JSON."""
+    """The HTTP status. TGI uses 422 for every invalid request except broken JSON."""
     if dialect is Dialect.TGI and error.status == 400 and error.code not in _UNREADABLE:
         return 422
     return error.status
 
 
 def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
-    """An error's JSON body. Texts are bounded, since they may hold a client's words."""
+    """An error's JSON body. Texts are cut, since they may contain the client's own text."""
     message = cut(error.message, LONGEST)
     match dialect:
         case Dialect.ANTHROPIC:
@@ -80,7 +80,7 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
             return {"error": message, "error_type": _TGI.get(error.status, "validation")}
         case Dialect.OLLAMA:
             return {"error": message}
-        case Dialect.JINA:  # vLLM's and OpenAI's clients come by these paths too, and read `error`
+        case Dialect.JINA:  # clients of vLLM and OpenAI use these paths too, and read `error`
             return {"detail": message, **body(error)}
         case _:
             inner: dict[str, Any] = {
@@ -99,7 +99,7 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
 
 
 def _bounded_faults(faults: Sequence[str]) -> list[str]:
-    """The first of them, in LONGEST bytes together, and how many more there are."""
+    """The first faults, up to LONGEST bytes, and the number of others."""
     listed: list[str] = []
     bytes_left = LONGEST
     for fault in faults:
@@ -112,7 +112,7 @@ def _bounded_faults(faults: Sequence[str]) -> list[str]:
 
 
 def headers(error: RoundhouseError) -> dict[str, str]:
-    """Retry-After in whole seconds where known; WWW-Authenticate where needed."""
+    """Retry-After in whole seconds if known, and WWW-Authenticate if needed."""
     if error.status == 401:
         return {"WWW-Authenticate": "Bearer"}
     if error.retry_after is None:
@@ -124,7 +124,7 @@ def headers(error: RoundhouseError) -> dict[str, str]:
 
 
 def _retry_headers(error: RoundhouseError) -> dict[str, str]:
-    """The SDKs of OpenAI and Anthropic try 409, 429 and 5xx again without it."""
+    """x-should-retry: without it, OpenAI's and Anthropic's SDKs retry every 409, 429 and 5xx."""
     return {} if error.should_retry else {"x-should-retry": "false"}
 
 
@@ -141,7 +141,7 @@ class _ForeignFields(msgspec.Struct):
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
-    """A number, vLLM's, is the status again, and no code of OpenAI's; its type is then a class of vLLM's."""
+    """An integer is vLLM's and repeats the status; `type` is then the name of a class in vLLM."""
 
 
 class _ForeignError(msgspec.Struct):
@@ -149,9 +149,9 @@ class _ForeignError(msgspec.Struct):
 
 
 def translate_engine_error(status: int, body: bytes, dialect: Dialect) -> bytes:
-    """An engine's error body in `dialect`, and no longer than ours.
+    """Convert an engine's error body to `dialect`, cut to the length of ours.
 
-    What is neither stays as it is, if it is short.
+    A short body in another format stays as it is.
     """
     try:
         fields = msgspec.json.decode(body, type=_ForeignError).error
@@ -173,14 +173,14 @@ def translate_engine_error(status: int, body: bytes, dialect: Dialect) -> bytes:
 
 
 def sse(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
-    """The error as the last event, or line, of a stream that has begun."""
+    """The error as the last event or line of a stream."""
     if dialect is Dialect.OLLAMA:
         return encode(error, dialect) + b"\n"
     return event(encode(error, dialect), dialect)
 
 
 def event(data: bytes, dialect: Dialect) -> bytes:
-    """An error's body as an event. Anthropic's clients pass over one without a name; Cohere's know no other end."""
+    """An error's body as an event. Anthropic's clients ignore unnamed events; Cohere's need a final event."""
     if dialect is Dialect.COHERE:
         delta = {"finish_reason": "ERROR", "error": msgspec.json.decode(data)["message"]}
         return sse_event({"type": "message-end", "delta": delta}, "message-end")
@@ -190,22 +190,22 @@ def event(data: bytes, dialect: Dialect) -> bytes:
 
 # --- headers about limits --------------------------------------------------------------------------------------------
 Levels = Mapping[str, tuple[int, int, float]]
-"""Kind of limit to the limit, what remains of it, and the seconds until all of it is there again."""
+"""Limit, remaining amount and seconds until it is full again, by kind of limit."""
 _NAMES = {
     "requests_per_minute": "requests", "tokens_per_minute": "tokens", "audio_seconds_per_minute": "audio-seconds",
     "requests_at_once": "concurrent-requests",
 }  # fmt: skip
 _LAST = 253_402_300_799
-"""The last second of the year 9999, the latest that RFC 3339 can express."""
+"""The last second of the year 9999, the latest time in RFC 3339."""
 _ANTHROPICS = frozenset(("requests", "tokens"))
 _UNITS = {"audio_seconds_per_minute": 1000}
 
 
 def limit_headers(levels: Levels, dialect: Dialect) -> dict[str, str]:
-    """The rest of a caller's limits, in the dialect's headers.
+    """What remains of a caller's limits, as headers of the dialect.
 
-    OpenAI's write times as Go does (`6m0s`), Anthropic's as RFC 3339. Of several limits of one kind, the one with the
-    least left.
+    OpenAI writes times like Go (`6m0s`), Anthropic as RFC 3339. Of several limits of a kind, the one with the least
+    remaining counts.
     """
     found: dict[str, str] = {}
     for kind, (limit, remaining, seconds) in levels.items():
@@ -227,7 +227,7 @@ def limit_headers(levels: Levels, dialect: Dialect) -> dict[str, str]:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration as Go writes it, rounded up to a millisecond: 0s, 12ms, 1.5s, 6m0s."""
+    """Format a duration like Go, rounded up to a millisecond: 0s, 12ms, 1.5s, 6m0s."""
     ms = math.ceil(seconds * 1e3)
     if 0 < ms < 1000:
         return f"{ms}ms"
@@ -240,5 +240,5 @@ def format_duration(seconds: float) -> str:
 
 
 def format_time(at: float) -> str:
-    """A time in RFC 3339, rounded up to a second."""
+    """Format a time as RFC 3339, rounded up to a second."""
     return datetime.fromtimestamp(min(math.ceil(at), _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,19 +1,19 @@
-"""Service classes and deadlines, as clients send them.
+"""Service classes, deadlines and preferences in requests.
 
 | set in                           | words                               | class                              |
 |----------------------------------|-------------------------------------|------------------------------------|
 | body `x-tier`, header X-Tier     | critical, interactive, batch        | that one                           |
 | body `service_tier` (OpenAI)     | priority, fast; default, scale; flex | critical; interactive; batch      |
-| the same                         | auto, or left out                   | the key's                          |
+| the same                         | auto, or absent                     | the key's                          |
 | body `service_tier` (Anthropic)  | standard_only                       | interactive, or the key's if lower |
 
-The first of these that says something counts. A class above the key's ceiling is lowered to it, and the answer says so.
+The first match counts. A class above the key's ceiling is lowered to it, and the answer says so.
 
 | header                              | seconds                                             |
 |-------------------------------------|-----------------------------------------------------|
-| X-Request-Timeout                   | until the whole answer has to be there              |
-| x-stainless-read-timeout (the SDKs) | until it has to begin: then that client gives up    |
-| no X-Request-Timeout                | the key's timeout, as it                            |
+| X-Request-Timeout                   | until the answer has to be complete                 |
+| x-stainless-read-timeout (the SDKs) | until it has to begin, when the client gives up     |
+| no X-Request-Timeout                | the key's timeout, with the same meaning            |
 
 How long a client waits for a model that is not resident:
 
@@ -22,11 +22,11 @@ How long a client waits for a model that is not resident:
 | (none)                      | the request waits, at most the recipe's queue.max_wait                         |
 | Prefer: respond-async       | 202 at once with Location: /v1/models/{id}, which shows phase and percent      |
 | Prefer: wait=N              | waits N seconds at most, then 503 with Retry-After from the expected load time |
-| Prefer: handling=strict     | as without; hints that the model cannot follow are refused, not left out       |
-| X-Roundhouse-Progress: sse  | a chat stream starts at once: SSE comments tell the progress until the answer  |
+| Prefer: handling=strict     | the request waits; hints that the model cannot follow are refused, not ignored |
+| X-Roundhouse-Progress: sse  | a chat stream starts at once; SSE comments show the progress until the answer  |
 
-Prefer is RFC 7240. With the last one the status line leaves before the answer is known, so a failure is the stream's
-last event: that is why a client must ask for it.
+Prefer is defined by RFC 7240. With X-Roundhouse-Progress the status line is sent before the outcome is known, and a
+failure is the stream's last event; so clients have to ask for it.
 """
 
 import math
@@ -48,7 +48,7 @@ _WAIT = re.compile(r"^wait\s*=\s*\"?(\d{1,6})\"?$")
 
 
 def parse_preference(headers: Iterable[tuple[bytes, bytes]]) -> Preference:
-    """Raw ASGI headers to a preference; what is not understood is ignored, as RFC 7240 says."""
+    """Read a preference from raw ASGI headers. Ignores what it does not know, as RFC 7240 requires."""
     respond_async, wait, progress, strict = False, None, False, False
     for name, value in headers:
         if name == b"prefer":
@@ -62,19 +62,19 @@ def parse_preference(headers: Iterable[tuple[bytes, bytes]]) -> Preference:
                     wait = float(match.group(1))
         elif name == b"x-roundhouse-progress":
             progress = value.strip().lower() == b"sse"
-    return Preference(respond_async, wait, progress and not respond_async, strict)  # a 202 needs its status line
+    return Preference(respond_async, wait, progress and not respond_async, strict)  # a 202 needs the status line
 
 
 MOST_SECONDS = 86_400.0
 VENDORS = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
-"""Paths whose vendors have a `service_tier`."""
+"""Paths of APIs that have a `service_tier`."""
 TIERS: Mapping[str, ServiceClass | None] = {
     "priority": ServiceClass.CRITICAL, "fast": ServiceClass.CRITICAL, "default": ServiceClass.INTERACTIVE,
     "scale": ServiceClass.INTERACTIVE, "flex": ServiceClass.BATCH, "auto": None, "standard_only": None,
 }  # fmt: skip
 _OWN = b'"x-tier"'
 _INLINE = re.compile(rb";base64,[A-Za-z0-9+/=]*")
-"""Pictures and sound: their bytes are no text."""
+"""Matches images and sound in a body, whose bytes are not text."""
 
 
 _MOST_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -103,7 +103,7 @@ def context_of_headers(id_: str, headers: Sequence[tuple[bytes, bytes]]) -> Requ
 
 
 def with_caller(context: RequestContext, caller: Caller) -> RequestContext:
-    """The same request, once its caller is known."""
+    """Add the caller, with its class and timeout."""
     deadline = context.deadline
     if deadline is None and caller.timeout is not None:
         deadline = context.arrived + caller.timeout
@@ -112,7 +112,7 @@ def with_caller(context: RequestContext, caller: Caller) -> RequestContext:
 
 
 def _with_class(context: RequestContext) -> RequestContext:
-    """Apply the requested class, no higher than the ceiling. A line has that of its batch."""
+    """Apply the requested class up to the ceiling. A batch line has the class of its batch."""
     if context.source == "batch":
         return context
     hints = context.hints.service_class
@@ -122,14 +122,14 @@ def _with_class(context: RequestContext) -> RequestContext:
 
 
 def text_size(body: bytes) -> int:
-    """Bytes of a body without pictures and sound."""
+    """Bytes of a body without images and sound."""
     return len(body) - sum(map(len, _INLINE.findall(body))) if b";base64," in body else len(body)
 
 
 def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContext, bytes]:
-    """`take` from a body that nobody has decoded yet: the context, and the body without those fields.
+    """Like `take`, for an undecoded body. Returns the context and the body without those fields.
 
-    A body that cannot be read is left to its parser.
+    Leaves an invalid body to its parser.
     """
     size = text_size(body)
     try:
@@ -147,9 +147,9 @@ def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContex
 
 
 def take(context: RequestContext, path: str, data: dict[str, Any], size: int) -> RequestContext:
-    """The context with the hints of a decoded body, which loses the fields that are only for this server.
+    """Add the hints of a decoded body to the context, and remove fields that are only for this server from the body.
 
-    Raises BadRequest for a class that does not exist.
+    Raises BadRequest for an unknown class.
     """
     counts = [count for name in _MOST_TOKENS if (count := _count(data.get(name))) is not None]
     service_class, echoes_class = context.hints.service_class, context.hints.echoes_class
@@ -168,7 +168,7 @@ def take(context: RequestContext, path: str, data: dict[str, Any], size: int) ->
 
 
 def with_size(context: RequestContext, size: int) -> RequestContext:
-    """The context with only the size of the request's body as a hint."""
+    """Add only the size of the body as a hint."""
     return replace(context, hints=replace(context.hints, size=size))
 
 
@@ -189,12 +189,12 @@ def _class(word: str, param: str) -> ServiceClass:
 
 
 def _count(value: object) -> int | None:
-    if value is None:  # mostly: an error would take as long as the rest of the hints
+    if value is None:  # the usual case: raising would cost as much as all other hints
         return None
     try:
         return max(0, msgspec.convert(with_integers(value), int))
     except msgspec.ValidationError:
-        return None  # the body's parser says what is wrong with it
+        return None  # the body's parser reports the fault
 
 
 def _seconds(text: str) -> float:
@@ -211,7 +211,7 @@ def _seconds(text: str) -> float:
 
 
 def _read_deadline(text: str, arrived: float) -> float | None:
-    """A client's library sends it by itself, so an invalid time is ignored."""
+    """Parse a deadline. Invalid values are ignored, since client libraries send the header on their own."""
     try:
         return arrived + _seconds(text)
     except BadRequest:

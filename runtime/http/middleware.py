@@ -1,4 +1,4 @@
-"""The outermost layer: context and gateway of each request; start and stop."""
+"""The outermost layer: context and gateway of each request, startup and shutdown."""
 
 import re
 import secrets
@@ -17,7 +17,7 @@ from tenants.caller import Caller
 
 _SANE_ID = re.compile(r"^[A-Za-z0-9._:/-]{1,128}\Z")
 NODE = "X-Roundhouse-Node"
-"""The server of a fleet that gave the answer."""
+"""Header that names the server of a fleet that answered."""
 _NODE = NODE.lower().encode()
 _CONTEXT, _GATEWAY, _SEND = "roundhouse.context", "roundhouse.gateway", "roundhouse.send"
 
@@ -28,12 +28,12 @@ def context_of(scope: Scope) -> RequestContext:
 
 
 def set_caller(scope: Scope, caller: Caller) -> None:
-    """Set the caller, before anybody has read the context."""
+    """Set the caller. Call it before the context is read."""
     scope[_CONTEXT] = with_caller(context_of(scope), caller)
 
 
 def set_context(scope: Scope, context: RequestContext) -> None:
-    """Set the context, before anybody has read it."""
+    """Set the context. Call it before it is read."""
     scope[_CONTEXT] = context
 
 
@@ -43,9 +43,9 @@ def gateway_of(scope: Scope) -> Gateway:
 
 
 def body_sender(scope: Scope, send: Send) -> Send:
-    """Send pieces of a body past the layers, which look only at its start.
+    """Return a function that sends pieces of a body past the layers, which only handle its start.
 
-    Each layer would be one call more for each token. send: where there are no layers.
+    Each layer would cost one call per token. send: used if there are no layers.
     """
     sender: Send = scope.get(_SEND, send)
     return sender
@@ -56,7 +56,7 @@ async def _gateway(request: Request) -> Gateway:
 
 
 CurrentGateway = Annotated[Gateway, Depends(_gateway)]
-"""The parameter of handlers that want it."""
+"""Parameter of handlers that need the gateway."""
 
 
 async def _context(request: Request) -> RequestContext:
@@ -67,7 +67,7 @@ CurrentContext = Annotated[RequestContext, Depends(_context)]
 
 
 def _request_id(scope: Scope) -> str:
-    """The client's X-Request-Id if it is sane, else a new one."""
+    """The client's X-Request-Id if it is valid, else a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SANE_ID.match(text := value.decode("latin-1")):
             return str(text)
@@ -75,13 +75,13 @@ def _request_id(scope: Scope) -> str:
 
 
 class ContextMiddleware:
-    """Pure ASGI. X-Request-Id stands on every response.
+    """Pure ASGI middleware. Adds X-Request-Id to every response.
 
     Args:
         gateway: returns the gateway; called for each request.
-        dialect_of: returns the dialect of a path's errors; passed in, since the routes import this module.
-        start, stop: run with the application's lifespan: before its first request, after its last response.
-        node: name of this server in its fleet, which answers say; None: it belongs to none.
+        dialect_of: returns the dialect of a path's errors. A parameter because the routes import this module.
+        start, stop: run with the application's lifespan, before the first request and after the last response.
+        node: this server's name in its fleet, for the answer's header. None without a fleet.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ContextMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":  # it is answered as GET is, and uvicorn sends no body
+        if scope["method"] == "HEAD":  # answered like GET; uvicorn sends no body
             scope = {**scope, "method": "GET"}
         request_id = _request_id(scope)
         REQUEST_ID.set(request_id)
@@ -114,7 +114,7 @@ class ContextMiddleware:
                 headers.append((b"x-request-id", request_id.encode()))
                 if self._node is not None and _NODE not in dict(headers):
                     headers.append((_NODE, self._node().encode()))
-                if scope["path"].startswith("/v1/messages"):  # where Anthropic's clients look for it
+                if scope["path"].startswith("/v1/messages"):  # the header that Anthropic's clients read
                     headers.append((b"request-id", request_id.encode()))
                 message["headers"] = headers
             await send(message)
@@ -144,7 +144,7 @@ class ContextMiddleware:
                     refused.append(str(error))
                     raise
             elif message["type"] == "lifespan.startup.failed" and refused:
-                message = {**message, "message": refused[0]}  # Starlette has put the whole traceback there
+                message = {**message, "message": refused[0]}  # replaces the traceback that Starlette puts there
             await send(message)
 
         await self.app(scope, receive_and_stop, start_and_send)

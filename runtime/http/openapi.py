@@ -51,16 +51,16 @@ TAGS = [
 
 
 def document(app: FastAPI, recipes: Sequence[Recipe]) -> None:
-    """Serve our document at /openapi.json and /docs. Call it after all routes.
+    """Serve our document at /openapi.json and /docs. Call it after all routes are registered.
 
-    Examples name the server's own models where there is one for the task, so that they can be tried at once.
+    Examples use the server's own models if it has one for the task, so that they work as they are.
     """
     app.openapi = cache(partial(build, app, recipes))  # type: ignore[method-assign]
 
 
 @cache
 def schemas() -> dict[str, Json]:
-    """All components: hand-written ones, and types of bodies and answers."""
+    """All components: those written by hand, and the types of bodies and answers."""
     kinds: dict[type, None] = {}
     for route in ROUTES:
         for content in (route.answer, route.body, *(content for _, content in route.others.values())):
@@ -71,7 +71,7 @@ def schemas() -> dict[str, Json]:
 
 
 def build(app: FastAPI, recipes: Sequence[Recipe]) -> Json:
-    """The document. Raises KeyError for a path that the route table lacks."""
+    """Build the document. Raises KeyError for a path that is not in the route table."""
     result = get_openapi(
         title=app.title,
         version=app.version,
@@ -87,7 +87,7 @@ def build(app: FastAPI, recipes: Sequence[Recipe]) -> Json:
             methods[method] = _operation(basis, OPERATIONS[method, path], rename)
     own = result.get("components", {})
     typed = own.get("schemas", {})
-    for unused in ("HTTPValidationError", "ValidationError"):  # faults of typed bodies are 400 in our error shape
+    for unused in ("HTTPValidationError", "ValidationError"):  # invalid bodies get a 400 with our error body
         typed.pop(unused, None)
     result["security"] = [{}, {"key": []}]  # an open server needs none
     result["components"] = {
@@ -101,7 +101,7 @@ def build(app: FastAPI, recipes: Sequence[Recipe]) -> Json:
 
 
 def _operation(basis: Json, route: Route, rename: Callable[[Any], Any]) -> Json:
-    """FastAPI's operation with what the route table says of it."""
+    """FastAPI's operation, completed from the route table."""
     merged: Json = {"operationId": route.id, "tags": [route.tag], "summary": route.summary}
     if "security" in basis:  # LIT_SERVER_API_KEY is set
         merged["security"] = basis["security"]
@@ -118,7 +118,7 @@ def _operation(basis: Json, route: Route, rename: Callable[[Any], Any]) -> Json:
         merged["requestBody"] = {"required": True, "content": content}
     elif "requestBody" in basis:
         merged["requestBody"] = basis["requestBody"]
-    guarded = tuple(dict.fromkeys((Dialect.OPENAI, *route.dialects)))  # errors about keys are in the client's dialect
+    guarded = tuple(dict.fromkeys((Dialect.OPENAI, *route.dialects)))  # errors about keys use the client's dialect
     names = HEADERS if route.is_inference else ["X-Request-Id"]
     merged["responses"] = {
         "200": {
@@ -137,13 +137,13 @@ def _operation(basis: Json, route: Route, rename: Callable[[Any], Any]) -> Json:
 
 
 def _without_titles(parameter: Json) -> Json:
-    """Drop the titles that FastAPI makes up."""
+    """Drop the titles that FastAPI generates."""
     schema = {key: value for key, value in parameter["schema"].items() if key not in ("title", "description")}
     return {**parameter, "schema": schema}
 
 
 def _own_models(recipes: Sequence[Recipe]) -> Callable[[Any], Any]:
-    """Replace the starter's models in examples by this server's first of the task."""
+    """Return a function that replaces starter models in examples by this server's first model of the task."""
     own: dict[str, str] = {}
     for recipe in recipes:
         own.setdefault(f"starter-{recipe.task.value}", recipe.id)

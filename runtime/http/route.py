@@ -1,8 +1,8 @@
 """The route table: handlers state path, scope, body, answer and errors.
 
-`runtime.http.routes` imports every handler and so fills ROUTES. The guard reads the scopes from it
-(`runtime.http.guard.access`), `runtime.http.openapi` the document. A route cannot be registered without a scope, and
-the server does not start with a path that is not in the table (`runtime.http.app`).
+`runtime.http.routes` fills ROUTES by importing every handler. The guard takes the scopes from it
+(`runtime.http.guard.access`), and `runtime.http.openapi` the document. A route cannot be registered without scopes,
+and the server does not start with a path that is not in the table (`runtime.http.app`).
 """
 
 import inspect
@@ -32,7 +32,7 @@ class Route:
     """A method on a path."""
 
     method: str
-    path: str  # as FastAPI has it: `{model:path}` takes slashes
+    path: str  # in FastAPI's form; `{model:path}` matches slashes
     handler: Callable[..., Awaitable[Response]]
     scopes: frozenset[Scope]  # a key needs one of them
     tag: str
@@ -41,11 +41,11 @@ class Route:
     answer: Content
     description: str = ""
     body: Content | None = None
-    examples: Json = field(default_factory=dict)  # name to body
+    examples: Json = field(default_factory=dict)  # bodies by name
     errors: tuple[int, ...] = MANAGEMENT
     dialects: tuple[Dialect, ...] = (Dialect.OPENAI,)
     parameters: tuple[str, ...] = ()  # names in schema.PARAMETERS
-    others: Mapping[int, tuple[str, Content]] = field(default_factory=dict)  # good answers besides 200
+    others: Mapping[int, tuple[str, Content]] = field(default_factory=dict)  # successful answers besides 200
     is_inference: bool = False
 
     @property
@@ -54,7 +54,7 @@ class Route:
 
 
 class RouteOptions(TypedDict, total=False):
-    """Options that a route may leave to Route's defaults."""
+    """Options with defaults in Route."""
 
     description: str
     body: Content
@@ -72,7 +72,7 @@ H = TypeVar("H", bound=Callable[..., Awaitable[Response]])
 
 @dataclass(frozen=True, slots=True)
 class RouteGroup:
-    """Registers the routes of one tag of the document."""
+    """Registers the routes of one tag in the document."""
 
     tag: str
     dialects: tuple[Dialect, ...] = (Dialect.OPENAI,)
@@ -89,7 +89,7 @@ class RouteGroup:
         is_inference: bool = False,
         **options: Unpack[RouteOptions],
     ) -> Callable[[H], H]:
-        """Register a function: its docstring is the description, its name the id."""
+        """Register a function. Its docstring becomes the description, its name the operation's id."""
         scopes = frozenset((scope,) if isinstance(scope, Scope) else scope)
 
         def register(function: H) -> H:
@@ -124,7 +124,7 @@ class RouteGroup:
         serve: Serve = serve,
         **options: Unpack[RouteOptions],
     ) -> Endpoint:
-        """Register a path of inference whose body is JSON; it needs the scope `infer`."""
+        """Register an inference path with a JSON body. It needs the scope `infer`."""
         defaults: RouteOptions = {
             "errors": INFERENCE,
             "dialects": (endpoint.dialect,),

@@ -1,4 +1,4 @@
-"""Every route: importing the modules of handlers fills the route table."""
+"""All routes: importing the modules of handlers fills the route table."""
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
@@ -24,15 +24,15 @@ for _module in _MODULES:
     import_module(f"runtime.http.{_module}")
 
 ENDPOINTS = {endpoint.path: endpoint for endpoint in (*CHAT, *COHERE, *TEXT_GENERATION, *EMBEDDINGS, *RERANK)}
-"""Paths whose body is JSON: what a line of a batch may name."""
+"""Inference paths with a JSON body, which batch lines may name."""
 INFERENCE_PATHS = frozenset(route.path for route in ROUTES if route.is_inference)
-"""Their handlers take a request and nothing else."""
+"""Paths whose handlers take only a request."""
 
 
 def _order(route: Route) -> tuple[bool, bool, int]:
-    """Sort key: whole paths of inference first, since each route before costs a request half a microsecond.
+    """Sort key. Inference paths come first, since each route before costs a request half a microsecond.
 
-    Paths that end in any name come last, the shortest at the end.
+    Paths that end in a variable come last, the shortest at the end.
     """
     is_whole = route.is_inference and "{" not in route.path
     return route.path.endswith(":path}"), not is_whole, -route.path.count("/")
@@ -42,5 +42,5 @@ ROUTES.sort(key=_order)
 
 
 def routes() -> list[tuple[str, Callable[..., Awaitable[Response]], list[str]]]:
-    """Path, handler and methods, as LitServe's application takes them."""
+    """Path, handler and methods of each route, in the form that LitServe takes."""
     return [(route.path, route.handler, [route.method]) for route in ROUTES]

@@ -42,21 +42,21 @@ def one_of(*values: str) -> Json:
 
 
 def record(properties: Mapping[str, Json], required: Sequence[str] | None = None, *, open_: bool = True) -> Json:
-    """An object. `required`: None means all. `open_`: other fields are allowed."""
+    """An object. `required`: None means all. `open_`: whether other fields are allowed."""
     names = list(properties) if required is None else list(required)
     found: Json = {"type": "object", "properties": dict(properties), "additionalProperties": open_}
     return {**found, "required": names} if names else found
 
 
 def structs(*kinds: Any) -> dict[str, Json]:
-    """Schemas of msgspec structs and all they hold; views without their suffix."""
+    """Schemas of msgspec structs and of all types in them. Names of views lose their suffix."""
     _, found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     text = msgspec.json.encode(found).replace(b'View"', b'"')
     return cast(dict[str, Json], msgspec.json.decode(text))
 
 
 def models(*kinds: type[BaseModel]) -> dict[str, Json]:
-    """The schemas of pydantic's models and of all that they hold."""
+    """Schemas of pydantic models and of all types in them."""
     _, found = models_json_schema([(kind, "validation") for kind in kinds], ref_template="#/components/schemas/{model}")
     return cast(dict[str, Json], found["$defs"])
 
@@ -115,7 +115,7 @@ _RETRY: Json = {"Retry-After": {"description": "Seconds.", "schema": {"type": "i
 
 
 def error_responses(statuses: Sequence[int], dialects: Sequence[Dialect]) -> Json:
-    """Responses by status; several dialects on one path: any of their bodies."""
+    """Responses by status. If a path has several dialects, the body may be any of theirs."""
     refs = [ref(ERROR_SCHEMAS[dialect][0]) for dialect in dialects]
     schema = refs[0] if len(refs) == 1 else either(*refs)
     return {
@@ -132,7 +132,7 @@ def error_responses(statuses: Sequence[int], dialects: Sequence[Dialect]) -> Jso
 INFERENCE = (400, 404, 408, 413, 429, 500, 502, 503, 504)
 MANAGEMENT = (400, 404)
 GUARD, GUARD_BODY = (401, 403), (401, 403, 408, 413, 415)
-"""Errors of `runtime.http.guard`: for every operation, and for those with a body."""
+"""Errors of `runtime.http.guard` for every operation, and for those with a body."""
 CONFLICT = (*MANAGEMENT, 409)
 
 HEADERS: Json = {
@@ -184,22 +184,22 @@ PARAMETERS: Json = {
 
 # --- what a route takes and answers ----------------------------------------------------------------------------------
 Schema = type | str | list[Any] | tuple[Any, ...] | Mapping[str, Any]
-"""A struct or model; a component's name; [items] of an array; a tuple of alternatives; or JSON Schema itself."""
+"""A struct or model, a component's name, [items] of an array, a tuple of alternatives, or JSON Schema."""
 Content = Schema
-"""A schema of JSON, or a mapping from media types to schemas."""
+"""A schema for JSON, or schemas by media type."""
 STREAM: Json = {"text/event-stream": {"type": "string", "description": "Server-sent events, with `stream: true`."}}
 COMPONENTS: dict[str, Json] = {}
 """Schemas that are written by hand."""
 
 
 def component(name: str, schema: Json) -> str:
-    """Register a schema that no type has; routes name it."""
+    """Register a schema without a type, and return its name for routes."""
     COMPONENTS[name] = schema
     return name
 
 
 def schema_of(value: Schema) -> Json:
-    """The JSON Schema of a body or answer; a view without that suffix."""
+    """The JSON Schema of a body or answer. Names of views lose their suffix."""
     match value:
         case type():
             return ref(value.__name__.removesuffix("View"))

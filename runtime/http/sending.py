@@ -1,4 +1,4 @@
-"""Parts of an answer as an HTTP response, cancelled when the client leaves."""
+"""Sends the parts of an answer as an HTTP response, and cancels the work when the client leaves."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,9 +22,9 @@ from tenants.caller import Caller
 
 Handler = Callable[[Request], Awaitable[Response]]
 AnswerWrapper = Callable[[str, Gateway, Caller, bytes, Parts], Parts]
-"""Puts something around the answer to a caller's body, by the path. Raises RoundhouseError for what is not allowed."""
+"""Wraps the answer to a caller's body, given the path. Raises RoundhouseError if it is not allowed."""
 Serve = Callable[[Gateway, RequestContext, Endpoint, bytes, Mapping[str, str]], Parts]
-"""Answers a body: `serving.serve`, or what a path has around it."""
+"""Answers a body: `serving.serve`, or a path's own function around it."""
 
 
 def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None, serve: Serve = serve) -> Handler:
@@ -52,55 +52,55 @@ def handler(endpoint: Endpoint, wrap: AnswerWrapper | None = None, serve: Serve 
 
 
 def as_asgi(handle: Handler) -> ASGIApp:
-    """A handler as Starlette calls one, without FastAPI's parameters and stacks.
+    """Wrap a handler for Starlette, without FastAPI's parameters and exit stacks.
 
-    Those cost a request as much as all of the guard, and such a handler does not need them.
+    They would cost a request as much as the whole guard.
     """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             response = await handle(Request(scope, receive, send))
         except ClientDisconnect:
-            response = Response(status_code=499)  # nobody reads it
+            response = Response(status_code=499)  # the client has left
         await response(scope, receive, send)
 
     return app
 
 
 class DirectLayer:
-    """Answers `POST` of some paths without Starlette's router: as an ASGI layer, the innermost.
+    """Innermost ASGI layer, which answers `POST` of some paths without Starlette's router.
 
-    The router and what surrounds it would hold seven coroutines for each stream, and be called for each of its tokens.
+    The router and its layers would keep seven coroutines per stream, and be called for each token.
 
     Args:
-        handlers: by path, as `as_asgi` makes them. They answer errors themselves.
+        handlers: by path, from `as_asgi`. They answer errors themselves.
     """
 
     def __init__(self, app: ASGIApp, handlers: Mapping[str, ASGIApp]) -> None:
         self._app, self._handlers = app, handlers
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine: one for each layer would stay in memory as long as a stream runs."""
+        """Not a coroutine, since one per layer would stay in memory as long as a stream runs."""
         handle = self._handlers.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         return (handle or self._app)(scope, receive, send)
 
 
 SILENCE_SECONDS = 7.5
-"""A stream says something at least every 15 seconds, also while a long call is written, which is sent in one piece:
-clients and proxies give up on a connection that is silent for longer."""
+"""Streams send something at least every 15 seconds, even while the model writes a long tool call that is sent in one
+piece, because clients and proxies close connections that are silent for longer."""
 ENDS = (b"\n\n", b"\r\n\r\n")
 COMMENT = b": keep-alive\n\n"
 PING = sse.event({"type": "ping"}, "ping")
 
 
 class Answer(Response):
-    """Sends parts as they come. A disconnect cancels the work behind them.
+    """Sends parts as they arrive. A disconnect cancels the work that produces them.
 
-    While a stream of events is silent, it sends what keeps the connection: Anthropic's ping, else a comment.
+    While an event stream is silent, it sends Anthropic's ping or a comment to keep the connection alive.
     """
 
     def __init__(self, parts: Parts, dialect: Dialect = Dialect.OPENAI) -> None:
-        self.status_code, self.background = 200, None  # all that Starlette needs: body and headers are in the parts
+        self.status_code, self.background = 200, None  # body and headers are in the parts
         self._parts, self._keep_alive = parts, PING if dialect is Dialect.ANTHROPIC else COMMENT
         self._is_silent, self._is_between = False, True
         self._pinging: asyncio.Task[None] | None = None
@@ -112,7 +112,7 @@ class Answer(Response):
         try:
             await self._send(send, body_sender(scope, send))
         except asyncio.CancelledError:
-            if not watcher.done() or work.uncancel() > 0:  # somebody else ends it: the server stops
+            if not watcher.done() or work.uncancel() > 0:  # cancelled from outside, because the server stops
                 raise
         finally:
             watcher.cancel()
@@ -132,13 +132,13 @@ class Answer(Response):
                         await more({"type": "http.response.body", "body": part, "more_body": True})
                 self._stop_watching(silence)
                 await more({"type": "http.response.body", "body": b"", "more_body": False})
-        except OSError:  # the client left while we were sending
+        except OSError:  # the client left during the answer
             return
         finally:
             self._stop_watching(silence)
 
     def _watch_silence(self, more: Send) -> asyncio.TimerHandle:
-        """Begin pings after a while: most streams end before, and a timer costs them less than a task."""
+        """Start pings after a while. Most streams end before, and a timer is cheaper than a task."""
 
         def begin() -> None:
             self._pinging = asyncio.create_task(self._ping(more))
@@ -152,7 +152,7 @@ class Answer(Response):
             self._pinging.cancel()
 
     async def _ping(self, more: Send) -> None:
-        """Never inside an event: a provider's parts may be cut anywhere."""
+        """Send pings, but never inside an event, since a provider's parts may be split anywhere."""
         with suppress(OSError):
             while True:
                 if self._is_silent and self._is_between:

@@ -1,7 +1,7 @@
-"""The way from a request's body to its answer, with one record. No HTTP object here.
+"""From a request's body to its answer and its one record, without HTTP objects.
 
 serve ─ parse ─ choose ─ admit ─ _parts ─ render ─ _events ─ lease ─ the engine's events
-           where a target wants it, `attempts` stands between choose and _parts
+           for targets with fall-backs or retries, `attempts` runs between choose and _parts
 """
 
 import asyncio
@@ -43,16 +43,16 @@ from runtime.http.routing.model_used import with_model_used
 
 log = logging.getLogger("roundhouse.http")
 AT_ONCE = 4
-"""Calls of one request that are in the engine at a time."""
+"""Most calls of one request in the engine at a time."""
 COMMENT_SECONDS = 0.5
 MAX_WHOLE = 4 * 2**20
-"""Bytes of another server's whole answer that are read before any is passed on."""
+"""Bytes of another server's answer that are read before any is forwarded."""
 
 
 def serve(
     gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes, query: Mapping[str, str] | None = None
 ) -> Parts:
-    """The answer to a body. Raises nothing: errors are answers, or last events."""
+    """Answer a body. Never raises: errors are answers or last events."""
 
     def parse(request: Request) -> ParsedRequest:
         gateway.start_transcript(request, body)
@@ -69,7 +69,7 @@ def serve(
 
 
 def serve_parsed(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:
-    """The answer to what was understood, within `Gateway.record`."""
+    """Answer a parsed request, within `Gateway.record`."""
     return _answer(gateway, lambda: nullcontext(request), lambda _: parsed, lambda: parsed.dialect)
 
 
@@ -79,7 +79,7 @@ async def _answer(
     parse: Callable[[Request], ParsedRequest],
     dialect_before: Callable[[], Dialect],
 ) -> Parts:
-    """record: called once the parts are read. dialect_before: of errors until the body is understood."""
+    """record: called once the parts are read. dialect_before: of errors until the body is parsed."""
     with record() as request:
         opened: Head | None = None
         try:
@@ -119,7 +119,7 @@ async def _answer(
 
 
 async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> Parts:
-    """Choose the target, admit the request, and return its parts, not yet begun."""
+    """Choose the target, admit the request, and return its parts without starting them."""
     request.understood(parsed.model_ref, parsed.calls)
     kind = TASKS[parsed.model_ref.task]
     if kind.check is not None:
@@ -152,12 +152,12 @@ async def _begin(gateway: Gateway, request: Request, parsed: ParsedRequest) -> P
 
 
 def _fallbacks(target: Target) -> Sequence[str]:
-    """Names that the router of a target gave."""
+    """The fall-backs of the router that chose a target."""
     return () if target.routed is None else target.routed.decision.fallbacks
 
 
 def _store(transcript: TranscriptSink, part: Part) -> None:
-    """Add a part of an answer. Errors are no answers: their code is in the record."""
+    """Add a part of an answer to the transcript. Errors are skipped, since the record has their code."""
     if not isinstance(part, Head):
         transcript.feed(part)
     elif part.status < 400:
@@ -165,7 +165,7 @@ def _store(transcript: TranscriptSink, part: Part) -> None:
 
 
 def _client_error(error: Exception, parsed: ParsedRequest, request: Request) -> RoundhouseError:
-    """The error as this client may read it."""
+    """The error in the form that this client may see."""
     if not isinstance(error, RoundhouseError):
         log.error("unmapped error in an endpoint", exc_info=error, extra={"request_id": request.context.id})
         return EngineFailed("The server failed on this request.", code="internal_error")
@@ -174,7 +174,7 @@ def _client_error(error: Exception, parsed: ParsedRequest, request: Request) -> 
 
 
 def _attempt(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
-    """One attempt at the request's target of this moment, here or at another server."""
+    """One attempt at the request's current target, here or at another server."""
     assert request.target is not None, "it has been chosen"
     if gateway.is_relayed(request.target):
         return _relayed(gateway, request)
@@ -183,9 +183,9 @@ def _attempt(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_fu
 
 
 async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
-    """One attempt's answer. Where a row is somebody's bill, the ledger commits its end before its last part.
+    """One attempt's answer. If teams are billed, the ledger commits its end before the last part is sent.
 
-    is_further: an attempt after the first, which limits admit for itself.
+    is_further: whether it is a later attempt, which limits admit separately.
     """
     if is_further:
         await gateway.admit(request)
@@ -201,7 +201,7 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
                 warning_header = warning(*texts)
                 request.answered(part.status, is_stream=part.is_stream, warning=warning_header.get(WARNING, ""))
                 is_whole = "content-length" in part.headers
-                if is_whole:  # sending it is the client's time
+                if is_whole:  # sending takes the client's time, not ours
                     request.done()
                     if request.attempt.is_end_awaited:
                         await gateway.flush()
@@ -229,9 +229,9 @@ async def _parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, i
 
 
 async def _relayed(gateway: Gateway, request: Request) -> Parts:
-    """One attempt at another server of the fleet, whose answer is passed on unchanged.
+    """One attempt at another server of the fleet, whose answer is forwarded unchanged.
 
-    A whole answer is read before its first byte is passed on: until then it can be tried elsewhere.
+    An answer that is no stream is read completely first, so that it can still be retried elsewhere.
     """
     async with gateway.relay(request) as answer:
         headers = dict(answer.headers)
@@ -248,7 +248,7 @@ async def _relayed(gateway: Gateway, request: Request) -> Parts:
 
 
 async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest, *, is_further: bool = False) -> Parts:
-    """One attempt at a line of a batch. The ledger commits its end together with the whole answer."""
+    """One attempt at a batch line. The ledger commits its end together with the answer."""
     if is_further:
         await gateway.admit(request)
     assert request.target is not None, "it has been chosen"
@@ -266,7 +266,7 @@ async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest,
                 body += part
     if head is None:
         raise EngineFailed("The engine ended without an answer.")
-    if head.status >= 500 or head.status == 429:  # the line is tried again
+    if head.status >= 500 or head.status == 429:  # the line will be retried
         raise EngineFailed(f"'{request.target.model}' answered with status {head.status}.")
     _answer_line(request.context, [head, bytes(body)])
     request.done()
@@ -276,7 +276,7 @@ async def _line_parts(gateway: Gateway, request: Request, parsed: ParsedRequest,
 
 
 def _answer_line(context: RequestContext, parts: Sequence[Part]) -> None:
-    """Hand a whole answer to the line that it belongs to, before the request's end is recorded."""
+    """Hand a complete answer to its batch line, before the request's end is recorded."""
     match parts:
         case [Head() as head, bytes() as body] if context.line is not None:
             retry_after = head.headers.get("Retry-After", "")
@@ -284,7 +284,7 @@ def _answer_line(context: RequestContext, parts: Sequence[Part]) -> None:
 
 
 async def _events(gateway: Gateway, request: Request, warned: dict[str, str]) -> AsyncGenerator[Event, None]:
-    """Events of a turn on the target. warned: gets the warnings among them."""
+    """Events of a turn on the target. warned: receives their warnings."""
     async with gateway.lease(request) as lease:
         calls = request.make_calls(lease.context_length)
         request.attempt.pairs = sum(task_of(call).pairs(call) for call in calls)
@@ -302,7 +302,7 @@ async def _events(gateway: Gateway, request: Request, warned: dict[str, str]) ->
 
 
 async def _together(lease: Lease, calls: Sequence[Call]) -> list[list[Event]]:
-    """Events of several calls, in their order. The first error ends the others."""
+    """Events of several calls, in the order of the calls. The first error cancels the others."""
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def one(call: Call) -> list[Event]:
@@ -317,7 +317,7 @@ async def _together(lease: Lease, calls: Sequence[Call]) -> list[list[Event]]:
 
 @contextmanager
 def first_error() -> Iterator[None]:
-    """The first of a task group's errors, as if there were no group."""
+    """Raise the first error of a task group instead of the group."""
     try:
         yield
     except ExceptionGroup as group:
@@ -329,7 +329,7 @@ def first_error() -> Iterator[None]:
 
 # --- answers that no engine gave -------------------------------------------------------------------------------------
 def refusal(error: RoundhouseError, dialect: Dialect, opened: Head | None = None) -> list[Part]:
-    """An error as an answer; in an answer that has begun, as a stream's last event."""
+    """An error as an answer or, if the answer has begun, as the stream's last event."""
     if opened is not None:
         return [http_errors.sse(error, dialect)] if opened.is_stream else []
     data = http_errors.encode(error, dialect)
@@ -340,7 +340,7 @@ def refusal(error: RoundhouseError, dialect: Dialect, opened: Head | None = None
 
 
 def accepted(later: LoadPending) -> list[Part]:
-    """202: the load has begun; where to look, and when to come back."""
+    """The 202 answer for a load that has begun, with its status URL and Retry-After."""
     where, seconds = f"/v1/models/{later.model}", math.ceil(later.expected_seconds)
     body = {"object": "model.load", "model": later.model, "status_url": where, "expected_seconds": seconds}
     headers = {"Location": where, "Retry-After": str(seconds), "Preference-Applied": "respond-async"}
@@ -354,9 +354,9 @@ async def with_progress(
     headers: Mapping[str, str],
     dialect: Dialect = Dialect.OPENAI,
 ) -> Parts:
-    """A stream opened at once, with comments on the load until it begins.
+    """Open a stream at once, with comments about the load until the answer begins.
 
-    A comment is a line that clients skip. The status line has left, so an error's body becomes an event.
+    Clients skip comments. Since the status line has been sent, an error becomes an event.
     """
     yield Head(200, f"{EVENT_STREAM}; charset=utf-8", {"cache-control": "no-cache", **headers})
     first = asyncio.ensure_future(anext(parts, None))

@@ -1,7 +1,7 @@
-"""Multipart uploads, streamed to a temporary file: at most one buffer of a file is in memory at a time.
+"""Streams multipart uploads to a temporary file, with at most one buffer of it in memory.
 
-Starlette's own form parser is not used: LitServe sets its spool limit to sys.maxsize for the whole process, which
-would hold every upload in memory, and it cannot tell the fields before the file has arrived.
+Starlette's form parser is not used because LitServe sets its spool limit to sys.maxsize for the whole process, which
+would keep uploads in memory, and because it gives no access to fields before the file has arrived.
 """
 
 import asyncio
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 BUFFER = 1 << 20
 PIECE = 1 << 15
-"""Bytes that are parsed in one step of the loop: what looks like a boundary again and again takes 0.2 us a byte."""
+"""Bytes parsed in one step of the event loop. Data full of near-boundaries takes 0.2 µs per byte."""
 
 OnField = Callable[[str, str], None]
-"""Called with each complete form field; what it raises ends the upload at once."""
+"""Called with each complete form field. An error that it raises ends the upload."""
 
 
 @dataclass(slots=True)
 class Upload:
-    """An upload that arrived. `path` exists until the context of `receive` ends."""
+    """A received upload. `path` exists until the context of `receive` ends."""
 
     path: Path
     size: int = 0
     name: str = ""
-    """The client's name of the file, without folders; empty where it gave none."""
+    """The file name given by the client, without folders. Empty if it gave none."""
     fields: dict[str, list[str]] = field(default_factory=dict)
 
 
 class _Parts:
-    """Callbacks of the streaming parser: fields go to `fields`, bytes of the file to `pending`."""
+    """Callbacks of the streaming parser. Fields go to `fields`, bytes of the file to `pending`."""
 
     def __init__(self, file_limit: int, bounds: Bounds, on_field: OnField) -> None:
         self._limit, self._bounds, self._on_field = file_limit, bounds, on_field
@@ -166,14 +166,14 @@ async def receive(
     what: str = "recording",
     suffix: str = ".audio",
 ) -> AsyncIterator[Upload]:
-    """The request's form with its file on disk (mode 0600), which is removed when the context ends, however it ends.
+    """Receive the request's form, with its file on disk (mode 0600) until the context ends.
 
-    `what` the file is stands in the error for one that is missing.
+    what: name of the file in the error for a missing one.
 
     Raises TooLarge as soon as the file is over `limit` bytes, RequestTimedOut for a client that stalls, BadRequest for
-    a form that is broken, cut off, or has no file, QueueFull when the uploads of all, or of the caller's team, key or
-    address, are too large together (see `guard.memory`), Unavailable when the disk is full (no_space) or down to its
-    reserve (storage_full), and what `on_field` raises.
+    a form that is malformed, cut off, or has no file, QueueFull when all uploads together, or those of the caller's
+    team, key or address, are too large (see `guard.memory`), Unavailable when the disk is full (no_space) or down to
+    its reserve (storage_full), and any error that `on_field` raises.
     """
     most = limit + uploads.bounds.form_bytes + uploads.bounds.form_parts * 1024
     declared = request.headers.get("content-length", "")
@@ -204,9 +204,9 @@ async def receive(
 async def new_file(path: Path, *, make_folder: bool = False) -> AsyncIterator[BufferedWriter]:
     """Create a private file, for threads to write and flush. Raises OSError.
 
-    A cancelled request leaves its thread behind, perhaps in the midst of a write. The file's lock makes `close` wait
-    for that write and fails later ones. With a bare descriptor they would go to whoever has its number by then: the
-    connection of another client.
+    A cancelled request leaves its thread behind, perhaps during a write. The file object's lock makes `close` wait for
+    that write, and later ones fail. With a bare descriptor they could go to another client's connection that got the
+    same number.
     """
     file = await asyncio.to_thread(_create, path, make_folder)
     try:
@@ -217,7 +217,7 @@ async def new_file(path: Path, *, make_folder: bool = False) -> AsyncIterator[Bu
 
 def _create(path: Path, make_folder: bool) -> BufferedWriter:
     if make_folder:
-        path.parent.mkdir(mode=0o700, exist_ok=True)  # of the data directory: one that was moved is missed
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # not the data directory itself, so that a moved one is noticed
     return open(path, "xb", opener=_private)
 
 
@@ -234,7 +234,7 @@ async def _fill(
     share: UploadShare,
     bounds: Bounds,
 ) -> None:
-    """Feed the parser and write the file. OSError comes from the disk only."""
+    """Feed the parser and write the file. An OSError can only come from the disk."""
     loop = asyncio.get_running_loop()
     pause = bounds.upload_pause_seconds
     end, size = loop.time() + bounds.upload_seconds, 0

@@ -1,1 +1,1 @@
-"""Our own interface: models, adapters, health, metrics, status."""
+"""Our own API: models, adapters, health, metrics, status."""

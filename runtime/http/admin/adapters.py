@@ -1,4 +1,4 @@
-"""Adapters: register by path, hub id or upload; versions, aliases, rollback, pins; and vLLM's own two calls."""
+"""Adapters: register by path, hub id or upload; versions, aliases, rollback and pins; vLLM's two calls."""
 
 from typing import Annotated, Any, TypeVar
 
@@ -78,7 +78,7 @@ async def list_adapters(
 ) -> Response:
     """List adapters.
 
-    The team's own and the shared ones; with the scope `admin` all.
+    Lists the team's own and shared adapters, or all with the scope `admin`.
     """
     return json_answer(AdapterListView(gateway.services.adapters.all(context.caller, base)))
 
@@ -107,8 +107,8 @@ async def register_adapter(
 ) -> Response:
     """Register an adapter.
 
-    A name that exists gets a new version; the same content again changes nothing (200). With `dry_run=true` it is
-    only checked. The form takes `alias` and `shared` too, and a probe as `probe_prompt` and `probe_expected`.
+    An existing name gets a new version. Registering the same content again changes nothing (200). With `dry_run=true`
+    it is only checked. The form also takes `alias`, `shared`, and a probe in `probe_prompt` and `probe_expected`.
     """
     caller = context.caller
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
@@ -126,7 +126,7 @@ async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: b
     fields: dict[str, str] = {}
 
     def on_field(name: str, value: str) -> None:
-        """Judge what comes before the file, so that a wrong form does not cost an upload."""
+        """Check fields that arrive before the file, so that an invalid form is refused without the upload."""
         if name not in FORM_FIELDS or name in fields:
             raise BadRequest(f"The form's fields are {', '.join(FORM_FIELDS)}, once each, and 'file'.", param=name)
         fields[name] = value
@@ -139,7 +139,7 @@ async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: b
             body = _validate(RegisterRequest, _form(fields))
             return await _register(gateway, body, UploadedArchive(upload.path), caller, dry_run)
     except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the client has left
     except Unavailable as error:
         if error.code != "no_space":
             raise
@@ -151,7 +151,7 @@ async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: b
 
 
 async def _check_folder(gateway: Gateway, base: str, name: str, caller: Caller, path: str, param: str) -> None:
-    """Check names first: a wrong name must not reveal what is on the server's disks."""
+    """Check the names first, so that a wrong name reveals nothing about the server's disks."""
     check_scope(caller, param, "adapters")
     gateway.services.adapters.check_name(base, name, caller)
     await check_folder(path, gateway.services.settings, param, "adapters", caller)
@@ -215,7 +215,7 @@ async def rollback_adapter(
 ) -> Response:
     """Go back to an earlier version.
 
-    The version that is named, or the one before the current one, becomes the current one.
+    The named version, or the one before the current one, becomes current.
     """
     return json_answer(
         await gateway.services.adapters.change(name, Rollback(body.version if body else None), context.caller)
@@ -239,10 +239,7 @@ async def unpin_adapter(gateway: CurrentGateway, context: CurrentContext, name: 
 
 @route("PUT", "/v1/adapters/{name:path}/shared", scope=Scope.ADAPTERS, answer=AdapterView, errors=CONFLICT)
 async def share_adapter(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
-    """Let all teams use an adapter.
-
-    Let all teams use it.
-    """
+    """Let all teams use an adapter."""
     return json_answer(await gateway.services.adapters.share(name, True, context.caller))
 
 
@@ -250,7 +247,7 @@ async def share_adapter(gateway: CurrentGateway, context: CurrentContext, name: 
 async def unshare_adapter(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Restrict an adapter to its own team.
 
-    Requests of other teams get 404 from now on.
+    Requests of other teams then get a 404.
     """
     return json_answer(await gateway.services.adapters.share(name, False, context.caller))
 
@@ -286,8 +283,8 @@ class CombineBody(BaseModel):
 async def combine_adapters(gateway: CurrentGateway, context: CurrentContext, body: CombineBody) -> Response:
     """Combine adapters into a new one.
 
-    A separate process makes it with peft, from adapters of one base; then it is checked and registered like any
-    other. The same content again changes nothing (200).
+    A separate process builds it with peft from adapters of one base. Then it is checked and registered like any other.
+    The same content again changes nothing (200).
     """
     parts = tuple((part.name, part.weight) for part in body.adapters)
     combination = Combination(body.name, parts, body.method, body.density, body.halves, body.seed, body.alias)
@@ -304,8 +301,8 @@ async def combine_adapters(gateway: CurrentGateway, context: CurrentContext, bod
 async def merge_adapter(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Write base and adapter as one model.
 
-    The model is written to the server's data directory; add `output` with POST /v1/models. It takes the base's
-    memory and disk space once more. A version that was merged before is returned at once.
+    The model is written to the server's data directory; to serve it, add `output` with POST /v1/models. It needs as
+    much memory and disk space as the base. If the version was merged before, that result is returned.
     """
     folder = gateway.services.settings.data_dir / MERGED
     return json_answer(await gateway.services.combiner.merge(name, context.caller, folder))
@@ -329,7 +326,7 @@ async def vllm_unload_adapter(gateway: CurrentGateway, context: CurrentContext, 
 
 
 def _form(fields: dict[str, str]) -> dict[str, Any]:
-    """A form's fields as the JSON body of a registration."""
+    """Convert a form's fields to the JSON body of a registration."""
     missing = [name for name in ("name", "base") if name not in fields]
     if missing:
         raise BadRequest("Send the fields 'name' and 'base', and the archive as 'file'.", param=missing[0])

@@ -1,4 +1,4 @@
-"""Bodies of our own interface."""
+"""Bodies of our own API."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -19,7 +19,7 @@ from runtime.http.bodies import WHOLE
 
 
 class ProbeBody(BaseModel):
-    """Asked after each commit to an engine: the greedy answer must begin with `expected`."""
+    """Sent whenever the adapter takes a place: the greedy answer must begin with `expected`."""
 
     model_config = ConfigDict(extra="forbid")
     prompt: str = Field(min_length=1, max_length=4096)
@@ -40,7 +40,7 @@ SourceText = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 def _source_kind(value: object) -> str | None:
-    """The kind of source, by its type or by the key that only it has."""
+    """The kind of source, by its type or by a key that only this kind has."""
     if isinstance(value, str):
         return "text"
     if type(value) in _KEYS:
@@ -50,10 +50,10 @@ def _source_kind(value: object) -> str | None:
 
 
 def source_text(source: str | PathSource | HubSource | PackageSource) -> str:
-    """A source as the command line writes it."""
+    """A source in the form of the command line."""
     match source:
         case PathSource():
-            return source.path if source.path.startswith("/") else f"./{source.path}"  # no hub's name
+            return source.path if source.path.startswith("/") else f"./{source.path}"  # not a hub's name
         case GgufSource():
             return f"{source.hub}/{source.file}@{source.revision}"
         case HubSource():
@@ -65,7 +65,7 @@ def source_text(source: str | PathSource | HubSource | PackageSource) -> str:
 
 
 class RegisterRequest(BaseModel):
-    """Register an adapter. A name that exists gets a new version; the same content again changes nothing."""
+    """Register an adapter. An existing name gets a new version; the same content again changes nothing."""
 
     model_config = ConfigDict(extra="forbid")
     name: AdapterName
@@ -82,7 +82,7 @@ class RegisterRequest(BaseModel):
 
     @property
     def located(self) -> PathSource | HubSource:
-        """The source, with a text as what it names. Raises BadRequest."""
+        """The source, parsed if it is a string. Raises BadRequest."""
         if not isinstance(self.source, str):
             return self.source
         hub, _, revision = self.source.partition("@")
@@ -108,7 +108,7 @@ Value = bool | int | float | str | list[str] | dict[str, bool | int | float | st
 
 
 class AddModelBody(BaseModel):
-    """Add a model: a recipe is proposed for it, written down, and served."""
+    """Add a model: a recipe is proposed, stored and served."""
 
     model_config = ConfigDict(extra="forbid")
     source: Annotated[
@@ -136,14 +136,14 @@ class AddModelBody(BaseModel):
 
 
 class EditModelBody(BaseModel):
-    """Change values of a recipe; null takes a key back to its default."""
+    """Change values of a recipe. null restores a key's default."""
 
     model_config = ConfigDict(extra="forbid")
     changes: dict[str, Value] = Field(min_length=1, max_length=50, description="keys of the recipe with dots")
 
 
 class VllmLoadBody(BaseModel):
-    """vLLM's own body; what is unknown to us is ignored, as vLLM does."""
+    """vLLM's own body. Unknown fields are ignored, as in vLLM."""
 
     lora_name: AdapterName
     lora_path: str
@@ -197,8 +197,8 @@ class AdapterCheckView(msgspec.Struct, frozen=True, kw_only=True):
 class HealthView(msgspec.Struct, frozen=True, omit_defaults=True):
     status: str
     faults: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
-    """Adapters of recipes that could not be registered, and why."""
+    """Adapters of recipes that could not be registered, with the reason."""
     degraded: list[str] | msgspec.UnsetType = msgspec.UNSET
     """Faults: `storage_full` (uploads are refused, or soon will be), `ledger_journalled` (the ledger's disk is full, or
-    the fleet's database does not answer; requests are answered and written down beside it), `ledger_unavailable`
+    the fleet's database does not answer; requests are answered and recorded in a journal), `ledger_unavailable`
     (requests are refused), `database_older` (the fleet's database is at an older state and is not used)."""

@@ -1,4 +1,4 @@
-"""The fleet's members, and which of them get new requests."""
+"""The fleet: members, draining, placement of models."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ from runtime.http.route import RouteGroup
 from runtime.http.schema import CONFLICT, MANAGEMENT
 from tenants.caller import Scope
 
-if TYPE_CHECKING:  # a server without a fleet loads nothing of it
+if TYPE_CHECKING:  # servers without a fleet do not import it
     from runtime.gateway.peers.planning import FleetPlanning
     from runtime.gateway.peers.service import Fleet
 
@@ -38,7 +38,7 @@ def _planning(gateway: Gateway) -> "FleetPlanning":
 
 
 class PlacementBody(BaseModel):
-    """The placement of a model by hand."""
+    """A manual placement of a model."""
 
     model_config = ConfigDict(extra="forbid")
     replicas: int | None = Field(default=None, ge=0, le=10_000, strict=True, description="null: one on each of `on`")
@@ -49,8 +49,8 @@ class PlacementBody(BaseModel):
 async def get_fleet(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Show the fleet as this server sees it.
 
-    Its members with their newest reports and clocks, which node is to hold which model, shared limits, why the last
-    requests were passed on where, and what was refused.
+    Its members with their latest reports and clocks, the placement of models, shared limits, the last forwarded
+    requests with the reason for their node, and what was refused.
     """
     return json_answer(_fleet(gateway).view(context.caller))
 
@@ -59,25 +59,25 @@ async def get_fleet(gateway: CurrentGateway, context: CurrentContext) -> Respons
 async def drain_node(
     gateway: CurrentGateway, context: CurrentContext, node: Node, force: Annotated[bool, Query()] = False
 ) -> Response:
-    """Send a node no new requests of the fleet.
+    """Stop sending requests of the fleet to a node.
 
-    Those that run there go on. The last node, and the last one
-    that has a pinned model in memory, is drained only with force=true.
+    Running requests continue. The last node, and the last one with a pinned model in memory, is drained only with
+    force=true.
     """
     return json_answer(await _fleet(gateway).drain(node, True, context.caller, force=force))
 
 
 @route("POST", "/v1/fleet/nodes/{node}/undrain", scope=Scope.ADMIN, answer=FleetView, errors=(*MANAGEMENT, 503))
 async def undrain_node(gateway: CurrentGateway, context: CurrentContext, node: Node) -> Response:
-    """Send a node requests of the fleet again."""
+    """Resume sending requests of the fleet to a node."""
     return json_answer(await _fleet(gateway).drain(node, False, context.caller))
 
 
 @route("GET", "/v1/fleet/plan", scope=Scope.MODELS, answer=FleetPlanView, errors=MANAGEMENT)
 async def get_fleet_plan(gateway: CurrentGateway) -> Response:
-    """Show which node is to hold which model, and what a plan would change now.
+    """Show the planned nodes of each model, and what a new plan would change.
 
-    It comes from the function that plans. Nothing is changed.
+    Uses the same function as the planner. Changes nothing.
     """
     return json_answer(_planning(gateway).plan())
 
@@ -86,16 +86,16 @@ async def get_fleet_plan(gateway: CurrentGateway) -> Response:
 async def explain_fleet_choice(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Show to which node a request for a model or adapter would go now, and why.
 
-    A prompt's own home is not known before there is a prompt, so it is left out.
+    Ignores prefix caches, since there is no prompt.
     """
     return json_answer(_planning(gateway).explain(name, context.caller))
 
 
 @route("GET", "/v1/fleet/signal", scope=Scope.MODELS, answer=FleetSignalView, errors=MANAGEMENT)
 async def get_fleet_signal(gateway: CurrentGateway) -> Response:
-    """Show how many nodes the present work needs.
+    """Show how many nodes the current load needs.
 
-    For what starts and ends nodes.
+    For autoscalers of nodes.
     """
     return json_answer(_planning(gateway).signal())
 
@@ -111,7 +111,7 @@ async def get_fleet_signal(gateway: CurrentGateway) -> Response:
 async def place_model(gateway: CurrentGateway, name: Name, body: PlacementBody) -> Response:
     """Place a model by hand.
 
-    Other models leave for it, but none that was placed by hand. It stays so until it is released.
+    Other models leave for it, except those placed by hand. The placement holds until it is released.
     """
     return json_answer(await _planning(gateway).place(name, body.replicas, tuple(dict.fromkeys(body.on))))
 
@@ -120,5 +120,5 @@ async def place_model(gateway: CurrentGateway, name: Name, body: PlacementBody) 
     "DELETE", "/v1/fleet/placements/{model:path}", scope=Scope.ADMIN, answer=FleetPlanView, errors=(*MANAGEMENT, 503)
 )
 async def release_model(gateway: CurrentGateway, name: Name) -> Response:
-    """Leave a model that was placed by hand to the fleet again."""
+    """Return a manually placed model to automatic placement."""
     return json_answer(await _planning(gateway).release(name))

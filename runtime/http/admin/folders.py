@@ -1,4 +1,4 @@
-"""Folders of this machine that a client may name as a source."""
+"""Folders on this machine that a client may name as a source."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ UPLOAD = {"adapters": " Or upload it.", "models": ""}
 
 
 def check_scope(caller: Caller, param: str, what: Literal["adapters", "models"]) -> None:
-    """Raises Forbidden (insufficient_scope) for a key without scope for folders."""
+    """Raises Forbidden (insufficient_scope) for a key without the scope for folders."""
     if Scope.PATHS not in caller.scopes:
         instead = "Upload the adapter: that works without it." if what == "adapters" else "Name a hub's repository."
         raise Forbidden(
@@ -28,12 +28,12 @@ def check_scope(caller: Caller, param: str, what: Literal["adapters", "models"])
 async def check_folder(
     path: str, settings: Settings, param: str, what: Literal["adapters", "models"], caller: Caller
 ) -> None:
-    """Raises NotFound unless `path` is a folder below a root, links followed.
+    """Raises NotFound unless `path` is a folder below a root, after resolving links.
 
-    The data directory is closed to it, however it is spelled: what lies there belongs to teams. Only models that the
-    caller's team merged there may be named, as models.
+    The data directory is excluded however it is spelled, since its content belongs to teams. The only exception is
+    models that the caller's team has merged there.
 
-    One answer for what is not there and for what may not be read: nobody learns what lies elsewhere.
+    Missing and forbidden folders get the same error, so that callers learn nothing about other folders.
     """
     if path.startswith("~"):
         raise BadRequest(f"Write the whole path in '{param}': '~' would be the server's home, not yours.", param=param)
@@ -60,18 +60,18 @@ def _is_open(path: str, settings: Settings, what: Literal["adapters", "models"],
         roots = settings.adapter_roots or (Path.cwd(),)
         is_below = any(real.is_relative_to(root.resolve()) for root in roots)
         return is_below and not _is_within(real, data) and not _is_within(data, real)
-    except (OSError, ValueError, RuntimeError):  # too long, with a zero, a loop of links
+    except (OSError, ValueError, RuntimeError):  # too long, with a null byte, or a loop of links
         return False
 
 
 def _may_serve(model: Path, merged: Path, caller: Caller) -> bool:
-    """Whether the caller's team merged it; those of earlier versions name no team."""
+    """Whether the caller's team merged the model. Models from earlier versions have no team."""
     team, names_team, _ = model.relative_to(merged.resolve()).parts[0].partition("+")
     return Scope.ADMIN in caller.scopes or not names_team or team == caller.team
 
 
 def _is_within(real: Path, folder: Path) -> bool:
-    """Whether it is the folder or below it, by identity: spellings may differ."""
+    """Whether a path is the folder or below it. Compares file identities, since spellings may differ."""
     try:
         target = folder.stat()
         return any(os.path.samestat(one.stat(), target) for one in (real, *real.parents))

@@ -53,9 +53,9 @@ route = RouteGroup("Models")
 async def add_model(gateway: CurrentGateway, context: CurrentContext, body: AddModelBody) -> Response:
     """Add a model.
 
-    A recipe is proposed with the reason for each value, written down, and served at once. A model that is there
-    already stays as it is (200). With `dry_run` the answer is only the proposal. Files of a hub are fetched while the
-    model is listed: see `progress` of GET /v1/models/{id}, or `stream`.
+    A recipe is proposed with the reason for each value, stored, and served at once. A model that exists already stays
+    unchanged (200). With `dry_run` the answer is only the proposal. Files from a hub are downloaded while the model is
+    already listed: see `progress` in GET /v1/models/{id}, or use `stream`.
     """
     request = await _model_request(gateway, context.caller, body)
     if body.dry_run:
@@ -110,7 +110,7 @@ async def edit_model(gateway: CurrentGateway, name: Name, body: EditModelBody) -
     try:
         return json_answer(await gateway.services.editor.edit(name, body.changes))
     except RoundhouseError as error:
-        if error.param == "overrides":  # the same fault's field where a model is added
+        if error.param == "overrides":  # the field's name when a model is added
             error.param = "changes"
         raise
 
@@ -131,13 +131,13 @@ async def remove_model(
 
 @route("GET", "/v1/models/{model:path}/recipe", scope=Scope.MODELS, answer={"application/yaml": {"type": "object"}})
 async def export_model(gateway: CurrentGateway, name: Name) -> Response:
-    """Show a model's recipe as YAML, as in a file of --recipes."""
+    """Show a model's recipe as YAML, in the format of recipe files."""
     return Response(await gateway.services.editor.export(name), media_type="application/yaml")
 
 
 @route("DELETE", "/v1/models/{model:path}/download", scope=Scope.MODELS, answer=ModelView)
 async def cancel_download(gateway: CurrentGateway, name: Name) -> Response:
-    """Stop fetching a model's files.
+    """Stop the download of a model's files.
 
     Finished parts are kept for the next attempt.
     """
@@ -150,9 +150,9 @@ async def cancel_download(gateway: CurrentGateway, name: Name) -> Response:
 async def reload(gateway: CurrentGateway) -> Response:
     """Read the recipe files again, as SIGHUP does.
 
-    A faulty file changes nothing.
+    If a file has faults, nothing changes.
     """
     return json_answer(await gateway.services.reloader.reload())
 
 
-"""Routes whose paths end with the model: behind those that say more."""
+"""Routes whose paths end with the model. They come after longer paths."""

@@ -1,4 +1,4 @@
-"""Models: OpenAI's list and retrieve, aliases, and residency by hand."""
+"""Models: OpenAI's list and retrieve calls, aliases, and manual loading."""
 
 from typing import Annotated
 
@@ -25,7 +25,7 @@ Name = Annotated[str, Path(alias="model", description="model id or alias")]
 async def list_models(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """List models, adapters and routers.
 
-    All models, then adapters, then models of providers, then routers, in OpenAI's list shape.
+    Lists models, then adapters, then models of providers, then routers, in OpenAI's format.
     """
     caller = context.caller
     fleet = gateway.services.fleet
@@ -42,7 +42,7 @@ async def list_models(gateway: CurrentGateway, context: CurrentContext) -> Respo
 async def get_model(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Show a model, adapter or router.
 
-    Includes the progress of a load that is under way.
+    Includes the progress of a running load.
     """
     if not name:  # /v1/models/
         return await list_models(gateway, context)
@@ -64,7 +64,7 @@ async def get_model(gateway: CurrentGateway, context: CurrentContext, name: Name
 async def load_model(gateway: CurrentGateway, name: Name, wait: Annotated[bool, Query()] = True) -> Response:
     """Load a model.
 
-    With wait=false the answer is 202 at once; GET /v1/models/{id} shows the progress.
+    With wait=false it returns 202 at once, and GET /v1/models/{id} shows the progress.
     """
     view = await gateway.services.models.load(name, wait=wait)
     return json_answer(view) if wait else json_answer(view, 202, {"Location": f"/v1/models/{view.id}"})
@@ -74,14 +74,14 @@ async def load_model(gateway: CurrentGateway, name: Name, wait: Annotated[bool, 
 async def unload_model(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
     """Unload a model.
 
-    Running requests finish first. A pinned model leaves only with force=true.
+    Running requests finish first. A pinned model is unloaded only with force=true.
     """
     return json_answer(await gateway.services.models.unload(name, force=force))
 
 
 @route("POST", "/v1/models/{model:path}/plan", scope=Scope.MODELS, answer=PlanView, errors=(*MANAGEMENT, 503))
 async def plan_load(gateway: CurrentGateway, name: Name) -> Response:
-    """Show what a load would do now, and change nothing."""
+    """Show what a load would do now, without changing anything."""
     return json_answer(gateway.services.models.plan(name))
 
 
@@ -113,7 +113,7 @@ async def forget_estimate(gateway: CurrentGateway, name: Name) -> Response:
 async def set_model_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
     """Point an alias at a model.
 
-    The alias may be new, or move from another model.
+    The alias may be new or belong to another model, from which it is moved.
     """
     return json_answer(await gateway.services.models.set_alias(alias, name))
 
@@ -122,6 +122,6 @@ async def set_model_alias(gateway: CurrentGateway, name: Name, alias: str) -> Re
 async def delete_model_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
     """Remove an alias of a model.
 
-    Only aliases made by a call; those of recipes stay.
+    Only aliases that were added by a call can be removed, not those of recipes.
     """
     return json_answer(await gateway.services.models.remove_alias(alias, name))

@@ -28,7 +28,7 @@ _readiness = partial(
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
-    """record: of the last requests, in memory; ledger: a row for each attempt. No texts are kept in either."""
+    """record: from the last requests, in memory. ledger: a row for each attempt. Neither contains texts."""
 
     object: str = "request"
     id: str
@@ -52,11 +52,11 @@ async def live() -> Response:
 async def ready(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Readiness.
 
-    200 once requests can be answered (models load on demand); 503 while it starts, drains, cannot read keys or
-    cannot write the ledger. `degraded` names what does not work.
+    200 once requests can be answered (models load on demand). 503 while the server starts, drains, or cannot read keys
+    or write the ledger. `degraded` names what does not work.
     """
     with suppress(Unauthorized):
-        gateway.services.callers.identify([])  # raises Unavailable
+        gateway.services.callers.identify([])  # raises Unavailable if keys cannot be read
     if gateway.phase == "ready":
         faults = gateway.services.adapters.faults if Scope.MODELS in context.caller.scopes else {}
         degraded = gateway.degraded
@@ -70,7 +70,7 @@ async def ready(gateway: CurrentGateway, context: CurrentContext) -> Response:
 
 @route("GET", "/version", scope=PUBLIC, answer=record({"version": STRING}), errors=())
 async def version() -> Response:
-    """The server's version, as vLLM writes it."""
+    """The server's version, in vLLM's format."""
     return json_answer({"version": installed("roundhouse")})
 
 
@@ -78,7 +78,7 @@ async def version() -> Response:
 async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
     """Prometheus metrics.
 
-    As Prometheus text, or as OpenMetrics, which has exemplars, for clients that accept it.
+    In Prometheus text format, or for clients that accept it in OpenMetrics, which has exemplars.
     """
     gateway.services.provider_models.measure()
     text, content_type = await gateway.services.overview.metrics(accept, gateway.faults)
@@ -89,7 +89,7 @@ async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include
 async def status(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Show which models are resident where, with bytes and last use, and what does not work.
 
-    Names of other teams' adapters are shown to keys with the scope 'admin' only.
+    Only keys with the scope 'admin' see the names of other teams' adapters.
     """
     operator = Scope.ADMIN in context.caller.scopes
     return json_answer(gateway.services.overview.status(None if operator else context.caller, gateway.degraded))
@@ -99,8 +99,8 @@ async def status(gateway: CurrentGateway, context: CurrentContext) -> Response:
 async def signal(gateway: CurrentGateway, model: Annotated[str | None, Query()] = None) -> Response:
     """Show how many replicas each model needs, for autoscalers.
 
-    With the work that waits and arrives, predicted waits against their goals, and how long a load takes. `model`: of
-    this one alone.
+    Includes waiting and arriving work, predicted waits and their goals, and the duration of a load. `model` selects one
+    model.
     """
     return json_answer(await gateway.services.models.signals(model))
 
@@ -109,7 +109,7 @@ async def signal(gateway: CurrentGateway, model: Annotated[str | None, Query()] 
 async def get_request(gateway: CurrentGateway, context: CurrentContext, request_id: str) -> Response:
     """Show everything known about one request.
 
-    Where its time went, why it was routed there, what it cost. A team sees only its own requests.
+    Where its time went, why it was routed there, and what it cost. A team sees only its own requests.
     """
     team = None if Scope.ADMIN in context.caller.scopes else context.caller.team
     row = gateway.services.console.history.find(request_id, team)

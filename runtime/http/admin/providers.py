@@ -1,4 +1,4 @@
-"""Providers: servers of other models, their documents, breakers, and whether they answer."""
+"""Providers: their documents, breakers, and whether they answer."""
 
 from typing import Annotated
 
@@ -57,8 +57,8 @@ async def get_provider(gateway: CurrentGateway, provider: Name) -> Response:
 async def put_provider(request: Request, gateway: CurrentGateway, provider: Name) -> Response:
     """Add or replace a provider.
 
-    The body is a document as in recipe files, without `kind`, `id` and `version`. It takes effect at once; requests
-    under way go on. Providers of recipe files are changed there.
+    The body is a document as in recipe files, without `kind`, `id` and `version`. It takes effect at once, and running
+    requests continue. Providers from recipe files can only be changed in those files.
     """
     data = parse_object(await read_body(request, gateway.services.settings.max_json))
     view, is_new = await gateway.services.provider_store.put(
@@ -78,6 +78,6 @@ async def remove_provider(gateway: CurrentGateway, provider: Name) -> Response:
 async def test_provider(gateway: CurrentGateway, provider: Name) -> Response:
     """Test whether a provider answers.
 
-    Asks the provider for its models, which costs nothing.
+    Requests the provider's list of models, which costs nothing.
     """
     return json_answer(await gateway.services.provider_models.check(provider))

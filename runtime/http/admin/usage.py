@@ -1,4 +1,4 @@
-"""Usage of teams, by day and at providers' prices; feedback on answers."""
+"""Usage of teams, by day and at providers' prices, and feedback on answers."""
 
 import csv
 import io
@@ -49,7 +49,7 @@ async def get_usage(
 ) -> Response:
     """Show what teams used.
 
-    Requests, tokens and costs, summed up over whole hours.
+    Requests, tokens and costs, summed by hours.
     """
     report = await gateway.services.usage.ask(context.caller, team_id, date, begin, end, group_by or [])
     if format == "json":
@@ -102,7 +102,7 @@ async def compare_usage(
 ) -> Response:
     """Show what the same usage would cost at providers' prices.
 
-    The prices are those of --provider-prices; the saving is in per cent.
+    The prices are those of --provider-prices. The saving is in percent.
     """
     rows = await gateway.services.usage.compare(context.caller, team_id, date, begin, end)
     about = {"object": "usage.comparison", "currency": gateway.services.usage.currency}
@@ -110,7 +110,7 @@ async def compare_usage(
 
 
 class FeedbackBody(BaseModel):
-    """Whether an answer was of use."""
+    """A verdict on an answer."""
 
     model_config = ConfigDict(extra="forbid")
     request_id: str = Field(min_length=1, max_length=128, description="the answer's X-Request-Id")
@@ -121,9 +121,9 @@ class FeedbackBody(BaseModel):
     "POST", "/v1/feedback", scope=Scope.INFER, answer="OrganizationObject", body=FeedbackBody, errors=(*CONFLICT, 503)
 )
 async def send_feedback(body: FeedbackBody, gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Report whether an answer was of use.
+    """Report whether an answer was useful.
 
-    Kept with the request's costs. A second report replaces the first.
+    Stored with the request's costs. A second report replaces the first.
     """
     model = await gateway.services.usage.judge(context.caller, body.request_id, body.accepted)
     if model is not None:

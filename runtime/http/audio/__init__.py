@@ -1,1 +1,1 @@
-"""Transcription and translation as OpenAI has them."""
+"""Transcription and translation in OpenAI's dialect."""

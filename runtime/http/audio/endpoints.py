@@ -1,7 +1,7 @@
 """Transcription and translation of recordings, as OpenAI's audio API.
 
-The model is looked up as soon as its field has arrived: where it stands before the file, an unknown name is answered
-without waiting for the upload. The engine reads the recording from a temporary file that lives as long as the request.
+The model is looked up as soon as its field arrives, so an unknown name before the file is answered without waiting for
+the upload. The engine reads the recording from a temporary file that exists as long as the request.
 """
 
 import os
@@ -65,10 +65,10 @@ async def _whole(events: AsyncIterator[Event], options: TranscriptionOptions) ->
 
 
 async def _stream(events: AsyncIterator[Event], task: Task) -> Parts:
-    """A delta per segment, then transcript.text.done with all the deltas' text.
+    """A delta per segment, then transcript.text.done with the complete text.
 
-    The head waits for the first event, so that a broken file still gets its own status. No usage is told: OpenAI's
-    events know one in tokens only.
+    The head waits for the first event, so that an unreadable file still gets its own status. Has no usage, since
+    OpenAI's events only know usage in tokens.
     """
     info: TranscriptInfo | None = None
     text, opened = "", False
@@ -146,19 +146,19 @@ class RecordingResponse(Response):
             request.received()
             request.context = hints.with_size(request.context, upload.path.stat().st_size)
             model_ref = _model_ref(next(iter(upload.fields.get("model", ())), None))
-            gateway.check_name(model_ref, context)  # a missing or unknown name before any other fault
+            gateway.check_name(model_ref, context)  # report a missing or unknown name before any other fault
             options = parse(upload.fields, TASKS[self._path])
             form = UploadedForm(upload.fields, upload.path, upload.name)
             request.message = ClientMessage(scope["query_string"].decode("latin-1"), form)
-            gateway.start_transcript(request)  # of the answer alone: the input is a sound
+            gateway.start_transcript(request)  # only the answer is text
             parsed = _parsed(options, options.request(str(upload.path), settings.max_audio_seconds), model_ref)
             await Answer(serve_parsed(gateway, request, parsed))(scope, receive_, send)
 
 
 def json_endpoint(path: str, recording: Callable[[object], str], max_seconds: float, name: str = "file") -> Endpoint:
-    """The form as JSON.
+    """An endpoint that takes the form's fields as JSON.
 
-    recording: the path of the recording, given the field `name`. Raises RoundhouseError where there is none.
+    recording: returns the path of the recording for the value of the field `name`. Raises RoundhouseError.
     """
 
     def parse_json(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
@@ -182,7 +182,7 @@ def _text(value: object) -> str:
 
 
 FORM_ENDPOINTS = tuple(json_endpoint(path, lambda _: os.devnull, 0.0) for path in TASKS)
-"""Endpoints whose router choice can be explained without a recording."""
+"""Endpoints for explaining a router's choice without a recording."""
 
 
 def _model_ref(name: str | None) -> ModelRef:

@@ -1,4 +1,4 @@
-"""Form fields of the audio endpoints: OpenAI's, and faster-whisper servers'."""
+"""Form fields of the audio endpoints: those of OpenAI and of faster-whisper servers."""
 
 import math
 import re
@@ -27,7 +27,7 @@ uk ukrainian|ur urdu|uz uzbek|vi vietnamese|yi yiddish|yo yoruba|yue cantonese|z
 """
 
 NAMES: dict[str, str] = dict(entry.split(" ", 1) for entry in _TABLE.strip().replace("\n", "|").split("|"))
-"""Code to name."""
+"""Names of languages, by code."""
 _CODES = {name: code for code, name in NAMES.items()} | {"jv": "jw"}
 
 
@@ -35,23 +35,23 @@ _REGION = re.compile(r"([a-z]{2,3})(?:[-_][a-z0-9]{2,8})+")
 
 
 def name(code: str) -> str:
-    """'en' to 'english'; a code that is not in the table stays as it is."""
+    """The name of a language: 'english' for 'en'. Unknown codes stay unchanged."""
     return NAMES.get(code, code)
 
 
 def language_code(language: str) -> str:
-    """A language's code, of a code or name from an engine; others unchanged."""
+    """The code for a language's code or name from an engine. Others stay unchanged."""
     lower = language.lower()
     return _CODES.get(lower, lower)
 
 
 def code(given: str) -> str | None:
-    """A code, also with a region as browsers write it (en-US), or an English name as a code; None: to be detected.
+    """The code for a client's language: a code, perhaps with a region (en-US), or an English name.
 
-    Raises BadRequest.
+    None if the language is to be detected. Raises BadRequest.
     """
     language = given.strip().lower()
-    if language in ("", "auto"):  # the second is whisper.cpp's word
+    if language in ("", "auto"):  # "auto" is whisper.cpp's
         return None
     if (region := _REGION.fullmatch(language)) and region[1] in NAMES:
         language = region[1]
@@ -76,7 +76,7 @@ SINGLE = (
     "chunking_strategy", "user", "kwargs",
 )  # fmt: skip
 LISTS = ("timestamp_granularities", "include", "keywords", "languages")
-"""Also with '[]' behind the name, as OpenAI's clients write lists in forms."""
+"""Fields with several values, whose names may end with '[]' as in OpenAI's clients."""
 
 CHANGING = frozenset((
     "beam_size", "best_of", "clip_timestamps", "compression_ratio_threshold", "condition_on_previous_text", "diarize",
@@ -85,28 +85,28 @@ CHANGING = frozenset((
     "num_speakers", "patience", "presence_penalty", "repetition_penalty", "suppress_tokens", "task", "to_language",
     "top_k", "top_p", "word_timestamps",
 ))  # fmt: skip
-"""Fields of other servers' that change a transcript."""
+"""Fields of other servers that change a transcript."""
 INSTEAD: Mapping[str, str] = {
     "initial_prompt": "send 'prompt'", "lang": "send 'language'",
     "task": "send the recording to /v1/audio/transcriptions or /v1/audio/translations",
     "word_timestamps": "send 'timestamp_granularities[]' with 'response_format' 'verbose_json'",
 }  # fmt: skip
-"""Advice on those fields that have another name here."""
+"""Advice on fields that have another name here."""
 DEFAULTS: Mapping[str, Sequence[str]] = {"diarize": ("false", "0"), "word_timestamps": ("false", "0")}
-"""Values of those fields that mean what is done here anyway; of `task`, the path's own."""
+"""Values with which those fields have no effect. For `task` it is the path's own task."""
 
 TEMPERATURES = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
-"""Whisper's temperatures where none or 0 is sent, as OpenAI's: a badly heard window is tried with the next one."""
+"""Whisper's temperatures if none or 0 is sent, as at OpenAI. A poor transcript is retried with the next one."""
 
 LONGEST_STRATEGY = 1000
-"""Letters of a `chunking_strategy` that is read: 256 KiB of 1e308 would keep every stream waiting for a second."""
+"""Most characters of a `chunking_strategy`. Parsing 256 KiB of 1e308 would block all streams for a second."""
 
 V = TypeVar("V", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionOptions:
-    """The client's options, checked."""
+    """The client's validated options."""
 
     task: Task
     format: Format
@@ -135,7 +135,7 @@ class TranscriptionOptions:
 
 
 def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
-    """Raises BadRequest that names the field. Unknown ones are left out, unless they would change the text."""
+    """Parse the form. Unknown fields are ignored unless they would change the text. Raises BadRequest."""
     form = _Form(fields, {**DEFAULTS, "task": (task,)})
     format_ = form.one_of("response_format", FORMATS) or "json"
     granularities = form.granularities()
@@ -148,7 +148,7 @@ def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
         raise BadRequest(
             f"A stream carries text only: 'stream' does not go with 'response_format' '{format_}'.", param="stream"
         )
-    if form.one("kwargs") not in (None, "", "{}"):  # Xinference's client sends it with each recording
+    if form.one("kwargs") not in (None, "", "{}"):  # Xinference's client always sends it
         raise BadRequest("Send what is in 'kwargs' as fields of the form.", param="kwargs", code="unsupported_value")
     if form.list("include"):
         raise BadRequest(
@@ -171,7 +171,7 @@ def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
 
 
 def _gather_objects(fields: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Gather fields such as `chunking_strategy[type]`, as OpenAI's SDK sends them."""
+    """Combine fields such as `chunking_strategy[type]`, which OpenAI's SDK sends for objects."""
     name = "chunking_strategy"
     parts = {key: values for key, values in fields.items() if key.startswith(f"{name}[") and key.endswith("]")}
     if not parts:

@@ -82,7 +82,7 @@ CLOSING = frozenset(".,;:!?%)]}…。，、！？")
 
 
 def usage(info: TranscriptInfo, used: Usage) -> dict[str, Any]:
-    """OpenAI's usage by time: whole seconds, rounded up; else a provider's tokens."""
+    """OpenAI's usage: seconds, rounded up, or else a provider's tokens."""
     if info.duration:
         return {"usage": {"type": "duration", "seconds": math.ceil(info.duration)}}
     tokens = {"input_tokens": used.prompt_tokens, "output_tokens": used.completion_tokens}
@@ -91,15 +91,15 @@ def usage(info: TranscriptInfo, used: Usage) -> dict[str, Any]:
 
 
 def transcript_language(task: Task, info: TranscriptInfo) -> str:
-    """The code of the language that a transcript is written in."""
+    """The code of the transcript's language."""
     return "en" if task == "translate" else fields.language_code(info.language)
 
 
 def delta(so_far: str, segment: Segment, language: str) -> str:
-    """A segment's part of the text: '' or its words after a space.
+    """A segment's part of the text, with a space before it if needed.
 
-    No space stands at the beginning, before closing punctuation, or in languages that are written without spaces,
-    unless the segment brings one.
+    There is no space at the beginning, before closing punctuation, or in languages written without spaces, unless the
+    segment itself begins with one.
     """
     words = segment.text.strip()
     if not words or not so_far:
@@ -109,7 +109,7 @@ def delta(so_far: str, segment: Segment, language: str) -> str:
 
 
 def text(segments: Sequence[Segment], language: str) -> str:
-    """All segments in one line: the deltas put together."""
+    """All segments in one line: the concatenated deltas."""
     so_far = ""
     for segment in segments:
         so_far += delta(so_far, segment, language)
@@ -117,7 +117,7 @@ def text(segments: Sequence[Segment], language: str) -> str:
 
 
 def render(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequence[Segment], used: Usage) -> bytes:
-    """The body in the format that was asked for."""
+    """The body in the requested format."""
     language = transcript_language(options.task, info)
     match options.format:
         case "text":
@@ -166,7 +166,7 @@ def _segment(number: int, segment: Segment) -> dict[str, Any]:
 
 
 def _cues(segments: Sequence[Segment], point: str, clean: Callable[[str], str], *, numbered: bool) -> str:
-    """Subtitle cues of segments with text. `point` parts seconds and milliseconds."""
+    """Subtitle cues of segments with text. `point` separates seconds and milliseconds."""
     cues: list[str] = []
     for segment in segments:
         line = clean(" ".join(segment.text.split()))
@@ -181,7 +181,7 @@ def _escaped(line: str) -> str:
 
 
 def clock(seconds: float, point: str) -> str:
-    """HH:MM:SS and milliseconds; hours go on beyond 99."""
+    """Format as HH:MM:SS and milliseconds. Hours may exceed 99."""
     total = max(0, round(seconds * 1000))
     minutes, milliseconds = divmod(total, 60_000)
     hours, minutes = divmod(minutes, 60)

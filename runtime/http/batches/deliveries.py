@@ -1,4 +1,4 @@
-"""Deliveries of a batch's events: list them, send them again."""
+"""Deliveries of a batch's events: list and repeat them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -48,7 +48,7 @@ DELIVERIES = component(
 async def list_deliveries(gateway: CurrentGateway, context: CurrentContext, batch_id: Id) -> Response:
     """List deliveries of a batch.
 
-    One for its `callback_url` and each webhook, once it has ended. They are listed for 30 days.
+    There is one for its `callback_url` and each webhook, once it has ended. They are listed for 30 days.
     """
     service = gateway.services.batches
     batch = await service.get(context.caller.team, batch_id, SURFACE)
@@ -59,7 +59,7 @@ async def list_deliveries(gateway: CurrentGateway, context: CurrentContext, batc
 async def redeliver(gateway: CurrentGateway, context: CurrentContext, batch_id: Id) -> Response:
     """Send a batch's events again.
 
-    Dead deliveries, delivered ones and those that wait are sent at once, with their `webhook-id`s.
+    Failed, delivered and waiting deliveries are all sent at once, with their original `webhook-id`s.
     """
     service = gateway.services.batches
     batch = await service.get(context.caller.team, batch_id, SURFACE)

@@ -1,4 +1,4 @@
-"""Creating calls that are safe to repeat: the header Idempotency-Key, and a hash of the body beside it."""
+"""Makes calls that create something safe to repeat: the header Idempotency-Key, and a hash of the body."""
 
 import hashlib
 
@@ -12,7 +12,7 @@ MOST = 255
 
 
 def idempotency_key(request: Request) -> str:
-    """The header's value; empty where there is none. Raises BadRequest for one that is too long."""
+    """The header's value, empty if absent. Raises BadRequest if it is too long."""
     key = request.headers.get(HEADER, "")
     if len(key) > MOST:
         raise BadRequest(f"An {HEADER} has at most {MOST} characters: send a shorter one.", param=HEADER)
@@ -20,5 +20,5 @@ def idempotency_key(request: Request) -> str:
 
 
 def body_hash(body: BaseModel) -> str:
-    """The same for two bodies with the same content."""
+    """A hash that is equal for bodies with the same content."""
     return hashlib.sha256(body.model_dump_json().encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""JSON bodies that are too large for memory, written to the disk as they come."""
+"""JSON bodies that are too large for memory, written to disk as they arrive."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ from runtime.http.upload import BUFFER, new_file
 
 @dataclass(frozen=True, slots=True)
 class StoredBody:
-    """`path` is there until the context of `receive_body` ends. `digest`: SHA-256 of the body."""
+    """A body on disk. `path` exists until the context of `receive_body` ends. `digest`: SHA-256 of the body."""
 
     path: Path
     digest: str
@@ -31,10 +31,10 @@ class StoredBody:
 
 @asynccontextmanager
 async def receive_body(request: Request, gateway: Gateway) -> AsyncIterator[StoredBody]:
-    """The body as a file.
+    """Receive the body as a file.
 
-    How slowly it may come, and how it is decompressed: `guard.bodies`. Raises TooLarge as soon as it is over
-    `max_file`, StorageFull, QueueFull where bodies and uploads of all, or of the caller's, are too large together.
+    `guard.bodies` bounds its pace and decompresses it. Raises TooLarge as soon as it exceeds `max_file`, StorageFull,
+    and QueueFull if all bodies and uploads, or those of the caller, are too large together.
     """
     services, limit = gateway.services, gateway.services.settings.max_file
     declared = request.headers.get("content-length", "")

@@ -1,4 +1,4 @@
-"""A line of a batch as a request, and the worker that runs lines so."""
+"""Runs batch lines as requests, and builds the worker that does so."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -25,10 +25,10 @@ _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def line_runner(gateway: Gateway, endpoints: Mapping[str, Endpoint]) -> RunLine:
-    """The function that answers a line. endpoints: by path."""
+    """Return the function that answers a line. endpoints: by path."""
 
     async def run(attempt: LineAttempt) -> None:
-        """The attempt gets the whole answer, before the end of its row in the ledger."""
+        """Answer a line. The attempt gets the complete answer before its row in the ledger ends."""
         class_ = ServiceClass.INTERACTIVE if attempt.is_raised else ServiceClass.BATCH
         context = RequestContext(attempt.request, attempt.caller, class_, source=BATCH, line=attempt)
         body = with_model(attempt.body, attempt.model) if attempt.model != attempt.line.model else attempt.body
@@ -43,7 +43,7 @@ def line_runner(gateway: Gateway, endpoints: Mapping[str, Endpoint]) -> RunLine:
 
 
 def with_model(body: bytes, model: str) -> bytes:
-    """A body that asks for another name. One that cannot be read is left to its parser."""
+    """Replace the model's name in a body. An invalid body is left to its parser."""
     try:
         fields = _FIELDS.decode(body)
     except NOT_JSON:
@@ -52,7 +52,7 @@ def with_model(body: bytes, model: str) -> bytes:
 
 
 def batch_worker(gateway: Gateway) -> BatchWorker:
-    """The worker of a gateway's batches, not yet started."""
+    """Create the worker for a gateway's batches, without starting it."""
     services = gateway.services
     worker = BatchWorker(
         services.batches.store,
@@ -60,7 +60,7 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
         services.batches.read_line,
         services.line_rooms,
         services.callers.by_id,
-        is_open=lambda: gateway.phase == "ready" and not services.reserve.is_short,  # answers need room
+        is_open=lambda: gateway.phase == "ready" and not services.reserve.is_short,  # answers need disk space
         observe=lambda made, ratio: services.batch_forecasts.labels(made).observe(ratio),
         taken_over=services.batches.look,
     )
@@ -70,7 +70,7 @@ def batch_worker(gateway: Gateway) -> BatchWorker:
 
 
 def resolve_names(gateway: Gateway) -> None:
-    """Let new batches keep the present meaning of their names."""
+    """Make new batches keep the current meaning of their names."""
     services = gateway.services
 
     async def resolve(batch: BatchRecord, names: Sequence[str]) -> Mapping[str, str]:
@@ -83,7 +83,7 @@ def resolve_names(gateway: Gateway) -> None:
 
 
 def callback_deliverer(gateway: Gateway, worker: BatchWorker) -> CallbackDeliverer:
-    """Make the deliverer for the callbacks of a gateway's batches, not yet started."""
+    """Create the deliverer for callbacks of a gateway's batches, without starting it."""
     callbacks = gateway.services.batches.callbacks
     deliverer = CallbackDeliverer(
         gateway.services.batches.store, CallbackSender(callbacks.addresses), lambda: worker.epoch

@@ -1,4 +1,4 @@
-"""Contents of files as answers, read or rendered in parts."""
+"""Answers with the contents of files, read or rendered in parts."""
 
 import asyncio
 import re
@@ -11,13 +11,13 @@ from batches.records import BatchRecord, FileRecord, Line
 from batches.service import BatchService
 
 PAGE_LINES, PAGE_BYTES = 100, 1 << 20
-"""Lines, and bytes of their results, that are in memory at a time, as long as the client reads."""
+"""Most lines, and bytes of their results, in memory at a time while the client reads."""
 JSONL = "application/jsonl"
 _RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})", re.ASCII)
 
 
 def file_answer(service: BatchService, file: FileRecord, part: str = "") -> StreamingResponse:
-    """The bytes of an uploaded file, or a part of them. Its name is the client's, and stands in no header."""
+    """The bytes of an uploaded file, or a part of them. No header has its name, which is the client's."""
     kind = JSONL if file.name.endswith(".jsonl") else "application/octet-stream"
     chosen = byte_range(part, file.size)
     start, end = chosen or (0, file.size)
@@ -31,7 +31,7 @@ async def _stored(service: BatchService, file: FileRecord, start: int, end: int)
 
 
 def byte_range(header: str, size: int) -> tuple[int, int] | None:
-    """Start and end of a `Range` header with one part; None for all bytes, also where the header cannot be met."""
+    """Start and end of a `Range` header with one part. None means all bytes, also for an unsatisfiable header."""
     found = _RANGE.fullmatch(header)
     if found is None or found.group() == "bytes=-":
         return None
@@ -48,7 +48,7 @@ async def rendered_answer(
     media_type: str = JSONL,
     part: str = "",
 ) -> StreamingResponse:
-    """Lines of a batch in the input's order, or a part of their bytes."""
+    """The lines of a batch in the order of its input, or a part of their bytes."""
     lines = rendered(service, batch, render)
     if not part:
         return _answer(lines, media_type, 0, None, {})
@@ -58,7 +58,7 @@ async def rendered_answer(
 
 
 async def rendered_size(service: BatchService, batch: BatchRecord, render: Callable[[Line], bytes | None]) -> int:
-    """Bytes of an output file."""
+    """The size of an output file in bytes."""
     return sum([len(data) async for data in rendered(service, batch, render)])
 
 
@@ -72,7 +72,7 @@ def _answer(
 
 
 async def _cut(parts: AsyncIterator[bytes], start: int, end: int) -> AsyncIterator[bytes]:
-    """Bytes from `start` up to, without, `end`."""
+    """The bytes from `start` to `end`, exclusive."""
     place = 0
     async for data in parts:
         piece = data[max(0, start - place) : max(0, end - place)]
@@ -86,7 +86,7 @@ async def _cut(parts: AsyncIterator[bytes], start: int, end: int) -> AsyncIterat
 async def rendered(
     service: BatchService, batch: BatchRecord, render: Callable[[Line], bytes | None]
 ) -> AsyncIterator[bytes]:
-    """Text of the lines that `render` gives one for."""
+    """The text of the lines for which `render` returns any."""
     after = -1
     while True:
         lines = await service.store.read(
@@ -100,7 +100,7 @@ async def rendered(
 
 
 def of_kind(kind: OutputKind) -> Callable[[Line], bytes | None]:
-    """Renders the lines of one of OpenAI's two files."""
+    """Return a function that renders the lines of one of OpenAI's two files."""
 
     def render(line: Line) -> bytes | None:
         return render_line(line) if kind_of(line) is kind else None

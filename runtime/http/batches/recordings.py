@@ -1,4 +1,4 @@
-"""Lines about recordings: their body names an uploaded file in `file_id`, where a form has the recording itself."""
+"""Batch lines with recordings: `file_id` in the body names an uploaded file, in place of the form's file."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -26,7 +26,7 @@ class _Body(msgspec.Struct):
 async def endpoint_of(
     gateway: Gateway, attempt: LineAttempt, endpoints: Mapping[str, Endpoint]
 ) -> AsyncIterator[Endpoint]:
-    """The endpoint of a line, with its recording in reach until the context ends.
+    """The endpoint of a line, with its recording available until the context ends.
 
     A recording that is missing or too large is an error of the request, which the endpoint raises.
     """
@@ -51,13 +51,13 @@ async def endpoint_of(
 async def _recording(gateway: Gateway, attempt: LineAttempt, stack: AsyncExitStack) -> str:
     """The path of a line's recording.
 
-    Raises BadRequest, NotFound for another team's file too, TooLarge, Unavailable, QueueFull.
+    Raises BadRequest, NotFound (also for another team's file), TooLarge, Unavailable, QueueFull.
     """
     services, team = gateway.services, attempt.batch.team
     try:
         file_id = msgspec.json.decode(attempt.body, type=_Body).file_id
     except NOT_JSON:
-        return ""  # the endpoint says what is wrong with it
+        return ""  # the endpoint reports the fault
     if not isinstance(file_id, str):
         raise BadRequest(f"Name an uploaded file of the purpose user_data in '{FIELD}'.", param=FIELD)
     file = await services.batches.files.get(team, file_id, FIELD)
@@ -66,7 +66,7 @@ async def _recording(gateway: Gateway, attempt: LineAttempt, stack: AsyncExitSta
     opened = services.batches.files.content().local_path(file_id)
     try:
         path = await asyncio.to_thread(opened.__enter__)
-    except FileNotFoundError:  # deleted since
+    except FileNotFoundError:  # deleted meanwhile
         raise missing_error(file_id, FIELD) from None
     stack.push_async_callback(asyncio.to_thread, opened.__exit__, None, None, None)
     return str(path)

@@ -71,7 +71,7 @@ class _Rest(BaseModel):
 async def create_batch_of_requests(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Create a batch of requests.
 
-    Takes the bodies themselves, or the id of an uploaded file. The batch is then one of `/v1/batches`.
+    Takes the requests' bodies, or the id of an uploaded file. The batch then appears in `/v1/batches`.
     """
     service, key = gateway.services.batches, idempotency_key(request)
     try:
@@ -100,7 +100,7 @@ async def create_batch_of_requests(request: Request, gateway: CurrentGateway, co
             else:
                 batch = await service.create_of_requests(new, stored.path, summary.lines)
     except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the client has left
     base = (gateway.services.settings.public_url or "").rstrip("/")
     answer = {
         "batch_id": batch.id,

@@ -1,4 +1,4 @@
-"""Files and batches in OpenAI's shapes."""
+"""Files and batches in OpenAI's format."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ ENDED = {
     BatchState.CANCELLED: "cancelled_at",
     BatchState.EXPIRED: "expired_at",
 }
-"""Final states, and the field that tells when they were reached."""
+"""Final states, with the field for the time when they were reached."""
 
 
 def file_view(file: FileRecord) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def file_view(file: FileRecord) -> dict[str, Any]:
 
 
 def output_view(batch: BatchRecord, kind: OutputKind, size: int) -> dict[str, Any]:
-    """An output or error file, which is rendered from the batch's lines."""
+    """View an output or error file, which is rendered from the batch's lines."""
     return {
         "id": output_id(batch, kind),
         "object": "file",
@@ -54,7 +54,7 @@ def output_id(batch: BatchRecord, kind: OutputKind) -> str:
 
 
 def batch_of_output(file_id: str) -> tuple[str, OutputKind] | None:
-    """The batch whose output an id names; None: it is the id of an uploaded file."""
+    """The batch and kind of an output file's id. None for the id of an uploaded file."""
     for kind in OutputKind:
         if file_id.startswith("file-") and file_id.endswith(f"-{kind}"):
             return f"batch_{file_id.removeprefix('file-').removesuffix(f'-{kind}')}", kind
@@ -62,14 +62,14 @@ def batch_of_output(file_id: str) -> tuple[str, OutputKind] | None:
 
 
 def has_output(batch: BatchRecord, kind: OutputKind) -> bool:
-    """Whether the file exists: once the batch is final, and only with lines in it."""
+    """Whether the file exists, which it does once the batch is final and if it has lines."""
     if not batch.state.is_final or batch.state is BatchState.FAILED:
         return False
     return bool(batch.counts.completed if kind is OutputKind.OUTPUT else failed_lines(batch))
 
 
 def failed_lines(batch: BatchRecord) -> int:
-    """Lines of the error file."""
+    """The number of lines in the error file."""
     counts = batch.counts
     return counts.failed + counts.cancelled + counts.expired
 
@@ -147,7 +147,7 @@ def _usage(batch: BatchRecord) -> Mapping[str, Any]:
 
 
 def _forecast(batch: BatchRecord) -> Mapping[str, int] | None:
-    """Null: nothing is known of its models yet."""
+    """The forecast. None until its models have been measured."""
     found = batch.forecast
     if found is None:
         return None

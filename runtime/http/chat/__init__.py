@@ -1,1 +1,1 @@
-"""OpenAI's and Anthropic's chat family. vLLM's own application answers; bodies and bytes are passed on."""
+"""OpenAI's and Anthropic's chat endpoints. vLLM's own application answers; bodies and answers are forwarded."""

@@ -1,4 +1,4 @@
-"""The chat family: vLLM's own application answers; the body is passed on, and so is what comes back."""
+"""The chat endpoints: bodies are forwarded to vLLM's own application, and its answers to the client."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,8 +31,8 @@ PATHS: dict[str, Dialect] = {
 
 
 async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
-    """The engine's answer as it comes. vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there they
-    are brought into Anthropic's. It repeats in them what the client sent, of any length: that is cut.
+    """Forward the engine's answer as it arrives. vLLM writes most errors in OpenAI's format, which are converted on
+    Anthropic's paths. They may repeat the client's text at any length, which is cut.
     """
     started: ResponseStart | None = None
     opened, refusal = False, bytearray()
@@ -54,14 +54,14 @@ async def _render(events: AsyncIterator[Event], dialect: Dialect) -> Parts:
 
 
 def head(started: ResponseStart) -> Head:
-    """The status line and headers of the engine's answer."""
+    """Status line and headers of the engine's answer."""
     found = Head(started.status, started.content_type)
     return Head(found.status, found.content_type, NO_BUFFERING) if found.is_stream else found
 
 
 def _endpoint(path: str, dialect: Dialect) -> Endpoint:
     def parse(data: dict[str, Any]) -> ParsedRequest:
-        adapter = data.pop("adapter_id", None)  # LoRAX's way to name one
+        adapter = data.pop("adapter_id", None)  # LoRAX's field for an adapter
         if adapter is not None and not isinstance(adapter, str):
             raise BadRequest("'adapter_id' must be a string.", param="adapter_id")
         calls = [ChatPayload(path, data)]
@@ -88,7 +88,7 @@ OURS: dict[str, Json] = {
     },
     "adapter_id": nullable({**STRING, "description": "An adapter of `model`, named apart from it (LoRAX's field)."}),
 }
-"""Fields of every request."""
+"""Fields of all requests."""
 for _name, _schema in VLLM.items():
     if "model" in _schema.get("properties", ()) and _name.endswith("Request"):
         _required = [*_schema.get("required", ()), "model"]

@@ -1,1 +1,1 @@
-"""Cohere's v2 chat and embeddings. Its rerank is in `runtime.http.rerank`, beside the dialects that share its paths."""
+"""Cohere's v2 chat and embeddings. Its rerank shares paths with other dialects and is in `runtime.http.rerank`."""

@@ -1,4 +1,4 @@
-"""From vLLM's answer, whole or in a stream, to Cohere's; and vectors in the types of its embeddings."""
+"""Converts vLLM's answers, streamed or not, to Cohere's, and vectors to Cohere's embedding types."""
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ class CohereMeta(msgspec.Struct):
 
 
 class CohereVectors(msgspec.Struct):
-    """The answer of /v2/embed: `embeddings` has a list of vectors for each type."""
+    """The answer of /v2/embed. `embeddings` has a list of vectors for each type."""
 
     id: str
     embeddings: dict[str, list[list[float] | str]]
@@ -94,23 +94,23 @@ class CohereVectors(msgspec.Struct):
 # --- chat ------------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class CohereWriter:
-    """A writer of the answer to one request."""
+    """Writes the answer to one request."""
 
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     usage: ChatUsage = field(default_factory=ChatUsage)
     reason: str | None = None
-    """None: the engine has not said why it ended."""
+    """The finish reason. None until the engine has sent it."""
     _has_calls: bool = False
     _blocks: int = 0
     _calls: int = 0
-    """Blocks of text and thoughts, and calls, that have ended: Cohere counts them apart."""
+    """Finished blocks of text and thinking, and finished calls, which Cohere numbers separately."""
     _open: str | None = None
-    """The open part: text, thinking, or call."""
+    """The open part: text, thinking or call."""
     _call: Any = None
-    """The engine's number of the call under way."""
+    """The engine's index of the open call."""
 
     def whole(self, data: bytes) -> CohereChat:
-        """Raises EngineFailed for an incomplete completion."""
+        """The complete answer. Raises EngineFailed for an incomplete completion."""
         found = read(data)
         if not found.choices:
             raise EngineFailed("The engine's answer holds no text.")
@@ -196,14 +196,14 @@ class CohereWriter:
 
 # --- embeddings ------------------------------------------------------------------------------------------------------
 def _int8(rows: Matrix) -> "NDArray[np.float32]":
-    """Each vector scaled so that its largest value is 127, which changes no cosine; zeros stay."""
+    """Scale each vector so that its largest value is 127, which keeps cosines. Zero vectors stay unchanged."""
     largest = np.abs(rows).max(axis=1, keepdims=True, initial=0)
     scaled: NDArray[np.float32] = np.rint(rows * (127 / np.where(largest > 0, largest, 1)))
     return scaled
 
 
 def _ubinary(rows: Matrix) -> "NDArray[np.uint8]":
-    """A bit for each dimension, the first the highest of its byte: whether the value is above 0."""
+    """One bit per dimension, set if the value is above 0. The first is the highest bit of its byte."""
     return np.packbits(rows > 0, axis=1)
 
 
@@ -219,7 +219,7 @@ TYPES: Mapping[str, Callable[[Matrix], list[bytes]]] = {
     "binary": lambda rows: _integers((_ubinary(rows).astype(np.int16) - 128).astype(np.int8)),
     "ubinary": lambda rows: _integers(_ubinary(rows)),
 }
-"""Rows as JSON."""
+"""Formats rows as JSON, by type."""
 
 
 async def vectors_json(vectors: Matrix, types: Sequence[str], texts: Sequence[str], tokens: int) -> bytes:

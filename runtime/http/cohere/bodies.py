@@ -1,4 +1,4 @@
-"""Cohere's v2 requests of chat and embeddings."""
+"""Cohere's v2 requests for chat and embeddings."""
 
 from typing import Annotated, Any, Literal
 
@@ -18,7 +18,7 @@ INPUT_TYPES = {
     "classification": ["classification", "query", "search_query"],
     "clustering": ["clustering", "query", "search_query"],
 }
-"""Names that models have for the prompt of an `input_type`; where a task has none, queries and texts are alike."""
+"""Names under which models have the prompt for an `input_type`. For other tasks, queries and documents are alike."""
 
 
 class CohereImageUrl(msgspec.Struct, kw_only=True):
@@ -32,7 +32,7 @@ class CohereDocument(msgspec.Struct, kw_only=True):
 
 
 class CohereContent(msgspec.Struct, kw_only=True):
-    """A part of a message: text, a picture, a thought, or a document that a tool returned."""
+    """A part of a message: text, an image, thinking, or a document returned by a tool."""
 
     type: Literal["text", "image_url", "thinking", "document"]
     text: str | None = None
@@ -75,7 +75,7 @@ class CohereResponseFormat(msgspec.Struct, kw_only=True):
     type: Literal["text", "json_object"]
     json_schema: dict[str, Any] | None = None
     schema: dict[str, Any] | None = None
-    """The name that version 1 has for it."""
+    """The name of this field in version 1."""
 
 
 class CohereThinking(msgspec.Struct, kw_only=True):
@@ -84,7 +84,7 @@ class CohereThinking(msgspec.Struct, kw_only=True):
 
 
 class CohereChatBody(msgspec.Struct, kw_only=True):
-    """Cohere's /v2/chat. Fields that are not known are left out, and a header names them."""
+    """Cohere's /v2/chat. Unknown fields are ignored, and a header names them."""
 
     model: Annotated[str, Meta(description="A chat model, an alias or an adapter.", examples=["starter-chat"])]
     messages: Annotated[list[CohereMessage], Meta(min_length=1)]
@@ -109,7 +109,7 @@ class CohereChatBody(msgspec.Struct, kw_only=True):
     priority: Annotated[int | None, Meta(description="Accepted; requests are served in fair turns.")] = None
 
     def refuse(self) -> None:
-        """Raise BadRequest for what would change the answer and cannot be had."""
+        """Raise BadRequest for unsupported fields that would change the answer."""
         if self.documents:
             raise BadRequest(
                 "Answers here cite no documents: put them into a message, and leave 'documents' out.",
@@ -134,7 +134,7 @@ class CohereEmbedInput(msgspec.Struct, kw_only=True):
 
 
 class CohereEmbedBody(msgspec.Struct, kw_only=True):
-    """Cohere's /v2/embed: `texts`, or `inputs` with a text each."""
+    """Cohere's /v2/embed, with `texts`, or `inputs` of one text each."""
 
     model: Annotated[str, Meta(description="An embedding model or an alias.", examples=["starter-embed"])]
     input_type: Annotated[
@@ -164,7 +164,7 @@ class CohereEmbedBody(msgspec.Struct, kw_only=True):
         return [*(self.texts or ()), *(one.content[0].text for one in self.inputs or ())]
 
     def request(self) -> EmbedRequest:
-        """Raises BadRequest for what cannot be embedded."""
+        """The engine's request. Raises BadRequest for inputs that cannot be embedded."""
         if self.images:
             raise BadRequest(
                 "Models here embed text: leave 'images' out, and send 'texts'.",

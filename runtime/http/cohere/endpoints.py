@@ -1,4 +1,4 @@
-"""Cohere's v2 chat, over vLLM's chat completions, and its embeddings."""
+"""Cohere's v2 chat, based on vLLM's chat completions, and its embeddings."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
@@ -35,7 +35,7 @@ from runtime.http.route import RouteGroup
 from runtime.http.schema import STREAM
 
 WITHOUT_EFFECT = ("citation_options", "safety_mode")
-"""Fields that ask for something that no model here does."""
+"""Fields for features that no model here has."""
 
 
 def _parse_chat(data: dict[str, Any]) -> ParsedRequest:
@@ -63,7 +63,7 @@ async def _whole(events: AsyncIterator[Event]) -> Parts:
 
 
 async def _stream(events: AsyncIterator[Event]) -> Parts:
-    """The head waits for the engine's first event, so that an error before it keeps its status."""
+    """Yield the answer. The head waits for the engine's first event, so that an earlier error keeps its status."""
     opened, writer = False, CohereWriter()
     async with aclosing(read_engine_events(events, lambda status, data: read(data, status))) as lines:
         async for line in lines:
@@ -230,7 +230,7 @@ def _part(part: CohereContent, where: str) -> Json:
 
 
 def _text(part: CohereContent, where: str) -> str:
-    """The text of a part; a document is its data as JSON. Thoughts have a place of their own."""
+    """The text of a part. A document gives its data as JSON. Thinking is handled elsewhere."""
     if part.type == "text" and part.text is not None:
         return part.text
     if part.type == "document" and part.document is not None:

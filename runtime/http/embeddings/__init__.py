@@ -1,1 +1,1 @@
-"""Embeddings as OpenAI and Text Embeddings Inference have them."""
+"""Embeddings in the dialects of OpenAI and Text Embeddings Inference."""

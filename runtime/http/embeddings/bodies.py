@@ -33,7 +33,7 @@ Inputs = Annotated[
         examples=["a warm kitchen", ["a warm kitchen", "a cold cellar"], [101, 2023, 102], [[101, 102], [101, 7, 102]]],
     ),
 ]
-"""Emptiness is checked in `input_list`, whose words are clearer than a schema's; `runtime.http.bodies` counts them."""
+"""`input_list` checks for empty values, with clearer errors than a schema; `runtime.http.bodies` counts the inputs."""
 Dimensions = Annotated[
     int,
     Meta(
@@ -48,12 +48,12 @@ PROMPTS = {
     "search_document": ["document", "passage", "corpus", "search_document"],
     "passage": ["passage", "document", "corpus", "search_document"],
 }
-"""`input_type` as several vendors write it, and the names that models have for the prompt that it means."""
+"""Values of `input_type` of several vendors, with the names under which models have the matching prompt."""
 CHANGING = frozenset((
     "add_special_tokens", "bits", "embedding_type", "embedding_types", "instruction", "late_chunking", "modality",
     "normalize", "normalized", "output_dimension", "output_dtype", "prompt", "return_multivector", "task",
 ))  # fmt: skip
-"""Fields of other servers' that change vectors, and that `EmbeddingsBody` does not have."""
+"""Fields of other servers that change vectors and are not in `EmbeddingsBody`."""
 _TEXT = {"instruction": "write it into each input", "prompt": "write it into each input"}
 INSTEAD: Mapping[Dialect, Mapping[str, str]] = {
     Dialect.OPENAI: {
@@ -62,13 +62,13 @@ INSTEAD: Mapping[Dialect, Mapping[str, str]] = {
     },
     Dialect.TEI: {**_TEXT, "output_dimension": "send 'dimensions'", "task": "send 'prompt_name'"},
 }  # fmt: skip
-"""Advice on those fields that have another name here."""
+"""Advice on fields that have another name here."""
 DEFAULTS: Mapping[str, Sequence[object]] = {
     "add_special_tokens": (True,), "embedding_type": ("float",), "embedding_types": (["float"],), "instruction": ("",),
     "late_chunking": (False,), "modality": ("text",), "normalize": (True,), "normalized": (True,),
     "output_dtype": ("float",), "prompt": ("",), "return_multivector": (False,),
 }  # fmt: skip
-"""Values of those fields that mean what is done here anyway; clients of vLLM, Jina and Infinity send some."""
+"""Values with which those fields have no effect. Clients of vLLM, Jina and Infinity send some of them."""
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True):
@@ -141,7 +141,7 @@ class EmbedBody(msgspec.Struct, kw_only=True):
 
 
 def input_list(value: str | list[str | int | list[int]], param: str) -> list[str | list[int]]:
-    """The inputs as a list, in the client's order. Raises BadRequest for what is empty or mixed."""
+    """The inputs as a list, in the client's order. Raises BadRequest for empty or mixed inputs."""
     items: list[str | list[int]]
     if isinstance(value, str):
         items = [value]
@@ -160,7 +160,7 @@ def input_list(value: str | list[str | int | list[int]], param: str) -> list[str
 
 
 SLICE = 32 * 1024
-"""Numbers that are written without a pause: 2 to 4 ms as text."""
+"""Numbers formatted without yielding to the event loop, which takes 2 to 4 ms as text."""
 
 Matrix: TypeAlias = "NDArray[np.float32]"
 EMBEDDINGS = component(
@@ -186,7 +186,7 @@ VECTORS = component("Vectors", array(array(NUMBER)))
 
 
 async def matrix(result: EmbedResult, inputs: int) -> Matrix:
-    """The vectors as inputs x dimensions. Raises EngineFailed when the engine's answer does not add up."""
+    """The vectors as a matrix of inputs x dimensions. Raises EngineFailed if the engine's answer is inconsistent."""
     await import_in_thread("numpy")
     rows, columns = len(result.tokens), result.dimensions
     if rows != inputs or len(result.vectors) != rows * columns * 4:
@@ -198,7 +198,7 @@ async def matrix(result: EmbedResult, inputs: int) -> Matrix:
 
 
 def numbers(rows: Matrix) -> list[bytes]:
-    """Each row as a JSON array. float32 is written with the fewest digits that read back to the same float32."""
+    """Each row as a JSON array, with the fewest digits from which the same float32 can be read."""
     return [orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY) for row in rows]
 
 
@@ -208,7 +208,7 @@ def base64(rows: Matrix) -> list[bytes]:
 
 
 async def write_rows(vectors: Matrix, write: Callable[[Matrix], list[bytes]]) -> list[bytes]:
-    """Each row as `write` writes it, a slice at a time."""
+    """Format each row with `write`, a slice at a time."""
     step = max(1, SLICE // max(1, vectors.shape[1]))
     parts: list[bytes] = []
     for start in range(0, len(vectors), step):

@@ -5,7 +5,7 @@
 | OpenAI | OpenAI's                | refused (400)             |
 | TEI    | `error`, `error_type`   | the only embedding model  |
 
-Unknown fields are left out with a warning, unless they would have changed the vectors.
+Unknown fields are ignored with a warning, unless they would have changed the vectors.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ from runtime.http.errors import Dialect
 from runtime.http.route import RouteGroup
 
 Write = Callable[[Matrix, str, int], Awaitable[bytes]]
-"""Makes the body from vectors, the model's name and the number of tokens."""
+"""Builds the body from vectors, the model's name and the number of tokens."""
 
 
 def _parsed_request(

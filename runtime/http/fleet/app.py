@@ -1,4 +1,4 @@
-"""The application of the fleet's port: paths of inference, changes of names and models, reports, and files."""
+"""The application of the fleet's port: inference, changes of names and models, reports, and files."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ from runtime.http.routes import INFERENCE_PATHS
 def fleet_application(
     public: FastAPI, settings: Settings, gateway: Callable[[], Gateway], node: str, identity: FleetTls | FleetKey
 ) -> FastAPI:
-    """Beside the public application, whose handlers of inference it has. node: this server's name in the fleet."""
+    """Build the application next to the public one, with its inference handlers. node: this server's name."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.router.routes[:] = [
@@ -43,10 +43,10 @@ def fleet_application(
 
 
 def _is_passed_on(path: str) -> bool:
-    """Whether fronts send requests to the route of this template of a node."""
+    """Whether fronts forward requests for a route with this path template to nodes."""
     is_change = PASSED.match(path) is not None or CHANGES.match(path) is not None
     return path in INFERENCE_PATHS or is_change or path in MODEL_ROUTES or path == CONSOLE or path.startswith(REQUEST)
 
 
 async def _nothing() -> None:
-    """The public application opens and closes the gateway."""
+    """Do nothing at startup and shutdown: the public application opens and closes the gateway."""

@@ -1,13 +1,13 @@
-"""Paths that need models of this server, as an ASGI layer of fronts, which have none.
+"""ASGI layer of fronts for paths that need models, of which fronts have none.
 
 | path                                       | a front                                                   |
 |--------------------------------------------|-----------------------------------------------------------|
-| adapters, models that come, change and go, | passes it on to a node (`runtime.http.fleet.passing`)     |
-| aliases of models, changes of routers      |                                                           |
-| files and batches                          | does it: they are in the database, and nodes run lines    |
-| what is known of one request               | passes it on to the node that answered, if it knows that; |
-|                                            | else it tells what the ledger has                         |
-| other changes of models: loads, pins       | 409 `is_front`                                            |
+| adapters, adding, changing and removing    | forwards it to a node (`runtime.http.fleet.passing`)      |
+| models, aliases, changes of routers        |                                                           |
+| files and batches                          | handles it: they are in the database, and nodes run lines |
+| one request's record                       | forwards it to the node that answered, if known;          |
+|                                            | otherwise answers from the ledger                         |
+| other changes of models: loads, pins       | refuses it with 409 `is_front`                            |
 """
 
 import re
@@ -24,7 +24,7 @@ _CHANGED = re.compile(r"/v1/models(/|\Z)|/api/(pull|delete|copy|create|push)\Z")
 
 
 def _place_for(scope: Scope) -> str:
-    """Words for where a change of a model belongs."""
+    """Say where a change of a model has to be sent."""
     nodes = nodes_of_model(scope)
     return f"one of the nodes that have the model ({', '.join(nodes)})" if nodes else "a node of the fleet"
 
@@ -34,7 +34,7 @@ class FrontMiddleware:
         self._app = app
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine: one for each layer would stay in memory as long as a stream runs."""
+        """Not a coroutine, since one per layer would stay in memory as long as a stream runs."""
         if scope["type"] == "http":
             path, method = scope["path"], scope["method"]
             node = node_of_request(scope) if path.startswith(REQUEST) else None

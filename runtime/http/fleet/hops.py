@@ -1,16 +1,16 @@
-"""Requests that another server of the fleet passes on, as ASGI layers.
+"""ASGI layers for requests that another server of the fleet forwards.
 
 | on the fleet's port                            | what happens                                         |
 |------------------------------------------------|------------------------------------------------------|
 | no certificate or signature of the fleet       | closed (`fleet.tls`) or 421 (`fleet.signatures`)     |
-| no context, or one that cannot be read         | 400 `invalid_context`                                |
+| no context, or an invalid one                  | 400 `invalid_context`                                |
 | a key that is revoked, expired or unknown here | 401, as for a client                                 |
-| this server stops, or has lost its name        | 421: it is tried elsewhere                           |
+| this server stops, or has lost its name        | 421, so that it is retried elsewhere                 |
 | weights or files that are not here             | 421 (`Gateway.choose`)                               |
 | a key without the path's scope                 | 403, as for a client                                 |
-| otherwise                                      | it runs as if its client had come here with that key |
+| otherwise                                      | runs as if the client had sent it here with that key |
 
-On the public port the header is dropped and counted: nobody there speaks for others.
+The public port drops and counts the header, since clients must not set it.
 """
 
 import time
@@ -33,11 +33,11 @@ from tenants.caller import Caller
 
 _HEADER = HEADER.encode()
 OWN_PATHS = "/fleet/"
-"""Paths for the servers themselves, which certificates or signatures open."""
+"""Prefix of paths for other servers, which need a certificate or signature."""
 
 
 class SignatureMiddleware:
-    """Takes only what a server with the fleet's key has signed. Around `HopMiddleware`, so before a body is read."""
+    """Accepts only requests signed with the fleet's key. Runs before `HopMiddleware`, so before a body is read."""
 
     def __init__(self, app: ASGIApp, key: FleetKey) -> None:
         self._app, self._key = app, key
@@ -56,12 +56,12 @@ class SignatureMiddleware:
 
 
 def _header(scope: Scope, name: bytes) -> str:
-    """Several are one with line feeds, which is never signed; '': there is none."""
+    """The value of a header, empty if absent. Repeated ones are joined by line feeds, which are never signed."""
     return b"\n".join(value for other, value in scope["headers"] if other == name).decode("latin-1")
 
 
 class HopMiddleware:
-    """Takes over what the other server knows of the request. Inside `ContextMiddleware`."""
+    """Takes caller and weights from the other server. Runs inside `ContextMiddleware`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -93,7 +93,7 @@ async def _take(scope: Scope) -> None:
 
 
 async def _caller(gateway: Gateway, hop: Hop) -> Caller:
-    """The caller, by this server's own keys. A key that has just been made may be new here."""
+    """The caller according to this server's own keys. A new key may not have arrived here yet."""
     if not hop.key:
         return hop.caller
     try:
@@ -125,7 +125,7 @@ class HopHeaderFilter:
         self._app = app
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine: one for each layer would stay in memory as long as a stream runs."""
+        """Not a coroutine, since one per layer would stay in memory as long as a stream runs."""
         if scope["type"] == "http" and _HEADER in dict(scope["headers"]):
             scope["headers"] = [header for header in scope["headers"] if header[0] != _HEADER]
             if (fleet := gateway_of(scope).services.fleet) is not None:

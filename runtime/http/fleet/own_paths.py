@@ -1,4 +1,4 @@
-"""Paths for the other servers of the fleet: this node's reports, a look at its row, files, and conversations."""
+"""Paths for other servers of the fleet: this node's reports, rereading its row, files, and conversations."""
 
 from collections.abc import AsyncIterator
 
@@ -21,7 +21,7 @@ _KEY_BYTES = 16
 
 
 async def stream_reports(request: Request) -> Response:
-    """`names` whenever they change, `report` once a second and at each change."""
+    """Stream `names` after each change, and `report` once a second and after each change."""
     return Answer(_events(_fleet(request).events()))
 
 
@@ -32,7 +32,7 @@ async def _events(events: AsyncIterator[tuple[str, bytes]]) -> Parts:
 
 
 async def look(request: Request) -> Response:
-    """Read this node's row in the database, which another server has changed."""
+    """Reread this node's row in the database, which another server has changed."""
     await _fleet(request).look()
     return Response(status_code=204)
 
@@ -45,7 +45,7 @@ def _fleet(request: Request) -> Fleet:
 
 
 async def send_copy(request: Request) -> Response:
-    """An adapter's files by its digest, as one stream (`adapters.content.copies`). Raises NotFound."""
+    """Send an adapter's files by digest, as one stream (`adapters.content.copies`). Raises NotFound."""
     copy = await gateway_of(request.scope).services.adapters.open_copy(request.path_params["digest"])
     return StreamingResponse(
         copy.parts(), media_type="application/octet-stream", headers={"content-length": str(copy.size)}
@@ -53,13 +53,13 @@ async def send_copy(request: Request) -> Response:
 
 
 async def send_router(request: Request) -> Response:
-    """A router's files by its digest, packed. Raises NotFound."""
+    """Send a router's packed files by digest. Raises NotFound."""
     data = await gateway_of(request.scope).services.routers.packed(request.path_params["digest"])
     return Response(data, media_type="application/octet-stream")
 
 
 async def find_conversation(request: Request) -> Response:
-    """Answer with a conversation's target as text; 204: it is not known."""
+    """Answer with a conversation's target as text, or 204 if it is unknown."""
     target = _conversations(request).target_of(_key(request))
     return Response(status_code=204) if target is None else Response(target, media_type="text/plain")
 

@@ -1,11 +1,11 @@
 """Checks before the application: keys, sizes and speeds of requests.
 
-origin.py      the hosts, origins and content types that are allowed, and the outermost ASGI layer that checks them
-keys.py        the ASGI layer behind it: whose key a request carries
-access.py      which scope a request needs, from the route table
-bodies.py      the ASGI layer that bounds the size of bodies, also decoded, and how slowly they may arrive
-memory.py      which bodies may be in memory, and which gives way to another: a policy without I/O
-protocol.py    the HTTP parser's connection: bytes of headers, deadlines, idle connections, errors as JSON
+origin.py      allowed hosts, origins and content types, checked in the outermost ASGI layer
+keys.py        the ASGI layer behind it, which finds the caller by its key
+access.py      the scopes that a request needs, from the route table
+bodies.py      the ASGI layer that bounds the size of bodies, encoded and decoded, and their pace
+memory.py      the policy, without I/O, for which bodies stay in memory
+protocol.py    the HTTP connection: bytes of headers, timeouts, idle connections, errors as JSON
 
-What a request means is not decided here.
+Nothing here interprets a request.
 """

@@ -1,4 +1,4 @@
-"""The scope that a request needs, by the route table. Other paths do not exist."""
+"""The scopes that a request needs, from the route table. Other paths do not exist."""
 
 import re
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from runtime.http.routes import ENDPOINTS, ROUTES
 from tenants.caller import Scope
 
 PAGES = frozenset(("/", "/docs", "/openapi.json", "/console"))
-"""Pages for people. They reveal nothing about this server's models."""
+"""Public pages, which reveal nothing about this server's models."""
 FOLDERS = ("/docs/assets/", "/console/")
-"""Nothing below them needs a key: the console itself decides who may see a page."""
+"""Folders of paths that need no key. The console itself decides who may see a page."""
 _SLASHES = re.compile("//+")
 PATHS = frozenset(route.path for route in ROUTES)
 _Methods = Mapping[str, frozenset[Scope]]
@@ -29,9 +29,9 @@ _PATTERNS: list[tuple[re.Pattern[str], _Methods]] = [
 
 
 def required_scopes(method: str, path: str) -> frozenset[Scope] | None:
-    """The scopes of which a key needs one; None: no key is needed. Raises NotFound.
+    """The scopes of which a key needs at least one. None if no key is needed. Raises NotFound.
 
-    For a method that the path does not have, one of the scopes of its methods: the application answers 405.
+    If the path lacks the method, the scopes of all its methods, and the application answers 405.
     """
     if path.startswith(FOLDERS):
         return None
@@ -47,7 +47,7 @@ def required_scopes(method: str, path: str) -> frozenset[Scope] | None:
 
 
 def _methods(method: str, path: str) -> _Methods:
-    """Methods of the path, of the first pattern with `method`; empty: unknown."""
+    """Methods of the first pattern that matches the path and has `method`. Empty if the path is unknown."""
     if path in _BY_PATH:
         return _BY_PATH[path]
     first: _Methods = {}
@@ -60,7 +60,7 @@ def _methods(method: str, path: str) -> _Methods:
 
 
 def dialect_of(path: str) -> Dialect:
-    """The dialect of a path's errors, as long as its body is not read."""
+    """The dialect of a path's errors until its body is read."""
     if path.startswith("/api/"):
         return Dialect.OLLAMA
     if path.startswith("/v1/messages/batches"):
@@ -70,7 +70,7 @@ def dialect_of(path: str) -> Dialect:
 
 
 def unknown_path_error(path: str) -> NotFound:
-    """The error for a path that does not exist; it names the same call with or without /v1, and with single slashes."""
+    """The error for an unknown path. Suggests the path with or without /v1, or with single slashes, if that exists."""
     single = _SLASHES.sub("/", path)
     if single != path and _methods("POST", single):
         advice = f"It is at {quoted(single)}: leave the last slash of the client's address out."
@@ -78,7 +78,7 @@ def unknown_path_error(path: str) -> NotFound:
     stripped = single.rstrip("/")
     bare = stripped.removeprefix("/v1").removeprefix("/")
     others = (f"/v1/{bare}", f"/{bare}", stripped.removeprefix("/api"))
-    near = next((one for one in others if one in PATHS and one != path), None)  # a fleet's port has not all of PATHS
+    near = next((one for one in others if one in PATHS and one != path), None)  # the fleet's port lacks some of PATHS
     if near is None:
         advice = foreign.advice(stripped) or "See /docs."
     else:

@@ -1,11 +1,10 @@
 """Bounds on the size, content and speed of bodies, for every path.
 
-Which body gives way to another: `guard.memory`. Its bounds are those of the decoded body, its pace that of the bytes
-that are sent.
+`guard.memory` decides which body gives way to another. Size bounds apply to the decoded body, the pace to the bytes as
+they are sent.
 
-Content-Encoding gzip, deflate or zstd is decoded piece by piece. No piece is large, so a body that grows a thousandfold
-is refused by its bound before it is in memory. A body may be several members or frames, one after the other (RFC 1952,
-2.2; RFC 8878, 3.1).
+Content-Encoding gzip, deflate and zstd are decoded in small pieces, so a body that expands a thousandfold is refused
+before it is in memory. A body may consist of several members or frames (RFC 1952, 2.2; RFC 8878, 3.1).
 """
 
 import asyncio
@@ -30,13 +29,13 @@ from runtime.http.middleware import context_of
 from tenants.caller import ANONYMOUS
 
 PIECE = 256 * 2**10
-"""Most bytes of a piece that zlib decodes."""
+"""Largest decoded piece from zlib, in bytes."""
 SLICE = 256
-"""Encoded bytes that zstd gets at once, which bounds its pieces too: each 4 may become a block of 128 KiB."""
+"""Encoded bytes passed to zstd at a time. Every 4 may decode to a block of 128 KiB, so this bounds its pieces."""
 WINDOW = 8 * 2**20
-"""Bytes of the largest window that a decoder of HTTP has to accept (RFC 9659); zstd fills it with what it decodes."""
+"""Largest window in bytes that HTTP decoders have to accept (RFC 9659)."""
 MOST_EMPTY = 2**20
-"""Encoded bytes beyond the decoded ones: members and blocks may be empty, and an endless body of them has no size."""
+"""Most encoded bytes beyond the decoded ones. Empty members and blocks would otherwise make a body endless."""
 _ZLIB = 15
 _GZIP, _RAW = 16 + _ZLIB, -_ZLIB
 
@@ -45,16 +44,16 @@ class Decoder(Protocol):
     """Decodes one body."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The pieces in these bytes. Raises BadRequest for what is not encoded so."""
+        """Yield the decoded pieces. Raises BadRequest for invalid data."""
         ...
 
     def finish(self) -> None:
-        """Raises BadRequest for a body that ends too early."""
+        """End the body. Raises BadRequest if it is incomplete."""
         ...
 
 
 class ZlibDecoder:
-    """gzip or deflate. wbits: as zlib has it; None: deflate, which clients send with zlib's header or without."""
+    """gzip or deflate. wbits: as in zlib. None for deflate, which clients send with or without zlib's header."""
 
     def __init__(self, wbits: int | None) -> None:
         self._wbits = wbits
@@ -115,7 +114,7 @@ DECODERS: Mapping[str, Callable[[], Decoder]] = {
 
 
 def decoder(coding: str) -> Decoder | None:
-    """The decoder for a value of Content-Encoding; None: there is nothing to decode. Raises UnsupportedMedia."""
+    """The decoder for a value of Content-Encoding. None if the body is not encoded. Raises UnsupportedMedia."""
     name = coding.strip().lower()
     if name in ("", "identity"):
         return None
@@ -137,7 +136,7 @@ def _undecodable_error(why: str) -> BadRequest:
 
 @dataclass(frozen=True, slots=True)
 class BodyPace:
-    """`seconds` for the whole body, and one more for each `rate` bytes that have come."""
+    """Allows `seconds` for the whole body, plus one more for each `rate` bytes received."""
 
     seconds: float
     rate: int
@@ -147,22 +146,22 @@ class BodyPace:
 
 
 STALL_SECONDS = 2.0
-"""Time that a client may be silent before its body gives way to another; see `guard.memory`."""
+"""Seconds of silence after which a client's body may give way to another; see `guard.memory`."""
 NO_KEY_BYTES = 64 * 2**10
-"""Bytes of a body whose sender shows no key where one is needed: the console's paths take such bodies."""
+"""Bytes of a body without a key where keys are required; the console's paths take such bodies."""
 
 
 class BodyMiddleware:
-    """Raises RequestTimedOut, TooLarge, QueueFull or BadRequest from `receive`; endpoints write it in their dialect.
+    """Raises RequestTimedOut, TooLarge, QueueFull or BadRequest from `receive`; endpoints answer in their dialect.
 
-    FastAPI, where it reads a body itself, turns what is raised there into an error of its own: then ours is sent
-    in its place. Only the time that we wait for the client counts, not the time that the endpoint takes.
+    If FastAPI reads the body itself, it replaces the exception by its own error, and ours is sent instead of that one.
+    Only time spent waiting for the client counts, not the endpoint's own time.
 
     Args:
-        most: bytes of a body that is no form, by its path; forms, and bodies on streamed paths, have bounds of their
-            own, by what they bring, and lie on disk.
-        memory: for all of those together, until they are answered.
-        values: that such a body may hold.
+        most: returns the most bytes of a body by its path. Forms, and bodies on streamed paths, are written to disk
+            and have bounds of their own.
+        memory: bytes of all other bodies together, until they are answered.
+        values: most JSON values in such a body.
     """
 
     def __init__(
@@ -197,18 +196,18 @@ class BodyMiddleware:
 
 
 def _announced(scope: Scope) -> tuple[str, int]:
-    """The codings of a body, empty: there are none; and its bytes as they are sent, 0: unknown."""
+    """The content coding of a body, empty if there is none, and its encoded size in bytes, 0 if unknown."""
     codings, size = list[str](), 0
     for name, value in scope["headers"]:
         if name == b"content-encoding":
             codings.append(value.decode("latin-1"))
         elif name == b"content-length":
-            size = int(value)  # the parser has refused anything else
+            size = int(value)  # the parser has refused invalid values
     return ", ".join(codings), size
 
 
 def _decoded(scope: Scope) -> Scope:
-    """The scope of a request whose body is decoded here."""
+    """The scope of a request after its body is decoded here."""
     headers = [header for header in scope["headers"] if header[0] not in (b"content-encoding", b"content-length")]
     return {**scope, "headers": headers}
 
@@ -220,7 +219,7 @@ def _is_form(scope: Scope) -> bool:
 
 
 class _SharedMemory:
-    """Carries out what the policy decides: who gives way is woken and leaves."""
+    """Carries out the policy: a request that gives way is woken and ends."""
 
     def __init__(self, memory: BodyMemory) -> None:
         self._memory = memory
@@ -252,14 +251,14 @@ class _Body:
         declared: int,
         decodes: Decoder | None,
     ) -> None:
-        """memory: None for a form. declared: bytes that are to come, as they are sent. decodes: None for plain ones."""
+        """memory: None for a form. declared: announced bytes as sent. decodes: None for a plain body."""
         self._decoder = decodes
         self._pieces: Iterator[bytes] = iter(())
-        """Decoded from the last message, and not yet passed on."""
+        """Pieces decoded from the last message that were not delivered yet."""
         self._values, self._declared = values, declared
         self._receive, self._send, self._pace, self._most, self._memory = receive, send, pace, most, memory
         self._size = self._received = 0
-        """Bytes passed on, and bytes as they were sent."""
+        """Bytes delivered, and bytes as sent."""
         self._waited, self._received_all, self._ended = 0.0, False, False
         self._timeout: asyncio.Timeout | None = None
         self.body = Body(owners, STALL_SECONDS)
@@ -269,7 +268,7 @@ class _Body:
     async def receive(self) -> Message:
         if self._ended:
             return await self._receive()
-        # an endpoint with a bound of its own has refused it by now
+        # endpoints with their own bounds have refused it by now
         if self._memory is not None and max(self._size, self._declared) > self._most:
             self.refusal = too_large_error(self._most)
         if self.refusal is not None:
@@ -288,7 +287,7 @@ class _Body:
         return message
 
     async def _decode(self, decodes: Decoder) -> Message:
-        """The next piece of the decoded body as a message of its own."""
+        """The next piece of the decoded body as a message."""
         while (piece := next(self._pieces, None)) is None:
             if self._received_all:
                 decodes.finish()
@@ -304,7 +303,7 @@ class _Body:
         return {"type": "http.request", "body": piece, "more_body": True}
 
     async def _await_message(self) -> Message:
-        """The next message as it was sent. Raises RequestTimedOut."""
+        """The next message as sent. Raises RequestTimedOut."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.body.await_piece(began)
@@ -327,7 +326,7 @@ class _Body:
         return message
 
     def give_way(self) -> None:
-        """Give up this body, whose client is silent: another one needs its memory."""
+        """Abort this body, whose client is silent, because another one needs the memory."""
         self.refusal = RequestTimedOut(
             f"The body stopped coming for {STALL_SECONDS:g} s while others needed its memory. Send it without pauses."
         )

@@ -1,4 +1,4 @@
-"""Paths that other servers have: what does the same here, or that nothing does."""
+"""Paths of other servers: the equivalent here, or that there is none."""
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -51,12 +51,12 @@ ADVICE: Mapping[str, str] = {
     "/v1/complete": "It is at /v1/messages.",
     "/v1/chat": "Cohere's second version is at /v2/chat, OpenAI's call at /v1/chat/completions.",
 }
-"""Advice by path; it is for the paths below, too."""
+"""Advice by path, which also applies to the paths below it."""
 _ALONE = "/v1/chat"
-"""A path without advice for those below: they may be slips in the name of a path that exists."""
+"""A path whose advice does not apply to those below, which may be misspellings of existing paths."""
 
 
 def advice(path: str) -> str | None:
-    """What to do instead; None: no server is known to have such a path."""
+    """What to do instead. None if no other server is known to have the path."""
     above = (parent for parent in map(str, PurePosixPath(path).parents) if parent != _ALONE)
     return next((ADVICE[one] for one in (path, *above) if one in ADVICE), None)

@@ -1,4 +1,4 @@
-"""Keys as an ASGI layer. A refused request's body is not read."""
+"""Checks keys in an ASGI layer. The body of a refused request is not read."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,16 +15,16 @@ from tenants.caller import ANONYMOUS, EVERYBODY, Caller, Person
 from tenants.caller import Scope as KeyScope
 from tenants.keys.keyring import HOW
 
-if TYPE_CHECKING:  # most servers load no client of a provider
+if TYPE_CHECKING:  # most servers never need the OIDC client
     from tenants.sign_in.flow import SignIn
 
 KEY_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
-"""OpenAI's clients, Anthropic's, Azure's."""
+"""Headers in which clients of OpenAI, Anthropic and Azure send keys."""
 _BEARER = "bearer "
 
 
 class KeyMiddleware:
-    """A middleware that puts the caller into the request's context."""
+    """Puts the caller into the request's context."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -43,9 +43,9 @@ class KeyMiddleware:
 
 
 async def _take_cookies(scope: Scope) -> None:
-    """Leave only the console's cookies: of its session, and of a sign-in under way.
+    """Keep only the console's cookies, of a session or of a sign-in in progress.
 
-    In a fleet the session may have begun, or ended, at another server.
+    In a fleet the session may have begun or ended at another server.
     """
     cookies = [value for name, value in scope["headers"] if name == b"cookie"]
     if not cookies:
@@ -66,7 +66,7 @@ async def _authorize(scope: Scope) -> Caller:
     except NotFound:
         await _check_token(scope)
         if _caller(scope) is EVERYBODY:
-            return EVERYBODY  # the application tells what is there
+            return EVERYBODY  # the application's 404 lists what exists
         raise
     if scopes is None:
         with suppress(Unauthorized, Forbidden, Unavailable, QueueFull):
@@ -79,7 +79,7 @@ async def _authorize(scope: Scope) -> Caller:
 
 
 def check_scopes(caller: Caller, scopes: frozenset[KeyScope] | None, path: str) -> None:
-    """scopes: of which the path needs one; None: it needs none. Raises Forbidden."""
+    """scopes: the path needs one of them. None if it needs none. Raises Forbidden."""
     if scopes is not None and caller.scopes.isdisjoint(scopes):
         words = " or ".join(f"'{word}'" for word in sorted(scopes))
         if caller.key is None:
@@ -99,20 +99,20 @@ async def _check_token(scope: Scope) -> None:
 
 
 def _token(sign_in: "SignIn", keys: Sequence[str]) -> str | None:
-    """The provider's access token among what came with a request: it has to come alone."""
+    """The provider's access token in a request, which must be its only credential."""
     return keys[0] if len(set(keys)) == 1 and sign_in.tokens.is_issued(keys[0]) else None
 
 
 def current_caller(scope: Scope) -> Caller:
-    """Look up the caller of a path that needs no key. Its key or session may end in mid-answer."""
+    """Look up the caller again during an answer, since its key or session may have ended."""
     try:
         return _caller(scope)
-    except (Unauthorized, Unavailable):  # also while keys cannot be read: the process lives
+    except (Unauthorized, Unavailable):  # also while keys are unreadable, so that liveness works
         return ANONYMOUS
 
 
 def _caller(scope: Scope) -> Caller:
-    """The caller, by key, token or the browser's session. Raises Unauthorized, Unavailable."""
+    """The caller by key, token or browser session. Raises Unauthorized, Unavailable."""
     services = gateway_of(scope).services
     if keys := presented_keys(scope["headers"]):
         sign_in = services.console.sign_in
@@ -128,7 +128,7 @@ def _caller(scope: Scope) -> Caller:
 
 
 def presented_keys(headers: Headers) -> list[str]:
-    """The keys that came with a request; a bearer's and the bare ones."""
+    """The keys in a request, as bearer token or bare."""
     keys = []
     for name, value in headers:
         if name in KEY_HEADERS:

@@ -1,4 +1,4 @@
-"""The guard's ASGI layers and uvicorn's options, from a server's settings."""
+"""The guard's ASGI layers and uvicorn's options, built from the settings."""
 
 import re
 import resource
@@ -16,15 +16,15 @@ from runtime.http.guard.protocol import ConnectionBounds, GuardedConnection, Idl
 from runtime.http.routing.endpoints import most_fitted
 
 FILES = 65_536
-"""Descriptors that we ask the system for: a connection is one, and 1,024 is the usual bound."""
+"""File descriptors to request. Each connection needs one, and the usual limit is 1,024."""
 FITTED = re.compile(r"/v1/routers/[^/]+/fitted/[^/]+\Z")
 SIGN_IN, SIGN_IN_BYTES = "/console/sign-in", 4 * 2**10
-"""The console's form with a key, which anybody may send."""
+"""The console's sign-in form, which needs no key."""
 Layer = tuple[Any, dict[str, Any]]
 
 
 def layers(settings: Settings) -> list[Layer]:
-    """Innermost first. CORS headers come only after the origin was let in."""
+    """The layers, innermost first. CORS headers are added only to allowed origins."""
     stack: list[Layer] = [body_layer(settings), (KeyMiddleware, {})]
     if settings.cors_origins:
         every = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["*"]}
@@ -34,7 +34,7 @@ def layers(settings: Settings) -> list[Layer]:
 
 
 def body_layer(settings: Settings) -> Layer:
-    """Bounds on bodies, of one port."""
+    """The layer with the bounds on bodies, for one port."""
     pace = BodyPace(settings.body_seconds, settings.min_rate)
     most = partial(_most, settings.max_json, max(settings.max_json, most_fitted(settings.bounds)))
     memory = BodyMemory(settings.max_bodies, settings.max_json)
@@ -42,22 +42,22 @@ def body_layer(settings: Settings) -> Layer:
 
 
 def _most(usual: int, fitted: int, path: str) -> int:
-    """Bytes of a body by path: fitted models may be larger, keys are smaller."""
+    """Most bytes of a body by path: more for fitted models, fewer for keys."""
     if path == SIGN_IN:
         return SIGN_IN_BYTES
     return fitted if FITTED.match(path) else usual
 
 
 def uvicorn_options(settings: Settings) -> dict[str, Any]:
-    """Our connections, no WebSockets, and how long an idle connection is kept."""
+    """Options: our connection class, no WebSockets, and the idle timeout."""
     bounds = connection_bounds(settings, settings.max_idle_per_address)
     return {"http": partial(GuardedConnection, bounds), "ws": "none", "timeout_keep_alive": settings.keep_alive}
 
 
 def connection_bounds(settings: Settings, idle_per_address: int) -> ConnectionBounds:
-    """The bounds of one port's connections.
+    """The bounds on one port's connections.
 
-    Where the system allows few descriptors (`raise_file_limit` comes before), half of them are not for idle ones.
+    If the system allows few descriptors (call `raise_file_limit` first), idle connections get at most half of them.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = FILES if files == resource.RLIM_INFINITY else files // 2
@@ -68,7 +68,7 @@ def connection_bounds(settings: Settings, idle_per_address: int) -> ConnectionBo
 
 
 def raise_file_limit() -> None:
-    """Raise the limit of descriptors as far as allowed, at most to FILES."""
+    """Raise the limit of file descriptors as far as allowed, up to FILES."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     if soft != resource.RLIM_INFINITY and soft < target:

@@ -1,12 +1,12 @@
-"""Choose which bodies stay in memory. No I/O, no clock.
+"""Chooses which bodies stay in memory. No I/O, no clock.
 
-A body counts for everybody together, for its team, its key and its address; each has a bound. Where one more piece
-would break a bound:
+A body counts towards bounds for all bodies, for its team, its key and its address. If one more piece would exceed a
+bound:
 
-1. Bodies that count there and make no progress give way, the longest stalled first, until the piece fits.
-2. If it would not fit without all of those, none gives way and the piece is refused.
+1. Stalled bodies under that bound give way, the longest stalled first, until the piece fits.
+2. If it would not fit even without them, none gives way and the piece is refused.
 
-A whole body never gives way: its request waits for its turn, or is being answered.
+A complete body never gives way: its request is waiting for its turn or being answered.
 """
 
 import math
@@ -22,7 +22,7 @@ RETRY_AFTER = 5.0
 
 
 class Group(StrEnum):
-    """Bodies with a bound in common."""
+    """Bodies with a common bound."""
 
     ALL = "of all requests"
     TEAM = "of your team"
@@ -38,12 +38,12 @@ SHARES: Mapping[Group, float] = {
     Group.ADDRESS: 0.75,
     Group.NO_KEY: 1 / 16,
 }
-"""Parts of the bound. No team, key or address can fill it alone; most servers have one team and one proxy."""
+"""Shares of the bound, so that no team, key or address can fill it alone. Most servers have one team and one proxy."""
 Owner = tuple[Group, str]
 
 
 def owners_of(caller: Caller, address: str) -> tuple[Owner, ...]:
-    """The owners that a body counts for. A server that needs no keys has one team, `default`."""
+    """The owners whose bounds a body counts towards. Without keys there is one team, `default`."""
     found: list[Owner] = [(Group.ALL, ""), (Group.ADDRESS, address)]
     if caller is ANONYMOUS:
         return (*found, (Group.NO_KEY, ""))
@@ -55,29 +55,29 @@ def owners_of(caller: Caller, address: str) -> tuple[Owner, ...]:
 
 @dataclass(slots=True, eq=False)
 class Body:
-    """A body that is being received."""
+    """A body that is still arriving."""
 
     owners: tuple[Owner, ...]
     slack: float
-    """Seconds that its client may still be silent."""
+    """Remaining seconds that its client may be silent."""
     size: int = 0
     stalls_at: float = math.inf
-    """Time on the loop's clock at which it counts as stalled; infinity while nothing is awaited from its client."""
+    """Time on the loop's clock from which it counts as stalled. Infinite while we do not wait for its client."""
 
     def await_piece(self, now: float) -> None:
         self.stalls_at = now + self.slack
 
     def take_piece(self, size: int, now: float, rate: float, most_slack: float) -> None:
-        """Count a piece. Only bytes at `rate` or faster make up for their time."""
+        """Count a piece. Bytes at `rate` or faster regain the time that they took."""
         self.slack = min(most_slack, max(0.0, self.stalls_at - now) + size / rate)
         self.stalls_at = math.inf
 
 
 def choose_victims(excess: Mapping[Owner, int], stalled: Iterable[Body]) -> list[Body] | None:
-    """Bodies that give way, the longest stalled first; None: not enough.
+    """Choose the bodies that give way, the longest stalled first. None if they would not suffice.
 
     Args:
-        excess: bytes that each owner holds over its bound.
+        excess: bytes by which each owner exceeds its bound.
     """
     left = dict(excess)
     victims = []
@@ -92,11 +92,11 @@ def choose_victims(excess: Mapping[Owner, int], stalled: Iterable[Body]) -> list
 
 
 class BodyMemory:
-    """Bytes of all bodies in memory: thousands may come at once, or wait.
+    """Bytes of all bodies in memory. Thousands may arrive or wait at once.
 
     Args:
-        most: bytes that all may hold together.
-        largest: bytes of a usual body: no share is smaller.
+        most: bytes of all bodies together.
+        largest: bytes of a usual body. No share is smaller.
     """
 
     def __init__(self, most: int, largest: int) -> None:
@@ -109,7 +109,7 @@ class BodyMemory:
         return sum(body.size for body in self._bodies)
 
     def add(self, body: Body, size: int, now: float) -> list[Body]:
-        """Count `size` more bytes. Returns bodies that have to go, and count no longer.
+        """Count `size` more bytes. Returns the bodies that give way, which no longer count.
 
         Raises QueueFull.
         """
@@ -139,7 +139,7 @@ class BodyMemory:
         return victims
 
     def remove(self, body: Body) -> None:
-        """Forget a body; nothing happens if it is unknown."""
+        """Forget a body. Does nothing if it is unknown."""
         if body not in self._bodies:
             return
         self._bodies.remove(body)

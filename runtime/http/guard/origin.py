@@ -1,15 +1,16 @@
-"""Check hosts, origins and content types.
+"""Checks hosts, origins and content types.
 
-A browser lets any page send requests to a server on this machine. Three things keep it from doing harm, or reading:
+Browsers let any page send requests to a server on this machine. Three checks keep pages from doing harm or reading
+answers:
 
-| attack                                              | what stops it                                                |
+| attack                                              | prevented because                                            |
 |-----------------------------------------------------|--------------------------------------------------------------|
-| a name of the attacker's points here (DNS rebinding)| its name is not among the hosts                              |
-| a page posts, and does not need to read the answer  | its Origin, or Sec-Fetch-Site, is foreign                    |
-| the same, from a browser that sends neither         | bodies are JSON, which a page must ask for first, or a form  |
+| the attacker's domain resolves here (DNS rebinding) | that domain is not an allowed host                           |
+| a page sends a POST and ignores the answer          | its Origin or Sec-Fetch-Site is foreign                      |
+| the same, from a browser that sends neither         | JSON bodies need a CORS preflight; forms are checked         |
 
-Ollama's paths take a body of any type, since most programs that call them declare none or a form. There the Referer
-stands in for an Origin that is missing; every browser since 2020 sends one of the three with a page's POST.
+Ollama's paths take bodies of any type, since most of their clients declare none or a form. There the Referer replaces
+a missing Origin. Every browser since 2020 sends one of the three with a page's POST.
 """
 
 import ipaddress
@@ -27,13 +28,13 @@ from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of, required_scopes
 
 READS = frozenset(("GET", "HEAD"))
-"""They change nothing, and what they answer no other page can read."""
+"""Methods that change nothing, and whose answers other pages cannot read."""
 FORMS = frozenset(("/v1/adapters", "/v1/files", "/v1/audio/transcriptions", "/v1/audio/translations"))
-"""Paths that take files as multipart/form-data."""
+"""Paths that take files in multipart/form-data."""
 STREAMED = frozenset(("/v1/messages/batches", "/v1/batch"))
-"""Paths whose JSON is written to the disk as it comes, and has bounds of its own."""
+"""Paths whose JSON is written to disk as it arrives, with bounds of its own."""
 FORMS_ONLY = FORMS - {"/v1/adapters"}
-"""The form paths that take nothing else."""
+"""Form paths that take no JSON."""
 OLLAMA = "/api/"
 EVERY = "*"
 _OWN = ("same-origin", "none")
@@ -47,9 +48,9 @@ class OriginPolicy:
     """Rules for hosts, origins and content types.
 
     Attributes:
-        hosts: names and addresses that the Host header may have, in lower case; `*`: every one.
-        addresses: any IP address is right: a page's own name cannot be one.
-        origins: of pages that may call from elsewhere, as browsers write them; `*`: every one.
+        hosts: names and addresses allowed in the Host header, in lower case. `*` allows all.
+        addresses: whether any IP address is allowed, since an attacker's domain cannot be one.
+        origins: origins of foreign pages that may call, as browsers write them. `*` allows all.
     """
 
     hosts: frozenset[str]
@@ -58,14 +59,14 @@ class OriginPolicy:
 
     @classmethod
     def of(cls, listening: str, hosts: Collection[str], origins: Collection[str]) -> Self:
-        """The policy for a listening address, with the settings' additions."""
+        """The policy for a listening address and the settings' additional hosts and origins."""
         everywhere = listening in ("0.0.0.0", "::")
         own = {"localhost", listening, *([socket.gethostname()] if everywhere else [])}
         names = {_host_name(host) or host for host in (*own, *hosts)}
         return cls(frozenset(names), everywhere, frozenset(o.rstrip("/").lower() for o in origins))
 
     def host(self, value: str) -> bool:
-        """Whether it is one of ours, with or without a port."""
+        """Whether a Host value is allowed, with or without a port."""
         if EVERY in self.hosts:
             return True
         name = _host_name(value)
@@ -78,7 +79,7 @@ class OriginPolicy:
         return self.addresses or address.is_loopback
 
     def origin(self, value: str, host: str) -> bool:
-        """Whether it is our own page, or an allowed one. A proxy may speak TLS for us: schemes are not compared."""
+        """Whether an origin is our own or allowed. Ignores the scheme, since a proxy may add TLS."""
         if EVERY in self.origins or value.lower() in self.origins:
             return True
         try:
@@ -94,11 +95,11 @@ class OriginPolicy:
         return own == f"{name}:{port or usual}" or (own == name and port in (None, usual))
 
     def check(self, method: str, path: str, headers: Headers) -> None:
-        """Raises Forbidden, UnsupportedMedia or BadRequest with what to do about it."""
+        """Check a request. Raises Forbidden, UnsupportedMedia or BadRequest with advice."""
         values: dict[bytes, str] = {}
         for name, value in headers:
             if name in _READ:
-                if name in values and (once := _ONCE.get(name)):  # who reads the first must not meet another one
+                if name in values and (once := _ONCE.get(name)):  # duplicates allow request smuggling
                     raise BadRequest(f"Send one {once} header.", code="invalid_http")
                 values[name] = value.decode("latin-1")
         host = values.get(b"host", "")
@@ -125,20 +126,20 @@ _READ = frozenset(
 
 
 def _origin_of(page: str) -> str:
-    """The origin of a page, from its address."""
+    """The origin of a page's URL."""
     scheme, _, rest = page.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}"
 
 
 def _host_name(value: str) -> str | None:
-    """A Host header's name or address, in lower case, without port and brackets; None: it is malformed."""
+    """A Host header's name or address, in lower case, without port and brackets. None if it is malformed."""
     text = value.strip().lower()
     if text.startswith("["):
         name, closed, rest = text[1:].partition("]")
         if not closed or (rest and not rest.startswith(":")):
             return None
         port = rest[1:]
-    elif text.count(":") > 1:  # an address of IPv6 as settings write it
+    elif text.count(":") > 1:  # an IPv6 address as written in settings
         return text
     else:
         name, _, port = text.partition(":")
@@ -184,7 +185,7 @@ def _origin_error(origin: str | None) -> RoundhouseError:
 
 
 def _unknown_path(scope: Scope) -> RoundhouseError | None:
-    """The error for a path that does not exist: a form would be refused there for its type, as if JSON helped."""
+    """The error for an unknown path. Otherwise a form would be refused for its type, as if JSON would help."""
     try:
         required_scopes(scope["method"], scope["path"])
     except NotFound as error:
@@ -199,7 +200,7 @@ class OriginMiddleware:
         self._app, self._allowed = app, allowed
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine: one for each layer would stay in memory as long as a stream runs."""
+        """Not a coroutine, since one per layer would stay in memory as long as a stream runs."""
         if scope["type"] == "http":
             try:
                 self._allowed.check(scope["method"], scope["path"], scope["headers"])

@@ -1,20 +1,20 @@
-"""uvicorn's connection, with bounds on bytes and time before a request.
+"""uvicorn's connection, with bounds on bytes and time until a request is complete.
 
-httptools, the parser, has none: it joins a header's pieces for as long as they come. Everything private that this
-project touches of uvicorn 0.54 is here, and guarded by tests/unit/guard/test_uvicorn_pin.py.
+The parser, httptools, has none: it collects the pieces of a header without end. All private parts of uvicorn 0.54 that
+this project uses are here, and tests/unit/guard/test_uvicorn_pin.py guards them.
 
 | the connection                           | until                | after that                              |
 |------------------------------------------|----------------------|-----------------------------------------|
-| new, or in the headers of a request      | `header_seconds`     | closed; 408 if there is a part of one   |
-| in the body of a request                 | `guard.bodies` says  | 408                                     |
-| in a body whose answer is out already    | `header_seconds`     | closed                                  |
+| new, or in the headers of a request      | `header_seconds`     | closed, with a 408 if a request began   |
+| in the body of a request                 | see `guard.bodies`   | 408                                     |
+| in a body whose answer was already sent  | `header_seconds`     | closed                                  |
 | idle after an answer                     | uvicorn's keep-alive | closed                                  |
-| refused, or answered for the last time   | `LINGER`             | closed; what still comes is dropped     |
-|   while a body comes: half closed        |                      |                                         |
-| its client reads the answer too slowly   | `unread_seconds`     | cut: the work on the answer is ended    |
-| closed, with bytes that nobody reads     | `LINGER`             | cut                                     |
-| half closed by its client, which waits   | the answer           | closed; see `_probe`                    |
-| half closed in a request, or after all   |                      | closed                                  |
+| half closed after a refusal or last      | `LINGER`             | closed; further data is dropped         |
+|   answer, while a body still arrives     |                      |                                         |
+| its client reads the answer too slowly   | `unread_seconds`     | aborted; the work is cancelled          |
+| closed, with bytes left unread           | `LINGER`             | aborted                                 |
+| half closed by a client that still waits | the answer           | closed; see `_probe`                    |
+| half closed during or after a request    |                      | closed                                  |
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from runtime.http import errors as http_errors
 
 log = logging.getLogger("roundhouse.http")
 LINGER = 2.0
-"""Seconds in which a refused client may read why. Closed at once, what it still sends would destroy the answer."""
+"""Seconds for a refused client to read the error. An immediate close could discard it while the client sends."""
 _HEADER_MARKS = len(b": \r\n")
 LARGE = 2**14
-"""Bytes of a body that are not copied to leave with the head."""
+"""Bodies of at least this many bytes are not copied to be sent together with the head."""
 PROBE_SECONDS, MAX_PROBE_SECONDS = 0.5, 8.0
-"""The first and the longest pause between two probes of a client that has half closed its connection."""
+"""Seconds of the first and the longest pause between probes of a client that half closed its connection."""
 
 
 class Closable(Protocol):
@@ -50,8 +50,8 @@ class Closable(Protocol):
 class IdleConnections:
     """Connections that wait for a request, bounded in total and per address.
 
-    Over a bound the longest idle one is closed, not the new one refused: a client that floods the server, from the
-    addresses of others too, must not keep their next requests out.
+    Over a bound, the longest idle one is closed instead of refusing the new one, so that a client that opens many
+    connections cannot keep out others behind the same address.
     """
 
     def __init__(self, most: int, per_address: int) -> None:
@@ -63,7 +63,7 @@ class IdleConnections:
         return len(self._all)
 
     def add(self, connection: Closable, address: str) -> None:
-        """Start waiting. Another connection may have to leave."""
+        """Add an idle connection, which may close another one."""
         self.remove(connection)
         self._all[connection] = address
         here = self._by_address.setdefault(address, {})
@@ -74,7 +74,7 @@ class IdleConnections:
             self._close(next(iter(self._all)))
 
     def remove(self, connection: Closable) -> None:
-        """Stop waiting; nothing happens if it did not wait."""
+        """Remove a connection. Does nothing if it is not idle."""
         address = self._all.pop(connection, None)
         if address is not None:
             here = self._by_address[address]
@@ -89,7 +89,7 @@ class IdleConnections:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
-    """The bounds of one server's connections."""
+    """Bounds on a server's connections."""
 
     headers: int
     header_seconds: float
@@ -112,11 +112,11 @@ class GuardedConnection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._bounds = bounds
         self._head = 0
-        """Bytes of this message's headers that are complete."""
+        """Bytes of this message's complete headers."""
         self._unread = 0
-        """Bytes since the last headers, piece of a body or end of a message that came of them."""
+        """Bytes since the parser last produced headers, a piece of a body or the end of a message."""
         self._data = self._again = b""
-        """The bytes that the parser is at, and those to read after them."""
+        """The bytes being parsed, and those to parse after them."""
         self._begun = self._refused = self._is_in_body = False
         self._refusal: RoundhouseError | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -150,8 +150,8 @@ class GuardedConnection(HttpToolsProtocol):
             self._arm(self._bounds.header_seconds)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Stay open for a half-closed client, which may still read its answer."""
-        if self._refused or self._begun or self._answered() or self.scheme == "https":  # TLS knows no half
+        """Stay open for a client that half closed its connection, since it may still read the answer."""
+        if self._refused or self._begun or self._answered() or self.scheme == "https":  # TLS cannot be half closed
             return None
         self.cycle.keep_alive = False
         self._disarm()
@@ -159,10 +159,10 @@ class GuardedConnection(HttpToolsProtocol):
         return True
 
     def _probe(self, pause: float) -> None:
-        """Find out whether the client is there: half and full close look the same.
+        """Find out whether the client is still there, since half and full close look the same.
 
-        Only bytes bring its system's reset, and the next ones an error; a stream has its own, else it is an interim
-        answer, which clients skip. HTTP/1.0 knows none (RFC 9110, 15.2): who is not answered by now is taken as gone.
+        Only sending provokes a reset, which fails the next write. Streams send anyway; others get an interim answer,
+        which clients skip. HTTP/1.0 has none (RFC 9110, 15.2), so such a client counts as gone.
         """
         self._deadline = None
         if self._answered():
@@ -175,7 +175,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._deadline = self.loop.call_later(pause, self._probe, min(2 * pause, MAX_PROBE_SECONDS))
 
     def leave(self) -> None:
-        """Close without an answer. Unread bytes would keep the connection open."""
+        """Close without an answer. Aborts after `LINGER`, since unread bytes would keep the connection open."""
         self._disarm()
         self.transport.close()
         self._deadline = self.loop.call_later(LINGER, self.transport.abort)
@@ -184,7 +184,7 @@ class GuardedConnection(HttpToolsProtocol):
         self.leave()
 
     def pause_writing(self) -> None:
-        """The system's buffers and ours are full."""
+        """Called when the system's buffers and ours are full."""
         super().pause_writing()
         if self._unsent is None:
             self._unsent = self.loop.call_later(self._bounds.unread_seconds, self._cut)
@@ -212,7 +212,7 @@ class GuardedConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + _HEADER_MARKS)
-        if not self._is_in_body:  # a trailer comes after the checks of headers (RFC 9110, 6.5.1)
+        if not self._is_in_body:  # trailers arrive after headers were checked (RFC 9110, 6.5.1)
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -245,11 +245,11 @@ class GuardedConnection(HttpToolsProtocol):
         self._head += size
         if self._head > self._bounds.headers:
             self._refusal = self._too_large()
-            raise ValueError("headers over the bound")  # the parser stops, and uvicorn calls send_400_response
+            raise ValueError("headers over the bound")  # stops the parser, and uvicorn calls send_400_response
 
     # --- answers --------------------------------------------------------------------------------------------------
     def close_after_answer(self) -> None:
-        """Close as nginx does, since the rest of a body would destroy the answer."""
+        """Linger before closing, as nginx does, since the rest of a body would discard the answer."""
         if self._begun and not self._refused and not self.transport.is_closing():
             self._refused = True
             self._half_close(self._bounds.unread_seconds if self.transport.get_write_buffer_size() else LINGER)
@@ -260,7 +260,7 @@ class GuardedConnection(HttpToolsProtocol):
         if self._refused:
             return
         super().on_response_complete()
-        if self.pipeline:  # uvicorn reads on whenever one of them has been answered
+        if self.pipeline:  # uvicorn resumes reading when one of them was answered
             self.flow.pause_reading()
         if not self._answered():
             return
@@ -269,17 +269,17 @@ class GuardedConnection(HttpToolsProtocol):
             self._deadline = self.loop.call_later(self._bounds.unread_seconds, self.transport.abort)
             return
         self._wait()
-        if self._begun:  # the rest of a body that nobody reads
+        if self._begun:  # the unread rest of a body
             self._arm(self._bounds.header_seconds)
 
     def _is_upgrade(self) -> bool:
-        """Whether the client would rather upgrade. The parser reads no body then."""
+        """Whether the client offers an upgrade, for which the parser skips the body."""
         return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Do not warn: requests to upgrade are answered as any other.
+        """Answer requests that offer an upgrade like any other, instead of warning.
 
-        It is parsed once more without that wish, for its body: Java's own client says `Upgrade: h2c` with each request.
+        Parses the request again without the offer, for its body. Java's client sends `Upgrade: h2c` with each request.
         """
         error = sys.exc_info()[1]
         if not isinstance(error, HttpParserUpgrade) or not self._is_upgrade():
@@ -295,7 +295,7 @@ class GuardedConnection(HttpToolsProtocol):
         self._refuse(self._refusal or BadRequest("This is not an HTTP/1.1 request.", code="invalid_http"))
 
     def _refuse(self, error: RoundhouseError) -> None:
-        """Answer this connection for the last time, unless an answer is under way."""
+        """Send an error and close, unless an answer is in progress."""
         if self._refused:
             return
         self._refused = True
@@ -353,7 +353,7 @@ class GuardedConnection(HttpToolsProtocol):
 
 
 def _wrong_coding(headers: list[tuple[bytes, bytes]]) -> RoundhouseError | None:
-    """The fault of this Transfer-Encoding; the parser sees the last coding only."""
+    """The error for an unsupported Transfer-Encoding; the parser only checks the last coding."""
     codings = [value.decode("latin-1").strip().lower() for name, value in headers if name == b"transfer-encoding"]
     if codings in ([], ["chunked"]):
         return None
@@ -366,9 +366,9 @@ def _wrong_coding(headers: list[tuple[bytes, bytes]]) -> RoundhouseError | None:
 
 
 class _FirstWrite:
-    """The transport of a request until its first bytes leave: its answer's head, and what of the body is there by then.
+    """The transport of a request until its first bytes are sent: the head together with the first piece of the body.
 
-    uvicorn writes the two one after the other. Each write is a call of the system, and wakes the client.
+    uvicorn writes the two separately, and each write is a system call that wakes the client.
     """
 
     __slots__ = ("_cycle", "_has_left", "_head", "_loop", "_transport")
@@ -400,13 +400,13 @@ class _FirstWrite:
             self._leave(self._head)
 
     def _leave(self, data: bytes) -> None:
-        """Write the first bytes, and leave the others to the transport itself."""
+        """Write the first bytes, and let the transport write all others."""
         self._has_left, self._cycle.transport = True, self._transport
         self._transport.write(data)
 
 
 class _LastAnswer:
-    """The transport of a last request, which closes as uvicorn does."""
+    """The transport of a last request, which lingers when uvicorn closes it."""
 
     def __init__(self, connection: GuardedConnection) -> None:
         self._connection = connection

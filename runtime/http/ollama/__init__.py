@@ -1,1 +1,1 @@
-"""Ollama's dialect: chat, text, embeddings and its list of models, for its many clients."""
+"""Ollama's dialect for its many clients: chat, text, embeddings and the list of models."""

@@ -1,7 +1,7 @@
-"""From vLLM's answer, whole or in a stream, to Ollama's: one object, or one a line.
+"""Converts vLLM's answers, streamed or not, to Ollama's: one object, or one per line.
 
-Durations are nanoseconds. `load_duration` is what passed until the model had a turn for the request, as at Ollama;
-`eval_duration` of a whole answer counts from there, with the prompt, since only a stream tells when that was read.
+Durations are nanoseconds. As in Ollama, `load_duration` lasts until the request got its turn. `eval_duration` of an
+answer that is not streamed includes the prompt, since only a stream shows when that was read.
 """
 
 import time
@@ -39,7 +39,7 @@ class EngineChoice(msgspec.Struct):
     text: str | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    """vLLM's: the stop string that was met."""
+    """The matched stop string, in a field of vLLM's."""
     logprobs: _Logprobs | None = None
 
 
@@ -49,7 +49,7 @@ class _Error(msgspec.Struct):
 
 
 class EngineAnswer(msgspec.Struct):
-    """A whole answer or one event of a stream."""
+    """A complete answer or one event of a stream."""
 
     choices: list[EngineChoice] = []
     usage: ChatUsage | None = None
@@ -57,7 +57,7 @@ class EngineAnswer(msgspec.Struct):
 
 
 def read(data: bytes, status: int = 500) -> EngineAnswer:
-    """Raises the error that the engine tells; `status`: where it tells none."""
+    """Decode an answer. Raises the error in it; `status` is used if that has none."""
     try:
         found = msgspec.json.decode(data, type=EngineAnswer)
     except NOT_JSON:
@@ -101,13 +101,13 @@ class _Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class OllamaChat(_Answer, kw_only=True, omit_defaults=True):
-    """An answer of /api/chat, or a line of it; the last one has the counts and durations."""
+    """An answer of /api/chat, or a line of it. The last line has counts and durations."""
 
     message: OllamaAnswerMessage
 
 
 class OllamaGeneration(_Answer, kw_only=True, omit_defaults=True):
-    """An answer of /api/generate, or a line of it; the last one has the counts and durations."""
+    """An answer of /api/generate, or a line of it. The last line has counts and durations."""
 
     response: str
     thinking: str | None = None
@@ -123,7 +123,7 @@ def now() -> str:
 
 @dataclass(slots=True)
 class Timings:
-    """The times at which a request came, had its turn, and gave its first token."""
+    """The times when a request arrived, got its turn, and produced its first token."""
 
     clock: Clock = time.monotonic_ns
     arrived: int = 0
@@ -144,7 +144,7 @@ class Timings:
 
 @dataclass(slots=True)
 class Writer:
-    """A writer of the answer to one request. `is_chat`: of /api/chat, else of /api/generate."""
+    """Writes the answer to one request. `is_chat`: for /api/chat, else for /api/generate."""
 
     model: str
     is_chat: bool
@@ -152,11 +152,11 @@ class Writer:
     usage: ChatUsage = field(default_factory=ChatUsage)
     reason: str = "stop"
     finished: bool = False
-    """The engine has said why it ended."""
+    """Whether the engine has sent a finish reason."""
     _calls: dict[int, ChatToolCall] = field(default_factory=dict)
 
     def whole_answer(self, data: bytes) -> Answer:
-        """The answer to a request without a stream. Raises EngineFailed for an incomplete completion."""
+        """The answer to a request without streaming. Raises EngineFailed for an incomplete completion."""
         found = read(data)
         if not found.choices:
             raise EngineFailed("The engine's answer holds no text.")
@@ -168,7 +168,7 @@ class Writer:
         return self._last(part, choice, self._called())
 
     def line(self, data: bytes) -> Answer | None:
-        """Translate an event of the stream; None: nothing yet."""
+        """Translate an event of the stream. None if it yields no line."""
         found = read(data)
         choice = found.choices[0] if found.choices else EngineChoice()
         self._note(found, choice)
@@ -184,7 +184,7 @@ class Writer:
         return self._made(part, choice, done=False)
 
     def calls(self) -> Answer | None:
-        """A line with the functions that are called, whole; None: there are none."""
+        """A line with the complete tool calls. None if there are none."""
         return self._made(ChatDelta(""), EngineChoice(), self._called(), done=False) if self._calls else None
 
     def last(self) -> Answer:
@@ -192,7 +192,7 @@ class Writer:
         return self._last(ChatDelta(""), EngineChoice())
 
     def only(self, reason: str) -> Answer:
-        """The answer to a request that asks for nothing but a load."""
+        """The answer to a request that only loads the model."""
         return self._made(ChatDelta(""), EngineChoice(), done=True, done_reason=reason)
 
     def _note(self, found: EngineAnswer, choice: EngineChoice) -> None:
@@ -205,13 +205,13 @@ class Writer:
                 raise EngineFailed(f"The answer ended before it was complete: {choice.finish_reason}.")
 
     def _add(self, call: ChatToolCall) -> None:
-        """A piece of a call: the first has its name, and all have a piece of its arguments."""
+        """Add a piece of a tool call. The first has its name, and each a piece of its arguments."""
         known = self._calls.setdefault(call.index, ChatToolCall(call.index, call.id, ToolFunction("", ""))).function
         known.name = known.name or call.function.name
         known.arguments = known.arguments_text + call.function.arguments_text
 
     def _called(self) -> list[OllamaCall] | None:
-        """Calls are told when all their pieces have come, never with the text that comes between them."""
+        """The tool calls. They are sent once all their pieces have arrived, never with text between them."""
         return [made for call in self._calls.values() if (made := _called(call, self.reason))] or None
 
     def _last(self, part: ChatDelta, choice: EngineChoice, calls: list[OllamaCall] | None = None) -> Answer:
@@ -231,7 +231,7 @@ class Writer:
 
 
 def _called(call: ChatToolCall, reason: str) -> OllamaCall | None:
-    """The call; None: the answer was cut within it. Raises EngineFailed for arguments other than an object."""
+    """A tool call. None if the answer was cut inside it. Raises EngineFailed unless its arguments are an object."""
     try:
         arguments = msgspec.json.decode(call.function.arguments_text or "{}", type=dict[str, Any])
     except NOT_JSON:

@@ -1,4 +1,4 @@
-"""Ollama's requests. Unknown fields are ignored, as Ollama does; what cannot be had is refused or told in a header."""
+"""Ollama's requests. Unknown fields are ignored, as in Ollama. Unsupported ones are refused or named in a header."""
 
 from typing import Annotated, Any, Literal
 
@@ -32,11 +32,11 @@ LOAD_OPTIONS = frozenset(
         "use_mmap", "vocab_only", "embedding_only",
     }
 )  # fmt: skip
-"""OllamaOptions of how Ollama loads a model. The recipe says that here, and no answer depends on it."""
+"""Options for how Ollama loads a model. Here the recipe decides that, and answers do not depend on it."""
 
 
 class OllamaOptions(msgspec.Struct, kw_only=True):
-    """Ollama's options that change an answer here. Others are named in X-Roundhouse-Warning."""
+    """Ollama's options that are supported. Others are named in X-Roundhouse-Warning."""
 
     num_predict: Annotated[Whole | None, Meta(description="Most tokens of the answer; 0 and below: no limit.")] = None
     num_ctx: Annotated[Whole | None, Meta(description="The recipe's context length counts, and no longer one.")] = None
@@ -104,7 +104,7 @@ class OllamaGenerateBody(OllamaBody, kw_only=True):
     context: Annotated[list[int] | None, Meta(description="Only empty: send what was said to /api/chat.")] = None
 
     def refuse(self) -> None:
-        """Raise BadRequest for what would be left out without a word."""
+        """Raise BadRequest for fields that would otherwise be ignored silently."""
         for name, value, text in (
             ("suffix", self.suffix, "Models here write no text between two others: leave 'suffix' out."),
             ("template", self.template, "The model's own template counts: leave 'template' out, or send 'raw': true."),
@@ -130,7 +130,7 @@ class OllamaEmbedBody(msgspec.Struct, kw_only=True):
 
 
 class OllamaEmbeddingsBody(msgspec.Struct, kw_only=True):
-    """Ollama's older /api/embeddings: one text. Without it the model is only loaded."""
+    """Ollama's older /api/embeddings, for one text. Without it the model is only loaded."""
 
     model: Model
     prompt: str | None = None
@@ -139,14 +139,14 @@ class OllamaEmbeddingsBody(msgspec.Struct, kw_only=True):
 
 
 class OllamaNameBody(msgspec.Struct, kw_only=True):
-    """A model by name; `name` is Ollama's older word."""
+    """A model by name. `name` is Ollama's older field."""
 
     model: Model | None = None
     name: str | None = None
 
     @property
     def required_name(self) -> str:
-        """Raises BadRequest for none."""
+        """The name. Raises BadRequest if there is none."""
         found = self.model or self.name
         if not found:
             raise BadRequest("Say which model in 'model'.", param="model")

@@ -2,13 +2,13 @@
 
 | body                              | answer                                                                          |
 |-----------------------------------|---------------------------------------------------------------------------------|
-| `stream` true or left out         | a line of JSON for each piece; the last has counts and times                    |
+| `stream` true or absent           | a line of JSON for each piece; the last has counts and times                    |
 | `stream: false`                   | one object                                                                      |
 | without messages, or a prompt     | the model is loaded: `done_reason` is `load`                                    |
-| the same with `keep_alive: 0`     | the model leaves memory: `unload` (`runtime.http.ollama.keep_alive`)            |
+| the same with `keep_alive: 0`     | the model is unloaded: `unload` (`runtime.http.ollama.keep_alive`)              |
 
-A raw prompt goes to vLLM's completions. Tools, thinking and images are refused before a model that cannot handle them
-is loaded.
+A raw prompt uses vLLM's completions. Tools, thinking and images are refused before loading a model that does not
+support them.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -67,10 +67,10 @@ class OllamaRequest:
 
     path: str
     ollama_body: OllamaBody
-    body: Mapping[str, Any] | None  # vLLM's; None: only load the model
-    needs: Mapping[Ability, str]  # abilities that the model must have, and the fields that need them
+    body: Mapping[str, Any] | None  # for vLLM; None to only load the model
+    needs: Mapping[Ability, str]  # required abilities, and the fields that need them
     timings: Timings = field(default_factory=Timings)
-    context_warning: str = ""  # the last target's context is shorter than requested
+    context_warning: str = ""  # set if the last target's context is shorter than requested
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
         self.timings.turn = self.timings.clock()
@@ -108,12 +108,12 @@ class OllamaRequest:
             yield part
 
     async def _lines(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:
-        """The head waits for the first line, so that an error before it keeps its status."""
+        """Yield head and lines. The head waits for the first line, so that an earlier error keeps its status."""
         opened = False
         async with aclosing(self._answers(writer, events)) as lines:
             async for line in lines:
                 if not opened:
-                    kind = JSON if self.body is None else NDJSON  # Ollama's answer to a load is no stream
+                    kind = JSON if self.body is None else NDJSON  # Ollama does not stream the answer to a load
                     yield Head(200, kind, {**NO_BUFFERING, **warning(self.context_warning)})
                     opened = True
                 yield msgspec.json.encode(line) + b"\n"
@@ -135,7 +135,7 @@ class OllamaRequest:
         yield writer.last()
 
 
-# Ollama's words: its clients look for "does not support thinking" and "… tools", and send the request again without.
+# Ollama's wording: its clients retry without the field after "does not support thinking" or "… tools".
 CANNOT: Mapping[Ability, str] = {
     Ability.TOOLS: "does not support tools: its recipe has no tool_call_parser. Leave 'tools' out.",
     Ability.THINKING: "does not support thinking: its recipe has no reasoning_parser. Leave 'think' out.",
@@ -152,7 +152,7 @@ def _parsed_request(
     has_images: bool,
     has_tools: bool,
 ) -> ParsedRequest:
-    unloads(ollama_body.keep_alive)  # a bad value is refused before the model is loaded
+    unloads(ollama_body.keep_alive)  # refuse an invalid value before the model is loaded
     thinks = ollama_body.think not in (None, False)
     needs = {
         ability: name
@@ -164,7 +164,7 @@ def _parsed_request(
         if is_needed
     }
     request = OllamaRequest(path, ollama_body, body, needs)
-    # its lines are no server-sent events: `stream` stays False
+    # `stream` stays False, since its lines are not server-sent events
     return ParsedRequest(
         ModelRef(Task.CHAT, ollama_body.model),
         request.calls,
@@ -212,7 +212,7 @@ def _parsed_embedding(
     request: EmbedRequest,
     write: Callable[[bytes, int, Timings], bytes],
 ) -> ParsedRequest:
-    """write: makes the body from rows of JSON, tokens and timings. Without inputs the model is only loaded."""
+    """write: builds the body from rows of JSON, tokens and timings. Without inputs the model is only loaded."""
     unloads(body.keep_alive)
     timings = Timings()
 

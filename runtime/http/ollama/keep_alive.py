@@ -1,7 +1,8 @@
-"""Ollama's `keep_alive`. A model stays here until another needs its room, or its recipe's idle time has passed, so that
-only one value does anything: 0. The model then leaves once it has answered, unless somebody else uses it or it is
-pinned; with nothing to answer it leaves at once. Both are for keys with the scope `models`: with another
-one a model stays after its answer, and what asks for nothing else is refused.
+"""Ollama's `keep_alive`.
+
+Here a model stays until another one needs its room or its recipe's idle timeout has passed, so the only value with an
+effect is 0: the model is unloaded after the answer, unless it is pinned or in use, or at once if there is nothing to
+answer. That needs the scope `models`. For other keys the model stays, and a request that only unloads is refused.
 """
 
 import asyncio
@@ -22,12 +23,12 @@ from tenants.caller import Caller, Scope
 
 _NUMBER = r"(\d+(\.\d*)?|\.\d+)"
 _DURATION = re.compile(rf"[+-]?({_NUMBER}|({_NUMBER}(ns|us|µs|μs|ms|s|m|h))+)")
-"""Go's durations, and seconds without a unit."""
+"""Matches Go's durations, and seconds without a unit."""
 _ZERO = re.compile(r"[^1-9]*")
 
 
 _unloads: set[asyncio.Future[ModelView]] = set()
-"""References to unloads under way."""
+"""References to running unloads."""
 
 
 class _KeepAliveFields(msgspec.Struct):
@@ -38,7 +39,7 @@ class _KeepAliveFields(msgspec.Struct):
 
 
 def unloads(keep_alive: int | float | str | None) -> bool:
-    """Whether the model is to leave after the answer. Raises BadRequest for an invalid duration."""
+    """Whether the model should be unloaded after the answer. Raises BadRequest for an invalid duration."""
     if not isinstance(keep_alive, str):
         return keep_alive == 0
     if keep_alive and not _DURATION.fullmatch(keep_alive):
@@ -51,7 +52,7 @@ def unloads(keep_alive: int | float | str | None) -> bool:
 
 
 def apply_keep_alive(path: str, gateway: Gateway, caller: Caller, body: bytes, parts: Parts) -> Parts:
-    """The same answer; the model leaves behind it where that was asked for. Raises Forbidden."""
+    """Wrap an answer so that the model is unloaded after it if requested. Raises Forbidden."""
     if b'"keep_alive"' not in body:
         return parts
     try:
@@ -59,10 +60,10 @@ def apply_keep_alive(path: str, gateway: Gateway, caller: Caller, body: bytes, p
         if not unloads(request.keep_alive):
             return parts
     except (BadRequest, *NOT_JSON):
-        return parts  # refused, with what is wrong
+        return parts  # the answer is an error
     is_empty = path in ("/api/chat", "/api/generate") and not (request.messages or request.prompt)
     if Scope.MODELS not in caller.scopes:
-        if is_empty:  # to go on would load the model
+        if is_empty:  # continuing would load the model
             raise Forbidden("This key may unload no model: it needs the scope 'models'.", code="insufficient_scope")
         return parts
     if is_empty:
@@ -78,7 +79,7 @@ async def _unload_after(gateway: Gateway, caller: Caller, model: str, parts: Par
 
 
 async def _unload_only(path: str, gateway: Gateway, caller: Caller, model: str, parts: Parts) -> Parts:
-    """`parts` are not begun where the name is known: they would load the model first."""
+    """Unload without answering. Starts `parts` only for an unknown name, since they would load the model."""
     async with aclosing(parts):
         if await _unload(gateway, caller, model):
             answer = Writer(model, path == "/api/chat", Timings()).only("unload")
@@ -90,7 +91,7 @@ async def _unload_only(path: str, gateway: Gateway, caller: Caller, model: str, 
 
 
 async def _unload(gateway: Gateway, caller: Caller, name: str) -> bool:
-    """Whether there is such a model for this caller. One that is in use or pinned stays."""
+    """Unload a model unless it is pinned or in use. Returns whether the caller has such a model."""
     try:
         model = gateway.services.models.show(base_model(gateway.services.models.show(name, caller)))
     except RoundhouseError:
@@ -99,5 +100,5 @@ async def _unload(gateway: Gateway, caller: Caller, name: str) -> bool:
         leaving = asyncio.ensure_future(gateway.services.models.unload(model.id))
         _unloads.add(leaving)
         leaving.add_done_callback(_unloads.discard)
-        await asyncio.shield(leaving)  # it goes on when the client is gone
+        await asyncio.shield(leaving)  # continues if the client leaves
     return True

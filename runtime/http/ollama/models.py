@@ -1,4 +1,4 @@
-"""Ollama's list of models, what it shows of one, what is in memory, and `pull` and `delete`."""
+"""Ollama's calls for models: list, show, those in memory, `pull` and `delete`."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -41,12 +41,12 @@ from tenants.caller import SCOPES, Caller, Scope
 route = RouteGroup("Ollama", (Dialect.OLLAMA,))
 
 API = "0.14.0"
-"""The version of Ollama whose interface this is: clients decide by it what they may send. Ours is at /version.
+"""The version of Ollama whose API this is, by which clients decide what to send. Ours is at /version.
 
-Codex wants 0.13.4, the first with Responses; 0.14.0 is the first with Anthropic's messages.
+Codex needs 0.13.4, the first with Responses; 0.14.0 is the first with Anthropic's messages.
 """
 HUBS = ("hf.co/", "huggingface.co/", "https://huggingface.co/")
-"""Prefixes that Ollama's clients may write before a hub's repository."""
+"""Prefixes of hub repositories in names from Ollama's clients."""
 PHASES: Mapping[Phase, str] = {
     "looking": "pulling manifest",
     "waiting": "waiting for the model of this name to leave",
@@ -100,7 +100,7 @@ async def ollama_show(request: Request, gateway: CurrentGateway, context: Curren
 
 @route("GET", "/api/version", scope=PUBLIC, answer=OllamaVersion, errors=())
 async def ollama_version() -> Response:
-    """Show the version of Ollama whose interface this is."""
+    """Show the version of Ollama whose API this is."""
     return json_answer(OllamaVersion(API))
 
 
@@ -113,9 +113,9 @@ async def ollama_version() -> Response:
     errors=(*CONFLICT, 413),
 )
 async def ollama_pull(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Fetch a model from a hub, and serve it.
+    """Download a model from a hub and serve it.
 
-    A model that is here already is reported as such.
+    A model that exists already is reported as such.
     """
     body = await _read(request, gateway, OllamaPullBody)
     statuses = _statuses(gateway, body.required_name, context.caller)
@@ -125,7 +125,7 @@ async def ollama_pull(request: Request, gateway: CurrentGateway, context: Curren
 
 
 def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[OllamaStatus, None]:
-    """Raises BadRequest for a name that is neither known nor a repository of a hub."""
+    """Yield the statuses of a pull. Raises BadRequest for a name that is neither known nor a hub repository."""
     try:
         return _is_here(gateway, gateway.services.models.show(name, caller))
     except NotFound as missing:
@@ -164,7 +164,7 @@ async def _added(gateway: Gateway, request: ModelRequest) -> AsyncGenerator[Olla
 
 
 async def _lines(statuses: AsyncGenerator[OllamaStatus, None]) -> AsyncIterator[bytes]:
-    """An error is the last line: the status line has left by then, as at Ollama."""
+    """Write statuses as lines. As in Ollama, an error is the last line, since the status line was sent."""
     try:
         async with aclosing(statuses):
             async for status in statuses:
@@ -199,7 +199,7 @@ async def ollama_delete(request: Request, gateway: CurrentGateway, context: Curr
 
 
 def base_model(view: ModelView | AdapterCardView) -> str:
-    """The id of the model whose files it uses."""
+    """The id of the model whose files a model or adapter uses."""
     return view.parent if isinstance(view, AdapterCardView) else view.id
 
 

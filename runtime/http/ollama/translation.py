@@ -29,7 +29,7 @@ def chat(body: OllamaChatBody) -> dict[str, Any]:
 
 
 def is_begun(body: OllamaBody) -> bool:
-    """Whether the last message is the beginning of the answer, from which Ollama goes on."""
+    """Whether the last message is the beginning of the answer, which Ollama continues."""
     if not isinstance(body, OllamaChatBody) or not body.messages:
         return False
     last = body.messages[-1]
@@ -69,19 +69,19 @@ def _shared(body: OllamaBody) -> dict[str, Any]:
 
 
 class _Options(msgspec.Struct):
-    """Puts `options` into the place that an error names."""
+    """Makes errors name the field as `options.…`."""
 
     options: OllamaOptions
 
 
 def read(options: dict[str, Any] | None) -> OllamaOptions:
-    """Decode the options. Raises BadRequest that names the wrong one."""
+    """Decode the options. Raises BadRequest with the name of an invalid one."""
     given = {name: value for name, value in (options or {}).items() if value is not None}
     return convert({"options": given}, _Options).options
 
 
 def unused(options: dict[str, Any] | None) -> list[str]:
-    """Options that change an answer at Ollama but not here."""
+    """Options that change an answer in Ollama but not here."""
     known = {*OllamaOptions.__struct_fields__, *LOAD_OPTIONS}
     return sorted(
         f"options.{name}" for name, value in (options or {}).items() if value is not None and name not in known
@@ -104,14 +104,14 @@ def _options(options: OllamaOptions) -> dict[str, Any]:
         "repetition_penalty": options.repeat_penalty,
         "presence_penalty": options.presence_penalty,
         "frequency_penalty": options.frequency_penalty,
-        "seed": options.seed if options.seed is None or options.seed >= 0 else None,  # below 0: a new one each time
+        "seed": options.seed if options.seed is None or options.seed >= 0 else None,  # below 0: a random one
         "stop": options.stop,
     }
     return {name: value for name, value in result.items() if value is not None}
 
 
 def _top_k(options: OllamaOptions) -> int | None:
-    """Ollama keeps the likeliest token at a `top_p` of 0, and all at a `top_k` of 0 and below."""
+    """vLLM's `top_k`. Ollama keeps only the likeliest token for a `top_p` of 0, and all for a `top_k` of at most 0."""
     if options.top_p == 0:
         return 1
     return None if options.top_k is None else max(0, options.top_k)
@@ -126,9 +126,9 @@ def _format(format_: str | dict[str, Any]) -> dict[str, Any]:
 
 
 def _messages(messages: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
-    """Messages in OpenAI's shape.
+    """Messages in OpenAI's format.
 
-    Ollama's calls may have no ids: they get one, and a result belongs to the first open call of its name.
+    Calls without ids get one, and a result is assigned to the first open call of its function.
     """
     open_: _Open = {}
     for index, message in enumerate(messages):
@@ -151,7 +151,7 @@ def _call(id_: str, function: OllamaFunction) -> dict[str, Any]:
 
 
 _Open = Mapping[str | None, deque[list[str]]]
-"""Open calls by function name, and all of them under None: lists of one id, empty once a result took it."""
+"""Open calls by function name, and all under None, as lists of one id that are emptied by the call's result."""
 
 
 def _opened(calls: Sequence[tuple[str, OllamaFunction]]) -> _Open:
@@ -180,5 +180,5 @@ def _content(message: OllamaMessage) -> str | list[dict[str, Any]]:
 
 
 def _url(image: str) -> str:
-    """A data URL. Ollama's images are base64 without a type; the type is detected from their first bytes later."""
+    """A data URL for an image. Ollama's are base64 without a type, which is later detected from the first bytes."""
     return image if image.startswith("data:") else f"data:image/png;base64,{image}"

@@ -1,4 +1,4 @@
-"""Models as Ollama shows them: in its list, one by one, and those in memory."""
+"""Views of models in Ollama's format: in the list, one by one, and in memory."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
@@ -13,9 +13,9 @@ from runtime.gateway.views.facts import FileFacts
 from runtime.gateway.views.values import AdapterCardView, ModelView
 
 TASKS: Mapping[Task, str] = {Task.CHAT: "completion", Task.EMBED: "embedding"}
-"""Tasks that Ollama's clients can ask for, and its words for them."""
+"""Tasks that Ollama's clients can use, with Ollama's names for them."""
 FOR_EVER = "2262-01-01T00:00:00Z"
-"""No model leaves at a time: it leaves when its room is needed. A date of any zone, and in nanoseconds of 64 bits."""
+"""Expiry of models, which have none: the latest date that fits 64 bits in nanoseconds in any time zone."""
 
 
 class OllamaDetails(msgspec.Struct, kw_only=True):
@@ -77,12 +77,12 @@ def details(facts: FileFacts, parent: str = "") -> OllamaDetails:
 
 
 def with_tag(name: str) -> str:
-    """The name as Ollama lists it. Open WebUI only accepts listed names, and appends the tag to those without."""
+    """The name with Ollama's tag. Open WebUI accepts only listed names, and appends the tag to those without."""
     return name if ":" in name else f"{name}{LATEST}"
 
 
 def model_entry(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaModel:
-    """A model, or an adapter with the facts of its base."""
+    """The entry of a model, or of an adapter with the facts of its base."""
     return OllamaModel(
         name=with_tag(view.id),
         model=with_tag(view.id),
@@ -121,12 +121,12 @@ def router_info(card: RouterCardView) -> OllamaModelInfo:
 
 
 def digest(view: ModelView | AdapterCardView) -> str:
-    """An adapter's digest is its content's, a model's is its revision: the hub's commit, or its content's beginning."""
+    """An adapter's digest, or a model's revision: the hub's commit or the beginning of its content's digest."""
     return view.digest.removeprefix("sha256:") if isinstance(view, AdapterCardView) else view.revision
 
 
 def loaded_entry(view: ModelView, facts: FileFacts) -> OllamaLoadedModel:
-    """`size_vram`: what of it lies on the device, be that a GPU or the CPU's own memory."""
+    """The entry of a model in memory. `size_vram` is its size on the device, GPU or CPU."""
     return OllamaLoadedModel(
         name=with_tag(view.id),
         model=with_tag(view.id),
@@ -165,7 +165,7 @@ def model_info(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaMod
 
 
 def _template(task: Task, abilities: Collection[str]) -> str:
-    """A template for clients such as LiteLLM, which look in it for tools. The model's own is not Ollama's."""
+    """A template for clients such as LiteLLM that search it for tools. The model's own has another format."""
     if task is not Task.CHAT:
         return ""
     return "{{ .System }}{{ .Tools }}{{ .Prompt }}" if "tools" in abilities else "{{ .System }}{{ .Prompt }}"

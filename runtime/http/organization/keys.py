@@ -1,4 +1,4 @@
-"""Keys of a project, its service accounts, and admin keys. A key is shown once: in the answer that made it."""
+"""Keys of a project, its service accounts, and admin keys. A key is shown only when it is created."""
 
 import time
 from collections.abc import Mapping
@@ -110,7 +110,7 @@ def _admin_key(key: "Key") -> Mapping[str, Any]:
 
 # --- keys of a project ----------------------------------------------------------------------------------------------
 def _key(tables: "Tables", id_: str, *, project: str | None = None) -> "Key":
-    """A project's key, or an admin key, that is not revoked. Raises NotFound."""
+    """Find a project's key or an admin key that is not revoked. Raises NotFound."""
     now = time.time()
     for key in tables.keys.list_keys(project):
         if key.id == id_ and key.state(now) != "revoked" and (project is not None or Scope.ADMIN in key.scopes):
@@ -119,7 +119,7 @@ def _key(tables: "Tables", id_: str, *, project: str | None = None) -> "Key":
 
 
 def _revoke(tables: "Tables", id_: str, *, project: str | None = None) -> None:
-    """Raises NotFound, and Conflict for the last key that may administer."""
+    """Revoke a key. Raises NotFound, and Conflict for the last key with the scope `admin`."""
     _key(tables, id_, project=project)
     tables.keys.check_admin_remains(lambda key: key.id == id_)
     tables.keys.revoke(id_)
@@ -133,7 +133,7 @@ async def list_project_keys(
     limit: Count = 20,
     owner_project_access: Annotated[Literal["active", "inactive", "any"], Query()] = "any",
 ) -> Response:
-    """List the keys of a team that are not revoked, without their secrets."""
+    """List a team's keys, except revoked ones, without their secrets."""
 
     def work(tables: "Tables") -> tuple[list[Mapping[str, Any]], list[str]]:
         accounts = {account.id: account for account in tables.accounts.all(project)}
@@ -196,7 +196,7 @@ async def list_service_accounts(
 async def create_service_account(project: str, body: NewAccountBody, gateway: CurrentGateway) -> Response:
     """Create a service account, with a key.
 
-    The key may call models. `create_service_account_only` leaves it out.
+    The key may call models. With `create_service_account_only` there is none.
     """
 
     def work(tables: "Tables") -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""`/v1/organization/projects`: teams. A project's id is the team's: made from its name.
+"""`/v1/organization/projects`: teams. A project's id is the team's id, which is made from its name.
 
-A project's spend limit is the most that its team may cost in a month. Amounts are in hundredths of the server's
-currency, as OpenAI's are in cents.
+A project's spend limit is its team's largest cost per month. Amounts are in hundredths of the server's currency, like
+OpenAI's cents.
 """
 
 import itertools
@@ -30,7 +30,7 @@ ONE = f"{PROJECTS}/{{project}}"
 
 
 class ProjectBody(BaseModel):
-    """A project. Fields that only mean something at OpenAI are refused."""
+    """A project. Fields that only have a meaning at OpenAI are refused."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(min_length=1, max_length=128)
@@ -58,8 +58,8 @@ async def list_projects(
 async def create_project(body: ProjectBody, gateway: CurrentGateway) -> Response:
     """Create a team.
 
-    Its id is made from the name: 'Search and ranking' becomes `search-and-ranking`; a name without a letter a-z or
-    digit becomes `project`.
+    Its id is made from the name: 'Search and ranking' becomes `search-and-ranking`. A name without letters a-z and
+    digits becomes `project`.
     """
 
     def work(tables: "Tables") -> "Team":
@@ -71,7 +71,7 @@ async def create_project(body: ProjectBody, gateway: CurrentGateway) -> Response
         while True:
             try:
                 return tables.keys.create_team(next(name for name in names if name not in taken), body.name)
-            except Conflict:  # somebody has just made it
+            except Conflict:  # another request has just created it
                 continue
 
     return json_answer(project_view(await gateway.services.administration.do(work)))
@@ -85,14 +85,14 @@ async def get_project(project: str, gateway: CurrentGateway) -> Response:
 
 @admin_route("POST", ONE, answer=OBJECT, body=ProjectBody)
 async def edit_project(project: str, body: ProjectBody, gateway: CurrentGateway) -> Response:
-    """Rename a team; its id stays."""
+    """Rename a team. Its id does not change."""
     team = await gateway.services.administration.do(lambda tables: tables.keys.edit_team(project, name=body.name))
     return json_answer(project_view(team))
 
 
 @admin_route("POST", f"{ONE}/archive", answer=OBJECT)
 async def archive_project(project: str, gateway: CurrentGateway) -> Response:
-    """Refuse all keys of a team from now on."""
+    """Archive a team, which disables all its keys."""
 
     def work(tables: "Tables") -> "Team":
         tables.keys.check_admin_remains(lambda key: key.team == project != DEFAULT_TEAM)
@@ -132,13 +132,13 @@ def _find_spend(tables: "Tables", project: str) -> Limit:
 
 @admin_route("GET", SPEND, answer=OBJECT)
 async def get_spend_limit(project: str, gateway: CurrentGateway) -> Response:
-    """Show the limit of a month's costs."""
+    """Show the limit on monthly costs."""
     return json_answer(_spend(await gateway.services.administration.do(lambda t: _find_spend(t, project)), gateway))
 
 
 @admin_route("POST", SPEND, answer=OBJECT, body=SpendBody)
 async def set_spend_limit(project: str, body: SpendBody, gateway: CurrentGateway) -> Response:
-    """Set the limit of a month's costs.
+    """Set the limit on monthly costs.
 
     A request that could exceed it is refused until the month ends in the team's time zone.
     """
@@ -154,6 +154,6 @@ async def set_spend_limit(project: str, body: SpendBody, gateway: CurrentGateway
 
 @admin_route("DELETE", SPEND, answer=OBJECT)
 async def delete_spend_limit(project: str, gateway: CurrentGateway) -> Response:
-    """Remove the limit of a month's costs."""
+    """Remove the limit on monthly costs."""
     await gateway.services.administration.do(lambda tables: tables.limits.remove(_find_spend(tables, project).id))
     return json_answer({"object": "project.spend_limit.deleted", "deleted": True})

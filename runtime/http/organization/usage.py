@@ -1,4 +1,4 @@
-"""Usage and costs as OpenAI's SDK reads them: `GET /v1/organization/usage/...`. A team is a project."""
+"""Usage and costs in the format of OpenAI's SDK: `GET /v1/organization/usage/...`. A team is a project."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +90,7 @@ def _costs(bucket: "UsageBucket", currency: str) -> dict[str, Any]:
 
 @usage_route("GET", "/v1/organization/costs", answer=PAGE)
 async def get_costs(request: Request, gateway: CurrentGateway) -> Response:
-    """Show what teams are charged, as OpenAI does.
+    """Show what teams are charged, in OpenAI's format.
 
     By list prices, per day.
     """
@@ -129,7 +129,7 @@ async def _page(
 
 @usage_route("GET", "/v1/organization/usage/completions", answer=PAGE)
 async def get_completions_usage(request: Request, gateway: CurrentGateway) -> Response:
-    """Show the usage of chat and text, as OpenAI does.
+    """Show the usage of chat and text, in OpenAI's format.
 
     Tokens per minute, hour or day.
     """
@@ -138,7 +138,7 @@ async def get_completions_usage(request: Request, gateway: CurrentGateway) -> Re
 
 @usage_route("GET", "/v1/organization/usage/embeddings", answer=PAGE)
 async def get_embeddings_usage(request: Request, gateway: CurrentGateway) -> Response:
-    """Show the usage of embeddings, as OpenAI does.
+    """Show the usage of embeddings, in OpenAI's format.
 
     Tokens per minute, hour or day.
     """
@@ -147,7 +147,7 @@ async def get_embeddings_usage(request: Request, gateway: CurrentGateway) -> Res
 
 @usage_route("GET", "/v1/organization/usage/audio_transcriptions", answer=PAGE)
 async def get_transcriptions_usage(request: Request, gateway: CurrentGateway) -> Response:
-    """Show the usage of speech, as OpenAI does.
+    """Show the usage of speech, in OpenAI's format.
 
     Seconds of recordings per minute, hour or day.
     """
@@ -155,7 +155,7 @@ async def get_transcriptions_usage(request: Request, gateway: CurrentGateway) ->
 
 
 def _parse_query(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, costs: bool = False) -> "UsageQuery":
-    """OpenAI's SDK writes lists as `group_by[]=model`, people repeat `group_by=model`. Raises BadRequest."""
+    """Parse the query. Lists are `group_by[]=model` (OpenAI's SDK) or repeated `group_by=model`. Raises BadRequest."""
     from tenants.ledger.organization import UsageQuery
 
     lists: dict[str, list[str]] = {name: [] for name in _LISTS}

@@ -1,1 +1,1 @@
-"""Rerank and scores of pairs as Jina, Cohere, Text Embeddings Inference and vLLM have them."""
+"""Rerank and pair scores in the dialects of Jina, Cohere, Text Embeddings Inference and vLLM."""

@@ -1,4 +1,4 @@
-"""Scores and their order, and the body of each dialect."""
+"""Scores, their order, and the body in each dialect."""
 
 import math
 import uuid
@@ -14,7 +14,7 @@ from registry.errors import EngineFailed
 from runtime.http.schema import ANY_OBJECT, COUNT, NUMBER, STRING, Json, array, component, nullable, record, ref
 
 DOCUMENTS_PER_SEARCH_UNIT = 100
-"""Cohere's unit of billing; a chunk of a long document counts as a document."""
+"""Documents per search unit, in which Cohere bills. Each chunk of a long document counts as one."""
 
 
 def sigmoid(logit: float) -> float:
@@ -27,7 +27,7 @@ def sigmoid(logit: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Raw scores of documents in the client's order. Raises EngineFailed when the engine's answer does not add up."""
+    """Raw scores of documents in the client's order. Raises EngineFailed if the engine's answer is inconsistent."""
 
     result: RerankResult
     documents: int
@@ -48,14 +48,14 @@ class Ranking:
         return sum(self.result.chunks)
 
     def best(self, top_n: int | None) -> list[int]:
-        """Indices, best first; equal scores keep the client's order. None or 0: all."""
+        """Indices, best first. Equal scores keep the client's order. None or 0 returns all."""
         logits = self.result.logits
         order = sorted(range(len(logits)), key=lambda index: -logits[index])
         return order[:top_n] if top_n else order
 
 
 def headers(rankings: Sequence[Ranking]) -> dict[str, str]:
-    """The number of scored chunks, where documents had to be split."""
+    """The header with the number of scored chunks, if documents were split."""
     chunks = sum(ranking.chunks for ranking in rankings)
     return {"X-Roundhouse-Chunks": str(chunks)} if chunks > sum(ranking.documents for ranking in rankings) else {}
 
@@ -67,7 +67,7 @@ def _document(value: str | dict[str, Any]) -> dict[str, Any]:
 def jina(
     ranking: Ranking, model: str, top_n: int | None, documents: Sequence[str | dict[str, Any]] | None, *, raw: bool
 ) -> bytes:
-    """`documents`: to be repeated in the results; None: not wanted."""
+    """`documents`: repeated in the results, unless None."""
     results: list[dict[str, Any]] = []
     for index in ranking.best(top_n):
         logit, chunks = ranking.result.logits[index], ranking.result.chunks[index]
@@ -106,7 +106,7 @@ def cohere(ranking: Ranking, top_n: int | None, documents: Sequence[str | dict[s
 
 
 def tei(ranking: Ranking, texts: Sequence[str] | None, *, raw: bool) -> bytes:
-    """A bare list, best first. `texts`: to be repeated; None: not wanted."""
+    """A bare list, best first. `texts`: repeated in the results, unless None."""
     items: list[dict[str, Any]] = []
     for index in ranking.best(None):
         logit = ranking.result.logits[index]
@@ -119,7 +119,7 @@ def tei(ranking: Ranking, texts: Sequence[str] | None, *, raw: bool) -> bytes:
 
 
 def scores(logits: Sequence[float], tokens: int, model: str, *, raw: bool) -> bytes:
-    """vLLM's answer of /score, in the order of the pairs."""
+    """vLLM's answer to /score, in the order of the pairs."""
     data = [
         {"index": index, "object": "score", "score": logit if raw else sigmoid(logit)}
         for index, logit in enumerate(logits)

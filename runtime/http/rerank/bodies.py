@@ -1,4 +1,4 @@
-"""Bodies of the rerank dialects. Fields that change results are honoured or refused, never dropped."""
+"""Bodies of the rerank dialects. Fields that change results are honoured or refused, never ignored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _Filled = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 
 
 class TextObject(msgspec.Struct):
-    """A text as an object; other fields of it are not read."""
+    """A text in an object. Other fields are ignored."""
 
     text: _Filled
 
@@ -54,13 +54,13 @@ CONTEXT = Annotated[
     int, Meta(description="vLLM's field; only -1 (the model's context length, as `truncate`) can be honoured.")
 ]
 CHANGING = frozenset(("instruction", "min_score", "score_threshold", "task", "threshold", "top_k"))
-"""Fields of other servers' that change a ranking, and that no body here has."""
+"""Fields of other servers that change a ranking and are in no body here."""
 INSTEAD = {dialect: {"top_k": "send 'top_n'"} for dialect in (Dialect.JINA, Dialect.COHERE)}
-"""Advice on those fields that have another name here."""
+"""Advice on fields that have another name here."""
 
 
 class JinaBody(msgspec.Struct, kw_only=True):
-    """Jina's rerank request; Cohere v1's and vLLM's fit too."""
+    """Jina's rerank request, which also fits Cohere v1's and vLLM's."""
 
     model: Model
     query: Text
@@ -116,7 +116,7 @@ class TeiBody(msgspec.Struct, kw_only=True):
 
 
 class ScoreBody(msgspec.Struct, kw_only=True):
-    """vLLM's score request: one pair of its fields. One to one, one to many, or pair by pair."""
+    """vLLM's score request, with one pair of its fields: one to one, one to many, or pairwise."""
 
     model: Annotated[str | None, Meta(description="Needed where there are several rerankers.")] = None
     text_1: Side | None = None
@@ -136,10 +136,10 @@ class ScoreBody(msgspec.Struct, kw_only=True):
 
 
 def document_text(value: str | dict[str, Any], where: str, fields: Sequence[str] | None = None) -> str:
-    """A string as it is; of an object its `text`, or the fields that `rank_fields` names.
+    """The text of a document: a string, an object's `text`, or the fields named by `rank_fields`.
 
-    One field gives its value; several give a line `name: value` each, in the order of `fields`. Raises BadRequest for
-    an object without them, and for images and other things that are not text.
+    A single field gives its value. Several give a line `name: value` each, in the order of `fields`. Raises BadRequest
+    if an object lacks them, and for images and other content that is not text.
     """
     if isinstance(value, str):
         return value
@@ -164,7 +164,7 @@ def plain(value: str | TextObject) -> str:
 
 
 def query_text(value: str | TextObject, where: str = "query") -> str:
-    """Raises BadRequest for an empty query: nothing could be ranked by it."""
+    """The text of a query. Raises BadRequest if it is empty."""
     text = plain(value)
     if not text:
         raise BadRequest(f"'{where}' is empty.", param=where)
@@ -181,12 +181,12 @@ def document_texts(
 
 
 def tightest(*limits: int | None) -> int:
-    """The smallest of several limits that mean the same; 0 and None stand for no limit, and so does the answer 0."""
+    """The smallest of several limits for the same thing. 0 and None mean no limit, also in the result."""
     return min((limit for limit in limits if limit), default=0)
 
 
 def context_only(value: int | None) -> bool:
-    """Whether vLLM's truncate_prompt_tokens asks for a cut at the context length; BadRequest for other lengths."""
+    """Whether vLLM's truncate_prompt_tokens cuts at the context length. Raises BadRequest for other lengths."""
     if value not in (None, -1):
         raise BadRequest(
             "'truncate_prompt_tokens' may only be -1, the model's context length.",
@@ -202,21 +202,21 @@ SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), (
 
 @dataclass(frozen=True, slots=True)
 class ScorePairs:
-    """(query, document) in the order of the answer."""
+    """Pairs of query and document, in the order of the answer."""
 
     all: Sequence[tuple[str, str]]
     sides: tuple[str, str]
-    """The fields that brought the queries and the documents."""
+    """The fields from which queries and documents came."""
 
     def by_query(self) -> list[tuple[str, list[int]]]:
-        """Each query with the places of its pairs."""
+        """Each query with the indices of its pairs."""
         groups: dict[str, list[int]] = {}
         for position, (query, _) in enumerate(self.all):
             groups.setdefault(query, []).append(position)
         return list(groups.items())
 
     def in_order(self, scores: Sequence[Sequence[float]]) -> list[float]:
-        """Scores of the pairs as `by_query` gives them, in the order of the answer."""
+        """Reorder scores from the order of `by_query` to that of the answer."""
         found = [0.0] * len(self.all)
         for (_, positions), row in zip(self.by_query(), scores, strict=True):
             for position, score in zip(positions, row, strict=True):
@@ -225,7 +225,7 @@ class ScorePairs:
 
 
 def pairs(body: ScoreBody) -> ScorePairs:
-    """The pairs in the order of the answer. Raises BadRequest unless the sides are 1:1, 1:N or N:N."""
+    """Build the pairs in the order of the answer. Raises BadRequest unless the sides are 1:1, 1:N or N:N."""
     for one, two in SIDES:
         left, right = getattr(body, one), getattr(body, two)
         if left is not None and right is not None:

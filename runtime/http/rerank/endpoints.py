@@ -7,11 +7,11 @@
 | /rerank             | TEI by `texts`, else Jina     | `error`, `error_type`  | the only one     |
 | /score, /v1/score   | vLLM                          | OpenAI's               | the only one     |
 
-Unknown fields are left out with a warning, unless they would have changed the ranking.
+Unknown fields are ignored with a warning, unless they would have changed the ranking.
 
-`relevance_score` is the sigmoid of the model's logit. Documents over the context length are scored in chunks and the
-best chunk counts, unless the client asks for truncation; answers say when that happened (X-Roundhouse-Chunks). Limits
-of tokens and chunks cut queries and documents before that.
+`relevance_score` is the sigmoid of the model's logit. Documents longer than the context are scored in chunks, of which
+the best one counts, unless the client requests truncation; the header X-Roundhouse-Chunks shows that. Limits on tokens
+and chunks cut queries and documents before that.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -47,12 +47,12 @@ from runtime.http.route import RouteGroup
 from runtime.http.schema import INFERENCE, component, structs
 
 Write = Callable[[Ranking, str], bytes]
-"""Scores and the model's name to a body."""
+"""Builds the body from the scores and the model's name."""
 TEXTS = {"documents": "texts"}
 
 
 async def rankings(requests: Sequence[RerankRequest], events: AsyncIterator[Event]) -> list[Ranking]:
-    """The engine's answers to the requests, in their order. Raises EngineFailed for another result."""
+    """The engine's answers in the order of the requests. Raises EngineFailed for any other result."""
     rerank_results = [event async for event in events if isinstance(event, RerankResult)]
     if len(rerank_results) != len(requests):
         raise EngineFailed("The engine answered with something other than a ranking.")
@@ -134,7 +134,7 @@ def _tei(body: TeiBody, unknown: Sequence[str], named: str | None) -> ParsedRequ
 
 
 def _score(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    """Pairs of texts: one call for each query among them."""
+    """Parse a score request: one engine call for each query."""
     body, unknown = decode_known(data, ScoreBody)
     left_out = refuse_fields(unknown, CHANGING)
     score_pairs = pairs(body)
@@ -174,7 +174,7 @@ def _parse_cohere(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
 
 
 def _parse_tei_or_jina(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
-    """The field `texts` tells TEI's clients from Jina's."""
+    """Parse the body as TEI's if it has the field `texts`, else as Jina's."""
     data = parse_object(body)
     if "texts" in data:
         return _tei(convert(data, TeiBody), unknown_fields(data, TeiBody), query.get("model"))

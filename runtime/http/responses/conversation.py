@@ -16,11 +16,11 @@ from tenants.responses.rows import StoredResponse
 Json = dict[str, Any]
 _ANSWER = msgspec.json.Decoder(Json)
 CODES = {429: "rate_limit_exceeded"}
-"""OpenAI's code of a failed response by the status that the request would have had."""
+"""OpenAI's code of a failed response, by the status that the request would have had."""
 
 
 class StoreRequest(msgspec.Struct):
-    """The fields of a request that decide what is stored; the engine gets none of them."""
+    """The fields of a request that concern storing. They are not sent to the engine."""
 
     fields: dict[str, Any]
     store: bool
@@ -29,7 +29,7 @@ class StoreRequest(msgspec.Struct):
 
     @classmethod
     def of(cls, body: bytes) -> Self:
-        """Raises BadRequest unless the body is an object whose fields have the right types and go together."""
+        """Parse a body. Raises BadRequest for fields of wrong types or in invalid combinations."""
         fields = parse_object(body)
         store, background = _flag(fields, "store", True), _flag(fields, "background", False)
         previous = fields.pop("previous_response_id", None)
@@ -50,12 +50,12 @@ class StoreRequest(msgspec.Struct):
         return cls(fields, store, previous, background)
 
     def with_history(self, row: StoredResponse | None) -> bytes:
-        """Put the earlier turns before the input. Returns all items as JSON. Raises BadRequest."""
+        """Prepend the earlier turns to the input. Returns all items as JSON. Raises BadRequest."""
         given = self.fields.get("input", [])
         items = [_message(given)] if isinstance(given, str) else given
         if not isinstance(items, list):
-            return b"[]"  # the engine refuses it
-        if not all(isinstance(item, dict) for item in items):  # a background response is stored before the engine looks
+            return b"[]"  # the engine will refuse it
+        if not all(isinstance(item, dict) for item in items):  # the engine checks this only after it is stored
             raise BadRequest("Each item of 'input' must be an object.", param="input")
         before: list[Any] = []
         if row is not None:
@@ -91,7 +91,7 @@ def new_id() -> str:
 
 
 def begun(id_: str, request: StoreRequest) -> Json:
-    """A background response before its engine has said anything."""
+    """A background response before the engine has answered."""
     return {
         "id": id_,
         "object": "response",
@@ -111,7 +111,7 @@ def begun(id_: str, request: StoreRequest) -> Json:
 
 
 def error_of(status: int, body: bytes) -> tuple[str, str]:
-    """OpenAI's code and the message of an error's body."""
+    """OpenAI's error code, and the message in an error's body."""
     try:
         message = msgspec.json.decode(body)["error"]["message"]
     except (*NOT_JSON, KeyError, TypeError):
@@ -120,7 +120,7 @@ def error_of(status: int, body: bytes) -> tuple[str, str]:
 
 
 def listed(row: StoredResponse) -> list[Json]:
-    """The input's items as OpenAI lists them: each has an id, and a message's content is a list."""
+    """The input's items in OpenAI's list format: each has an id, and a message's content is a list."""
     return [_listed(item, f"{row.id.removeprefix('resp_')}{index:04x}") for index, item in enumerate(_decoded(row))]
 
 

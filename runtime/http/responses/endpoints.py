@@ -1,4 +1,4 @@
-"""Stored responses by their id. Those of another team do not exist for a caller."""
+"""Stored responses by id. Callers cannot see those of other teams."""
 
 from typing import Annotated
 
@@ -36,7 +36,7 @@ async def get_response(
 ) -> Response:
     """Show a stored response.
 
-    One in the background is `in_progress` until it ends.
+    A background response is `in_progress` until it ends.
     """
     if stream:
         raise BadRequest(
@@ -51,7 +51,7 @@ async def get_response(
 async def delete_response(gateway: CurrentGateway, context: CurrentContext, response_id: Id) -> Response:
     """Delete a stored response.
 
-    Work for it ends. Responses that went on from it stay, with what they were given.
+    Its work is cancelled. Responses that continue from it keep its content.
     """
     await gateway.services.responses.delete(context.caller.team, response_id)
     return json_answer(DeletedResponseView(id=response_id))
@@ -68,7 +68,7 @@ async def list_input_items(
 ) -> Response:
     """List what a stored response was given.
 
-    Items of the responses that it went on from are among them.
+    Includes the items of the responses from which it continues.
     """
     items = listed(await gateway.services.responses.get(context.caller.team, response_id))
     return page(items if order == "asc" else items[::-1], after, limit)
@@ -78,7 +78,7 @@ async def list_input_items(
 async def cancel_response(gateway: CurrentGateway, context: CurrentContext, response_id: Id) -> Response:
     """Stop a background response.
 
-    One that has ended stays as it is.
+    Does nothing if it has ended.
     """
     store = gateway.services.responses
     row = await store.get(context.caller.team, response_id)

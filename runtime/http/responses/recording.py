@@ -2,7 +2,7 @@
 
 | team stores | store        | background | what happens                                                           |
 |-------------|--------------|------------|------------------------------------------------------------------------|
-| no          | any          | any        | as on every path: the engine leaves the fields out, or refuses them    |
+| no          | any          | any        | the engine's own handling: it ignores or refuses the fields            |
 | yes         | false        | no         | continues from `previous_response_id`; nothing is stored               |
 | yes         | true, absent | no         | stored before the client gets its last event                           |
 | yes         | true, absent | yes        | stored at once as `in_progress`, and replaced by the answer at its end |
@@ -35,14 +35,14 @@ _NAMED = tuple(
     f"event: response.{name}\n".encode()
     for name in ("created", "queued", "in_progress", "completed", "incomplete", "failed")
 )
-"""Events that hold the whole response."""
+"""Events that contain the whole response."""
 _ENDS = _NAMED[3:]
 
 
 def serve_stored(
     gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes, query: Mapping[str, str] | None = None
 ) -> Parts:
-    """Like `serve`, for teams that store: continues from stored responses, and stores the answer."""
+    """Like `serve`, for teams that store: continues from stored responses and stores the answer."""
     if not gateway.services.responses.hours(context.caller.team):
         return serve(gateway, context, endpoint, body, query)
     return _serve(gateway, context, endpoint, body)
@@ -70,7 +70,7 @@ async def _serve(gateway: Gateway, context: RequestContext, endpoint: Endpoint, 
 
 
 async def _input_items(gateway: Gateway, context: RequestContext, request: StoreRequest) -> bytes:
-    """Every item that the model is given, earlier turns included, as JSON."""
+    """All items that the model gets, including earlier turns, as JSON."""
     store, row = gateway.services.responses, None
     if request.previous is not None:
         try:
@@ -84,7 +84,7 @@ async def _input_items(gateway: Gateway, context: RequestContext, request: Store
 
 
 class _Recorder:
-    """A recorder that puts our own id into an answer and stores it."""
+    """Puts our own id into an answer and stores it."""
 
     def __init__(self, gateway: Gateway, context: RequestContext, request: StoreRequest, items: bytes) -> None:
         self._store, self._team, self._items = gateway.services.responses, context.caller.team, items
@@ -134,7 +134,7 @@ class _Recorder:
 async def _begin(
     gateway: Gateway, context: RequestContext, endpoint: Endpoint, request: StoreRequest, items: bytes
 ) -> Parts:
-    """Store a response as running, and start its work. Raises RoundhouseError if either is refused."""
+    """Store a response as in progress and start its work. Raises RoundhouseError if either is refused."""
     store, caller = gateway.services.responses, context.caller
     model = request.fields.get("model")
     gateway.check_name(ModelRef(Task.CHAT, model if isinstance(model, str) else None), context)
@@ -150,7 +150,7 @@ async def _begin(
 async def _work(
     gateway: Gateway, context: RequestContext, endpoint: Endpoint, request: StoreRequest, answer: bytes
 ) -> bytes:
-    """The complete response, a failed one included."""
+    """The complete response, even if it failed."""
     status, data = 500, bytearray()
     async with aclosing(serve(gateway, context, endpoint, request.body, {})) as parts:
         async for part in parts:

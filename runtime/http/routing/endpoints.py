@@ -54,7 +54,7 @@ class RouterDeletedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FittedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A fitted model as `roundhouse routers fit` sends it."""
+    """A fitted model, as sent by `roundhouse routers fit`."""
 
     safetensors: str
     """Base64."""
@@ -125,7 +125,7 @@ async def add_router(
 ) -> Response:
     """Add a router, or a new version of one.
 
-    The body is a definition as in recipe files, without `kind` and `source`. Fitted models of the version before stay.
+    The body is a definition as in recipe files, without `kind` and `source`. Fitted models are kept.
     """
     data = parse_object(await read_body(request, gateway.services.settings.max_json))
     data.pop("kind", None)
@@ -163,7 +163,7 @@ async def put_fitted(request: Request, gateway: CurrentGateway, name: Name, kind
 
 
 def most_fitted(bounds: Bounds) -> int:
-    """The limit in bytes of a body with a fitted model, which comes as base64."""
+    """The most bytes of a body with a fitted model, which is base64."""
     return bounds.fitted_bytes * 4 // 3 + 1024
 
 
@@ -209,7 +209,7 @@ async def delete_router_alias(gateway: CurrentGateway, name: Name, alias: str) -
 async def roll_back_router(gateway: CurrentGateway, name: Name, body: RollbackBody | None = None) -> Response:
     """Go back to an earlier version.
 
-    The version that is named, or the one before the current one, becomes the current one.
+    The named version, or the one before the current one, becomes current.
     """
     return json_answer(await gateway.services.routers.change(name, Rollback(body.version if body else None)))
 
@@ -226,8 +226,8 @@ async def roll_back_router(gateway: CurrentGateway, name: Name, body: RollbackBo
 async def explain_route(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Explain which target a router would choose.
 
-    The body is that of a request, with its path as `endpoint` (/v1/chat/completions if left out). The decision is the
-    one that the request itself would get. It counts as a request, with the tokens of the embedding that it takes.
+    The body is that of a request, with its path in `endpoint` (default /v1/chat/completions). The decision is the one
+    that the request itself would get. It counts as a request, with the tokens of the embedding if one is needed.
     """
     data = parse_object(await read_body(request, gateway.services.settings.max_json))
     path = data.pop("endpoint", "/v1/chat/completions")
@@ -274,13 +274,13 @@ async def report_router(
 ) -> Response:
     """Report the outcome of a router's decisions.
 
-    For all teams with the scope `admin`, otherwise for the key's own. A request counts once, for the target that
+    Covers all teams with the scope `admin`, otherwise the key's own. A request counts once, for the target that
     answered.
     """
     router = gateway.services.routers.show(name).name
     database, team = gateway.services.usage.database(), gateway.services.usage.visible_team(context.caller, None)
 
-    def build_report() -> ReportView:  # of 200,000 rows it takes seconds
+    def build_report() -> ReportView:  # takes seconds for 200,000 rows
         rows = routed_requests(database, router, time.time() - days * 86400, team)
         return ReportView(router=router, days=days, requests=len(rows), outcomes=outcomes(rows), replay=replay(rows))
 

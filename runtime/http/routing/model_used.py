@@ -1,7 +1,7 @@
-"""Add `model_used` beside `model` to answers that a router sent elsewhere.
+"""Adds `model_used` to answers for which a router chose the model.
 
-It is put in as the first field of the object, or of a stream's first event; nothing is parsed. What is no object (a
-list of vectors, a transcript as text) and what is an error stays as it is: the header X-Roundhouse-Route tells it too.
+It becomes the first field of the object, or of a stream's first event, without parsing. Errors, and answers that are
+no objects (a list of vectors, a transcript as text), stay unchanged; the header X-Roundhouse-Route names it as well.
 """
 
 import json
@@ -11,11 +11,11 @@ from runtime.gateway.request import Request
 from runtime.http.dialect import EVENT_STREAM, JSON, NDJSON, Head, Parts
 
 SEARCHED_BYTES = 4096
-"""Bytes of a stream's beginning that are looked through for its first event."""
+"""Bytes at the beginning of a stream that are searched for its first event."""
 
 
 async def with_model_used(request: Request, parts: Parts) -> Parts:
-    """The same answer with the model that gave it. An answer of another server has that already."""
+    """Add the answering model to an answer. Answers of other servers have it already."""
     field, waiting, is_events = b"", b"", False
     async with aclosing(parts):
         async for part in parts:
@@ -55,7 +55,7 @@ def _has_objects(head: Head) -> bool:
 
 
 def _put(data: bytes, field: bytes, is_events: bool) -> bytes:
-    """Add it to the first object, of a body or an event; unchanged if there is none."""
+    """Insert the field into the first object of a body or event. Unchanged if there is none."""
     first = (data.partition(b"data:")[2] if is_events else data).lstrip()
     if not first.startswith(b"{"):
         return data

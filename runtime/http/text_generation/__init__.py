@@ -1,1 +1,1 @@
-"""Text Generation Inference's and LoRAX's dialect, over vLLM's completions."""
+"""Text Generation Inference's and LoRAX's dialect, based on vLLM's completions."""

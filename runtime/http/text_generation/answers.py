@@ -1,7 +1,7 @@
-"""From vLLM's completions to TGI's answer and events.
+"""Converts vLLM's completions to TGI's answers and events.
 
-A token's logprob is the model's own, before temperature, penalties and cuts: vLLM's way. The fields `skipped`,
-`skipped_tokens` and `prompt_tokens` are LoRAX's, whose clients demand them.
+As in vLLM, a token's logprob is the model's own, before temperature, penalties and sampling cuts. The fields `skipped`,
+`skipped_tokens` and `prompt_tokens` are required by LoRAX's clients.
 """
 
 import re
@@ -14,9 +14,9 @@ from registry.errors import BadRequest, EngineFailed, RoundhouseError, by_status
 from runtime.http.text_generation.bodies import Generation
 
 BROKEN = "\ufffd"
-"""The text of a token that ends within a character."""
+"""The text of a token that ends inside a character."""
 SLACK = 8
-"""Characters that tokens which end within a character can have brought."""
+"""Most characters that tokens which end inside a character can contribute."""
 
 
 # --- vLLM's ----------------------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ class _Error(msgspec.Struct):
 
 
 class EngineCompletion(msgspec.Struct):
-    """A whole answer or one event of a stream."""
+    """A complete answer or one event of a stream."""
 
     choices: list[CompletionChoice] = []
     error: _Error | None = None
@@ -92,7 +92,7 @@ class StreamedToken(msgspec.Struct):
 
 
 def whole_answer(request: Generation, data: bytes) -> GeneratedText:
-    """The answer to a request without a stream. Raises EngineFailed."""
+    """The answer to a request without streaming. Raises EngineFailed."""
     choice = _choice(data)
     if choice is None:
         raise EngineFailed("The engine's answer holds no text.")
@@ -115,7 +115,7 @@ def whole_answer(request: Generation, data: bytes) -> GeneratedText:
 
 
 class Stream:
-    """Events of a stream, from the data of vLLM's. `finished`: the last has come."""
+    """Events of a stream, built from vLLM's. `finished`: whether the last one has arrived."""
 
     def __init__(self, request: Generation) -> None:
         self._request = request
@@ -125,7 +125,7 @@ class Stream:
         self.finished = False
 
     def feed(self, data: bytes) -> list[StreamedToken]:
-        """An event per token, the last with the whole text. Raises the engine's error."""
+        """One event per token, the last with the whole text. Raises the engine's error."""
         try:
             choice = _choice(data)
         except EngineFailed:
@@ -148,7 +148,7 @@ class Stream:
         if choice.finish_reason is not None:
             self.finished = True
             reason = _finish(choice)
-            if not events:  # the end came apart from the last token
+            if not events:  # the end arrived separately from the last token
                 events = [StreamedToken(self._index, GeneratedToken(0, choice.text, 0.0, special=not choice.text))]
             events[-1].generated_text = "".join(self._texts)
             events[-1].details = self._details(reason)
@@ -182,13 +182,13 @@ NAMES = {
     "structured_outputs": "grammar",
     "prompt": "inputs",
 }
-"""Fields in vLLM's messages, and what they are called here."""
+"""Names of fields in vLLM's messages, with their names here."""
 _NAMED = re.compile(rf"(?<![\w.])({'|'.join(NAMES)})(?=[=`'])")
 _APPENDIX = re.compile(r" \(parameter=[^()]*\)$")
 
 
 def engine_error(status: int, message: str) -> RoundhouseError:
-    """vLLM's error under the names of this dialect."""
+    """vLLM's error, with the field names of this dialect."""
     return by_status(status)(_NAMED.sub(lambda match: NAMES[match[1]], _APPENDIX.sub("", message)))
 
 
@@ -210,7 +210,7 @@ def _prefill(choice: CompletionChoice, prompt: Sequence[int]) -> list[PrefillTok
 
 
 def _tokens(choice: CompletionChoice, before: int) -> Iterator[GeneratedToken]:
-    """The tokens of a choice; `before`: how many of its logprobs belong to the prompt."""
+    """The tokens of a choice. `before`: number of its logprobs that belong to the prompt."""
     ids, found = choice.token_ids or [], choice.logprobs or _Logprobs()
     names, logprobs = found.tokens[before:], found.token_logprobs[before:]
     if not len(ids) == len(names) == len(logprobs):
@@ -220,9 +220,9 @@ def _tokens(choice: CompletionChoice, before: int) -> Iterator[GeneratedToken]:
 
 
 def aligned(names: Sequence[str], text: str) -> list[tuple[str, bool]]:
-    """Each token's part of `text`, and whether it is special: not in the text.
+    """Each token's part of `text`, and whether the token is special and so not in the text.
 
-    `names` are the tokens decoded alone. What they brought adds up to `text` exactly; a special token has its name.
+    `names` are the tokens decoded one by one. The parts add up to `text` exactly; a special token keeps its name.
     """
     if len(names) == 1:
         return [(text, False)] if text or BROKEN in names[0] or not names[0] else [(names[0], True)]
@@ -236,7 +236,7 @@ def aligned(names: Sequence[str], text: str) -> list[tuple[str, bool]]:
         start = text.find(name, at, at + len(name) + (SLACK if waiting >= 0 else 1))
         if start < 0:
             rest = text[at:]
-            cut = bool(rest) and name.lstrip().startswith(rest.lstrip())  # a stop sequence ended within the token
+            cut = bool(rest) and name.lstrip().startswith(rest.lstrip())  # a stop sequence ended inside the token
             found.append((rest, False) if cut else (name, True))
             at += len(rest) if cut else 0
             continue

@@ -1,7 +1,7 @@
-"""TGI's request, and the same for vLLM's completions.
+"""TGI's request, and its translation for vLLM's completions.
 
-The fields are those of TGI 2 and 3 and of LoRAX, its fork. null and values that change nothing are taken for all of
-them; what vLLM cannot do is refused. Unknown fields are ignored, as TGI does.
+The fields are those of TGI 2 and 3 and of its fork LoRAX. All accept null and values without effect; what vLLM cannot
+do is refused. Unknown fields are ignored, as in TGI.
 """
 
 import secrets
@@ -15,9 +15,9 @@ from registry.bounds import USUAL
 from registry.errors import BadRequest, TooLarge
 
 MOST_BY_DEFAULT = 1024
-"""Tokens of an answer whose request names no number, as in TGI 3; fewer where the context ends before."""
+"""Default bound on an answer's tokens, as in TGI 3. Less if the context ends before."""
 SOURCES = (None, "hub", "local")
-"""Values of LoRAX's `adapter_source` that mean an adapter which may be registered here."""
+"""Values of LoRAX's `adapter_source` for adapters that may be registered here."""
 
 Share = Annotated[float, Meta(gt=0, le=1)]
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -73,7 +73,7 @@ class GenerateParameters(msgspec.Struct, kw_only=True):
 
     @property
     def is_sampled(self) -> bool:
-        """TGI's rule: requested, or implied by another value. Temperature 0 is greedy."""
+        """Whether to sample, by TGI's rule: if requested or implied by another value. Temperature 0 is greedy."""
         shaped = self.temperature not in (None, 1) or self.top_k or self.top_p not in (None, 1)
         return self.temperature != 0 and bool(self.do_sample or shaped)
 
@@ -83,7 +83,7 @@ class GenerateParameters(msgspec.Struct, kw_only=True):
 
 
 class GenerateBody(msgspec.Struct, kw_only=True):
-    """The request of Text Generation Inference and LoRAX. Unknown fields are left out with a warning."""
+    """The request of Text Generation Inference and LoRAX. Unknown fields are ignored with a warning."""
 
     inputs: Annotated[
         str, Meta(description="The prompt as the model gets it: no chat template.", extra_json_schema={"minLength": 1})
@@ -96,14 +96,14 @@ class GenerateBody(msgspec.Struct, kw_only=True):
 
 
 class Generation(msgspec.Struct, kw_only=True):
-    """A checked request: what of it is needed to write the answer."""
+    """The parts of a validated request that are needed to write the answer."""
 
     inputs: str
     parameters: GenerateParameters
     stream: bool
     full_text: bool
     seed: int | None
-    """The seed of a sampled answer that was requested with one, or whose details give it."""
+    """The seed of a sampled answer, if one was requested or the details include it."""
 
     @property
     def prefill(self) -> bool:
@@ -116,7 +116,7 @@ class Generation(msgspec.Struct, kw_only=True):
     def completion(self, context: int | None) -> dict[str, Any]:
         """The body for /v1/completions without `model`. context: in tokens, if known.
 
-        Values that change nothing are sent too: vLLM would put those of the model's generation_config.json there.
+        Includes default values, since vLLM would otherwise use those of the model's generation_config.json.
         """
         parameters = self.parameters
         sampled = parameters.is_sampled
@@ -136,7 +136,7 @@ class Generation(msgspec.Struct, kw_only=True):
             "ignore_eos": bool(parameters.ignore_eos_token),
         }
         if sampled and self.seed is not None:
-            found["seed"] = self.seed % 2**63  # vLLM's seeds have a sign, and -1 means none
+            found["seed"] = self.seed % 2**63  # vLLM's seeds are signed, and -1 means none
         if parameters.truncate is not None:
             found |= {"truncate_prompt_tokens": parameters.truncate, "truncation_side": "left"}
         if (shape := _shape(parameters)) is not UNSET:
@@ -147,7 +147,7 @@ class Generation(msgspec.Struct, kw_only=True):
 
 
 def generation(body: GenerateBody, *, stream: bool, full_text: bool) -> Generation:
-    """`body` checked. full_text: the path's default. Raises BadRequest."""
+    """Validate a body. full_text: the path's default. Raises BadRequest."""
     parameters = body.parameters or GenerateParameters()
     if not body.inputs:
         raise BadRequest("'inputs' cannot be empty.", param="inputs")
@@ -166,7 +166,7 @@ def generation(body: GenerateBody, *, stream: bool, full_text: bool) -> Generati
 
 
 def _refuse(parameters: GenerateParameters, *, stream: bool) -> None:
-    """Raise BadRequest for what vLLM cannot do; none of it is left out without a word."""
+    """Raise BadRequest for everything that vLLM cannot do."""
     alternatives = (
         "The engine names alternative tokens without their ids. Send /v1/completions with 'logprobs' instead."
     )
@@ -206,7 +206,7 @@ def _refuse(parameters: GenerateParameters, *, stream: bool) -> None:
 
 
 def _shape(parameters: GenerateParameters) -> dict[str, Any] | UnsetType:
-    """vLLM's `structured_outputs`. Raises BadRequest for a bad or a second constraint."""
+    """vLLM's `structured_outputs`. Raises BadRequest for an invalid or a second constraint."""
     grammar, format_ = parameters.grammar, parameters.response_format
     if grammar is None:
         if format_ is None:

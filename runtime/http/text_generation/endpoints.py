@@ -1,4 +1,4 @@
-"""Text generation in TGI's and LoRAX's dialect, over vLLM's completions.
+"""Text generation in TGI's and LoRAX's dialect, based on vLLM's completions.
 
 | path             | answer                | with `stream: true` | return_full_text by default |
 |------------------|-----------------------|---------------------|-----------------------------|
@@ -6,9 +6,9 @@
 | /generate_stream | a stream              | a stream            | false                       |
 | /                | a list of one object  | a stream            | true                        |
 
-The model is `?model=` or `model` in the body, else the only chat model. `parameters.adapter_id` names an adapter of it,
-or, where no model is named and there are several, an adapter by itself. Errors are `error` and `error_type`, with 422
-for what is wrong in a request; unknown fields are left out with a warning.
+The model is `?model=` or `model` in the body, else the only chat model. `parameters.adapter_id` names one of its
+adapters or, if no model is named and there are several, an adapter of any model. Errors have `error` and `error_type`,
+with status 422 for invalid requests. Unknown fields are ignored with a warning.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -58,7 +58,7 @@ async def _whole(path: str, request: Generation, events: AsyncIterator[Event]) -
 
 
 async def _stream(request: Generation, events: AsyncIterator[Event]) -> Parts:
-    """An event per token. The head waits for the first: errors keep their status."""
+    """Yield an event per token. The head waits for the first one, so that errors keep their status."""
     opened, stream = False, answers.Stream(request)
     async with aclosing(read_engine_events(events, _refuse)) as lines:
         async for line in lines:
