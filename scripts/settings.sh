@@ -1,5 +1,5 @@
-# Sourced by scripts/install and scripts/lock, in the root of the checkout: finds Python, makes the pinned uv,
-# and hands pip's own settings (environment and pip.conf) on to it.
+# Sourced by scripts/install and scripts/lock in the root of the checkout: finds Python, installs the pinned uv,
+# and passes pip's settings (environment and pip.conf) to it.
 
 fail() {
     printf 'error: %s\n' "$1" >&2
@@ -10,7 +10,7 @@ say() {
     printf '%s\n' "$1" >&2
 }
 
-# The first Python of a version that the pinned packages have wheels for; PYTHON names another one.
+# The first Python with a version for which the pinned packages have wheels. PYTHON overrides it.
 find_python() {
     local candidate
     for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
@@ -24,7 +24,7 @@ find_python() {
 Install it, or name one: make serve PYTHON=/path/to/python3.12"
 }
 
-# A small environment for uv alone, so that nothing is installed into the system's Python.
+# A small environment only for uv, so that nothing is installed into the system's Python.
 make_uv() {
     local python=$1
     UV=.venv-installer/bin/uv
@@ -39,12 +39,12 @@ make_uv() {
     cp requirements/installer.txt .venv-installer/pins
 }
 
-# The value that pip would use for a setting, the environment before pip.conf; empty when there is none.
+# The value that pip would use for a setting, from the environment or else from pip.conf. Empty if there is none.
 pip_setting() {
     sed -n "s/^\(:env:\|install\|global\|user\|site\)\.$1='\(.*\)'\$/\2/p" <<<"$PIP_SETTINGS" | head -1 | sed 's/\\n/ /g'
 }
 
-# uv reads neither pip.conf nor PIP_*: hand over what decides where packages come from. uv's own variables win.
+# uv reads neither pip.conf nor PIP_*, so pass on the settings for package sources. uv's own variables take precedence.
 use_pip_settings() {
     PIP_SETTINGS=$(.venv-installer/bin/python -m pip config list 2>/dev/null || true)
     local index extra links hosts cert timeout
@@ -63,7 +63,7 @@ use_pip_settings() {
     export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}"
 }
 
-# Whether the user's folder of wheels holds a CPU build of torch. `torch==2.13.0` would match it too, and win.
+# Whether the user's folder of wheels has a CPU build of torch. `torch==2.13.0` would match it as well and prefer it.
 has_cpu_torch() {
     local folder
     local links=${UV_FIND_LINKS:-}
@@ -73,7 +73,7 @@ has_cpu_torch() {
     return 1
 }
 
-# The likeliest reason why a download or an installation failed.
+# The most likely reason for a failed download or installation.
 why() {
     if [ "$(free_mib .)" -lt 200 ]; then
         printf 'the disk of %s is full (%s MiB free).' "$PWD" "$(free_mib .)"
