@@ -8,6 +8,7 @@ the engine's own stream, so the buffer is free again when the next adapter's cop
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -129,9 +130,22 @@ class GpuCopier:
 
 def _data_of(lora: Any) -> torch.Tensor:
     """The block in which an adapter's first half lies: (bytes,) uint8."""
+    return _whole(next(_halves(lora)))
+
+
+def blocks_of(lora: Any) -> list[torch.Tensor]:
+    """The blocks in which an adapter's halves lie: (bytes,) uint8 each."""
+    blocks = {half.untyped_storage().data_ptr(): half for half in _halves(lora)}
+    return [_whole(half) for half in blocks.values()]
+
+
+def _halves(lora: Any) -> Iterator[torch.Tensor]:
     pairs = (pair for weights in lora.loras.values() for pair in tensors(weights))
-    first = next(tensor for pair in pairs for tensor in pair if tensor is not None)
-    return torch.empty(0, dtype=torch.uint8).set_(first.untyped_storage())
+    return (half for pair in pairs for half in pair if half is not None)
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
 
 
 def gpu_copier(manager: Any) -> GpuCopier | None:

@@ -30,7 +30,7 @@ import torch
 
 from models.chat.vllm import variables
 from models.chat.vllm.adapters.arena import Arena, cuda_arena
-from models.chat.vllm.adapters.gpu_copy import GpuCopier, gpu_copier
+from models.chat.vllm.adapters.gpu_copy import GpuCopier, blocks_of, gpu_copier
 from models.chat.vllm.adapters.read import read_adapter, size, whole_too, widths
 from models.chat.vllm.core import Outcome, faults
 from models.chat.vllm.cpu.punica import CpuLora, turn_places
@@ -174,6 +174,9 @@ class StagedAdapters:
             state.gpu_copier.write(lora.roundhouse_sources, free[0])
         else:
             write_place(manager, lora, free[0])
+            if state.arena is not None:  # vLLM's layers copy without waiting, too
+                for block in blocks_of(lora):
+                    state.arena.copied(block)
         self._publish(lora, free[0])
         return ["done"]
 

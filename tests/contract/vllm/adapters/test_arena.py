@@ -211,6 +211,26 @@ def test_a_place_is_filled_from_the_arena_and_its_copy_has_an_event(tmp_path: Pa
     assert last.data_ptr() == block
 
 
+def test_a_copy_by_vllms_layers_has_an_event_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adapter that does not lie in one piece: B's of other memory, as vLLM scales them."""
+    monkeypatch.setattr(stage, "read_adapter", _in_two_pieces)
+    pins = Pins()
+    worker = Worker(pins)
+    worker.place(1, stored(tmp_path / "1", ALL, 1))
+    assert [event.records for event in pins.events] == [1]
+    assert worker.manager.get_adapter(1).roundhouse_sources is None
+    worker.state.close()
+
+
+def _in_two_pieces(worker_manager: Any, adapter_id: int, path: str, arena: Arena) -> Any:
+    lora = _as_on_gpu(worker_manager, adapter_id, path, arena)
+    for weights in lora.loras.values():
+        several = isinstance(weights.lora_b, list)
+        weights.lora_b = [b.clone() for b in weights.lora_b] if several else weights.lora_b.clone()
+    del lora.roundhouse_template
+    return lora
+
+
 class Worker(stage.StagedAdapters):
     """The worker of an engine whose host has an arena; only its device is a CPU."""
 
