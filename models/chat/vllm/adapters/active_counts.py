@@ -4,7 +4,8 @@ vLLM chooses the graph by the number of adapters, and its kernels count the base
 In a graph for exactly as many adapters as there are, the last adapter's rows would be left out when the base answers in
 the same batch: they would get the base's answer, without an error. Here each graph is chosen for one group more.
 
-vLLM captures for each power of two. Each case is captured for every size of batch, so here there are four.
+vLLM captures for each power of two. Each case is captured for every size of batch, so here there are four. The largest
+is captured with all adapters and no row of the base, so none may be for one group fewer: its kernels would run those.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ FEW = (1, 4, 8)
 
 def captured_counts(max_loras: int, specialize: bool) -> list[int]:
     """Groups that graphs are captured for: adapters and the base."""
-    few = [count + 1 for count in FEW if count < max_loras] if specialize else []
+    few = [count + 1 for count in FEW if count + 1 < max_loras] if specialize else []
     return [*few, max_loras + 1]
 
 

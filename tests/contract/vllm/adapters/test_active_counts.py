@@ -1,5 +1,6 @@
 """Graphs for few adapters: the graph of a step has room for each adapter in it, also beside rows of the base."""
 
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +65,28 @@ def test_a_graph_has_room_for_all_groups_of_its_step(places: int, adapters: list
     assert active_counts.active_groups(None, state, names, False) == 0
 
 
+def captured_groups(places: int, counts: list[int], case: int, requests: int) -> int:
+    """Groups that the kernels run in the graph of a case: of the batch that vLLM makes up for its capture."""
+    found: list[int] = []
+    mixin = import_module("vllm.v1.worker.lora_model_runner_mixin").LoRAModelRunnerMixin
+    runner = SimpleNamespace(lora_manager=object(), _set_active_loras=lambda _, tokens, *rest: found.extend(tokens))
+    hook = import_module("vllm.v1.worker.gpu.lora_utils").create_lora_capture_hook
+    runner.maybe_select_dummy_loras = partial(mixin.maybe_select_dummy_loras, runner)
+    hook(SimpleNamespace(max_loras=places), runner)(case, requests, requests)
+    groups = metadata.group(metadata.places_of(found, list(range(1, places + 1))))
+    assert groups is not None
+    return metadata._captured(counts, len(groups.places))
+
+
+@pytest.mark.parametrize("places", range(1, 41))
+def test_the_kernels_of_a_graph_run_as_many_groups_as_it_was_chosen_for(places: int) -> None:
+    """vLLM captures the largest case without rows of the base: a case for one group fewer would take its place."""
+    counts = active_counts.captured_counts(places, True)
+    for case in counts:
+        for requests in range(1, places + 3):
+            assert captured_groups(places, counts, case, requests) >= min(case, requests)
+
+
 def test_vllms_own_choice_leaves_the_last_adapter_out_beside_the_base() -> None:
     """Why there is a patch: when this fails, vLLM has mended it."""
     theirs = stock("vllm.v1.worker.gpu.lora_utils")
@@ -77,7 +100,16 @@ def test_vllms_own_choice_leaves_the_last_adapter_out_beside_the_base() -> None:
 
 @pytest.mark.parametrize(
     ("places", "specialize", "counts"),
-    [(24, True, [2, 5, 9, 25]), (24, False, [25]), (4, True, [2, 5]), (1, True, [2]), (8, True, [2, 5, 9])],
+    [
+        (24, True, [2, 5, 9, 25]),
+        (24, False, [25]),
+        (4, True, [2, 5]),
+        (1, True, [2]),
+        (8, True, [2, 5, 9]),
+        (2, True, [3]),
+        (5, True, [2, 6]),
+        (9, True, [2, 5, 10]),
+    ],
 )
 def test_graphs_are_captured_for_few_numbers(places: int, specialize: bool, counts: list[int]) -> None:
     assert active_counts.captured_counts(places, specialize) == counts
