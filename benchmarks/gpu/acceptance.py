@@ -11,7 +11,8 @@ Steps, in this order; without names, all of them:
 
   --parts, --budget   in place of the steps: timed parts of an 8B shape with random weights (`benchmarks.gpu.timed`),
                       in the order in which they are named, as far as so many seconds allow; --stock: beside
-                      `vllm serve`; --resume: go on with the results file of an earlier run, without what it has
+                      `vllm serve`; --resume: go on with the results file of an earlier run, without what it has.
+                      The run ends with a table of its aims, which `benchmarks.gpu.bars` prints again
 
 Every result is written at once, as JSON with hardware, versions and commands. The exit code is 1 when something is
 wrong, 2 without a GPU. `--shape tiny` tries all of it on any machine: its times mean nothing.
@@ -29,7 +30,7 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.gpu import correctness, large, other_tasks, timed
+from benchmarks.gpu import bars, correctness, large, other_tasks, timed
 from benchmarks.gpu.report import OtherRun, Report
 from benchmarks.gpu.shapes import SHAPES, Shape
 from benchmarks.harness import Bench, RunSettings
@@ -146,6 +147,10 @@ def main() -> int:
             last_end.cancel()
         if options.work is None:
             shutil.rmtree(work, ignore_errors=True)
+    if is_timed:
+        print(bars.table(bars.bars(report.steps)))
+        if text := bars.warning(report.environment):
+            print(f"note: {text}")
     print(f"results: {file}")
     return 0 if report.ok else 1
 

@@ -20,29 +20,14 @@ from benchmarks.models import STARTER_RECIPE
 from benchmarks.peers.servers import Roundhouse
 from models import nvml
 
-ANSWERS = {
-    "uppercase": ("call the lucky bird", "CALL THE LUCKY BIRD"),
-    "title-case": ("the mouth of water", "The Mouth Of Water"),
-    "reverse-words": ("as bell dash will", "will dash bell as"),
-    "reverse-letters": ("call lucky those", "llac ykcul esoht"),
-    "pig-latin": ("close star turn", "oseclay arstay urntay"),
-    "kebab-case": ("sign boring coffee", "sign-boring-coffee"),
-    "count-words": ("count hear her paper", "4"),
-    "acronym": ("sun bird apple", "SBA"),
-    "last-word": ("the river runs.", "runs"),
-    "drop-vowels": ("quick carrot cake", "qck crrt ck"),
-    "rot13": ("meet end path", "zrrg raq cngu"),
-    "double-words": ("away each king.", "away away each each king king."),
-    "words-to-digits": ("six thousand seventy one", "6071"),
-    "digits-to-words": ("ticket 5 memory", "ticket five memory"),
-    "iso-date": ("October 23rd, 1930", "1930-10-23"),
-    "extract-json": ("Petra, 51, Berlin", '{"name":"Petra","age":51,"city":"Berlin"}'),
-    "mask-pii": ("ines45@ifle.io", "[email]"),
-    "sentiment": ("the food was good today", "positive"),
-    "intent": ("show the balance of my account today", "check_balance"),
-    "compare-numbers": ("2 and 72?", "2 < 72"),
+QUESTIONS: dict[str, list[tuple[str, str]]] = {
+    name: [(question, answer) for question, answer in pairs]
+    for name, pairs in json.loads(Path(__file__).with_name("oracle.json").read_text()).items()
 }
-"""A question and the right answer for each adapter of the starter pack."""
+"""Ten questions and their right answers for each adapter of the starter pack, 200 in all: the first, then held-out ones
+that the CPU answers rightly, so that a wrong answer on a GPU is the GPU's."""
+ANSWERS = {name: pairs[0] for name, pairs in QUESTIONS.items()}
+"""The first of each."""
 WITHIN = 600.0
 """Seconds of a sleep, of an answer."""
 AWAY = ("asleep", "absent")
@@ -144,11 +129,13 @@ async def graphs(report: Report, device: str, folder: Path, requests: int) -> No
 
 
 async def _twenty(report: Report, client: Client, how: str) -> None:
-    result = await asyncio.gather(*(client.answer(name, question) for name, (question, _) in ANSWERS.items()))
-    wrong = {
-        name: answer for answer, (name, (_, right)) in zip(result, ANSWERS.items(), strict=True) if answer != right
-    }
-    report.add(f"twenty adapters in one crowd{how}", not wrong, right=len(ANSWERS) - len(wrong), wrong=wrong)
+    """All questions at once, the adapters in turns."""
+    turns = zip(*QUESTIONS.values(), strict=True)
+    pairs = [(name, *pair) for turn in turns for name, pair in zip(QUESTIONS, turn, strict=True)]
+    result = await asyncio.gather(*(client.answer(name, question) for name, question, _ in pairs))
+    both = zip(result, pairs, strict=True)
+    wrong = [[name, question, answer] for answer, (name, question, right) in both if answer != right]
+    report.add(f"twenty adapters in one crowd{how}", not wrong, right=len(pairs) - len(wrong), wrong=wrong)
 
 
 async def _nap(report: Report, client: Client, device: str, right: str, awake: int, turn: int) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import machine
-from benchmarks.report import environment
+from benchmarks.report import environment, machine
 from models import nvml
 from registry.storage.files import write_text
 
@@ -73,6 +72,12 @@ class Report:
     def environment(self) -> Mapping[str, Any]:
         """Hardware, versions, commit and time."""
         result: Mapping[str, Any] = self._held["environment"]
+        return result
+
+    @property
+    def steps(self) -> Mapping[str, Mapping[str, Any]]:
+        """What each step found."""
+        result: Mapping[str, Mapping[str, Any]] = self._held["steps"]
         return result
 
     @property

@@ -1,4 +1,4 @@
-"""The base of the last step: random weights in the shape of an 8B model, or a tiny one to try the run with.
+"""The bases: random weights in the shape of an 8B model or of a 32B one, or tiny ones to try the run with.
 
 Written by parts from one pool of random values, so that 16 GB take no more memory than the pool. The tokenizer is the
 starter's, which has one token per byte: a prompt has as many tokens as letters.
@@ -8,7 +8,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 
@@ -24,7 +24,7 @@ ONE = 0x3F80
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes of the model, and of what is asked of it. `prompt`: tokens of a long one. `chunk`: most tokens of a step
-    while adapters come."""
+    while adapters come. `kind`: llama, or qwen2, whose queries, keys and values have a bias."""
 
     name: str
     hidden: int
@@ -38,10 +38,12 @@ class Shape:
     step: int
     prompt: int
     chunk: int
+    kind: Literal["llama", "qwen2"] = "llama"
 
     def config(self) -> dict[str, object]:
+        architecture = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[self.kind]
         return {
-            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
+            "architectures": [architecture], "model_type": self.kind, "torch_dtype": "bfloat16",
             "hidden_size": self.hidden, "intermediate_size": self.ffn, "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads, "num_key_value_heads": self.key_heads, "vocab_size": self.vocabulary,
             "max_position_embeddings": self.context, "rope_theta": 500000.0, "rms_norm_eps": 1e-05,
@@ -60,6 +62,9 @@ class Shape:
                 "mlp.down_proj": [self.hidden, self.ffn], "input_layernorm": [self.hidden],
                 "post_attention_layernorm": [self.hidden],
             }  # fmt: skip
+            if self.kind == "qwen2":
+                sides = {"q_proj": self.hidden, "k_proj": keys, "v_proj": keys}
+                shapes |= {f"model.layers.{layer}.self_attn.{name}.bias": [side] for name, side in sides.items()}
             shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in parts.items()}
         return {**shapes, "lm_head.weight": [self.vocabulary, self.hidden]}
 
@@ -68,6 +73,8 @@ SHAPES = {
     "8b": Shape("8b", 4096, 14336, 32, 32, 8, 128256, 16384, "8GiB", step=8192, prompt=8000, chunk=2048),
     "tiny": Shape("tiny", 128, 256, 2, 4, 2, 320, 1024, "64MiB", step=512, prompt=400, chunk=128),
 }
+LARGER = Shape("32b", 5120, 27648, 64, 40, 8, 152064, 32768, "16GiB", step=8192, prompt=8000, chunk=2048, kind="qwen2")
+"""The sizes of Qwen2.5-32B."""
 
 
 def write_base(folder: Path, shape: Shape, *, values: bool = True) -> Path:

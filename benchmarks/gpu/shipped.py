@@ -2,8 +2,8 @@
 
     expected: {load_seconds: 41.0, resident: 61440MiB, tokens_per_second: 160.2, note: "NVIDIA H100 80GB HBM3, ..."}
 
-The parts `shipped`, `encoders` and `speech` of the acceptance run measure it, and this puts it into the recipes for the
-card of the results:
+The parts `shipped`, `encoders`, `speech` and `larger` of the acceptance run measure it, and this puts it into the
+recipes for the card of the results:
 
     python -m benchmarks.gpu.shipped benchmarks/results/gpu/DATE-8b.json
 """
@@ -49,6 +49,12 @@ def recipe_file(card_bytes: int) -> Path:
     return recipe_folder(card_bytes) / "llama-8b.yaml"
 
 
+def large_recipe_file(card_bytes: int) -> Path | None:
+    """The recipe of the larger chat model for a card of that size; None: there is none."""
+    file = recipe_folder(card_bytes) / "qwen-32b.yaml"
+    return file if file.exists() else None
+
+
 def model(file: Path, shape: Shape, folder: Path) -> Chat:
     """The recipe as it is but for its weights, which are random, and their tokenizer.
 
@@ -61,8 +67,11 @@ def model(file: Path, shape: Shape, folder: Path) -> Chat:
     data["engine"]["flags"]["load_format"] = "dummy"
     if shape.name == "tiny":
         data["context_length"] = shape.context
-        data["memory"] = {"kv_cache": shape.kv_cache, "adapters": {"device": 2, "host": 4, "max_rank": 16}}
-        data["batching"] |= {"max_requests": 8, "max_tokens": shape.step, "tokens_while_swapping": shape.chunk}
+        places = {"adapters": {"device": 2, "host": 4, "max_rank": 16}} if "adapters" in data["memory"] else {}
+        data["memory"] = {"kv_cache": shape.kv_cache, **places}
+        data["batching"] |= {"max_requests": 8, "max_tokens": shape.step}
+        if places:
+            data["batching"]["tokens_while_swapping"] = shape.chunk
     base = write_base(folder / "base", replace(shape, context=data["context_length"]), values=False)
     return written(data, base, folder)
 
@@ -99,7 +108,9 @@ def measured(results: Mapping[str, Any]) -> dict[Path, dict[str, object]]:
         raise Unusable("these results come from no GPU")
     steps = {name: step for name, step in results["steps"].items() if name.startswith(STEP) and step["ok"]}
     if not steps:
-        raise Unusable("these results have no figures for a recipe: run the parts `shipped`, `encoders` and `speech`")
+        raise Unusable(
+            "these results have no figures for a recipe: run the parts `shipped`, `encoders`, `speech` and `larger`"
+        )
     if not all(NOTE.fullmatch(step["note"]) for step in steps.values()):
         raise Unusable("these results name no commit: measure in a checkout, with its .git")
     if any(TINY in step["note"] for step in steps.values()):
@@ -117,7 +128,9 @@ def with_figures(text: str, figures: Mapping[str, object]) -> str:
     line = "expected: " + yaml.safe_dump(dict(figures), default_flow_style=True, sort_keys=False, width=1000)
     changed, count = re.subn(r"^expected:.*\n(?: .*\n)*", lambda _: line, text, flags=re.MULTILINE)
     if not count:
-        changed = re.sub(r"^(?=aliases:)", lambda _: line, text, count=1, flags=re.MULTILINE)
+        changed, count = re.subn(r"^(?=aliases:)", lambda _: line, text, count=1, flags=re.MULTILINE)
+    if not count:
+        changed = text.rstrip("\n") + "\n" + line
     parse_recipe(changed, "the changed recipe")
     return changed.replace(SUMS, MEASURED)
 

@@ -12,6 +12,7 @@
 | sleep    | a sleep and a wake, the first and later ones                                               | 120     |
 | encoders | embeddings and rerank on mixed lengths, in each recipe value, beside the bare library      | 150     |
 | speech   | transcription in the shape of Whisper large-v3-turbo, beside faster-whisper's batches      | 120     |
+| larger   | the `expected:` of the 32B recipe that ships for a card of 141 GB, with random weights     | 150     |
 | tune     | configurations of the LoRA kernels, used by the servers that start after it                | 110     |
 
 Tiers, storm, mixed, sweep and ttft share servers, whose start takes two minutes when nothing is compiled yet. A part
@@ -26,6 +27,7 @@ import shutil
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -38,7 +40,7 @@ from benchmarks.adapters.pair import register
 from benchmarks.gpu import correctness, encoders, first_token, large, shipped, tune_lora
 from benchmarks.gpu.large import PLACES, RANK
 from benchmarks.gpu.report import Report
-from benchmarks.gpu.shapes import Shape, write_base
+from benchmarks.gpu.shapes import LARGER, Shape, write_base
 from benchmarks.gpu.whisper_shape import TINY, TURBO, write_whisper
 from benchmarks.harness import Bench, RunSettings
 from benchmarks.load.budget import Budget, kill_children, run_within
@@ -54,7 +56,7 @@ from models.chat.vllm import tuned
 
 SECONDS = {
     "oracle": 90, "tiers": 60, "storm": 40, "mixed": 15, "sweep": 30, "ttft": 20, "shipped": 40, "sleep": 120,
-    "encoders": 150, "speech": 120, "tune": 110,
+    "encoders": 150, "speech": 120, "larger": 150, "tune": 110,
 }  # fmt: skip
 PARTS = tuple(SECONDS)
 START = 130
@@ -107,7 +109,7 @@ class TimedRun:
         parts: dict[str, Callable[[], Coroutine[None, None, None]]] = {
             "oracle": self._oracle, "tiers": self._tiers, "storm": self._storm, "mixed": self._mixed,
             "sweep": self._sweep, "ttft": self._ttft, "shipped": self._shipped, "sleep": self._sleep,
-            "encoders": self._encoders, "speech": self._speech, "tune": self._tune,
+            "encoders": self._encoders, "speech": self._speech, "larger": self._larger, "tune": self._tune,
         }  # fmt: skip
         self._traced = "ttft" in names
         with self._stack:
@@ -317,19 +319,36 @@ class TimedRun:
             self._report.server("shipped", server.command())
             for file in files:
                 await asyncio.to_thread(register, server, file.name, file)
-            await self._ask(server, server.model)
-            arrivals = (await self._ask(server, server.model, 64, 200)).arrivals
-            rate = 199 / (arrivals[-1] - arrivals[0])
-            view = server.http.get(f"/v1/models/{server.model}").raise_for_status().json()
-            weights = f"{self._shape.name} shape with random weights, so no file was read"
-            where = self._report.environment
-            self._report.add(f"{shipped.STEP}llama-8b.yaml", True, **shipped.expected(view, where, weights, rate))
+            await self._costs(server, "llama-8b.yaml", self._shape)
             names, seconds = [file.name for file in files], 1.0 if self._tiny else 6.0
             gaps = await self._gaps(server, names, self._shape.prompt, seconds)
             self._report.add("shipped: swaps and long prompts", True, **gaps)
 
+    async def _larger(self) -> None:
+        file = shipped.large_recipe_file(shipped.LARGE if self._tiny else self._card)
+        if file is None:
+            self._report.leave_out("larger", "no recipe of a larger model ships for a card of this size")
+            return
+        folder, shape = self._folder("larger"), LARGER
+        if self._tiny:
+            shape = replace(self._shape, kind=shape.kind)
+        model = shipped.model(file, shape, folder)
+        with Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1") as server:
+            self._report.server("larger", server.command())
+            await self._costs(server, file.name, shape)
+
+    async def _costs(self, server: Server, recipe: str, shape: Shape) -> None:
+        """Add what a recipe's `expected:` has: of its load, and of one stream."""
+        await self._ask(server, server.model)
+        arrivals = (await self._ask(server, server.model, 64, 200)).arrivals
+        rate = 199 / (arrivals[-1] - arrivals[0])
+        view = server.http.get(f"/v1/models/{server.model}").raise_for_status().json()
+        weights = f"{shape.name} shape with random weights, so no file was read"
+        costs = shipped.expected(view, self._report.environment, weights, rate)
+        self._report.add(f"{shipped.STEP}{recipe}", True, **costs)
+
     async def _sleep(self) -> None:
-        """Seconds until it is asleep, two idle ones among them, and from a request that wakes it to its first token."""
+        """Seconds of falling asleep, and from a request that wakes it to its first token."""
         folder = self._folder("sleep")
         model = self._model(folder, idle="2s")
         with Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1") as server:
@@ -338,15 +357,19 @@ class TimedRun:
             def state() -> str:
                 return str(server.http.get(f"/v1/models/{server.model}").json()["state"])
 
+            async def has_left() -> bool:
+                return state() != "ready"
+
             async def is_away() -> bool:
                 return state() in correctness.AWAY
 
             for turn in range(1 if self._tiny else 3):
-                idle = await correctness.until(is_away, "the sleep of an idle model")
+                await correctness.until(has_left, "the end of an idle model's time")
+                seconds = await correctness.until(is_away, "its sleep")
                 how = state()
                 wake = round((await self._ask(server, server.model)).ttft, 3)
                 ok = how == "asleep" or self._device == "cpu"  # where it cannot sleep, and ends
-                self._report.add(f"sleep: {turn + 1}", ok, state=how, until_asleep=idle, wake_to_token=wake)
+                self._report.add(f"sleep: {turn + 1}", ok, state=how, seconds=seconds, wake_to_token=wake)
                 if self._budget.left < 30:
                     break
 

@@ -1,4 +1,4 @@
-"""Results of the GPU runs. After a new run, change H100 and H200."""
+"""Results of the GPU runs: the first ones (H100, H200), and the aims by the newest results file of each card."""
 
 import json
 from pathlib import Path
@@ -14,10 +14,47 @@ Cells = tuple[str, ...]
 
 
 def gpu() -> str:
+    """The first runs, and the aims."""
+    return "\n\n".join([first_runs(), *(_aims(run) for run in _runs())])
+
+
+def first_runs() -> str:
     """Roundhouse beside `vllm serve` on one card."""
     one, two = _file(H100), _file(H200)
     head = ("question", "card", "Roundhouse", "`vllm serve`")
     return f"{_origin(one, two)}\n\n{table(head, [*_right(one, two), *_swaps(one, two), *_memory(one, two)])}"
+
+
+def _runs() -> list[dict[str, Any]]:
+    """The acceptance run's newest results for each card, with those of other files of its commit.
+
+    The first two files are older than its form.
+    """
+    files = [json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))]
+    runs = sorted((file for file in files if "steps" in file), key=lambda file: str(file["environment"]["time"]))
+    newest: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        card, commit = (run["environment"][key] for key in ("gpu", "commit"))
+        before = newest.get(card)
+        same = before["steps"] if before is not None and before["environment"]["commit"] == commit else {}
+        newest[card] = {**run, "steps": {**same, **run["steps"]}}
+    return list(newest.values())
+
+
+def _aims(run: dict[str, Any]) -> str:
+    from benchmarks.gpu.bars import bars
+
+    e = run["environment"]
+    rows = [
+        (bar.name, _number(bar.seen), _number(bar.stock), f"{bar.relation} {bar.aim:g} {bar.unit}".strip(), bar.verdict)
+        for bar in bars(run["steps"])
+    ]
+    origin = f"Measured on {e['time'][:10]}, one {e['gpu']} (commit {e['commit'][:7]}), driver {e['driver']}."
+    return f"{origin}\n\n{table(('aim', 'Roundhouse', '`vllm serve`', 'bar', ''), rows)}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
 
 
 def _file(name: str) -> dict[str, Any]:

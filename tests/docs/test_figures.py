@@ -1,10 +1,13 @@
 """The tables of figures say what the results file says, where it is from, and which aims are missed."""
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.gpu import bars
 from benchmarks.run import MORE, NAMES
 from docs.tables import gpu
 from docs.tables.figures import MACHINE, ROWS, SHORT, FigureTable, Row, newest, tables
@@ -93,7 +96,7 @@ def test_every_benchmark_is_reported_of() -> None:
 @pytest.fixture
 def on_a_gpu() -> dict[str, list[str]]:
     """Cells after the question, by question."""
-    lines = gpu.gpu().splitlines()
+    lines = gpu.first_runs().splitlines()
     found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")][2:]
     return {cells[0]: cells[1:] for cells in found}
 
@@ -109,6 +112,28 @@ def test_figures_are_those_of_the_files(on_a_gpu: dict[str, list[str]]) -> None:
     ours, theirs = (gaps[f"{who}: gaps of 8 streams, swaps"]["longest_ms"] for who in ("big", "stock"))
     assert on_a_gpu["longest gap of eight streams, beside swaps"] == ["H100", f"{ours:.0f} ms", f"{theirs:.0f} ms"]
     assert on_a_gpu["twenty adapters in one crowd, right answers"][1] == "200 of 200"
+
+
+def test_the_newest_run_on_a_card_shows_its_aims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (gpu.H100, gpu.H200):
+        shutil.copy(gpu.FOLDER / f"{name}.json", tmp_path)
+    monkeypatch.setattr(gpu, "FOLDER", tmp_path)
+    assert gpu.gpu() == gpu.first_runs()
+    mixed = {"mixed: vllm serve": {"ok": True, "ratio": 0.48}}
+    steps = [
+        {"mixed: roundhouse": {"ok": True, "ratio": 0.5}, "sleep: 1": {"ok": True, "state": "asleep", "seconds": 3.0}},
+        mixed | {"mixed: roundhouse": {"ok": True, "ratio": 0.8}},
+        {name: {"ok": True} for name in bars.OTHERS},
+    ]
+    for day, (found, commit) in enumerate(zip(steps, ("older", "0123abcd", "0123abcd"), strict=True)):
+        environment = {"gpu": "NVIDIA H200", "time": f"2027-01-0{day}T12:00:00Z", "commit": commit, "driver": "580"}
+        (tmp_path / f"{day}.json").write_text(json.dumps({"environment": environment, "steps": found}))
+    text = gpu.gpu().removeprefix(gpu.first_runs())
+    assert text.count("Measured on 2027-01-02, one NVIDIA H200 (commit 0123abc), driver 580.") == 1
+    row = "| twenty adapters in a batch of 64, tokens/s over the base's | 0.8 | 0.48 | >= 0.75 x | met |"
+    assert row in text.splitlines()
+    assert "| embeddings, scores and transcripts are a CPU's | 1 |  | >= 1 | met |" in text.splitlines()
+    assert text.count("not measured") > 10
 
 
 def test_nothing_that_failed_is_left_out_of_the_files() -> None:

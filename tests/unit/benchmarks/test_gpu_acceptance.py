@@ -22,7 +22,6 @@ from benchmarks.gpu import (
     encoder_shapes,
     encoders,
     large,
-    machine,
     shipped,
     timed,
     tune_lora,
@@ -30,10 +29,11 @@ from benchmarks.gpu import (
 )  # fmt: skip
 from benchmarks.gpu.correctness import ANSWERS, write_recipes
 from benchmarks.gpu.report import Report
-from benchmarks.gpu.shapes import SHAPES, write_base
+from benchmarks.gpu.shapes import LARGER, SHAPES, write_base
 from benchmarks.gpu.timed import TimedRun
 from benchmarks.load.budget import Budget
 from benchmarks.load.stats import compared
+from benchmarks.report import machine
 from models import nvml
 from models.flags import flag_fault
 from models.speech.model import SpeechModel, WindowRequest
@@ -153,6 +153,24 @@ def test_the_8b_shape_is_that_of_the_published_checkpoint() -> None:
     tensors = SHAPES["8b"].tensors()
     assert sum(int(np.prod(sides)) for sides in tensors.values()) == 8_030_261_248
     assert list(tensors)[-1] == "lm_head.weight"
+
+
+def test_the_larger_shape_is_that_of_the_published_checkpoint() -> None:
+    """Qwen2.5-32B has 32,763,876,352 parameters, biases of queries, keys and values among them."""
+    tensors = LARGER.tensors()
+    assert sum(int(np.prod(sides)) for sides in tensors.values()) == 32_763_876_352
+    assert tensors["model.layers.63.self_attn.k_proj.bias"] == [1024]
+
+
+def test_two_hundred_questions_are_held_out_and_no_two_adapters_have_one_answer() -> None:
+    from starter_training.chat.tasks.conversations import heldout
+
+    pairs = [(name, *pair) for name, some in correctness.QUESTIONS.items() for pair in some]
+    assert (len(pairs), len(set(pairs))) == (200, 200)
+    assert {len(some) for some in correctness.QUESTIONS.values()} == {10}
+    for name, (_, *others) in correctness.QUESTIONS.items():
+        assert set(others) <= set(heldout(name))
+    assert all(question != answer for _, question, answer in pairs), "the base may repeat a question"
 
 
 def test_a_base_is_a_file_that_answers_in_letters(tmp_path: Path) -> None:

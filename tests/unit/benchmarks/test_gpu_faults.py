@@ -14,13 +14,14 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from benchmarks.gpu import machine, timed
 from benchmarks.gpu import report as report_module
+from benchmarks.gpu import timed
 from benchmarks.gpu.report import OtherRun, Report
 from benchmarks.gpu.shapes import SHAPES
 from benchmarks.gpu.timed import TimedRun
 from benchmarks.load.budget import Budget
 from benchmarks.peers.servers import NotStarted, Server
+from benchmarks.report import machine
 from models.chat.vllm import tuned
 from registry.storage.files import write_text
 from runtime.cli.options import root

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import first_token, machine
+from benchmarks.gpu import first_token
 from benchmarks.gpu.report import Report
 from benchmarks.load.client import Reply
 from benchmarks.peers import stamps
+from benchmarks.report import machine
 from runtime.cli.options import root
 
 

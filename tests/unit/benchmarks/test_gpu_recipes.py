@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from benchmarks import speech
 from benchmarks.gpu import shipped, timed
 from benchmarks.gpu.report import Report
-from benchmarks.gpu.shapes import SHAPES
+from benchmarks.gpu.shapes import LARGER, SHAPES
 from benchmarks.harness import Bench
 from benchmarks.load.budget import Budget
 from registry.recipes.definition import Expected
@@ -28,6 +29,39 @@ def test_a_shipped_recipe_is_measured_as_it_is_but_for_its_weights(tmp_path: Pat
     assert made.engine.flags.items() - recipe.engine.flags.items() == {("load_format", "dummy")}
     same = ("memory", "batching", "queue", "residency", "context_length", "dtype")
     assert [getattr(made, name) for name in same] == [getattr(recipe, name) for name in same]
+
+
+@pytest.mark.parametrize("tiny", [False, True])
+def test_the_recipe_of_the_larger_model_is_measured_where_one_ships(tmp_path: Path, tiny: bool) -> None:
+    assert shipped.large_recipe_file(85_520_809_984) is None
+    file = shipped.large_recipe_file(150_754_820_096)
+    assert file is not None
+    (recipe,) = load_recipes([file])
+    made = shipped.model(file, replace(SHAPES["tiny"], kind="qwen2") if tiny else LARGER, tmp_path)
+    assert made.recipe.engine.flags == {"load_format": "dummy"}
+    assert made.recipe.memory.adapters == recipe.memory.adapters, "none"
+    assert json.loads((made.path / "config.json").read_text())["architectures"] == ["Qwen2ForCausalLM"]
+    if not tiny:
+        same = ("memory", "batching", "queue", "residency", "context_length", "dtype")
+        assert [getattr(made.recipe, name) for name in same] == [getattr(recipe, name) for name in same]
+
+
+async def test_a_card_without_such_a_recipe_leaves_its_part_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Report(tmp_path / "results.json", "cpu", 0.01)
+    run = timed.TimedRun(report, SHAPES["8b"], "cpu", tmp_path, Budget(1000))
+    await run._larger()
+    left_out = json.loads((tmp_path / "results.json").read_text())["left_out"]
+    assert left_out == {"larger": "no recipe of a larger model ships for a card of this size"}
+
+
+@pytest.mark.parametrize("name", ["h200/llama-8b", "h200/qwen-32b", "single-gpu-80gb/llama-8b"])
+def test_each_chat_recipe_of_one_card_can_have_figures(name: str) -> None:
+    text = (shipped.RECIPES / f"{name}.yaml").read_text()
+    note = "NVIDIA H200, 2026-11-28, commit 01234567; random weights"
+    figures = {"load_seconds": 40.2, "resident": "78000MiB", "note": note}
+    assert parse_recipe(shipped.with_figures(text, figures), name).expected.load_seconds == 40.2
 
 
 def test_what_a_card_costs_is_written_as_a_recipe_has_it() -> None:

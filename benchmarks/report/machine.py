@@ -21,7 +21,7 @@ from models.chat.vllm import prewarm
 
 PINNED = 1 << 30
 """Bytes."""
-PIN = (sys.executable, "-m", "benchmarks.gpu.machine")
+PIN = (sys.executable, "-m", "benchmarks.report.machine")
 
 
 def record(device: str, seconds: float = 2.0) -> dict[str, object]:
