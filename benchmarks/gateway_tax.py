@@ -9,9 +9,11 @@ engine runs otherwise. What Roundhouse adds is one parse of the request, one hop
 write per read of the engine; on loopback that is some 0.3 ms to the first token and some 10 µs of CPU per token.
 Where Roundhouse is faster than `vllm serve`, the reason is that its engine uses one compute thread for a small model
 and other LoRA kernels. So `vllm serve, patched` runs beside them at 1 and 16 clients with the same threads and
-kernels (not with --quick): against it only the gateway differs.
+kernels (not with --quick): against it only the gateway differs. With BENCHMARKS_BEFORE=FOLDER an older checkout of
+Roundhouse has its turns, too.
 """
 
+import os
 from collections import defaultdict
 from contextlib import ExitStack
 
@@ -20,7 +22,7 @@ from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.workload import Workload
 from benchmarks.models import chat
 from benchmarks.pairs import compare
-from benchmarks.peers.servers import Roundhouse, Server, VllmServe, start_all
+from benchmarks.peers.servers import BEFORE, KEPT, Before, Roundhouse, Server, VllmServe, before, start_all
 
 TOKENS, TOKENS_ALONE, WORDS = 64, 24, 6
 WITH_PATCHED = (1, 16)
@@ -39,14 +41,18 @@ async def run(bench: Bench) -> None:
         ]
         if not s.quick and not s.smoke:
             servers.append(VllmServe(model.recipe, model.path, s.work / "gateway_tax", patched=True))
-        start_all(stack, servers)
+        older = before(model.recipe.id, s.work / "gateway_tax", [model.file], "--slots", "1")
+        start_all(stack, [*servers, *older])
         bench.say("the servers are ready")
         bench.series["levels"] = list(levels)
         for level in levels:
-            await _level(bench, servers if level in WITH_PATCHED else servers[:2], workload, level)
+            peers = servers if level in WITH_PATCHED else servers[:2]
+            await _level(bench, [*peers, *older], workload, level)
     bench.bar("tokens/s against vllm serve, worst level", "worst.tokens_ratio", ">=", 0.95)
     bench.bar("TTFT p50 added at 1 client", "c1.ttft_p50_added", "<=", 1.0)
     bench.bar("TTFT p99 added at 1 client", "c1.ttft_p99_added", "<=", 5.0)
+    for level in levels if BEFORE in os.environ else ():
+        bench.bar(f"tokens/s over those of before, {level} clients", f"c{level}.over_before.tokens_ratio", ">=", KEPT)
 
 
 async def _level(bench: Bench, servers: list[Server], workload: Workload, level: int) -> None:
@@ -72,8 +78,8 @@ async def _level(bench: Bench, servers: list[Server], workload: Workload, level:
     for name, peer in rounds.items():
         if name == "roundhouse":
             continue
-        against = f"c{level}" if name == "vllm serve" else f"c{level}.against_patched"
-        compare(bench, against, list(zip(rounds["roundhouse"], peer, strict=True)))
+        against = {"vllm serve": "", Before.name: ".over_before"}.get(name, ".against_patched")
+        compare(bench, f"c{level}{against}", list(zip(rounds["roundhouse"], peer, strict=True)))
     ratio = bench.figures.get(f"c{level}.tokens_ratio")
     worst = bench.figures.get("worst.tokens_ratio")
     if ratio is not None and (worst is None or ratio.value < worst.value):

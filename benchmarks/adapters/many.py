@@ -11,7 +11,7 @@ from benchmarks.load.clients import TIMEOUT, Cell, closed_loop
 from benchmarks.load.workload import Workload
 from benchmarks.models import Chat
 from benchmarks.peers import processes
-from benchmarks.peers.servers import Roundhouse, Server, start_all
+from benchmarks.peers.servers import Before, Roundhouse, Server, start_all
 from benchmarks.report.generated import write_adapters
 
 MIXED = 20
@@ -47,7 +47,8 @@ async def _mixed(bench: Bench, servers: list[Server], names: list[str]) -> None:
             bench.count(f"mixed {server.name} {kind}", cell)
         return cells
 
-    for name, cells in (await bench.turns(servers, turn)).items():
+    turns = await bench.turns(servers, turn)
+    for name, cells in turns.items():
         good = [(base, mixed) for base, mixed in cells if base.good and mixed.good]
         for kind, which in (("base", 0), ("adapters", 1)):
             key = f"mixed.{name}.{kind}"
@@ -55,6 +56,11 @@ async def _mixed(bench: Bench, servers: list[Server], names: list[str]) -> None:
             bench.figure(f"{key}.gap_p99", [pair[which].gap_ms(99) for pair in good], "ms")
             bench.figure(f"{key}.cpu_per_1000_tokens", [p[which].cpu / p[which].tokens * 1e3 for p in good], "s")
         bench.figure(f"mixed.{name}.ratio", [m.tokens_per_second / b.tokens_per_second for b, m in good], "x")
+        if name == Before.name:
+            for which, kind in enumerate(("base", "adapters")):
+                rounds = [(a[which], b[which]) for a, b in zip(turns["roundhouse"], cells, strict=True)]
+                ratios = [a.tokens_per_second / b.tokens_per_second for a, b in rounds if a.good and b.good]
+                bench.figure(f"mixed.over_before.{kind}", ratios, "x")
 
 
 async def _register_all(bench: Bench, server: Server, files: list[Path]) -> None:

@@ -3,14 +3,15 @@
 from pathlib import Path
 
 from benchmarks.models import Chat
-from benchmarks.peers.servers import Roundhouse, Server, VllmServe
+from benchmarks.peers.servers import Roundhouse, Server, VllmServe, before
 
 
 def pair(model: Chat, folder: Path) -> list[Server]:
-    """Roundhouse and stock vLLM on one model, not yet started."""
+    """Roundhouse, stock vLLM and, if one is named, the checkout of before, on one model, not yet started."""
     return [
         Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1"),
         VllmServe(model.recipe, model.path, folder, variables={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}),
+        *before(model.recipe.id, folder, [model.file], "--slots", "1"),
     ]
 
 

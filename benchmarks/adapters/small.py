@@ -11,6 +11,8 @@ places and adapter files:
 - mixed: output tokens a second with twenty adapters in one batch against the base alone.
 - many: 1,000 registrations: how many a second, memory before and after, the time of a step before and after.
 
+With BENCHMARKS_BEFORE=FOLDER an older checkout has its turns, too; in `over_before` more than 1 is better than there.
+
 Added p99 is the 99th percentile of (TTFT - the base's median TTFT in the same round); `base` shows how much of that is
 the machine's own noise, and `p99_over_p99` is the 99th percentile less the base's 99th percentile.
 
@@ -21,6 +23,7 @@ its resident adapters are slow by more than their placement: that is part of wha
 """
 
 import asyncio
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +38,7 @@ from benchmarks.load.clients import TIMEOUT, Cell, one
 from benchmarks.load.stats import percentile
 from benchmarks.load.workload import Workload
 from benchmarks.models import Chat, chat
-from benchmarks.peers.servers import Roundhouse, Server, start_all
+from benchmarks.peers.servers import BEFORE, KEPT, Before, Roundhouse, Server, start_all
 from benchmarks.report import environment
 from benchmarks.report.generated import size, write_adapters
 
@@ -77,6 +80,11 @@ async def run(bench: Bench) -> None:
     bench.bar("storm: longest gap / undisturbed p99", "small.roundhouse.storm.longest_ratio", "<=", 1.2)
     bench.bar("mixed: tokens/s, 20 adapters / base", "mixed.roundhouse.ratio", ">=", 0.9)
     bench.bar("registrations a second", "many.roundhouse.per_second", ">=", 20.0)
+    if BEFORE in os.environ:
+        for tier in ("base", *TIERS):
+            bench.bar(f"{tier}: TTFT p50 of before over today's", f"small.over_before.{tier}", ">=", KEPT)
+        for kind in ("base", "adapters"):
+            bench.bar(f"mixed: tokens/s of {kind} over those of before", f"mixed.over_before.{kind}", ">=", KEPT)
 
 
 async def few_places(
@@ -146,6 +154,11 @@ async def _tiers(
                 bench.figure(f"{label}.{name}.{tier}.added_p{q}", added, "ms")
             over = [(percentile(t[tier], 99) - percentile(t["base"], 99)) * 1e3 for t in turns if t["base"] and t[tier]]
             bench.figure(f"{label}.{name}.{tier}.p99_over_p99", over, "ms")
+        if name == Before.name:
+            for tier in ("base", *TIERS):
+                rounds = zip(result["roundhouse"], turns, strict=True)
+                ratios = [percentile(b[tier], 50) / percentile(a[tier], 50) for a, b in rounds if a[tier] and b[tier]]
+                bench.figure(f"{label}.over_before.{tier}", ratios, "x")
         bench.figure(
             f"{label}.{name}.base.ttft_p50", [percentile(t["base"], 50) * 1e3 for t in turns if t["base"]], "ms"
         )

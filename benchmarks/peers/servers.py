@@ -195,6 +195,31 @@ class Roundhouse(Server):
             time.sleep(0.1)
 
 
+BEFORE = "BENCHMARKS_BEFORE"
+"""The variable that names another checkout, to measure in turn with this one."""
+KEPT = 0.97
+"""The least that a figure may be of the other checkout's: what two runs of one checkout differ by."""
+
+
+class Before(Roundhouse):
+    """Roundhouse from another checkout, with the packages of this one."""
+
+    name = "before"
+
+    def __init__(self, root: Path, model: str, folder: Path, recipes: Sequence[Path], *options: str) -> None:
+        super().__init__(model, folder.with_name(f"{folder.name}-before"), recipes, *options)
+        self.name, self.root = Before.name, root
+
+    def variables(self) -> Mapping[str, str]:
+        return {"PYTHONPATH": str(self.root)}
+
+
+def before(model: str, folder: Path, recipes: Sequence[Path], *options: str) -> list[Server]:
+    """The server of the checkout that `BEFORE` names, if there is one. `folder`: that of today's server."""
+    root = os.environ.get(BEFORE)
+    return [Before(Path(root), model, folder, recipes, *options)] if root else []
+
+
 class VllmServe(Server):
     """`vllm serve` from the same installation, with the model and the flags that the recipe stands for.
 

@@ -1,0 +1,28 @@
+"""Another checkout of Roundhouse has its turns when it is named."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.adapters.pair import pair
+from benchmarks.harness import RunSettings
+from benchmarks.models import chat
+from benchmarks.peers.servers import BEFORE, Before, Roundhouse
+
+
+def test_the_checkout_of_before_is_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = RunSettings(quick=True, tiny=True, smoke=True, seed=0, work=tmp_path)
+    model = chat(settings, tmp_path / "adapters", device=2, host=4)
+    folder = tmp_path / "adapters" / "servers"
+    monkeypatch.delenv(BEFORE, raising=False)
+    assert [server.name for server in pair(model, folder)] == ["roundhouse", "vllm serve"]
+    monkeypatch.setenv(BEFORE, str(tmp_path / "older"))
+    today, _, older = pair(model, folder)
+    assert isinstance(older, Before)
+    assert isinstance(older, Roundhouse), "it is told of adapters as today's is"
+    assert (older.name, older.root, older.variables()["PYTHONPATH"]) == (
+        "before", tmp_path / "older", str(tmp_path / "older"),
+    )  # fmt: skip
+    assert older.folder != today.folder
+    assert older.folder.parent == today.folder.parent, "adapters' files may come from there"
+    assert older.port != today.port
