@@ -45,6 +45,8 @@ class HttpCall(Message, frozen=True):
     adapter: AdapterRef | None = None
     request_id: str = ""
     """Unique; the engine names its own request by it. Empty: the engine makes one."""
+    team: str = ""
+    """Whose it is: work that takes turns takes them by team."""
     priority: int = 0
     """Lower goes first, and is kept longer where the engine's memory is short."""
     tier: str = ""

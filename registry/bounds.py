@@ -171,7 +171,10 @@ class Bounds(BaseModel):
         "usual ones take 0.0002 s; 100 strings of bounded length 0.025 at their worst token (vocabulary of 130,000)",
     )
     grammars_waiting: int = _bound(
-        32, "grammars that wait for their check", "429 `grammar_queue_full`", "as many as run in a usual batch"
+        32,
+        "grammars of a team that wait for their check at an engine; eight times as many of all teams",
+        "429 `grammar_queue_full`",
+        "as many as run in a usual batch",
     )
     verdict_cache: ByteSize = _bound(
         8 * MIB, "verdicts that are kept", "the oldest goes", "some 500 bytes each; more with the choices of one"

@@ -293,7 +293,7 @@ class VllmEngine:
         own = adapters.template(call.served)
         unread = template.describe_unread(self._variables, request, own, strict=strict)
         arrival = adapters.arrival(call.served)
-        admission = GrammarAdmission(self._checker, partial(errors.locate, request), arrival)
+        admission = GrammarAdmission(self._checker, partial(errors.locate, request), arrival, call.team)
         await admission.check_tags(request)
         context = contextvars.copy_context()
         context.run(METER.set, meter)

@@ -46,9 +46,11 @@ ADMISSION: ContextVar["GrammarAdmission | None"] = ContextVar("roundhouse_admiss
 class GrammarAdmission:
     """One call's admission: whether it has entered the engine, and why it was refused."""
 
-    def __init__(self, checker: GrammarChecker, locate: Locate, arrival: asyncio.Future[None] | None = None) -> None:
-        """arrival: of the call's adapter in its place; None: it is there."""
-        self._locate, self._arrival = locate, arrival
+    def __init__(
+        self, checker: GrammarChecker, locate: Locate, arrival: asyncio.Future[None] | None = None, team: str = ""
+    ) -> None:
+        """arrival: of the call's adapter in its place; None: it is there. team: whose call it is."""
+        self._locate, self._arrival, self._team = locate, arrival, team
         self.decided = asyncio.Event()
         self.refusal: RoundhouseError | None = None
         self.constrained = False
@@ -65,7 +67,7 @@ class GrammarAdmission:
         """
         try:
             if constraint is not None:
-                await self._wait(self._checker.check(constraint, self._locate))
+                await self._wait(self._checker.check(constraint, self._locate, self._team))
                 self.constrained = bool(grammars.fields_of(constraint)[0])
             if self._arrival is not None:
                 await self._wait(_arrived(self._arrival))
@@ -95,7 +97,7 @@ class GrammarAdmission:
     async def check_tags(self, request: ChatRequest) -> None:
         """Check what vLLM would look at before it asks the engine. Raises BadRequest and others."""
         for tag in _tags(request):
-            await self._checker.check(grammars.of_tag(tag), self._locate)
+            await self._checker.check(grammars.of_tag(tag), self._locate, self._team)
 
     def leave(self) -> None:
         """The client is gone: a check that runs is given up."""

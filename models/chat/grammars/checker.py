@@ -1,8 +1,13 @@
-"""Try out grammars for a slot: one at a time, each once, dropped when its client leaves."""
+"""Try out grammars for a slot: one at a time, each once, dropped when its client leaves.
+
+Teams take turns, and each has its own bound on what waits: a grammar may take seconds before it is refused, and costs
+its client nothing.
+"""
 
 import asyncio
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -14,6 +19,7 @@ from models.chat import processes
 from models.chat.grammars import language, process, sizes
 from models.chat.grammars.process import CheckerProcess, Verdict
 from models.chat.vllm import grammars
+from registry.base.turns import FairTurns
 from registry.bounds import Bounds
 from registry.errors import BadRequest, EngineFailed, QueueFull, Unavailable
 
@@ -21,6 +27,8 @@ Locate = Callable[[language.Path], tuple[str, language.Path]]
 """Finds the field of a request that a constraint's schema is from, and a path in it, by a path in the constraint."""
 ESCAPED = 16
 """A verdict on its way has at most so many times the bytes of what was asked: a grammar of choices, escaped."""
+TEAMS = 8
+"""Grammars of so many teams, each with as many as it may have, wait together at most."""
 
 
 class GrammarChecker:
@@ -33,20 +41,22 @@ class GrammarChecker:
         self._writer: asyncio.WriteTransport | None = None
         self._given_up: asyncio.Future[bytes] | None = None
         """The answer to a check whose client has left."""
-        self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._turns = FairTurns()
+        self._waiting = Counter[str]()
+        """Checks by team, the one that runs included."""
         self._closed = False
         self._verdicts: LRUCache[bytes, Verdict] = LRUCache(bounds.verdict_cache, lambda verdict: 500 + _bytes(verdict))
 
     async def begin(self) -> None:
-        async with self._turn:
+        async with self._turns.take(""):
             await self._started()
 
-    async def check(self, constraint: Any, locate: Locate) -> None:
+    async def check(self, constraint: Any, locate: Locate, team: str = "") -> None:
         """Leave vLLM's `StructuredOutputsParams` as its own check would. Raises BadRequest, QueueFull.
 
         Args:
             locate: where the client wrote a keyword of the constraint's schema.
+            team: whose turn it takes.
         """
         kind, fields = grammars.fields_of(constraint)
         if not kind:
@@ -61,7 +71,7 @@ class GrammarChecker:
         verdict = self._verdicts.get(digest)
         if verdict is None:
             sizes.check(kind, fields[kind], len(order), self._bounds)
-            verdict = await self._request_verdict(digest, order)
+            verdict = await self._request_verdict(digest, order, team)
         if verdict.code == process.BUSY:
             raise Unavailable(
                 "There was no time to check the grammar of this request: try again.", code=process.BUSY, retry_after=1
@@ -78,22 +88,25 @@ class GrammarChecker:
             raise BadRequest(verdict.fault, code=verdict.code)
         grammars.settle(constraint, verdict.settled)
 
-    async def _request_verdict(self, digest: bytes, order: bytes) -> Verdict:
-        if self._waiting >= self._bounds.grammars_waiting:
+    async def _request_verdict(self, digest: bytes, order: bytes, team: str) -> Verdict:
+        own, every, most = self._waiting[team], self._waiting.total(), self._bounds.grammars_waiting
+        if own >= most or every >= TEAMS * most:
             raise QueueFull(
-                f"{self._waiting} grammars or schemas wait to be checked: try again.",
+                f"{own if own >= most else every} grammars or schemas wait to be checked: try again.",
                 code="grammar_queue_full",
                 retry_after=1,
             )
-        self._waiting += 1
+        self._waiting[team] += 1
         try:
-            async with self._turn:
+            async with self._turns.take(team):
                 if (known := self._verdicts.get(digest)) is not None:
                     return known
                 await self._started()
                 verdict = await self._exchange(order)
         finally:
-            self._waiting -= 1
+            self._waiting[team] -= 1
+            if not self._waiting[team]:
+                del self._waiting[team]
         if verdict.code != process.BUSY:
             with suppress(ValueError):  # larger than the whole cache
                 self._verdicts[digest] = verdict

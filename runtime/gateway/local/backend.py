@@ -320,6 +320,7 @@ class LocalLease:
             display_name=self._target.requested,
             adapter=self._adapter,
             request_id=f"{context.id}-{secrets.token_hex(4)}",  # unique even if clients reuse ids
+            team=context.caller.team,
             priority=int(context.service_class),
             tier=tier,
             strict=context.preference.strict,

@@ -1,0 +1,56 @@
+"""Turns at something scarce that several teams want: none waits behind all that another one has asked for."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class FairTurns:
+    """As a semaphore of `count`, but owners that wait take turns. For one event loop.
+
+    | call of `take`  | a turn is free | none is free                             |
+    |-----------------|----------------|------------------------------------------|
+    | begins          | at once        | behind the owner's own earlier calls     |
+    | is cancelled    | -              | it is passed over                        |
+    | its block ends  | it is free     | the next owner's first call gets it      |
+    """
+
+    def __init__(self, count: int = 1) -> None:
+        self._free = count
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """Calls of each owner, in order; the owner whose turn is next comes first."""
+
+    @asynccontextmanager
+    async def take(self, owner: str) -> AsyncIterator[None]:
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait(owner)
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, owner: str) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had just got its turn
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """Give a turn to the next owner's first call that has not left, and put that owner behind the others."""
+        while self._waiting:
+            owner = next(iter(self._waiting))
+            calls = self._waiting.pop(owner)
+            first = calls.popleft()
+            if calls:
+                self._waiting[owner] = calls
+            if not first.cancelled():
+                first.set_result(None)
+                return
+        self._free += 1

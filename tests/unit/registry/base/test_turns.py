@@ -1,0 +1,84 @@
+"""Turns by owner: a scripted order of calls, their ends, and those that leave."""
+
+import asyncio
+
+from registry.base.turns import FairTurns
+
+
+class Calls:
+    """Calls that hold their turn until they are let go."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.turns, self.began = FairTurns(count), list[str]()
+        self._ends: dict[str, asyncio.Event] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def begin(self, *names: str) -> None:
+        """Names such as a1: the first letter is the owner."""
+        for name in names:
+            self._ends[name] = asyncio.Event()
+            self.tasks[name] = asyncio.create_task(self._run(name))
+        await self.settle()
+
+    async def _run(self, name: str) -> None:
+        async with self.turns.take(name[0]):
+            self.began.append(name)
+            await self._ends[name].wait()
+
+    async def end(self, name: str) -> None:
+        self._ends[name].set()
+        await self.settle()
+
+    async def settle(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+async def test_owners_take_turns_and_each_has_its_own_order() -> None:
+    calls = Calls()
+    await calls.begin("a1", "a2", "a3", "a4", "b1", "b2", "c1")
+    assert calls.began == ["a1"]
+    for name in ("a1", "a2", "b1", "c1", "a3", "b2"):
+        await calls.end(name)
+    assert calls.began == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
+
+
+async def test_one_that_comes_late_waits_for_no_more_than_one_of_each_other() -> None:
+    calls = Calls()
+    await calls.begin("a1", *(f"a{n}" for n in range(2, 100)))
+    await calls.end("a1")
+    await calls.begin("b1")
+    await calls.end("a2")
+    assert calls.began == ["a1", "a2", "a3"], "its turn was named before"
+    await calls.end("a3")
+    assert calls.began[-1] == "b1"
+
+
+async def test_as_many_as_there_are_turns_run() -> None:
+    calls = Calls(2)
+    await calls.begin("a1", "a2", "a3", "b1")
+    assert calls.began == ["a1", "a2"]
+    await calls.end("a2")
+    await calls.end("a1")
+    assert calls.began == ["a1", "a2", "a3", "b1"]
+    for name in ("a3", "b1"):
+        await calls.end(name)
+    await calls.begin("c1", "c2", "c3")
+    assert calls.began[4:] == ["c1", "c2"], "turns came back"
+
+
+async def test_one_that_leaves_is_passed_over_and_takes_no_turn_along() -> None:
+    calls = Calls()
+    await calls.begin("a1", "a2", "b1")
+    calls.tasks["a2"].cancel()
+    await calls.end("a1")
+    assert calls.began == ["a1", "b1"]
+    await calls.begin("c1", "d1")
+    calls._ends["b1"].set()
+    await asyncio.sleep(0)
+    calls.tasks["c1"].cancel()  # it has its turn, and has not begun
+    await calls.settle()
+    assert calls.began == ["a1", "b1", "d1"]
+    await calls.end("d1")
+    await calls.begin("e1")
+    assert calls.began[-1] == "e1"
