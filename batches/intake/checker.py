@@ -1,4 +1,7 @@
-"""Runs the processes that read what clients sent, two at a time. Asynchronous; one event loop."""
+"""Runs the processes that read what clients sent, two at a time. Asynchronous; one event loop.
+
+Teams take turns: a team may have a hundred large files checked at once, which takes minutes.
+"""
 
 import asyncio
 import os
@@ -10,6 +13,7 @@ import msgspec
 from batches.check_process import InputJob, InputPart, InputSummary, encode_job
 from batches.intake.split import SplitJob, SplitSummary
 from registry.base.child import Child
+from registry.base.turns import FairTurns
 from registry.errors import EngineFailed
 
 AT_ONCE = 2
@@ -22,31 +26,31 @@ _SPLIT = msgspec.json.Decoder(SplitSummary)
 
 
 class InputChecker:
-    """Reads input files in a process of its own each."""
+    """Reads input files in a process of its own each. team: whose turn a file takes."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
-        self._free = asyncio.Semaphore(at_once)
+        self._turns = FairTurns(at_once)
 
     @asynccontextmanager
-    async def check(self, job: InputJob) -> AsyncIterator[AsyncIterator[InputPart | InputSummary]]:
+    async def check(self, job: InputJob, team: str = "") -> AsyncIterator[AsyncIterator[InputPart | InputSummary]]:
         """The parts of a file, then its summary. The process ends with the context.
 
         Raises EngineFailed (check_failed) for a process that died, OSError for one that did not start.
         """
-        async with self._free, _process(job) as child:
+        async with self._turns.take(team), _process(job) as child:
             yield _answers(child, 2 * job.seconds + GRACE_SECONDS)
 
-    async def summarise(self, job: InputJob) -> InputSummary:
+    async def summarise(self, job: InputJob, team: str = "") -> InputSummary:
         """The faults of a file, without its parts. Raises what `check` does."""
-        async with self.check(job) as answers:
+        async with self.check(job, team) as answers:
             async for answer in answers:
                 if isinstance(answer, InputSummary):
                     return answer
         raise _died()
 
-    async def split(self, job: SplitJob) -> SplitSummary:
+    async def split(self, job: SplitJob, team: str = "") -> SplitSummary:
         """Make an input file of a body. Raises what `check` does."""
-        async with self._free, _process(job) as child:
+        async with self._turns.take(team), _process(job) as child:
             return _SPLIT.decode(await _line(child, 2 * job.seconds + GRACE_SECONDS))
 
 

@@ -176,7 +176,7 @@ class BatchCreator:
         with self._files.content().local_path(batch.input_file) as path:
             job = self._files.job(path, batch.endpoint, MOST_LINES.get(batch.surface))
             sizes, number, waiting = Counter[str](), 0, list[NewLine]()
-            async with self._checker.check(job) as answers:
+            async with self._checker.check(job, batch.team) as answers:
                 async for answer in answers:
                     if isinstance(answer, InputSummary):
                         summary = answer

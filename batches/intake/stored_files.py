@@ -114,7 +114,7 @@ class StoredFiles:
         return stored
 
     async def split(
-        self, body: Path, form: Literal["messages", "requests"], urls: Sequence[str], most: int
+        self, team: str, body: Path, form: Literal["messages", "requests"], urls: Sequence[str], most: int
     ) -> SplitSummary:
         """Put the requests of a body in its place, one a line. Raises BadRequest with the first fault, EngineFailed."""
         out = body.with_name(f"{body.name}.jsonl")
@@ -123,7 +123,8 @@ class StoredFiles:
                 SplitJob(
                     path=body, out=out, form=form, urls=tuple(urls), most=most, line_bytes=self._limits.line_bytes,
                     values=self._limits.values,
-                )
+                ),
+                team,
             )  # fmt: skip
             if summary.fault:
                 raise BadRequest(summary.fault, param=summary.param or None)
@@ -152,7 +153,7 @@ class StoredFiles:
     async def _checked(self, file: FileRecord, source: Path) -> FileRecord:
         if file.purpose != BATCH:
             return file
-        summary = await self._checker.summarise(self.job(source))
+        summary = await self._checker.summarise(self.job(source), file.team)
         return _with_check(file, summary)
 
     def job(self, path: Path, url: str | None = None, most_lines: int | None = None) -> InputJob:

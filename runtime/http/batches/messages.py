@@ -93,7 +93,9 @@ async def create_message_batch(request: Request, gateway: CurrentGateway, contex
     service, key = gateway.services.batches, idempotency_key(request)
     try:
         async with receive_body(request, gateway) as body:
-            summary = await service.files.split(body.path, "messages", (LINE_URL,), MOST_LINES[ANTHROPIC])
+            summary = await service.files.split(
+                context.caller.team, body.path, "messages", (LINE_URL,), MOST_LINES[ANTHROPIC]
+            )
             if bytes(summary.rest) != b"{}" or not summary.lines:
                 raise BadRequest("The body of a batch has one field, 'requests', with at least one request.")
             new = NewBatch(

@@ -76,7 +76,7 @@ async def create_batch_of_requests(request: Request, gateway: CurrentGateway, co
     service, key = gateway.services.batches, idempotency_key(request)
     try:
         async with receive_body(request, gateway) as stored:
-            summary = await service.files.split(stored.path, "requests", URLS, MOST_REQUESTS)
+            summary = await service.files.split(context.caller.team, stored.path, "requests", URLS, MOST_REQUESTS)
             rest = _rest(bytes(summary.rest))
             if (rest.input_file_id is None) != bool(summary.lines):
                 raise BadRequest("Send 'requests' or 'input_file_id', one of them.", param="requests")

@@ -160,3 +160,22 @@ def test_a_process_that_dies_is_an_error_of_that_file_alone(path: Path) -> None:
         return await checker.summarise(job(path, line("a")))
 
     assert asyncio.run(both()) == InputSummary(1, (), 0)
+
+
+def test_a_team_waits_for_no_more_than_one_file_of_another(path: Path) -> None:
+    """One may have a hundred large inputs checked at once."""
+    one, ended = job(path, line("a")), list[str]()
+
+    async def all_of_them() -> None:
+        checker = InputChecker(1)
+
+        async def check_one(team: str) -> None:
+            await checker.summarise(one, team)
+            ended.append(team)
+
+        async with asyncio.TaskGroup() as group:
+            for team in "aaaaab":
+                group.create_task(check_one(team))
+
+    asyncio.run(all_of_them())
+    assert ended == ["a", "a", "b", "a", "a", "a"]

@@ -15,6 +15,7 @@ from openai.types import FileDeleted, FileObject
 from batches.files import FileTable
 from batches.intake.stored_files import NewFile
 from batches.records import BatchState
+from registry.base.turns import FairTurns
 from registry.errors import Unavailable
 from registry.storage.reserve import DiskReserve
 from runtime.http.batches.lines import batch_worker
@@ -221,6 +222,23 @@ async def test_a_batch_of_requests_in_its_body_counts_for_its_team(tmp_path: Pat
     )
     assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full"), answer.text
     await served.close()
+
+
+async def test_each_look_into_an_input_takes_a_turn_of_its_team(
+    served: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teams, take = list[str](), FairTurns.take
+    monkeypatch.setattr(FairTurns, "take", lambda turns, owner: (teams.append(owner), take(turns, owner))[1])
+    await served.create(jsonl("a"))  # once when it is uploaded, once for the batch
+    requests = [{"custom_id": "a", "body": {"model": "chat", "messages": []}}]
+    answer = await served.http.post("/v1/batch", json={"url": URL, "requests": requests})
+    assert answer.status_code == 200, answer.text
+    assert teams == ["default"] * 4
+    messages = [{"custom_id": "a", "params": {"model": "chat", "max_tokens": 1, "messages": []}}]
+    answer = await served.http.post("/v1/messages/batches", json={"requests": messages})
+    assert answer.status_code == 200, answer.text
+    assert teams == ["default"] * 6
+    await served.batches.creator.close()
 
 
 async def test_a_disk_at_its_reserve_takes_nothing(tmp_path: Path) -> None:
