@@ -21,6 +21,7 @@ from models import nvml, process_control
 from models.engines import ENGINES, engine_version
 from models.native import cache_folder
 from models.speech import libraries
+from registry.storage.reserve import DiskReserve
 
 GIB = 2**30
 Kind = Literal["cpu", "cuda"]
@@ -46,7 +47,7 @@ class HostNeed:
     """Whether the server runs without it, with less."""
 
 
-def needs(kind: Kind, port: int) -> Iterator[HostNeed]:
+def needs(kind: Kind, port: int, data_dir: Path) -> Iterator[HostNeed]:
     """All of them, of a server on a CPU or a GPU."""
     yield _python()
     yield from _packages(kind)
@@ -60,6 +61,7 @@ def needs(kind: Kind, port: int) -> Iterator[HostNeed]:
         yield _headers()
     yield _memory(kind)
     yield _disk(kind)
+    yield _data_dir(data_dir)
     yield _files()
     yield _port(port)
 
@@ -149,6 +151,19 @@ def _disk(kind: Kind) -> HostNeed:
     free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
     how = f"{DISK[kind] / GIB:.0f} GiB for fetched weights; HF_HOME names another disk"
     return _need("disk", free >= DISK[kind], f"{free / GIB:.1f} GiB free at {folder}", how, optional=True)
+
+
+def _data_dir(folder: Path) -> HostNeed:
+    """Where the server can write, and take uploads. One without room for uploads starts, and answers requests."""
+    name, folder = "data directory", folder.absolute()
+    place = next(place for place in (folder, *folder.parents) if place.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        how = "look as the server's user, mount the disk writable, or name another folder: --data-dir"
+        return _need(name, False, f"{folder} cannot be written", how)
+    reserve = DiskReserve(place)
+    free, size = reserve.measure()
+    how = f"uploads are refused below {size / GIB:.1f} GiB (--disk-reserve): remove adapters, files and old backups"
+    return _need(name, not reserve.is_short, f"{free / GIB:.1f} GiB free at {folder}", how, optional=True)
 
 
 def _files() -> HostNeed:

@@ -9,6 +9,7 @@ import typer
 
 from runtime.cli.commands.models.manage import state
 from runtime.cli.failures import RefusedError
+from runtime.cli.local.keys import DataDir
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import ago, emit, note, size, table
 from runtime.cli.remote.client import Client
@@ -170,6 +171,7 @@ def doctor(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Port that the server is to use; 0: do not check one.")
     ] = 8000,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that this host has all that the server needs, and say how to get what is missing.
@@ -179,9 +181,10 @@ def doctor(
     Example: roundhouse doctor --device cuda
     """
     from runtime.cli.local.host import kind_of_host, needs
+    from runtime.cli.local.options import settings_of
 
     kind = kind_of_host() if device is Accelerator.AUTO else "cuda" if device is Accelerator.CUDA else "cpu"
-    found = list(needs(kind, port))
+    found = list(needs(kind, port, settings_of(data_dir=data_dir).data_dir))
     missing = [need for need in found if not need.met]
     if as_json:
         enough = all(need.optional for need in missing)

@@ -35,6 +35,7 @@ def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.setattr(f"{HOST}.ctypes.CDLL", lambda name: name)
     monkeypatch.setattr(f"{HOST}.shutil.which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(f"{HOST}.shutil.disk_usage", lambda path: type("Disk", (), {"free": 100 * GIB}))
+    monkeypatch.setattr("registry.storage.reserve.DiskReserve.measure", lambda _: (100 * GIB, GIB))
     monkeypatch.setattr(f"{HOST}.sysconfig.get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(f"{HOST}.resource.getrlimit", lambda kind: (1024, 65536))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 64 * GIB}))
@@ -49,8 +50,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def missing(kind: host.Kind = "cuda") -> list[HostNeed]:
-    return [need for need in needs(kind, free_port()) if not need.met]
+def missing(kind: host.Kind = "cuda", data_dir: Path = ROOT / ".data") -> list[HostNeed]:
+    return [need for need in needs(kind, free_port(), data_dir) if not need.met]
 
 
 def no_gpu(*_device: str) -> nvml.Gpu:
@@ -97,6 +98,32 @@ def test_each_need_is_printed_with_the_way_to_meet_it(
     assert help in one.help
 
 
+@pytest.mark.parametrize(("free", "known"), [(8 * GIB, ""), (GIB, "data directory")])
+def test_the_data_directory_needs_room_for_uploads(
+    good: pytest.MonkeyPatch, tmp_path: Path, free: int, known: str
+) -> None:
+    """A later start finds the disk as the last server left it."""
+    good.setattr("registry.storage.reserve.DiskReserve.measure", lambda _: (free, GIB))
+    folder = tmp_path / "not made yet" / "data"
+    assert [need.name for need in missing(data_dir=folder)] == ([known] if known else [])
+    (need,) = [need for need in needs("cuda", free_port(), folder) if need.name == "data directory"]
+    assert (need.found, need.optional) == (f"{free / GIB:.1f} GiB free at {folder}", True)
+    assert ("1.0 GiB (--disk-reserve)" in need.help) is bool(known)
+
+
+def test_a_data_directory_that_cannot_be_written_keeps_the_server_from_starting(
+    good: pytest.MonkeyPatch, tmp_path: Path, run: Run
+) -> None:
+    good.setattr(f"{HOST}.os.access", lambda place, mode: place != tmp_path)
+    (one,) = missing(data_dir=tmp_path / "data")
+    assert (one.name, one.optional, one.found) == ("data directory", False, f"{tmp_path / 'data'} cannot be written")
+    result = run("doctor", "--port", str(free_port()), "--data-dir", str(tmp_path / "data"))
+    assert result.exit_code == 1
+    assert "data directory: look as the server's user" in result.stderr
+    (tmp_path / "file").touch()
+    assert [need.name for need in missing(data_dir=tmp_path / "file")] == ["data directory"]
+
+
 def test_a_cpu_needs_libnuma(good: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise OSError(f"{name}: cannot open shared object file")
@@ -114,7 +141,7 @@ def test_a_port_that_is_taken(good: pytest.MonkeyPatch) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        (one,) = [need for need in needs("cuda", port) if not need.met]
+        (one,) = [need for need in needs("cuda", port, ROOT / ".data") if not need.met]
     assert (one.name, "--port" in one.help) == (f"port {port}", True)
 
 
