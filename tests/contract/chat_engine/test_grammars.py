@@ -138,7 +138,7 @@ async def test_a_check_ends_when_its_client_leaves(bench: Bench) -> None:
 
 async def test_a_request_without_a_grammar_waits_for_none(bench: Bench) -> None:
     """Its first token comes while a grammar is being checked, which holds the only turn."""
-    async with bench.engine._checker._turn:
+    async with bench.engine._checker._turns.take(""):
         waiting = asyncio.create_task(
             _outcome(bench, TEXT, {"prompt": "x", "max_tokens": 2, **guided(regex="not yet seen")})
         )
