@@ -15,6 +15,7 @@ from adapters.content.forms import CONFIG, TENSORS, inner_folder
 from adapters.fetch import FetchedAdapter, Fetcher, disk_errors
 from adapters.store import AdapterNotes, Store
 from adapters.types import AdapterSource, Base, CheckedAdapter, StoredAdapter
+from registry.base.turns import FairTurns
 from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict, NotFound, Unavailable
 from registry.names import ADAPTER, DEFAULT_TEAM, NAME_RULE
@@ -52,6 +53,7 @@ class AdapterService:
         self.store, self.notes = Store(data / "store"), AdapterNotes(data / "notes")
         self.bounds = bounds or Bounds()
         self.checker = Checker(workers)
+        self._turns = FairTurns(workers)
         self.incoming = data.absolute() / "incoming"
         """The folder of adapters on their way in, uploads too: on the store's disk, and emptied at start."""
         self.reserve = reserve or DiskReserve(data)
@@ -81,10 +83,12 @@ class AdapterService:
         await self.checker.close()
 
     # --- registration --------------------------------------------------------------------------------------------
-    async def validate(self, base: Base, source: AdapterSource, *, trusted: bool = False) -> CheckedAdapter:
+    async def validate(
+        self, base: Base, source: AdapterSource, *, team: str = DEFAULT_TEAM, trusted: bool = False
+    ) -> CheckedAdapter:
         """Dry run: everything but storing. Raises Unfit with every fault at once, TooLarge, NotFound, BadRequest."""
         async with self._fetcher.fetched(source) as fetched:
-            return await self._check(fetched, base, trusted=trusted)
+            return await self._check(fetched, base, team=team, trusted=trusted)
 
     async def register(
         self,
@@ -116,7 +120,7 @@ class AdapterService:
         key = AdapterKey(base.id, name, team)
         async with self._name_lock(key), self._fetcher.fetched(source) as fetched:
             with disk_errors(), self.store.writing() as out:
-                checked = await self._check(fetched, base, out, trusted=trusted)
+                checked = await self._check(fetched, base, out, team=team, trusted=trusted)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe)
                 # Once begun a commit runs to its end, whether or not the caller is still there.
                 registered = await _run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
@@ -251,9 +255,18 @@ class AdapterService:
 
     # --- inside --------------------------------------------------------------------------------------------------
     async def _check(
-        self, fetched: FetchedAdapter, base: Base, out: Path | None = None, *, trusted: bool
+        self, fetched: FetchedAdapter, base: Base, out: Path | None = None, *, team: str, trusted: bool
     ) -> CheckedAdapter:
-        """Check a source and write its normalised form into `out`. Raises as `Checker.check`, or storage_full."""
+        """Check a source and write its normalised form into `out`. Raises as `Checker.check`, or storage_full.
+
+        Teams take turns, and what waits for one keeps no room: half of what is left each, it would soon be all.
+        """
+        async with self._turns.take(team):
+            return await self._check_now(fetched, base, out, trusted=trusted)
+
+    async def _check_now(
+        self, fetched: FetchedAdapter, base: Base, out: Path | None, *, trusted: bool
+    ) -> CheckedAdapter:
         path, most = fetched.path, int(self.bounds.unpacked_bytes)
         if fetched.unpack_to is None:
             with self.reserve.hold(0 if out is None else await asyncio.to_thread(_source_bytes, path)):

@@ -159,7 +159,7 @@ class Adapters:
         """Run every check of a registration without storing anything. Raises Unfit with all faults."""
         where = self.base_for(name, base, caller.team)
         source = _permitted(source, caller)
-        checked = await self._service.validate(where, source, trusted=_may_template(source, caller))
+        checked = await self._service.validate(where, source, team=caller.team, trusted=_may_template(source, caller))
         self._check_owner(checked, source, where.id, caller.team)
         return where.id, checked
 
