@@ -1,10 +1,13 @@
 """A stored response, and how its JSON is edited. Knows nothing of the database."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+
+from registry.base.json import NOT_JSON
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -27,6 +30,34 @@ class StoredResponse:
 def edit(answer: bytes, changes: Mapping[str, Any]) -> bytes:
     """Replace some fields of a JSON object."""
     return msgspec.json.encode({**_OBJECT.decode(answer), **changes})
+
+
+def item_key(id_: str) -> str:
+    """The key of an item by its id, which another server may have made, of any length and characters."""
+    return hashlib.blake2b(id_.encode(errors="replace"), digest_size=16).hexdigest()
+
+
+class _Answer(msgspec.Struct):
+    output: list[msgspec.Raw] = []
+
+
+class _Item(msgspec.Struct):
+    id: str
+
+
+def output_items(answer: bytes) -> list[tuple[str, bytes]]:
+    """The key and JSON of each item of an answer's output that has an id."""
+    found = []
+    try:
+        for item in msgspec.json.decode(answer, type=_Answer).output:
+            found.append((item_key(msgspec.json.decode(item, type=_Item).id), bytes(item)))
+    except NOT_JSON:  # another server's answer: what has no such form cannot be named
+        pass
+    return found
+
+
+SEND_ITSELF = "Send the item itself: in Vercel's AI SDK set providerOptions: {openai: {store: false}}."
+"""Advice for an item that a request names and that is not there."""
 
 
 def failure(code: str, message: str) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from registry.bounds import USUAL, Bounds
 from registry.errors import NotFound, RoundhouseError, TooLarge
 from registry.names import DEFAULT_TEAM
 from registry.storage.files import server_id
-from tenants.responses.rows import StoredResponse, edit, failure
+from tenants.responses.rows import SEND_ITSELF, StoredResponse, edit, failure
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # a server without keys loads no database
 
 log = logging.getLogger("roundhouse.tenants")
 SWEEP_SECONDS = 600.0
+ITEMS_AT_ONCE = 500
+"""Items of one query: databases bound the values of a statement."""
 
 
 class ResponseStore:
@@ -31,6 +33,7 @@ class ResponseStore:
     |--------------|--------------------|-----------------------------|-----------------|
     | hours        | its life           | 0                           | 0               |
     | get, delete  | the row            | NotFound                    | NotFound        |
+    | items        | the items          | NotFound                    | NotFound        |
     | put, run     | stored             | not called: `hours` is 0    | not called      |
     """
 
@@ -72,6 +75,25 @@ class ResponseStore:
             await self._threads.run(self._table.interrupt, id_)
             return await self.get(team, id_)
         return row
+
+    async def items(self, team: str, ids: Sequence[str]) -> Mapping[str, bytes]:
+        """Fetch items of stored answers, as JSON by their id. Raises NotFound, TooLarge, BadRequest, Unavailable."""
+        found: dict[str, bytes] = {}
+        most: int = self._bounds.response_bytes
+        for start in range(0, len(ids), ITEMS_AT_ONCE):
+            some = ids[start : start + ITEMS_AT_ONCE]
+            if self._table is not None:
+                found |= await self._threads.run(self._table.items, team, some, most)
+                most -= sum(len(found[id_]) for id_ in some if id_ in found)
+            for id_ in some:
+                if id_ not in found:
+                    raise NotFound(
+                        f"There is no stored item {quoted(id_)}: its response was sent with `store: false`, was "
+                        f"deleted, or has expired. {SEND_ITSELF}",
+                        code="item_not_found",
+                        param="input",
+                    )
+        return found
 
     async def put(self, id_: str, team: str, input_: bytes, answer: bytes, *, running: bool = False) -> bool:
         """Store a response. False if it is too large or its team is archived. Raises QueueFull, Unavailable."""

@@ -1,15 +1,17 @@
 """The table of stored responses. A team sees only its own rows, and none that has expired."""
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import sqlalchemy as sa
 
-from registry.errors import QueueFull
+from registry.base.wording import quoted
+from registry.errors import BadRequest, QueueFull, TooLarge
 from registry.storage.database import Database
-from tenants.responses.rows import STOPPED, StoredResponse, edit
-from tenants.storage.tables import RESPONSES, TEAMS
+from tenants.responses.rows import SEND_ITSELF, STOPPED, StoredResponse, edit, item_key, output_items
+from tenants.storage.tables import RESPONSE_ITEMS, RESPONSES, TEAMS
 
 HOUR = 3600.0
 
@@ -31,7 +33,8 @@ class ResponseTable:
 
         False if the team is archived. Raises QueueFull if only running ones are left to delete.
         """
-        now, size = self._clock(), len(input_) + len(answer)
+        now, items = self._clock(), output_items(answer)
+        size = len(input_) + _size(answer, items)
         with self._database.write() as connection:
             connection.execute(sa.delete(RESPONSES).where(RESPONSES.c.expires <= now, ~RESPONSES.c.running))
             team_row = connection.execute(sa.select(TEAMS.c.archived).where(TEAMS.c.id == team).with_for_update())
@@ -40,6 +43,7 @@ class ResponseTable:
             self._make_room(connection, team, size)
             row = StoredResponse(id_, team, self._server, now, now + hours * HOUR, running, input_, answer)
             connection.execute(sa.insert(RESPONSES).values(**asdict(row), bytes=size))
+            _insert_items(connection, id_, items)
         return True
 
     def _make_room(self, connection: sa.Connection, team: str, size: int) -> None:
@@ -72,12 +76,45 @@ class ResponseTable:
             return None
         return StoredResponse(**row._asdict())
 
+    def items(self, team: str, ids: Sequence[str], most: int) -> Mapping[str, bytes]:
+        """The items with these ids in the team's answers, as JSON; without those that are not there.
+
+        most: bytes of all of them. Raises TooLarge; BadRequest for an id that several items have.
+        """
+        keys = {item_key(id_): id_ for id_ in ids}
+        mine = RESPONSES.c.team == team, RESPONSES.c.expires > self._clock(), RESPONSE_ITEMS.c.id.in_(keys)
+        size = sa.func.length(RESPONSE_ITEMS.c.item).label("size")
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(RESPONSE_ITEMS.c.id, size).join(RESPONSES).where(*mine)).all()
+            counts = Counter(row.id for row in rows)
+            for key, count in counts.items():
+                if count > 1:
+                    raise BadRequest(
+                        f"{count} stored items have the id {quoted(keys[key])}, since the server that answered does "
+                        f"not make its ids unique. {SEND_ITSELF}",
+                        param="input",
+                        code="ambiguous_item",
+                    )
+            if sum(row.size for row in rows) > most:
+                raise TooLarge(
+                    f"The items that the input names have more than {most} bytes together (see --bounds-factor): start "
+                    "a new conversation.",
+                    param="input",
+                    code="response_too_large",
+                )
+            query = sa.select(RESPONSE_ITEMS.c.id, RESPONSE_ITEMS.c.item).join(RESPONSES).where(*mine)
+            return {keys[row.id]: row.item for row in connection.execute(query)}
+
     def end(self, id_: str, answer: bytes) -> bool:
         """Store the answer of a running response. False if it is not running."""
-        size = sa.func.length(RESPONSES.c.input) + len(answer)
+        items = output_items(answer)
+        size = sa.func.length(RESPONSES.c.input) + _size(answer, items)
         query = sa.update(RESPONSES).where(RESPONSES.c.id == id_, RESPONSES.c.running)
         with self._database.write() as connection:
-            return connection.execute(query.values(running=False, answer=answer, bytes=size)).rowcount > 0
+            if not connection.execute(query.values(running=False, answer=answer, bytes=size)).rowcount:
+                return False
+            _insert_items(connection, id_, items)
+        return True
 
     def delete(self, team: str, id_: str) -> bool:
         with self._database.write() as connection:
@@ -102,3 +139,16 @@ class ResponseTable:
         with self._database.read() as connection:
             rows = connection.execute(sa.select(RESPONSES.c.id, RESPONSES.c.answer).where(*mine)).all()
         return sum(self.end(row.id, edit(row.answer, STOPPED)) for row in rows)
+
+
+def _size(answer: bytes, items: Sequence[tuple[str, bytes]]) -> int:
+    return len(answer) + sum(len(item) for _, item in items)
+
+
+def _insert_items(connection: sa.Connection, response: str, items: Sequence[tuple[str, bytes]]) -> None:
+    rows = [
+        {"response": response, "position": position, "id": key, "item": item}
+        for position, (key, item) in enumerate(items)
+    ]
+    if rows:
+        connection.execute(sa.insert(RESPONSE_ITEMS), rows)

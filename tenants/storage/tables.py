@@ -10,6 +10,7 @@
 | limits   | what a team or key may use: `tenants.limits`                                                       |
 | prices   | a recipe's prices as they were when its first request began, by their version                      |
 | responses | a stored answer with all that it was given: `tenants.responses`                                 |
+| response_items | an item of a stored answer, so that later requests may name it: goes with its response        |
 | keyring  | one row: `revision` grows with each change, so that every gateway notices; `pepper` tells whose it is |
 """
 
@@ -182,4 +183,12 @@ RESPONSES = sa.Table(
     sa.Column("input", sa.LargeBinary, nullable=False),
     sa.Column("answer", sa.LargeBinary, nullable=False),
     sa.Index("ix_responses_team", "team", "created", "bytes"),
+)
+RESPONSE_ITEMS = sa.Table(
+    "response_items",
+    METADATA,
+    sa.Column("response", sa.String(64), sa.ForeignKey("responses.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("id", sa.String(32), nullable=False, index=True),
+    sa.Column("item", sa.LargeBinary, nullable=False),
 )

@@ -288,8 +288,9 @@ def _check_references(request: ChatRequest) -> None:
     for index, item in enumerate(request.items("input")):
         if begins(item, b"{") and msgspec.json.decode(item, type=_Tool).type == "item_reference":
             raise BadRequest(
-                "Items cannot be named by an 'item_reference' here: send the item itself. Vercel's AI SDK does so with "
-                "providerOptions: {openai: {store: false}}.",
+                "Responses are not stored for you here, so no item can be named by an 'item_reference': send the item "
+                "itself. In Vercel's AI SDK set providerOptions: {openai: {store: false}}, or use openai.chat(model). "
+                "An operator can have responses stored (--store-responses).",
                 param=f"input[{index}]",
                 code="unsupported_value",
             )

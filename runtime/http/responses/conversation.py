@@ -2,12 +2,14 @@
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
 
 from registry.base.json import NOT_JSON
+from registry.base.wording import quoted
 from registry.errors import BadRequest
 from routing.providers.translation.response_answers import echoed
 from runtime.http.bodies import parse_object
@@ -49,8 +51,22 @@ class StoreRequest(msgspec.Struct):
             )
         return cls(fields, store, previous, background)
 
-    def with_history(self, row: StoredResponse | None) -> bytes:
-        """Prepend the earlier turns to the input. Returns all items as JSON. Raises BadRequest."""
+    def references(self) -> list[str]:
+        """The ids of earlier items that the input names in their place. Raises BadRequest."""
+        given = self.fields.get("input")
+        ids = [item.get("id") for item in given if _is_reference(item)] if isinstance(given, list) else []
+        for id_, count in Counter(id_ if isinstance(id_, str) else None for id_ in ids).items():
+            if id_ is None:
+                raise BadRequest("An 'item_reference' needs the 'id' of an item: a string.", param="input")
+            if count > 1:
+                raise _twice(id_)
+        return ids
+
+    def with_history(self, row: StoredResponse | None, stored: Mapping[str, bytes]) -> bytes:
+        """Prepend the earlier turns to the input, and put stored items in place of their ids.
+
+        Returns all items as JSON. Raises BadRequest.
+        """
         given = self.fields.get("input", [])
         items = [_message(given)] if isinstance(given, str) else given
         if not isinstance(items, list):
@@ -66,6 +82,12 @@ class StoreRequest(msgspec.Struct):
                     param="previous_response_id",
                 )
             before = [*msgspec.json.decode(row.input), *answer["output"]]
+            earlier = {str(item.get("id")) for item in before if isinstance(item, dict)}
+            for id_ in earlier & stored.keys():
+                raise _twice(id_)
+        if stored:
+            items = [msgspec.Raw(stored[item["id"]]) if _is_reference(item) else item for item in items]
+        if before or stored:
             self.fields["input"] = [*before, *items]
         return msgspec.json.encode([*before, *items])
 
@@ -80,6 +102,22 @@ def _flag(fields: Json, name: str, otherwise: bool) -> bool:
     if not isinstance(value, bool | None):
         raise BadRequest(f"'{name}' must be true or false.", param=name)
     return otherwise if value is None else value
+
+
+def _is_reference(item: Any) -> bool:
+    """Whether an item only names another one; OpenAI's schema lets the type of such an item be left out."""
+    return isinstance(item, dict) and (
+        item.get("type") == "item_reference" or (item.get("type") is None and item.keys() - {"type"} == {"id"})
+    )
+
+
+def _twice(id_: str) -> BadRequest:
+    return BadRequest(
+        f"The item {quoted(id_)} is in the conversation twice: name it once, and none that 'previous_response_id' "
+        "brings along.",
+        param="input",
+        code="duplicate_item",
+    )
 
 
 def _message(text: str) -> Json:

@@ -71,13 +71,13 @@ async def _serve(gateway: Gateway, context: RequestContext, endpoint: Endpoint, 
 
 async def _input_items(gateway: Gateway, context: RequestContext, request: StoreRequest) -> bytes:
     """All items that the model gets, including earlier turns, as JSON."""
-    store, row = gateway.services.responses, None
+    store, team, row = gateway.services.responses, context.caller.team, None
     if request.previous is not None:
         try:
-            row = await store.get(context.caller.team, request.previous)
+            row = await store.get(team, request.previous)
         except NotFound as error:
             raise BadRequest(error.message, param="previous_response_id", code="previous_response_not_found") from None
-    items = request.with_history(row)
+    items = request.with_history(row, await store.items(team, request.references()))
     if request.store:
         store.check_size(len(items))
     return items

@@ -188,3 +188,32 @@ def test_a_stream_that_a_client_leaves_is_cancelled(scripted: Server, answers: d
 
     least = Counter({"/v1/chat/completions": 6, "/v1/responses": 3, "/v1/messages": 2, "/api/chat": 1})
     eventually(lambda: cancelled() >= least, cancelled)
+
+
+# --- Vercel's AI SDK names stored items by their ids ----------------------------------------------------------------
+def turns(url: str, **options: Any) -> dict[str, dict[str, Any]]:
+    """What turns.mjs prints, whole and streamed."""
+    command = ["node", HERE / "turns.mjs", agents(), url, "scripted", json.dumps(options)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_vercels_default_provider_goes_on_from_stored_items(tmp_path: Path, work: Path) -> None:
+    with serve_scripted(tmp_path, work, "--store-responses", "1") as server:
+        server.wait_ready()
+        server.http.post("/v1/models/scripted/load").raise_for_status()
+        for found in turns(server.url).values():
+            assert found["texts"] == [LIGHT_SAYS] * 3, found
+            assert found["kinds"] == [
+                "user", "function_call", "function_call_output", "item_reference", "user", "item_reference", "user",
+            ]  # fmt: skip
+
+
+def test_vercels_default_provider_says_what_to_do_where_nothing_is_stored(scripted: Server) -> None:
+    for found in turns(scripted.url).values():
+        assert (found["texts"], found["status"]) == ([LIGHT_SAYS], 400), found
+        assert "set providerOptions: {openai: {store: false}}" in found["error"]
+    for found in turns(scripted.url, store=False).values():
+        assert found["texts"] == [LIGHT_SAYS] * 3, found

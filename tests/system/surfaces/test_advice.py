@@ -108,7 +108,7 @@ TABLE = [
     Advice("send 'max_output_tokens'", RESPONSES, {"max_tokens": 3}, SHORT),
     Advice("send 'input'", RESPONSES, {"messages": HELLO}, {"input": HELLO, **SHORT}),
     Advice("send 'text': {", RESPONSES, {"response_format": {"type": "text"}}, {"text": TEXT_FORMAT, **SHORT}),
-    Advice("by an 'item_reference' here: send the item itself", RESPONSES,
+    Advice("by an 'item_reference': send the item itself", RESPONSES,
            {"input": [*HELLO, {"type": "item_reference", "id": "msg_1"}]},
            {"input": [*HELLO, {"role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}], **SHORT}),
     Advice("send the conversation as 'input'", RESPONSES, {"conversation": "conv_1"}, SHORT),

@@ -101,6 +101,7 @@ WRITTEN: Mapping[str, Mapping[str, list[Row]]] = {
         "responses": [{"id": "resp_1", "team": "search", "server": "s", "created": 5.0, "expires": 6.0,
                        "running": False, "bytes": 4, "input": b"[]", "answer": b"{}"}],
     },
+    "0013": {"response_items": [{"response": "resp_1", "position": 0, "id": "ab", "item": b"{}"}]},
 }  # fmt: skip
 """By the migration with which a version could write it: new tables, and more of the rows that there were."""
 
