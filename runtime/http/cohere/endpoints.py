@@ -1,7 +1,8 @@
 """Cohere's v2 chat, based on vLLM's chat completions, and its embeddings."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,6 +12,8 @@ from models.messages import THINK, EmbedResult, Event, ResponseStart
 from models.tasks.chat import ChatPayload
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Task
+from runtime.gateway.context import RequestContext
+from runtime.gateway.core import Gateway
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
 from runtime.http.bodies import convert, parse_object, unknown_fields
@@ -19,6 +22,7 @@ from runtime.http.cohere.bodies import CohereChatBody, CohereContent, CohereEmbe
 from runtime.http.dialect import (
     EVENT_STREAM,
     JSON,
+    NDJSON,
     NO_BUFFERING,
     Endpoint,
     Head,
@@ -33,6 +37,7 @@ from runtime.http.errors import Dialect
 from runtime.http.ollama.answers import read
 from runtime.http.route import RouteGroup
 from runtime.http.schema import STREAM
+from runtime.http.serving import serve
 
 WITHOUT_EFFECT = ("citation_options", "safety_mode")
 """Fields for features that no model here has."""
@@ -80,6 +85,28 @@ async def _stream(events: AsyncIterator[Event]) -> Parts:
     yield _written(list(writer.end()))
 
 
+def _serve_chat(
+    gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes, query: Mapping[str, str]
+) -> Parts:
+    """Like `serve`. A client that accepts no events, as LiteLLM, gets a line of JSON for each, as from Cohere."""
+    parts = serve(gateway, context, endpoint, body, query)
+    accepted = b",".join(value for name, value in context.headers if name == b"accept").lower()
+    return _lines(parts) if accepted and b"text/" not in accepted and b"*/*" not in accepted else parts
+
+
+async def _lines(parts: Parts) -> Parts:
+    reader, has_events = sse.Reader(), False
+    async with aclosing(parts):
+        async for part in parts:
+            if isinstance(part, Head):
+                has_events = part.content_type.startswith(EVENT_STREAM)
+                yield replace(part, content_type=NDJSON) if has_events else part
+            elif not has_events:
+                yield part
+            elif found := reader.feed(part):
+                yield b"".join(data + b"\n" for data in found)
+
+
 def _written(events: Sequence[dict[str, Any]]) -> bytes:
     return b"".join(sse.event(event, event["type"]) for event in events)
 
@@ -121,6 +148,7 @@ ENDPOINTS = [
         answer={JSON: CohereChat, **STREAM},
         body=CohereChatBody,
         parameters=("Prefer", "Progress"),
+        serve=_serve_chat,
         examples={
             "chat": {"model": "starter-chat", "messages": _HELLO},
             "stream": {"model": "starter-chat", "messages": _HELLO, "stream": True},

@@ -215,6 +215,25 @@ async def test_a_stream_that_breaks_ends_with_an_error(gateway: FakeGateway) -> 
     assert last["delta"]["error"]
 
 
+@pytest.mark.parametrize("end", [None, EngineFailed("it broke")])
+async def test_a_client_that_accepts_no_events_gets_lines(gateway: FakeGateway, end: RoundhouseError | None) -> None:
+    """As Cohere answers LiteLLM, which reads each line as JSON."""
+    streams(gateway, delta(content="a"), delta("stop", content="b"), end=end)
+    for accept in ("text/event-stream", "*/*", "application/json, text/event-stream", "application/json, */*;q=0.1"):
+        events = events_of(await post(gateway, "/v2/chat", {**REQUEST, "stream": True}, accept=accept))
+    lines = await post(gateway, "/v2/chat", {**REQUEST, "stream": True}, accept="application/json")
+    assert lines.headers["content-type"] == "application/x-ndjson"
+    found = [json.loads(line) for line in lines.text.splitlines()]
+    assert [event["type"] for event in found] == [event["type"] for event in events]
+    assert [event["delta"] for event in found[1:-1] if "delta" in event] == [
+        event["delta"] for event in events[1:-1] if "delta" in event
+    ]
+    refused = await post(
+        gateway, "/v2/chat", {**REQUEST, "stream": True, "documents": ["a"]}, accept="application/json"
+    )
+    assert (refused.status_code, list(refused.json())) == (400, ["message"])
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
