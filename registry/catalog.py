@@ -204,7 +204,11 @@ class Catalog:
         """
         name, at, ref = adapter.partition("@")
         recipe = _for_tasks(ResolvedName(self.model(base)), tasks).recipe
-        return self._qualified(recipe.id, name, ref if at else None)
+        try:
+            return self._qualified(recipe.id, name, ref if at else None)
+        except NotFound as error:
+            error.param = "adapter_id"
+            raise
 
     def model(self, name: str) -> Recipe:
         """The model with this id or alias; NotFound for all else, adapters included."""

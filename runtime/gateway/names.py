@@ -227,9 +227,13 @@ class Names:
         return name.removesuffix(LATEST) if isinstance(name, str) and not self.is_model(name) else name
 
     def _by_adapter(self, catalog: Catalog, name: str, task: Task) -> tuple[str, ResolvedName]:
-        resolved = catalog.resolve(name, task)
-        if resolved.version is None:
-            raise NotFound(f"'{name}' is a model, not an adapter: name it in 'model'.", param="adapter_id")
+        try:
+            resolved = catalog.resolve(name, task)
+            if resolved.version is None:
+                raise NotFound(f"'{name}' is a model, not an adapter: name it in 'model'.")
+        except (BadRequest, NotFound) as error:
+            error.param = "adapter_id"
+            raise
         return name, resolved
 
     def _refuse_several(self, ids: Sequence[str], task: Task) -> tuple[str, ResolvedName]:

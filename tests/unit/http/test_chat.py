@@ -89,13 +89,14 @@ async def test_the_body_is_passed_on_with_the_engines_name(client: httpx.AsyncCl
 
 
 async def test_an_adapter_apart_from_its_model(client: httpx.AsyncClient) -> None:
-    for more, status, code in (
-        ({"adapter_id": "nobody"}, 404, "model_not_found"),
-        ({"adapter_id": 3}, 400, "invalid_value"),
-        ({"adapter_id": "nobody", "model": "embed"}, 400, "wrong_task"),
+    for more, status, code, param in (
+        ({"adapter_id": "nobody"}, 404, "model_not_found", "adapter_id"),
+        ({"adapter_id": 3}, 400, "invalid_value", "adapter_id"),
+        ({"adapter_id": "nobody", "model": "embed"}, 400, "wrong_task", "model"),
     ):
         response = await client.post("/v1/chat/completions", json={**REQUEST, **more})
-        assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+        error = response.json()["error"]
+        assert (response.status_code, error["code"], error["param"]) == (status, code, param)
 
 
 @pytest.mark.parametrize(

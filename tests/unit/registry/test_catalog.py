@@ -91,10 +91,15 @@ def test_a_pair_never_reaches_another_model(catalog: Catalog) -> None:
     """`gpt-oss` with adapter `120b` or `120b:tone` must not become the model gpt-oss:120b."""
     assert catalog.resolve_pair("main", "sql@prod").version == catalog.resolve("llama:sql@v2").version
     for name in ("120b", "120b:tone"):
-        with pytest.raises(NotFound, match="on model 'gpt-oss'"):
+        with pytest.raises(NotFound, match="on model 'gpt-oss'") as missing:
             catalog.resolve_pair("gpt-oss", name)
-    with pytest.raises(NotFound):
+        assert missing.value.param == "adapter_id"
+    with pytest.raises(NotFound) as missing:
+        catalog.resolve_pair("main", "sql@v99")
+    assert missing.value.param == "adapter_id"
+    with pytest.raises(NotFound) as missing:
         catalog.resolve_pair("sql", "sql")
+    assert missing.value.param == "model"
     assert catalog.resolve_pair("main", "sql", Task.CHAT).adapter_name == "sql"
     for base in ("minilm", "embed", "whisper"):  # the task is what is wrong, whether or not there is such an adapter
         with pytest.raises(BadRequest) as wrong:
