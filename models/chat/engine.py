@@ -359,6 +359,8 @@ class VllmEngine:
         model = request.model
         left_out = fields.check(self._fields, request, strict=strict)
         limits.check(request, context, self._bounds)
+        if request.path == "/detokenize":
+            limits.check_tokens(request, max(self._engine.get_tokenizer().max_token_id, config.get_vocab_size() - 1))
         base = call.adapter is None
         known = call.served == self._model if base else adapters.may_be_named(call.served)
         if not known or (model != call.served and not (base and model is None)):

@@ -43,6 +43,19 @@ def check_size(request: ChatRequest, context_length: int, bounds: Bounds, *, tex
         )
 
 
+def check_tokens(request: ChatRequest, largest: int) -> None:
+    """Raise BadRequest for a token id of /detokenize over `largest`, for which vLLM would give no text."""
+    try:
+        ids = msgspec.json.decode(request.fields.get("tokens", b"[]"), type=list[int], strict=False)
+    except NOT_JSON:
+        return  # vLLM refuses it
+    if ids and max(ids) > largest:
+        raise BadRequest(
+            f"Token {max(ids)} is not in this model's vocabulary, which ends at {largest}: leave it out.",
+            param="tokens",
+        )
+
+
 def check(request: ChatRequest, context_length: int, bounds: Bounds) -> None:
     """Raise BadRequest with the field that holds too much, or is not a client's to set."""
     fields = request.fields

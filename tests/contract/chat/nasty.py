@@ -111,6 +111,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "tokenize nothing": ("/tokenize", {}),
     "detokenize negative": ("/detokenize", {"tokens": [-1]}),
     "detokenize beyond 32 bits": ("/detokenize", {"tokens": [2**40]}),
+    "detokenize outside": ("/detokenize", {"tokens": [5, 10**6]}),
 }
 """Case -> (path, what to lay over a good body). 4xx each."""
 
@@ -132,7 +133,6 @@ ANSWERED: dict[str, tuple[str, dict[str, Any]]] = {
     "special tokens in the text": (CHAT, {"messages": [{"role": "user", "content": "<|end|><|pad|>"}]}),
     "zero bytes": (CHAT, {"messages": [{"role": "user", "content": "\0\0"}]}),
     "prompt as long as fits": (TEXT, {"prompt": "x" * 511}),
-    "detokenize outside": ("/detokenize", {"tokens": [10**6]}),
 }
 
 RAW: dict[str, bytes] = {

@@ -79,6 +79,9 @@ async def test_count_and_tokenize(bench: Bench) -> None:
     tokens = (await bench.ask("/tokenize", {"messages": chat_nasty.HELLO})).json["tokens"]
     assert count.json["input_tokens"] == len(tokens)
     assert "hi" in (await bench.ask("/detokenize", {"tokens": tokens})).json["prompt"]
+    with pytest.raises(BadRequest, match="Token 999999 is not in this model's vocabulary") as refused:
+        await bench.ask("/detokenize", {"tokens": [*tokens, 999_999]})
+    assert refused.value.param == "tokens"
 
 
 async def test_counts_equal_vllms_own(bench: Bench) -> None:

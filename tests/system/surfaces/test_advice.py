@@ -87,6 +87,8 @@ TABLE = [
     Advice("leave 'typical_p' out, or set it to null", CHAT, TYPICAL, {"temperature": 0, **TYPICAL}),
     Advice("leave 'typical_p' out, and set 'top_p' or 'min_p'", "/api/chat",
            {**OLLAMA, "options": {"typical_p": 0.5}}, {**OLLAMA, "options": {"top_p": 0.5, "num_predict": 2}}),
+    Advice("is not in this model's vocabulary, which ends at", "/detokenize", {"model": MODEL, "tokens": [1, 10**6]},
+           {"model": MODEL, "tokens": [1]}),
     Advice("verbosity. This engine would ignore it: leave it out.", CHAT, {"verbosity": "low"}, {}, strict=True),
     Advice("ask for several with 'n'", TEXT, {"best_of": 2}, {"n": 2}),
     Advice("send 'tools'", CHAT, {"functions": [TOOLS[0]["function"]]}, {"tools": TOOLS}),

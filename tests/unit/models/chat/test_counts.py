@@ -192,3 +192,16 @@ def test_a_server_may_have_limits_of_its_own() -> None:
         limits.check(ChatRequest(CHAT, b'{"messages": [1, 2, 3]}'), 512, bounds)
     with pytest.raises(TooLarge, match="up to 12 bytes"):
         limits.check_size(ChatRequest(CHAT, b"x" * 13), 12, bounds)
+
+
+@pytest.mark.parametrize("tokens", [[], [0, 7], [7.0], ["7"], [8, "x"], None, 8, [[8]]])
+def test_tokens_of_the_vocabulary_or_of_no_form(tokens: Any) -> None:
+    """vLLM refuses the latter."""
+    limits.check_tokens(ChatRequest("/detokenize", json.dumps({"tokens": tokens}).encode()), 7)
+
+
+@pytest.mark.parametrize("tokens", [[8], [3, 8.0], ["8"], [8, 1]])
+def test_tokens_beyond_the_vocabulary(tokens: Any) -> None:
+    with pytest.raises(BadRequest, match=r"Token 8 is not .* ends at 7: leave it out") as refused:
+        limits.check_tokens(ChatRequest("/detokenize", json.dumps({"tokens": tokens}).encode()), 7)
+    assert refused.value.param == "tokens"
