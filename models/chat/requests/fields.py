@@ -209,14 +209,16 @@ def _check_unknown(fields: Fields, request: ChatRequest, hints: Leniency) -> Non
 
 def _check_typical(request: ChatRequest) -> None:
     """Refuse typical decoding, which vLLM has not, unless the likeliest token is taken anyway."""
-    if request.object("vllm_xargs").get("typical_p") in (None, 1) or request.value("temperature") == 0:
-        return
-    raise BadRequest(
-        "This engine has no typical decoding: leave 'typical_p' out, or set it to null (None), or to 1, or ask for "
-        "temperature 0.",
-        param="typical_p",
-        code="unsupported_value",
-    )
+    shares = request.value("typical_p"), request.object("vllm_xargs").get("typical_p")
+    if request.value("temperature") != 0 and any(share not in (None, 1) for share in shares):
+        raise BadRequest(
+            "This engine has no typical decoding: leave 'typical_p' out, or set it to null (None), or to 1, or ask for "
+            "temperature 0.",
+            param="typical_p",
+            code="unsupported_value",
+        )
+    if "typical_p" in request.fields:
+        request.drop("typical_p")
 
 
 def _check_chat(request: ChatRequest, hints: Leniency) -> None:

@@ -374,17 +374,20 @@ def test_the_warning_of_unread_variables(tmp_path: Path) -> None:
     [
         b'{"vllm_xargs": {"typical_p": 1.0, "other": 3}}', b'{"vllm_xargs": {"typical_p": null}}',
         b'{"prompt": "typical_p of this text"}', b'{"temperature": 0.0, "vllm_xargs": {"typical_p": 0.95}}',
-        b'{"vllm_xargs": 5}',
+        b'{"vllm_xargs": 5}', b'{"typical_p": 1}', b'{"typical_p": null}', b'{"typical_p": 0.5, "temperature": 0}',
     ],
 )  # fmt: skip
 def test_typical_decoding_without_effect(body: bytes) -> None:
-    chat_fields.check({}, ChatRequest(CHAT, body))
+    request = ChatRequest(CHAT, body)
+    chat_fields.check({}, request)
+    assert "typical_p" not in request.fields, "no warning either"
 
 
+@pytest.mark.parametrize("body", [b'{"typical_p": %s}', b'{"vllm_xargs": {"typical_p": %s}}'])
 @pytest.mark.parametrize("share", ["0.5", "0", '"0.5"'])
-def test_typical_decoding_is_refused(share: str) -> None:
+def test_typical_decoding_is_refused(body: bytes, share: str) -> None:
     with pytest.raises(BadRequest, match="set it to null") as refused:
-        chat_fields.check({}, ChatRequest(CHAT, b'{"vllm_xargs": {"typical_p": %s}}' % share.encode()))
+        chat_fields.check({}, ChatRequest(CHAT, body % share.encode()))
     assert (refused.value.param, refused.value.code) == ("typical_p", "unsupported_value")
 
 
