@@ -164,8 +164,10 @@ def test_what_vllm_advises_can_be_done_here(words: bytes) -> None:
 @pytest.mark.real
 def test_vllm_still_says_it_in_these_words() -> None:
     from vllm.renderers import hf, online_renderer
+    from vllm.v1.engine import input_processor
 
-    trees = (ast.parse(Path(module.__file__).read_text()) for module in (hf, online_renderer))
+    modules = (hf, online_renderer, input_processor)
+    trees = (ast.parse(Path(module.__file__).read_text()) for module in modules)
     stated = [part.value for tree in trees for part in ast.walk(tree) if isinstance(part, ast.Constant)]
     texts = "\n".join(filter(lambda value: isinstance(value, str), stated))
     for words in errors.ADVICE:
