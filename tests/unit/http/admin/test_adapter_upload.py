@@ -38,7 +38,7 @@ class Service:
     def list(self, base: str | None = None) -> "list[Adapter]":
         return []
 
-    async def validate(self, base: Base, source: UploadedArchive, *, trusted: bool) -> CheckedAdapter:
+    async def validate(self, base: Base, source: UploadedArchive, *, team: str, trusted: bool) -> CheckedAdapter:
         assert source.path.parent == self.incoming
         self.seen.append(source.path.read_bytes())
         return CheckedAdapter("sha256:" + "0" * 64, 8, 100)
