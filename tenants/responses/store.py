@@ -88,8 +88,8 @@ class ResponseStore:
             for id_ in some:
                 if id_ not in found:
                     raise NotFound(
-                        f"There is no stored item {quoted(id_)}: its response was sent with `store: false`, was "
-                        f"deleted, or has expired. {SEND_ITSELF}",
+                        f"No stored answer has an item {quoted(id_)}: it is part of an input, or its response was sent "
+                        f"with `store: false`, was deleted, or has expired. {SEND_ITSELF}",
                         code="item_not_found",
                         param="input",
                     )
