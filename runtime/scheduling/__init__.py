@@ -1,6 +1,6 @@
-"""Model queues: waiting requests, the next to start, and adapters in places.
+"""Model queues: waiting requests, which one starts next, and which adapters occupy the device places.
 
-`placement` decides (pure: no clock, no I/O) and `effects` carries it out.
-Not here: which models are in memory (`runtime.residency`), the wire to engines (`runtime.slots`), names and access
-(`runtime.gateway`), and batches inside the engines for texts (`models.batching`).
+`placement` decides (pure: no clock, no I/O) and `effects` carries out its plans.
+Not here: which models are in memory (`runtime.residency`), the protocol to the engines (`runtime.slots`), names and
+access (`runtime.gateway`), and batching inside the text engines (`models.batching`).
 """

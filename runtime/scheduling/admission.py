@@ -1,4 +1,4 @@
-"""The entry and lease of one request, and the bounds under which it may wait."""
+"""A request's queue entry and lease, and the bounds on waiting."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from runtime.slots.link import SlotLink
 from tenants.caller import ServiceClass
 
 REVOKED = "line_revoked"
-"""Code of the error that ends a line of a batch whose turn a request of a higher class takes."""
+"""Error code for a batch line that is ended because a request of a higher class takes its turn."""
 
 
 @dataclass(slots=True)
@@ -26,35 +26,35 @@ class QueueEntry:
     id: str
     adapter: AdapterRef | None
     probe: Probe | None
-    """The probe of the adapter version that the request named."""
+    """The probe of the requested adapter version."""
     arrived: float
     turn: asyncio.Future[SlotLink]
     claim: QueueRequest
     started: float | None = None
     work: float | None = None
-    """Work done for it; None: not known yet."""
+    """Work done for it; None until known."""
     aborted: asyncio.Future[RoundhouseError] | None = None
     missed: bool = False
-    """True if its adapter was in no place when it came."""
+    """Whether its adapter was in no place when the request arrived."""
     swap_seconds: float = 0.0
-    """The part of its wait that its adapter's swap took."""
+    """Part of its wait spent swapping in its adapter."""
     placing_seconds: float = 0.0
-    """Time it waited in the engine, once started, until its adapter was in a place."""
+    """Time it waited in the engine, after its start, until its adapter was in a place."""
     replica: int = 1
     """Number of the replica where it waits or runs."""
 
     def abort(self, error: RoundhouseError) -> None:
-        """End its call with this error, unless it is ending already."""
+        """End its call with this error, unless it is already ending."""
         if self.aborted is not None and not self.aborted.done():
             self.aborted.set_result(error)
 
 
 class SlotLease:
-    """The hold on a resident model and an adapter's place: an async context manager.
+    """A hold on a resident model and on an adapter's place, as an async context manager.
 
     Args:
-        give_back: ends the hold; called again for a ticket that has ended, it does nothing.
-        charge: tells of a ticket that it has had so much work already.
+        give_back: ends the hold. Does nothing if the ticket has already ended.
+        charge: reports the work done so far for a ticket.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class SlotLease:
 
     @property
     def queued_seconds(self) -> float:
-        """The wait for its turn, and for its adapter's place."""
+        """Time it waited for its turn and for its adapter's place."""
         return (self.ticket.started or 0.0) - self.ticket.arrived + self.ticket.placing_seconds
 
     @property
     def swap_seconds(self) -> float:
-        """The part of it that its adapter's swap took."""
+        """Part of `queued_seconds` spent swapping in its adapter."""
         return self.ticket.swap_seconds
 
     @property
@@ -85,11 +85,11 @@ class SlotLease:
         return self.ticket.replica
 
     def progress(self, work: float) -> None:
-        """Report the work done for it so far."""
+        """Report the work done so far."""
         self._charge(self.ticket, work)
 
     def set_work(self, work: float) -> None:
-        """Set the work done for it in all. Call it before `release`."""
+        """Set the total work done. Call it before `release`."""
         self.ticket.work = work
 
     async def __aenter__(self) -> Self:
@@ -106,12 +106,12 @@ class SlotLease:
 
 
 MAX_RETRY_AFTER = 60.0
-"""Longest Retry-After, in seconds: requests ahead may be cancelled."""
+"""Upper bound on Retry-After, in seconds, because requests ahead may be cancelled."""
 
 
 @dataclass(slots=True)
 class WaitingBound:
-    """Shared by all queues: how many requests may wait in the whole server."""
+    """The number of requests that may wait in the whole server; shared by all queues."""
 
     max_waiting: int
     waiting: int = 0
@@ -124,21 +124,21 @@ class QueueAdmission:
         self._policy, self._bounds, self._pace, self._clock = policy, bounds, pace, clock
 
     def check(self, recipe: Recipe, claim: QueueRequest, make_room: Callable[[QueueRequest], bool]) -> None:
-        """Raises QueueFull or Unreachable.
+        """Raise QueueFull or Unreachable if the request may not wait.
 
-        `make_room` removes another request from a full queue for this one. It is called last, so that none is removed
-        for a request that is refused itself.
+        `make_room` removes another request from a full queue to make room for this one. It is called last, so that
+        nothing is removed for a request that is then refused.
         """
         pool = recipe.pools.get(claim.pool)
         waits = not self._policy.starts_at_once(claim)
         if waits and pool is not None and (waiting := self._policy.waiting_in(claim.pool)) >= pool.max_waiting:
             raise QueueFull(
-                f"{waiting} requests wait in the pool '{claim.pool}' of model '{recipe.id}' already. Try again later.",
+                f"{waiting} requests already wait in the pool '{claim.pool}' of model '{recipe.id}'. Try again later.",
                 retry_after=self.predicted_wait(claim),
             )
         if self._bounds.waiting >= self._bounds.max_waiting:
             raise QueueFull(
-                f"{self._bounds.waiting} requests wait in this server already. Try again later.",
+                f"{self._bounds.waiting} requests already wait in this server. Try again later.",
                 retry_after=self.predicted_wait(claim),
             )
         self._check_deadline(recipe, claim)
@@ -147,39 +147,39 @@ class QueueAdmission:
 
     def full(self, recipe: Recipe, claim: QueueRequest) -> QueueFull:
         return QueueFull(
-            f"{self._policy.waiting_for_model} requests wait for model '{recipe.id}' already. Try again later.",
+            f"{self._policy.waiting_for_model} requests already wait for model '{recipe.id}'. Try again later.",
             retry_after=self.predicted_wait(claim),
         )
 
     def predicted_wait(self, claim: QueueRequest) -> float:
-        """Seconds until a new request would start, from 1 to MAX_RETRY_AFTER."""
+        """Return the seconds until a new request would start, clamped to 1 to MAX_RETRY_AFTER."""
         return min(MAX_RETRY_AFTER, max(1.0, self._pace.seconds(self._policy.work_before(claim), self._policy.turns)))
 
     def start_in(self, claim: QueueRequest, *, exactly: bool = False) -> float:
-        """Seconds until a new request would start; 0: at once, or nothing measured yet."""
+        """Return the seconds until a new request would start; 0 if at once or if nothing was measured yet."""
         policy = self._policy
         if not self._pace.is_known or (not policy.waiting_for_model and policy.running < policy.max_requests):
             return 0.0
         return self._pace.seconds(policy.work_before(claim, exactly=exactly), policy.turns)
 
     def start_of_class(self, service_class: ServiceClass) -> float:
-        """Seconds until a request would start behind all that waits of its class; 0: as above."""
+        """Return the seconds until a request behind all others of its class would start; 0 as in `start_in`."""
         policy = self._policy
         if not self._pace.is_known or (not policy.waiting_for_model and policy.running < policy.max_requests):
             return 0.0
         return self._pace.seconds(policy.work_of_class(service_class), policy.turns)
 
     def start_here(self) -> float:
-        """Seconds until a new request would start on this replica behind all of its own line; 0: as above."""
+        """Return the seconds until a request at the end of this replica's line would start; 0 as in `start_in`."""
         policy = self._policy
         if not self._pace.is_known or (not policy.waiting and not policy.is_full):
             return 0.0
         return self._pace.seconds(policy.waiting_work, policy.max_requests)
 
     def _check_deadline(self, recipe: Recipe, claim: QueueRequest) -> None:
-        """Raises Unreachable.
+        """Raise Unreachable if the request cannot start before its deadline.
 
-        The longest wait is the cheap answer; only where it is too long is more worked out.
+        Estimates the longest wait first, which is cheap, and the exact one only if that is too long.
         """
         if claim.due is None:
             return
@@ -190,8 +190,8 @@ class QueueAdmission:
 
 def unreachable(model: str, wait: float, remaining: float) -> Unreachable:
     return Unreachable(
-        f"A request for '{model}' would wait about {wait:.1f} s now, and this one has {max(0.0, remaining):.1f} s. "
-        "Send it again with more time, or later.",
+        f"A request for '{model}' would wait about {wait:.1f} s now, but this one has only {max(0.0, remaining):.1f} s "
+        "left. Send it again with more time, or later.",
         wait,
         retry_after=min(MAX_RETRY_AFTER, max(1.0, wait - remaining)),
     )

@@ -1,16 +1,16 @@
-"""Carry out placement plans: Stage, Place and Drop frames, and probes after them.
+"""Carry out placement plans: send Stage, Place and Drop frames, and run probes.
 
-| plan says | sent                                       | then the policy gets            |
+| plan has  | sent                                       | then reported to the policy     |
 |-----------|--------------------------------------------|---------------------------------|
 | drop      | Drop                                       | nothing                         |
-| stage     | Stage, and again after the drops before it | staged, or failed               |
-|           | where these had to make room first         |                                 |
-| place     | Place, without probes                      | admitted, then placed or failed |
+| stage     | Stage, repeated once earlier drops end if  | staged, or failed               |
+|           | they have to make room first               |                                 |
+| place     | Place, if the adapter has no probes        | admitted, then placed or failed |
 | place     | Place, then the adapter's probes           | placed, or failed               |
 
-Requests of an adapter without probes start as soon as Place is sent: frames keep their order, and the slot lets each
-wait for the place. An adapter with probes counts as placed only when these have been answered. What comes back from an
-engine that has gone away meanwhile is not passed on.
+Requests for an adapter without probes start as soon as Place is sent: frames keep their order, and the slot makes each
+request wait for the place. An adapter with probes counts as placed only when they have been answered. Results from an
+engine that has since gone away are ignored.
 """
 
 import asyncio
@@ -35,26 +35,26 @@ Step = Literal["stage", "place", "probe"]
 
 
 class AdapterRegistry(Protocol):
-    """The gateway's facts about adapters, and its receiver for their outcomes."""
+    """What the gateway knows about adapters, and its callbacks for their outcomes."""
 
     async def check(self, digest: str) -> None:
-        """Check an adapter's stored files before they are staged; raises what is wrong."""
+        """Check an adapter's stored files before they are staged; raise if something is wrong."""
         ...
 
     def probes(self, digest: str) -> Sequence[Probe | None]:
-        """The probes of all versions with this content; None: a version without one."""
+        """Return the probes of all versions with this content; None for a version without one."""
         ...
 
     def dropped(self, digest: str) -> None:
-        """A removed adapter has left the engine: its files are not needed any more."""
+        """Report that a removed adapter has left the engine, so its files are no longer needed."""
         ...
 
     def note(self, step: Step, seconds: float, outcome: str) -> None:
-        """A step ended: 'ok' or 'failed'; for probes 'passed', 'failed' or 'error'."""
+        """Report the end of a step: 'ok' or 'failed'; for probes 'passed', 'failed' or 'error'."""
         ...
 
     def swapped(self, digest: str, evicted: str | None, staging: float, placing: float) -> None:
-        """Report an adapter that came into its place, and the seconds that it took."""
+        """Report an adapter that got its place, with the seconds for staging and placing."""
         ...
 
 
@@ -72,19 +72,19 @@ class AdapterWaiters(Protocol):
 
 @dataclass(slots=True)
 class AdapterStats:
-    """Times of one digest on one model; the placement policy keeps the counts."""
+    """Timings of one digest on one model. The placement policy has the counts."""
 
     stage_seconds: float = 0.0
     place_seconds: float = 0.0
-    """Seconds of placing, probes included."""
+    """Includes the probes."""
     last_used: float = 0.0
     staged_at: float = 0.0
     placed_at: float = 0.0
-    """Ends of its last staging and of its last placing, by the queue's clock."""
+    """Times at which its last staging and its last placing ended, by the queue's clock."""
 
 
 class AdapterEffects:
-    """One per model queue, on the gateway's event loop."""
+    """Carries out the placement plans of one model queue, on the gateway's event loop."""
 
     def __init__(self, queue: AdapterWaiters, registry: AdapterRegistry | None, clock: Callable[[], float]) -> None:
         self._queue, self._registry, self._clock = queue, registry, clock
@@ -93,34 +93,34 @@ class AdapterEffects:
         self._refs: dict[str, AdapterRef] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._drops: dict[asyncio.Task[None], str] = {}
-        """Drops under way, with the digest of each."""
+        """Drops in progress, with their digests."""
         self._forgotten: set[str] = set()
 
     def know(self, adapter: AdapterRef) -> None:
-        """A plan may name this adapter from now on."""
+        """Add an adapter, so that plans may name it."""
         self._refs[adapter.digest] = adapter
         self._forgotten.discard(adapter.digest)
         self.stats.setdefault(adapter.digest, AdapterStats())
 
     def forget(self, digest: str) -> None:
-        """Forget an adapter that left the registry."""
+        """Forget an adapter that was removed from the registry."""
         self.stats.pop(digest, None)
         self.probes.clear(digest)
         self._forgotten.add(digest)
 
     def used(self, digest: str) -> None:
-        """A request starts with it."""
+        """Note that a request with this adapter starts."""
         self.stats.setdefault(digest, AdapterStats()).last_used = time.time()
 
     def moved_seconds(self, digest: str, since: float) -> float:
-        """The part of the time since then that its placement took."""
+        """Return how many of the seconds since `since` were spent staging and placing the adapter."""
         stats, now = self.stats.get(digest, AdapterStats()), self._clock()
         staging = stats.stage_seconds if stats.staged_at > since else 0.0
         placing = stats.place_seconds if stats.placed_at > since else 0.0
         return min(staging + placing, now - since)
 
     def carry_out(self, link: SlotLink, plan: PlacementPlan) -> None:
-        """Begin everything that the plan says about adapters."""
+        """Start all the plan's actions on adapters."""
         for digest in plan.drop:
             self._drops[self._send(self._drop(link, digest))] = digest
         for digest in plan.stage:
@@ -129,12 +129,12 @@ class AdapterEffects:
             self._send(self._place(link, digest, evict))
 
     async def wait_until_settled(self) -> None:
-        """Return once nothing is on its way to the engine."""
+        """Return once no action is in progress."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe, service_class: ServiceClass) -> ProbeResult:
-        """Return the probe's result since the commit; runs it, as a request of that class, if there is none.
+        """Return the probe's result since the commit, running it with the given class if there is none.
 
         Raises the engine's error.
         """
@@ -148,7 +148,7 @@ class AdapterEffects:
             raise
         self._note("probe", self._clock() - began, "passed" if result.passed else "failed")
         if not result.passed:
-            log.error("adapter gave another answer to its probe than registered", extra={"digest": adapter.digest})
+            log.error("the adapter's answer to its probe is not the registered one", extra={"digest": adapter.digest})
         return result
 
     async def _stage(self, link: SlotLink, digest: str) -> None:
@@ -157,7 +157,7 @@ class AdapterEffects:
             if self._registry is not None:
                 await self._registry.check(digest)
             await self._stage_once_free(link, ref)
-        except Exception as error:  # whatever it is, the adapter must not stay on its way for ever
+        except Exception as error:  # whatever it is, the adapter must not stay in transit forever
             self._failed(link, digest, "stage", error)
             return
         seconds = self._clock() - began
@@ -168,10 +168,10 @@ class AdapterEffects:
             self._queue.adapter_staged(digest)
 
     async def _stage_once_free(self, link: SlotLink, ref: AdapterRef) -> None:
-        """Stage; retry while earlier drops have yet to free the engine's host memory.
+        """Stage the adapter; retry while earlier drops have yet to free the engine's host memory.
 
-        Mostly they were done just before: frames keep their order, and the engine makes both between the same steps.
-        Only a drop of this very adapter has to end first: else it would take away what is staged.
+        Usually they are done by then, because frames keep their order and the engine handles both between the same
+        steps. Only a drop of this same adapter must end first, or it would remove what is being staged.
         """
         if leaving := [drop for drop, digest in self._drops.items() if digest == ref.digest]:
             await asyncio.wait(leaving)
@@ -197,7 +197,7 @@ class AdapterEffects:
             probes = self._probes_of(digest)
             await self._retry_while_busy(link, lambda uid: frames.Place(uid, ref, evict), admit)
             passed = not any(probes) or await self._probe(link, ref)
-        except Exception as error:  # as above, and its place would be lost
+        except Exception as error:  # as above; the place would be lost, too
             self._failed(link, digest, "place", error)
             return
         seconds = self._clock() - began
@@ -218,7 +218,7 @@ class AdapterEffects:
     async def _retry_while_busy(
         self, link: SlotLink, make: Callable[[int], frames.ToSlot], sent: Callable[[], None] = lambda: None
     ) -> None:
-        """Place or drop; retry while the engine ends a cancelled call on that adapter."""
+        """Send a Place or Drop; retry while the engine is still ending a cancelled call on that adapter."""
         deadline = self._clock() + STAGE_SECONDS
         while True:
             try:
@@ -230,7 +230,7 @@ class AdapterEffects:
                 await asyncio.sleep(0.005)
 
     async def _probe(self, link: SlotLink, ref: AdapterRef) -> bool:
-        """Run the probes of this content. False: none of them allows the adapter."""
+        """Run the probes of this content; return whether any of them allows the adapter."""
         needed = self._probes_of(ref.digest)
         probes = [probe for probe in needed if probe is not None]
         waiting = self._queue.class_waiting(ref.digest)
@@ -238,7 +238,7 @@ class AdapterEffects:
         return None in needed or any(result.passed for result in results)
 
     def _probes_of(self, digest: str) -> list[Probe | None]:
-        """The probes that are registered for this content, and those under which requests wait for it."""
+        """Return the probes registered for this content and those of the requests waiting for it."""
         registered = self._registry.probes(digest) if self._registry is not None else ()
         return list(dict.fromkeys([*registered, *self._queue.probes_waiting(digest)]))
 
@@ -254,11 +254,11 @@ class AdapterEffects:
 
     def _failed(self, link: SlotLink, digest: str, step: Step, error: Exception) -> None:
         if not isinstance(error, RoundhouseError):
-            log.error("unmapped error in a %s", step, exc_info=error)
-            error = EngineFailed(f"the server failed at it: {type(error).__name__}")
+            log.error("unmapped error in step '%s' of an adapter", step, exc_info=error)
+            error = EngineFailed(f"internal error: {type(error).__name__}")
         log.error("adapter failed", extra={"digest": digest, "cause": error.message})
         self._note(step, 0.0, "failed")
-        if self._queue.is_open(link):  # else the engine went away: its successor stages again
+        if self._queue.is_open(link):  # otherwise the engine is gone, and the next one stages again
             cause = EngineFailed(f"The adapter could not be loaded: {error.message}", code="adapter_failed")
             self._queue.adapter_failed(digest, cause)
 

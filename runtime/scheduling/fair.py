@@ -1,4 +1,4 @@
-"""The order of requests: floors of classes, weights of teams and keys, deadlines.
+"""The order of requests, by floors of classes, weights of teams and keys, and deadlines.
 
 Pure: no clock, no I/O, no adapters. Work is in the units of `QueueRequest.work`.
 """
@@ -16,9 +16,9 @@ from tenants.caller import ServiceClass
 
 @dataclass(frozen=True, slots=True)
 class QueueRequest:
-    """The facts that order a request.
+    """The properties of a request that decide its order.
 
-    `team` and `key` share by weight within their class; `work` is charged at the start.
+    Teams and keys share by weight within their class. `work` is charged at the start.
     """
 
     team: str = DEFAULT_TEAM
@@ -27,22 +27,22 @@ class QueueRequest:
     """The team's weight."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     work: float = 1.0
-    """Foreseen, in units of a prompt token's work."""
+    """Expected work, in units of the work of one prompt token."""
     due: float | None = None
     """Deadline by the queue's clock."""
     pool: str = ""
-    """'': none of the recipe's."""
+    """A pool of the recipe; '' for none."""
     is_line: bool = False
-    """A line of a batch."""
+    """Whether it is a line of a batch."""
 
     @property
     def is_revocable(self) -> bool:
-        """A line of the class batch: it runs in what others leave, gives its turn up, and earns no floor."""
+        """Whether it is a batch line of class batch: uses idle capacity, may lose its turn, and earns no floor."""
         return self.is_line and self.service_class is ServiceClass.BATCH
 
     @property
     def is_from_people(self) -> bool:
-        """Whether it is above the class batch, and no line."""
+        """Whether it is above the class batch and not a batch line."""
         return not self.is_line and self.service_class is not ServiceClass.BATCH
 
 
@@ -50,7 +50,7 @@ DEFAULT_REQUEST = QueueRequest()
 
 
 class ShareAccount:
-    """A team in a class, or a key of it."""
+    """The account of a team in a class, or of a key of that team."""
 
     __slots__ = ("counter", "keys", "number", "orders", "queued", "waiting", "weight")
 
@@ -58,13 +58,13 @@ class ShareAccount:
         self.weight, self.counter, self.number = weight, counter, number
         self.waiting = 0
         self.queued = 0.0
-        """The work that waits."""
+        """Waiting work."""
         self.keys = ShareGroup()
-        """The keys of a team. A key's own account has none."""
+        """The keys of a team; empty in a key's own account."""
         self.orders: set[AccountOrder] = set()
 
     def charge(self, work: float) -> None:
-        """Work that it had; negative: that it was charged, and did not have."""
+        """Charge work that was done; negative to refund work that was charged but not done."""
         self.counter += work / self.weight
         if work < 0:
             for order in self.orders:
@@ -72,20 +72,19 @@ class ShareAccount:
 
 
 _MAX_STALE = 64
-"""Entries of an order that may count no more, beside as many as there are accounts: `first` meets them late, or never
-while all of them wait."""
+"""Stale entries that an order may hold in addition to one per account, because `first` removes them late or never."""
 
 
 class AccountOrder:
-    """Accounts by their counters, the lowest first, then the oldest.
+    """Accounts ordered by counter, lowest first, then by age, oldest first.
 
-    Adding and leaving take O(log accounts), `first` as much for each that has risen since.
+    Adding and removing take O(log accounts); `first` takes as much for each account that has risen since.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, ShareAccount]] = []
         self._entries: dict[ShareAccount, float] = {}
-        """The counter of each account's one entry that counts."""
+        """The counter in each account's valid heap entry."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -94,7 +93,7 @@ class AccountOrder:
         return account in self._entries
 
     def __iter__(self) -> Iterator[ShareAccount]:
-        """All waiting requests, in no order."""
+        """Iterate over all accounts, unordered."""
         return iter(self._entries)
 
     def add(self, account: ShareAccount) -> None:
@@ -102,7 +101,7 @@ class AccountOrder:
         self.put(account)
 
     def put(self, account: ShareAccount) -> None:
-        """Put an account back once its counter has fallen."""
+        """Reinsert an account after its counter has fallen."""
         entries = self._entries
         entries[account] = account.counter
         heappush(self._heap, (account.counter, account.number, account))
@@ -117,7 +116,7 @@ class AccountOrder:
             self._heap.clear()
 
     def first(self) -> ShareAccount:
-        """The lowest; there must be one."""
+        """Return the lowest account. The order must not be empty."""
         heap, entries = self._heap, self._entries
         while True:
             counter, number, account = heap[0]
@@ -142,7 +141,7 @@ class ShareGroup:
         """Accounts with waiting requests."""
 
     def join(self, name: str, weight: float, work: float) -> ShareAccount:
-        """Note that one more request of this account waits. The newest weight counts."""
+        """Note that one more request of this account waits. The latest weight applies."""
         account = self._accounts.get(name)
         if account is None:
             account = self._accounts[name] = ShareAccount(weight, self._level(), len(self._accounts))
@@ -157,17 +156,17 @@ class ShareGroup:
         return account
 
     def leave(self, account: ShareAccount, work: float) -> None:
-        """Note that one request of it waits no more."""
+        """Note that one of the account's requests no longer waits."""
         account.waiting -= 1
         account.queued -= work
         if not account.waiting:
-            account.queued = 0.0  # nothing is left of sums of fractions
+            account.queued = 0.0  # clears rounding errors
             assert self.waiting is not None
             self.waiting.discard(account)
             self._last = account
 
     def queued(self, name: str) -> float:
-        """The work of one that waits."""
+        """Return the waiting work of an account."""
         account = self._accounts.get(name)
         return account.queued if account is not None else 0.0
 
@@ -175,9 +174,9 @@ class ShareGroup:
         return self._accounts.get(name)
 
     def ahead(self, name: str, weight: float, own: float) -> float:
-        """Work of others done before `own` work of this one, if nothing else comes.
+        """Return the work of others that precedes `own` work of this account, if nothing else arrives.
 
-        O(those that wait): there may be thousands of keys without waiting requests.
+        O(accounts with waiting requests), because there may be thousands of keys without any.
         """
         mine = self._accounts.get(name)
         others = (account for account in self.waiting or () if account is not mine)
@@ -190,7 +189,7 @@ class ShareGroup:
 
 
 class ShareAccounts:
-    """The two accounts that a request is charged to."""
+    """The two accounts to which a request is charged."""
 
     __slots__ = ("key", "team")
 
@@ -204,23 +203,24 @@ class ShareAccounts:
 
 
 class Rank(NamedTuple):
-    """The order among heads at one moment."""
+    """A request's position among the heads of lanes at one moment."""
 
     position: int
-    """Position of its class: one that is owed its floor comes before those above it."""
+    """Position of its class. A class that is owed its floor precedes those above it."""
     team: float
-    """The team's counter, and its number."""
+    """The counter of the team."""
     team_number: int
     key: float
+    """The counter of the key."""
     key_number: int
     due: float
     arrival: int
-    """Counts the requests of one queue."""
+    """Running number of the request in its queue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitingRequest:
-    """`digest` None: the base itself. `since`: clock seconds."""
+    """A request in the line. `digest` is None for the base itself; `since` is in clock seconds."""
 
     id: str
     digest: str | None
@@ -229,11 +229,11 @@ class WaitingRequest:
     claim: QueueRequest
     ties: ShareAccounts
     due: float
-    """The deadline in its key, or a substitute for one."""
+    """The deadline that orders it within its key, or a substitute for one."""
 
 
 class Lane:
-    """Requests in order. Adding and removing take O(log n) and a list's move."""
+    """Requests in order. Adding and removing take O(log n) plus a move within a list."""
 
     __slots__ = ("_keys", "_requests", "_teams")
 
@@ -270,7 +270,7 @@ class Lane:
         return self._first_of(self._teams.first())
 
     def first_where(self, fits: Callable[[QueueRequest], bool]) -> WaitingRequest | None:
-        """The first request of the teams that fit. O(teams)."""
+        """Return the first request among those teams whose own first request fits. O(teams)."""
         fitting = [team for team in self._teams if fits(self._first_of(team).claim)]
         return self._first_of(min(fitting, key=lambda team: (team.counter, team.number))) if fitting else None
 
@@ -281,26 +281,26 @@ class Lane:
         return bool(self._requests)
 
     def requests(self) -> list[WaitingRequest]:
-        """All, in no order."""
+        """Return all requests, unordered."""
         return [entry[2] for queue in self._requests.values() for entry in queue]
 
 
 def rank(request: WaitingRequest, position: int) -> Rank:
-    """Rank of a lane's first request now. position: that of its class."""
+    """Return the current rank of a lane's first request. position: of its class."""
     team, key = request.ties.team, request.ties.key
     return Rank(position, team.counter, team.number, key.counter, key.number, request.due, request.arrival)
 
 
 class Floors:
-    """Classes that wait earn `share` of all work that starts.
+    """Credits of the classes: each waiting class earns `share` of all work that starts.
 
-    While a class has earned some, it goes before those above it, and pays for what it starts. It may start more than it
-    earned once, and then earns that first: so it gets its share to within one request, and one that comes rarely does
-    not get ahead of others each time.
+    While a class has credit, it precedes those above it and pays for what it starts. It may overdraw once and must
+    earn that back first. So a class gets its share to within one request, and a class with rare requests does not get
+    ahead of others each time.
     """
 
     def __init__(self, share: float) -> None:
-        """Raises ValueError for a share that leaves nothing for the highest class."""
+        """Raise ValueError for a share that leaves nothing for the highest class."""
         if not 0 <= share < 0.5:
             raise ValueError("a floor is at least 0 and less than a half")
         self.share = share
@@ -310,13 +310,13 @@ class Floors:
         return self._earned[service_class] > 0
 
     def order(self, waiting: Collection[ServiceClass]) -> list[ServiceClass]:
-        """The classes that wait, by who goes first."""
+        """Return the waiting classes in the order in which they are served."""
         return sorted(waiting, key=lambda one: one if self._earned[one] <= 0 else one - len(self._earned))
 
     def done(self, service_class: ServiceClass, work: float, waiting: Collection[ServiceClass], *, pays: bool) -> None:
-        """Charge work that began, or turned out to be more.
+        """Charge work that started, or work beyond what was expected.
 
-        `pays`: it went before others by its floor.
+        `pays`: the request preceded others by its class's floor.
         """
         if pays:
             self._earned[service_class] -= work
@@ -325,22 +325,22 @@ class Floors:
                 self._earned[one] += self.share * work
 
     def clear_credit(self, service_class: ServiceClass) -> None:
-        """Clear the credit of a class in which nothing waits any more; its debt stays."""
+        """Clear the credit of a class in which nothing waits any more; keep its debt."""
         self._earned[service_class] = min(0.0, self._earned[service_class])
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """`reserved` places stay free for it; it never has more than `most`."""
+    """A share of a model's places: `reserved` ones are kept free for it, and it never uses more than `most`."""
 
     reserved: int = 0
     most: int | None = None
 
 
 class Pools:
-    """The pools that may start a request now.
+    """A model's pools with their running requests, to tell which pools may start a request.
 
-    '' is the pool of requests that are in none: nothing is reserved for it.
+    '' stands for requests that are in no pool; nothing is reserved for them.
     """
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
@@ -362,7 +362,7 @@ class Pools:
         return self._running[pool]
 
     def closed(self, names: Iterable[str], places: int) -> frozenset[str]:
-        """The given pools that may start nothing while there are `places` in all."""
+        """Return those of the given pools that may not start a request now, with `places` in total."""
         if not self._pools:
             return frozenset() if self._running.total() < places else frozenset(names)
         free = places - self._running.total()
@@ -373,7 +373,7 @@ class Pools:
         )
 
     def full(self, names: Iterable[str], places: int) -> frozenset[str]:
-        """The given pools that have as many places as they may ever have."""
+        """Return those of the given pools that already use as many places as they may ever use."""
         if not self._pools:
             return frozenset()
         reserved = sum(pool.reserved for pool in self._pools.values())
@@ -395,26 +395,26 @@ LEARNING_RATE = 0.1
 
 
 class Pace:
-    """Running means of a request's seconds in the engine and of its work."""
+    """Moving averages of a request's seconds in the engine and of its work."""
 
     def __init__(self) -> None:
         self.is_known = False
         self._seconds, self._work = 0.5, 1.0
 
     def ended(self, seconds: float, work: float) -> None:
-        part = LEARNING_RATE if self.is_known else 1.0
-        self._seconds += part * (seconds - self._seconds)
-        self._work += part * (work - self._work)
+        rate = LEARNING_RATE if self.is_known else 1.0
+        self._seconds += rate * (seconds - self._seconds)
+        self._work += rate * (work - self._work)
         self.is_known = True
 
     def seconds(self, work: float, at_once: int) -> float:
-        """Seconds until that much waiting work has begun and one more request can."""
+        """Return the seconds until `work` has started and one more request can start."""
         return self._seconds * (1 + work / self._work) / max(1, at_once)
 
     def seconds_of(self, work: float) -> float:
-        """Expected seconds for an amount of work; 0 before anything was measured."""
+        """Return the expected seconds for an amount of work; 0 before anything was measured."""
         return self._seconds * work / self._work if self.is_known and self._work else 0.0
 
     def work(self, seconds: float) -> float:
-        """The work that an engine with one request does in so long; 0 before anything was measured."""
+        """Return the work that an engine does on one request in `seconds`; 0 before anything was measured."""
         return self._work * seconds / self._seconds if self.is_known and self._seconds else 0.0

@@ -1,55 +1,55 @@
-"""Choose adapters for places, and the next request to start. A pure policy.
+"""Choose which adapters get places, and which request starts next. A pure policy.
 
-No I/O, no clock of its own, no threads: the caller tells what happened (`enqueue`, `finish`, `staged`, ...) and asks
-`decide(now)` for a plan, which counts as begun the moment it is returned. One instance per loaded base model.
+No I/O, no clock of its own, no threads: the caller reports events (`enqueue`, `finish`, `staged`, ...) and asks
+`decide(now)` for a plan. The plan counts as started the moment it is returned. One instance per loaded base model.
 
 An adapter is on disk, in host memory (staged) or in a device place. A running request holds a lease on its place.
-Once the engine has been told to place an adapter that needs no probe, its requests may start (`admit`): the engine lets
-each wait for the place. No other adapter may take that place before the placement has ended.
+Once the engine has been told to place an adapter that needs no probe, its requests may start (`admit`): the engine
+makes each of them wait for the place. No other adapter may take that place before the placement has ended.
 
-Rules; the same numbers stand at the code that carries them out:
- 1. The base needs no place. At most `max_requests` requests run at once, and beside them `spare`: there the first of
-    the next one's class starts whose team runs none, in that class and above, or with it no more than its part of
-    `max_requests` among the teams that run, by weight; or one that goes before a class above it by its floor, which
-    would wait behind it. So a team that comes to a full engine waits for no other's answer to end.
- 2. Ready requests (the base, or an adapter in an open place, in a pool that has room) start in order of rank
-    (`runtime.scheduling.fair`: class, team and key by what they had, deadline). A blocked request holds nobody up, so
-    requests of adapters in places go first: that groups them.
+Rules, with the same numbers in the code:
+ 1. The base needs no place. At most `max_requests` requests run at once, plus `spare` more. A spare turn goes to the
+    first request of the next one's class whose team runs nothing in that class and above, or would not exceed its share
+    of `max_requests`, by weight among the running teams. It also goes to a request that precedes a higher class by its
+    floor, because that class would wait behind it. So at a full engine no team has to wait for another's answer to end.
+ 2. Ready requests (for the base, or for an adapter in an open place, in a pool with room) start in order of rank
+    (`runtime.scheduling.fair`: class, team and key by work received, deadline). A blocked request delays no others, so
+    requests for adapters in places go first, which groups them.
  3. Staging starts as soon as a request is queued, by rank, `staging_at_once` at a time.
- 4. Host memory holds `host` adapters. The least recently used idle one leaves; if there is none, a pinned one that
+ 4. Host memory holds `host` adapters. The least recently used idle one is evicted; if there is none, a pinned one that
     is in no place, then the one for which only requests of later ranks wait. Adapters in places stay.
- 5. A staged adapter gets a free place, or that of the least recently used adapter without leases, pin and waiting
+ 5. A staged adapter gets a free place, or that of the least recently used adapter without leases, pin or waiting
     requests. A place with a lease is never taken.
- 6. A request that has waited `max_overtake` seconds for a place closes one: the place of an adapter for which nobody
-    of an earlier rank waits takes no new request, and goes to the first blocked adapter once its leases have ended. It
-    opens again when the need is gone.
- 7. Pinned adapters keep their place, and get one when no request needs it. At least one place stays unpinned. One
-    that failed is brought in again only when a request needs it, or when it is pinned once more.
- 8. A forgotten or failed adapter leaves as soon as nothing holds it. The requests that started behind a placement
-    that failed hold its place until they end.
- 9. A swap is charged to the team of the first request that waits for the adapter. Each class that waits gets its
-    floor of the work (`runtime.scheduling.fair`).
-10. Among the replicas of a model, one with a free turn starts the first in rank of all their lines that it has at hand.
-    With turns to spare for its own line, it takes over the first request of the longest line whose replica has none
-    that is free, or is away, and brings the adapter in.
-11. A request above the class batch waits for no line of a batch to end. Where it could start but for a free turn, or
-    its adapter waits for a place that closes, `revoke` names lines of class batch: those in that place, and the newest
-    ones, which have done least, one for each such request. A turn or place is free once the line has ended, so no other
-    rule sees more than an early end. Not while `can_revoke` is false. Lines earn no floor (rule 9).
+ 6. A request that has waited `max_overtake` seconds for a place closes one, namely a place of an adapter for which no
+    request of an earlier rank waits. The closed place takes no new requests and goes to the first blocked adapter once
+    its leases have ended. It reopens when it is no longer needed.
+ 7. Pinned adapters keep their place, and get one when no request needs it. At least one place stays unpinned. A pinned
+    adapter that failed is retried only when a request needs it or when it is pinned again.
+ 8. A forgotten or failed adapter is dropped as soon as nothing uses it. Requests that started behind a failed placement
+    hold its place until they end.
+ 9. A swap is charged to the team of the first request waiting for the adapter. Each waiting class gets its floor of the
+    work (`runtime.scheduling.fair`).
+10. A replica with a free turn starts the request of the best rank in all lines of the model for which it is ready. If
+    it has more turns than its own line needs, it takes over the first request of the longest line whose replica is full
+    or away, and brings the adapter in.
+11. A request above the class batch never waits for a batch line to end. If it lacks only a free turn, or if its adapter
+    waits for a closing place, `revoke` names lines of class batch: those in that place, and one for each such request,
+    newest first because these have done the least. The turn or place is free once the line has ended, so to the other
+    rules it just ended early. Does not apply while `can_revoke` is false. Lines earn no floor (rule 9).
 
-The bound on waiting, for requests of one key, whose ranks are arrivals: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D. W
-is max_overtake, R max_requests, S and P the longest staging and placing (with its probe), D the longest run, with the
-wait in the engine for its adapter's place; Q requests were waiting when it came, for A adapters, its own
-counted; m = min(places, staging_at_once, max(host, places + 1) - places) adapters can be brought in side by side. The
-argument: for the first one, rule 6 finds a place at the latest after `max_overtake`, because an unpinned place that it
-may not take belongs to a request before it; that place drains within D, staging and placing take S and P, and rule 2
-gives it the next free slot, within D. Nothing that is younger can be put before it in any of the four. Among several
-keys and teams the same holds for who is first in rank, and it stays first, once its class is owed its floor or no class
-above it waits, until it starts, a team or key that waited before has less, or one comes that has no more than it:
-`runtime.scheduling.fair` bounds how much those get meanwhile.
+Bound on the wait, for requests of one key, which rank by arrival: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D. W is
+max_overtake, R max_requests, S and P the longest staging and placing (with its probe), D the longest run including the
+wait in the engine for the adapter's place. Q requests were waiting at its arrival, for A adapters including its own.
+m = min(places, staging_at_once, max(host, places + 1) - places) adapters can be brought in in parallel. Argument: for
+the first request, rule 6 finds a place after `max_overtake` at the latest, because an unpinned place that it may not
+take belongs to an earlier request. That place drains within D, staging and placing take S and P, and rule 2 gives it
+the next free slot, within D. No younger request can get ahead of it in any of the four. With several keys and teams the
+same holds for the request of the first rank, once its class is owed its floor or no higher class waits. It stays first
+until it starts, until a team or key that waited before has received less, or until one arrives that has received no
+more. `runtime.scheduling.fair` bounds how much these get in the meantime.
 
-A second order of turns is inside the engines for texts, among the items of requests that run:
-`models.batching.plan.Turns`. It knows no ranks.
+The text engines have a second order of turns, among the items of running requests (`models.batching.plan.Turns`). It
+does not use ranks.
 """
 
 from collections.abc import Mapping
@@ -69,16 +69,16 @@ TIERS: tuple[Tier, ...] = ("device", "host", "staging", "disk")
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
-    """The actions for now.
+    """The actions to take now.
 
-    A staging may begin only when the drops of this and of earlier plans have ended: the host tier has no room for both,
-    and one digest may stand in both.
+    A staging may start only after the drops of this and earlier plans have ended, because the host tier has no room for
+    both, and the same digest may be in both.
 
     place: (digest, digest whose place it takes, or None for a free place).
     start: request ids, in order; each has its lease.
-    adopt: request ids that wait in this replica's line from now on, those that start among them.
-    revoke: ids of requests to end; `finish` follows, as for any other.
-    wake_at: call `decide` again at this time, if nothing happens before; None: only when something happens.
+    adopt: request ids moved to this replica's line, including those that start.
+    revoke: ids of requests to end; call `finish` for them as for any other.
+    wake_at: call `decide` again at this time, unless an event comes first; None to wait for the next event.
     """
 
     stage: tuple[str, ...] = ()
@@ -92,23 +92,23 @@ class PlacementPlan:
 
 @dataclass(frozen=True, slots=True)
 class AdapterStatus:
-    """An adapter's tier, and its counts since the engine's base was first loaded."""
+    """An adapter's tier, and its counts since the base model was first loaded."""
 
     tier: Tier
     pinned: bool
     running: int
     waiting: int
     hits: int
-    """Requests that found the adapter in a place when they came."""
+    """Requests whose adapter was in a place when they arrived."""
     misses: int
     placements: int
     evictions: int
-    """Times that it lost its place."""
+    """Number of times it lost its place."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Running figures of one adapter; meanings as in `AdapterStatus`."""
+    """Counters of one adapter, as in `AdapterStatus`."""
 
     hits: int = 0
     misses: int = 0
@@ -120,16 +120,16 @@ _NOTHING = PlacementPlan((), (), (), (), None)
 
 
 class Placement:
-    """The request scheduler of one base model. See the module's rules.
+    """The request scheduler of one base model, by the rules above.
 
     Args:
         places: device places of the engine (vLLM: max_loras).
-        host: adapters that host memory holds, those in places included; at least places + 1 is used, because an
+        host: adapters that fit in host memory, including those in places. At least places + 1 is used, because an
             adapter must be staged before another one gives up its place.
-        max_overtake: seconds after which a blocked request may close a place. 0: strict order of rank.
-        floor: the least part of the work of a class that waits.
+        max_overtake: seconds after which a blocked request may close a place; 0 for strict order of rank.
+        floor: the minimum share of the work for each waiting class.
         pools: parts of `max_requests`.
-        accounts: those of the model, which its replicas share.
+        accounts: the model's accounts, shared by its replicas.
     """
 
     def __init__(
@@ -155,9 +155,9 @@ class Placement:
         self.others: tuple[Placement, ...] = ()
         """The policies of the model's other replicas."""
         self.is_away = False
-        """True while its engine is not there: other replicas may take over the requests that wait here."""
+        """Whether its engine is absent, so that other replicas may take over the requests waiting here."""
         self.can_revoke = True
-        """Lines of batches may be ended (rule 11)."""
+        """Whether batch lines may be ended (rule 11)."""
         self._adopted: list[str] = []
         self._running = RunningRequests(self._waiting, pools or {})
         self._pins = Pins()
@@ -167,14 +167,14 @@ class Placement:
         self._failed: dict[str, None] = {}
         self._counts: dict[str, Counts] = {}
         self._payers: dict[str, ShareAccounts] = {}
-        """The accounts to which the swap of an admitted adapter is charged (rule 9)."""
+        """Adapter digest to the accounts charged for its swap, once admitted (rule 9)."""
 
     def _make_tiers(self, host: int, staging_at_once: int) -> None:
         self._device = DeviceTier(self.places)
         self._host = HostTier(max(host, self.places + 1), staging_at_once)
         self._moves = Moves(self._device, self._host, self._waiting, self._pins)
 
-    # --- what happened -------------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------
     def enqueue(
         self,
         request_id: str,
@@ -182,9 +182,9 @@ class Placement:
         now: float,
         claim: QueueRequest = DEFAULT_REQUEST,
     ) -> None:
-        """Add a request. ValueError: id in use; Conflict: no adapter places."""
+        """Add a request. Raises ValueError if the id is in use, Conflict if there are no adapter places."""
         if request_id in self._running:
-            raise ValueError(f"request {request_id} runs already")
+            raise ValueError(f"request {request_id} is already running")
         if digest is not None:
             self.check_places()
         self._waiting.add(request_id, digest, now, claim)
@@ -196,32 +196,32 @@ class Placement:
             self._count(digest).misses += not hit
 
     def check_places(self) -> None:
-        """Raises Conflict when the engine has none for adapters."""
+        """Raise Conflict if the engine has no adapter places."""
         if not self.places:
-            raise Conflict("This model has no adapter places: set memory.adapters.device in its recipe.")
+            raise Conflict("This model has no adapter places. Set memory.adapters.device in its recipe.")
 
     def cancel(self, request_id: str) -> bool:
-        """Forget a waiting request; False: it does not wait.
+        """Remove a waiting request. Returns False if it does not wait.
 
-        If it runs, abort it and call `finish` then.
+        If it is running, abort it and then call `finish`.
         """
         return self._waiting.remove(request_id) is not None
 
     def hand_over(self, request_id: str, other: "Placement") -> bool:
-        """Move a waiting request to another replica's line. False if it does not wait here."""
+        """Move a waiting request to another replica's line. Returns False if it does not wait here."""
         if request_id not in self._waiting:
             return False
         self._waiting.move(request_id, other._waiting)
         return True
 
     def progress(self, request_id: str, work: float) -> None:
-        """A started request has had so much work already. Unknown ids are ignored."""
+        """Report the work done so far for a running request. Ignores unknown ids."""
         self._running.progress(request_id, work)
 
     def finish(self, request_id: str, now: float, work: float | None = None) -> None:
-        """A started request has left the engine with that much work; None: as foreseen.
+        """Report that a request has left the engine, with its total work (None if as expected).
 
-        Unknown ids are ignored (see `reset`).
+        Ignores unknown ids (see `reset`).
         """
         request = self._running.end(request_id, work)
         if request is not None and request.digest is not None:
@@ -231,37 +231,37 @@ class Placement:
                 self._remove_failed(request.digest)
 
     def swapped(self, digest: str, work: float) -> None:
-        """Rule 9: so much was not done meanwhile. Call it before `placed`."""
+        """Charge the work that the swap displaced (rule 9). Call it before `placed`."""
         ties = self._payers.pop(digest, None) or self._first_ties(digest)
         if ties is not None:
             ties.charge(work)
 
     def _first_ties(self, digest: str) -> ShareAccounts | None:
-        """The ties of the first request that waits for an adapter."""
+        """Return the accounts of the first request waiting for an adapter."""
         head = self._waiting.head(digest, frozenset())
         return None if head is None else head.request.ties
 
     def staged(self, digest: str) -> None:
-        """A staging ended well."""
+        """Report a successful staging."""
         self._host.finish(digest)
 
     def admit(self, digest: str, now: float) -> None:
-        """The engine has been told to place it: requests may start, which wait in the engine for its place."""
+        """Report that the engine was told to place an adapter; its requests may start and wait there for the place."""
         ties = self._first_ties(digest)
         if self._device.admit(digest, now) and ties is not None:
             self._payers[digest] = ties
 
     def placed(self, digest: str, now: float) -> None:
-        """A placement ended well."""
+        """Report a successful placement."""
         if self._device.arrived(digest, now):
             self._used(digest, now)
             self._count(digest).placements += 1
 
     def failed(self, digest: str) -> list[str]:
-        """A staging or placement failed. Returns the waiting requests that end with it.
+        """Report a failed staging or placement. Returns the waiting requests that fail with it.
 
-        The digest will stand in a plan's `drop` once no request holds its place; an adapter that was to give up its
-        place counts as out.
+        The digest will be in a plan's `drop` once no request holds its place. An adapter that was to give up its place
+        counts as removed.
         """
         self._payers.pop(digest, None)
         if self._device.failed(digest) and digest not in self._device:
@@ -274,30 +274,30 @@ class Placement:
         self._pins.failed(digest)
 
     def forget(self, digest: str) -> None:
-        """The adapter left the registry: drop it once nothing waits or runs with it."""
+        """Drop an adapter that was removed from the registry, once no request waits for it or runs with it."""
         self.unpin(digest)
         self._forgotten.add(digest)
 
     def pin(self, digest: str) -> None:
-        """Keep the adapter in its next place; Conflict when no place would stay open."""
+        """Bring an adapter in and keep it. Raises Conflict if no place would stay unpinned."""
         self._pins.add(digest, self.places)
 
     def unpin(self, digest: str) -> None:
         self._pins.remove(digest)
 
     def resize(self, places: int, host: int, max_requests: int, spare: int = 0) -> None:
-        """The next engine has other sizes: they count from the next `reset`."""
+        """Set the sizes of the next engine; they apply from the next `reset`."""
         self._sizes = (places, host, max_requests, spare)
 
     def share(self, floor: float, pools: Mapping[str, Pool]) -> None:
-        """Other floors and pools, at once."""
+        """Set the floor and the pools, with immediate effect."""
         self._waiting.floors.share = floor
         self._running.pools.change(pools)
 
     def reset(self) -> list[str]:
-        """The engine is new and empty; returns the requests that ran and are lost.
+        """Start over with a new, empty engine. Returns the running requests, which are lost.
 
-        Waiting requests and pins stay. Reports about work begun before the reset must not be passed on any more.
+        Waiting requests and pins stay. The caller must not report events of the old engine afterwards.
         """
         lost = list(self._running)
         for table in (self._running, self._device, self._host, self._failed, self._payers):
@@ -310,9 +310,9 @@ class Placement:
         self._pins.renew()
         return lost
 
-    # --- what to do ----------------------------------------------------------------------------------------------
+    # --- decisions -----------------------------------------------------------------------------------------------
     def decide(self, now: float) -> PlacementPlan:
-        """The next steps, in O(waiting adapters + places²): after events and at `wake_at`."""
+        """Return the next steps. Call it after events and at `wake_at`. O(waiting adapters + places²)."""
         self._adopted.clear()
         if self.others and not self.is_away:
             self._take_over()
@@ -321,7 +321,7 @@ class Placement:
             return _NOTHING
         drop = self._leave()
         heads = self._waiting.heads(self._running.full(self.max_requests))
-        if not (heads or drop or self._pins):  # only the base is asked for: no adapter moves
+        if not (heads or drop or self._pins):  # all requests are for the base, so no adapter moves
             self._device.closing.clear()
             start, revoke = self._start(now), self._revoke()
             return PlacementPlan(start=tuple(start), adopt=tuple(self._adopted), revoke=tuple(revoke))
@@ -373,7 +373,7 @@ class Placement:
         return started
 
     def _first(self, ready: list[str | None]) -> WaitingRequest | None:
-        """Rules 2 and 10: of one's own line or, where its rank is better, of another replica's."""
+        """Rules 2 and 10: the first of this replica's line or, if its rank is better, of another's."""
         first = self._waiting.first(ready, self._running.closed(self.max_requests))
         if self.others and (other := self._first_of_others(ready)) is not None:
             head, line = other
@@ -405,7 +405,7 @@ class Placement:
         self._adopted.append(request.id)
 
     def _first_with_less(self, ready: list[str | None]) -> WaitingRequest | None:
-        """Rule 1, of a full engine."""
+        """Rule 1, for spare turns."""
         closed = self._running.closed(self.max_requests + self._spare)
         head, has_less = self._waiting.first(ready, closed), self._running.with_less(self.max_requests)
         first = None if head is None else head.request
@@ -413,7 +413,7 @@ class Placement:
             return first
         own = first.claim.service_class
         if self._waiting.floors.owed(own) and any(one < own for one in self._waiting.classes):
-            return first  # by its floor: those above it must not wait for an answer to end
+            return first  # goes first by its floor; higher classes must not wait behind it for an answer to end
         return self._waiting.first_that(ready, closed, own, has_less)
 
     def _revoke(self) -> list[str]:
@@ -431,7 +431,7 @@ class Placement:
             self._running.revoke(request)
         return result
 
-    # --- small questions -----------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------------
     def _is_in_use(self, digest: str) -> bool:
         return self._device.moving(digest) or self._host.staging(digest) or self.leased(digest)
 
@@ -449,12 +449,12 @@ class Placement:
 
     @property
     def is_full(self) -> bool:
-        """Whether every turn is taken."""
+        """Whether all turns are taken."""
         return len(self._running) >= self.max_requests
 
     @property
     def waiting(self) -> int:
-        """Requests in its own line."""
+        """Requests in this replica's line."""
         return len(self._waiting)
 
     @property
@@ -469,17 +469,17 @@ class Placement:
     @property
     def turns(self) -> int:
         """Requests that all present replicas can run at once; those of one replica if none is present."""
-        there = [one.max_requests for one in (self, *self.others) if not one.is_away]
-        return sum(there) or self.max_requests
+        present = [one.max_requests for one in (self, *self.others) if not one.is_away]
+        return sum(present) or self.max_requests
 
     @property
     def waiting_work(self) -> float:
-        """Work that waits in its own line."""
+        """Waiting work in this replica's line."""
         return self._waiting.work
 
     @property
     def work(self) -> float:
-        """Work that waits in its own line or runs."""
+        """Waiting and running work of this replica."""
         return self._waiting.work + self._running.work
 
     def running_by_class(self) -> dict[ServiceClass, int]:
@@ -488,12 +488,12 @@ class Placement:
 
     @property
     def people_running(self) -> int:
-        """Requests from people (`QueueRequest.is_from_people`) that run in this replica."""
+        """Running requests from people (`QueueRequest.is_from_people`) in this replica."""
         return self._running.from_people
 
     @property
     def people_waiting(self) -> int:
-        """The same that wait for the model."""
+        """Requests from people that wait for the model."""
         return self._waiting.accounts.from_people
 
     def waiting_by_class(self) -> dict[ServiceClass, int]:
@@ -503,15 +503,11 @@ class Placement:
         return self._running.pools.running(pool)
 
     def make_room(self, claim: QueueRequest) -> str | None:
-        """Remove one request from a full queue for this one, and return it.
-
-        It is the newest request of the team that has more in it than this one's team would, by weight and class. None:
-        this one is the one too many.
-        """
+        """Remove one request from a full queue to make room for this one; see `WaitingRequests.make_room`."""
         return self._waiting.make_room(claim)
 
     def starts_at_once(self, claim: QueueRequest) -> bool:
-        """Nobody waits for the model, and its pool has a place that is free."""
+        """Whether no request waits for the model and the claim's pool has a free place."""
         return not self.waiting_for_model and not self._running.pools.closed([claim.pool], self.max_requests)
 
     def waiting_in(self, pool: str) -> int:
@@ -531,7 +527,7 @@ class Placement:
         return len(self._running)
 
     def leased(self, digest: str) -> bool:
-        """A request runs with it or waits for it."""
+        """Whether a request runs with the adapter or waits for it."""
         return self._waiting.count(digest) > 0 or self._device.leases(digest) > 0
 
     def has_place(self, digest: str) -> bool:
@@ -542,12 +538,12 @@ class Placement:
         return tuple(self._device)
 
     def moving(self) -> dict[str, str | None]:
-        """The adapter on the way into a place, with the one whose place that was."""
+        """Return the adapters on their way into a place, with those whose places they take."""
         return self._device.incoming()
 
     @property
     def host_use(self) -> tuple[int, int]:
-        """Adapters in host memory, and how many it holds."""
+        """Number of adapters in host memory, and its capacity."""
         return len(self._host), self._host.capacity
 
     def status(self, digest: str) -> AdapterStatus:

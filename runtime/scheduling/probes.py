@@ -1,8 +1,8 @@
 """Probes that an adapter must answer before it serves any request.
 
 A version may be registered with a prompt and the beginning of its greedy answer. After each commit to an engine the
-prompt is sent once, with the adapter in its place and before any request starts with it. The question shares no
-prefix cache with requests and counts as no one's usage. Prompts and answers stay out of logs and metrics.
+prompt is sent once, with the adapter in its place and before any request starts with it. Probes share no prefix cache
+with requests and are not counted as usage. Prompts and answers stay out of logs and metrics.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from runtime.slots import frames
 from runtime.slots.link import SlotLink
 
 PROBE_SECONDS = 120.0
-"""A full engine may let the question wait for the longest running request."""
+"""Long, because in a full engine a probe may have to wait for the longest running request."""
 RETRY_SECONDS = 60.0
 """Seconds for which requests are refused after a failed probe; a corrected probe runs at once."""
 MAX_QUOTED = 200
-"""Characters of an expected or given answer that stand in an error."""
+"""Characters of the expected or actual answer quoted in an error."""
 
 
 class _Delta(msgspec.Struct):
@@ -49,7 +49,7 @@ class _Event(msgspec.Struct):
 class ProbeResult:
     """The result of one run of a probe.
 
-    `answered`: the greedy answer as far as it was read, or why there was none.
+    `answered`: the greedy answer as far as it was read, or the HTTP status if there was none.
     """
 
     probe: Probe
@@ -62,37 +62,37 @@ class ProbeResult:
 
 
 class Probes:
-    """Results per digest and probe, of the commits to the engine that runs now.
+    """Results by digest and probe, for commits to the current engine.
 
-    Two names may hold the same content with different probes: each is refused or served by its own probe.
+    Two names may have the same content but different probes. Each is served or refused by its own probe.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._results: dict[tuple[str, Probe], ProbeResult] = {}
         self._refused = TTLCache[tuple[str, Probe], ProbeResult](inf, RETRY_SECONDS, timer=clock)
-        """Failures that are not tried again yet."""
+        """Failures that may not be retried yet."""
         self._asking: dict[tuple[str, Probe], asyncio.Task[ProbeResult]] = {}
 
     def clear(self, digest: str | None = None) -> None:
-        """Forget the results of a digest, or of all."""
+        """Forget the results of one digest, or all results."""
         for key in [key for key in self._results if digest in (None, key[0])]:
             del self._results[key]
             self._refused.pop(key, None)
 
     def result(self, digest: str, probe: Probe) -> ProbeResult | None:
-        """The last result; None: it has not run since the commit."""
+        """Return the last result; None if the probe has not run since the commit."""
         return self._results.get((digest, probe))
 
     def known(self, digest: str, probe: Probe) -> ProbeResult | None:
-        """The last result, if it still counts; None: it is time to ask."""
+        """Return the last result if it is still valid; None if the probe must run."""
         result = self.result(digest, probe)
         return result if result is not None and (result.passed or (digest, probe) in self._refused) else None
 
     def refusal(self, digest: str, probe: Probe | None) -> Unavailable | None:
-        """The reason why no request may use the adapter under this probe now.
+        """Return why requests under this probe may not use the adapter now.
 
-        None: it passed, or has not run.
+        None if the probe passed or has not run.
         """
         result = self._refused.get((digest, probe)) if probe is not None else None
         if result is None:
@@ -106,10 +106,10 @@ class Probes:
         )
 
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe, priority: int) -> ProbeResult:
-        """Return the result since the commit, asked once for all callers.
+        """Return the result since the commit; concurrent callers share one run.
 
-        priority: the question's, as of `HttpCall`.
-        Raises the engine's error when it broke, EngineFailed (code probe_timeout) when it did not answer in time.
+        priority: see `HttpCall`.
+        Raises the engine's error if it fails, EngineFailed (code probe_timeout) if it does not answer in time.
         """
         key = adapter.digest, probe
         if (known := self.known(*key)) is not None:
@@ -124,7 +124,7 @@ class Probes:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 status, text = await _question(link, adapter, "/v1/chat/completions", probe, priority)
-                if status == 400:  # a base without a chat template completes text
+                if status == 400:  # a base without a chat template can only complete text
                     status, text = await _question(link, adapter, "/v1/completions", probe, priority)
         except TimeoutError:
             raise EngineFailed(
@@ -140,7 +140,7 @@ class Probes:
 
 
 async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe, priority: int) -> tuple[int, str]:
-    """Return status and greedy answer; ends as soon as pass or fail is certain."""
+    """Return the status and greedy answer; stop reading as soon as pass or fail is certain."""
     prompt: dict[str, object] = {"prompt": probe.prompt}
     if path == "/v1/chat/completions":
         prompt = {"messages": [{"role": "user", "content": probe.prompt}]}
@@ -173,7 +173,7 @@ async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe
 
 
 def _text(data: bytes) -> str:
-    """The text that one event adds to the answer. Raises EngineFailed for an error."""
+    """Return the text that one event adds to the answer. Raises EngineFailed for an error event."""
     event = msgspec.json.decode(data, type=_Event)
     if event.error is not None:
         raise EngineFailed("its probe was not answered", code="probe_broken")

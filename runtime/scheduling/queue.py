@@ -1,23 +1,23 @@
-"""The requests of one replica of a model: a bounded queue, leases, and adapters in place.
+"""The requests of one replica of a model: a bounded queue, leases, and adapters in places.
 
-The order is decided by `runtime.scheduling.placement` (pure), by rank; this file starts requests as its plans say, and
-`runtime.scheduling.effects` brings adapters in and out. For models without adapters the same policy sees requests of
+`runtime.scheduling.placement` (pure) decides the order, by rank. This file starts requests according to its plans, and
+`runtime.scheduling.effects` moves adapters in and out. For models without adapters the same policy sees requests for
 the base only.
 
 | event          | engine ready                     | engine away                                  |
 |----------------|----------------------------------|----------------------------------------------|
-| acquire        | waits its turn, then a lease     | waits; asks residency for the model          |
+| acquire        | waits its turn, then gets a lease| waits; requests the model from residency     |
 | release        | next request may start           | nothing to start                             |
-| open           | -                                | policy starts afresh: all adapters unplaced  |
+| open           | -                                | policy is reset: all adapters unplaced       |
 | engine_gone    | running calls fail by their link | -                                            |
-| settled        | -                                | returns once no adapter is on its way        |
+| settled        | -                                | returns once no adapter is in transit        |
 
-An engine that sleeps is away: residency closes the queue, waits until it is settled, and opens it after the wake with
-all adapters unplaced, as after a load.
+A sleeping engine counts as away: residency closes the queue, waits until it is settled, and opens it after the wake-up
+with all adapters unplaced, as after a load.
 
-Most models have one replica. Where there are several, `routing.replicas` chooses the queue of a request, all
-share accounts and bounds, and a request may move to the queue of another one: when its own goes away, or when the other
-can start it sooner (rule 10 of the policy).
+Most models have one replica. If there are several, `routing.replicas` chooses the queue of a request, and all queues
+share accounts and bounds. A request may move to another replica's queue if its own replica goes away or if the other
+one can start it sooner (rule 10 of the policy).
 """
 
 import asyncio
@@ -40,20 +40,20 @@ from runtime.slots.link import SlotLink
 from tenants.caller import ServiceClass
 
 SWAP_SECONDS = 0.2
-"""Seconds to bring an adapter into a place, before that was measured."""
+"""Assumed seconds to bring an adapter into a place, until measured."""
 
 
 class ModelQueue:
     """The queue of one replica of a model.
 
     Args:
-        recipe: bounds (`queue`), how many run at once (`batching.max_requests`), adapter places.
-        bounds: of the whole server.
-        want: asks residency for the model; raises what makes waiting pointless.
-        released: reports to residency that a lease ended or a waiting request is gone.
-        registry: probes and stored files of adapters; receives their events.
-        first: the queue of the model's first replica; None: this is it.
-        number: of this replica.
+        recipe: bounds (`queue`), concurrent requests (`batching.max_requests`), adapter places.
+        bounds: bounds of the whole server.
+        request_load: requests the model from residency; raises if waiting is pointless.
+        released: reports to residency that a lease ended or a waiting request was removed.
+        registry: has the probes and stored files of adapters; receives their events.
+        first: the queue of the model's first replica; None if this is the first.
+        number: number of this replica.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class ModelQueue:
         self._timer: asyncio.TimerHandle | None = None
         self._pace: Pace = Pace() if first is None else first._pace
         self.arrivals: ArrivalRates = ArrivalRates(clock()) if first is None else first.arrivals
-        """Work that arrives at the model."""
+        """Work arriving at the model."""
         self.admission = QueueAdmission(self.policy, bounds, self._pace, clock)
         if first is not None:
             _join((*first.replicas, self))
 
     def leave(self) -> None:
-        """Take this queue out of the model's replicas, once nothing waits or runs here."""
+        """Remove this queue from the model's replicas. Nothing may wait or run here any more."""
         _join(tuple(replica for replica in self.replicas if replica is not self))
         _join((self,))
 
-    # --- what residency sees ----------------------------------------------------------------------------------------
+    # --- for residency ----------------------------------------------------------------------------------------------
     @property
     def running(self) -> int:
         return len(self._running)
@@ -112,12 +112,12 @@ class ModelQueue:
 
     @property
     def oldest(self) -> float | None:
-        """Arrival of the longest waiting request; None: none waits."""
+        """Arrival time of the longest waiting request; None if none waits."""
         first = next(iter(self._waiting.values()), None)
         return None if first is None else first.arrived
 
     def state(self, digest: str | None) -> ReplicaState:
-        """The replica's state for a request with this adapter."""
+        """Return the replica's state from the view of a request with this adapter."""
         policy = self.policy
         seconds = 0.0
         if digest is not None and not policy.has_place(digest):
@@ -126,16 +126,16 @@ class ModelQueue:
         return ReplicaState(self.number, self.admission.start_here(), policy.work, seconds)
 
     def seconds_of(self, work: float) -> float:
-        """Expected seconds of one request's work on the engine; 0 before anything was measured."""
+        """Return the expected seconds for one request's work on the engine; 0 before anything was measured."""
         return self._pace.seconds_of(work)
 
     @property
     def rate(self) -> float:
-        """Work per second of one replica with all its turns taken; 0 before anything was measured."""
+        """Work per second of one replica with all turns taken; 0 before anything was measured."""
         return self._pace.work(1.0) * self.policy.max_requests
 
     def adapter_status(self, digest: str) -> AdapterStatus:
-        """An adapter's status on the model: its best tier, and its counts summed over the replicas."""
+        """Return an adapter's best tier, and its counts summed over the replicas."""
         all_ = [replica.policy.status(digest) for replica in self.replicas]
         if len(all_) == 1:
             return all_[0]
@@ -144,14 +144,14 @@ class ModelQueue:
         return AdapterStatus(min((s.tier for s in all_), key=TIERS.index), any(s.pinned for s in all_), *sums)
 
     def adapter_stats(self, digest: str) -> AdapterStats | None:
-        """The figures of the replica that used the adapter last; None if no replica has."""
-        stats = [found for replica in self.replicas if (found := replica.effects.stats.get(digest)) is not None]
+        """Return the statistics of the replica that used the adapter last; None if none has."""
+        stats = [stat for replica in self.replicas if (stat := replica.effects.stats.get(digest)) is not None]
         return max(stats, key=lambda stat: stat.last_used, default=None)
 
     def probe_result(self, digest: str, probe: Probe) -> ProbeResult | None:
-        """The result on any replica, a failed one first; None if none has tried the probe."""
+        """Return a replica's result for the probe, preferring failures; None if no replica has run it."""
         results = [
-            found for replica in self.replicas if (found := replica.effects.probes.result(digest, probe)) is not None
+            result for replica in self.replicas if (result := replica.effects.probes.result(digest, probe)) is not None
         ]
         return min(results, key=lambda result: result.passed, default=None)
 
@@ -161,13 +161,13 @@ class ModelQueue:
         return any(t.adapter is not None and t.adapter.digest == digest for t in tickets)
 
     def change(self, recipe: Recipe) -> None:
-        """Take another recipe: bounds count at once, sizes for the next engine."""
+        """Change to another recipe. Bounds apply at once, sizes to the next engine."""
         self.recipe = recipe
         self.policy.resize(*_sizes(recipe), _spare(recipe))
         self.policy.share(recipe.queue.floor, _pools(recipe))
 
     def open(self, link: SlotLink) -> None:
-        """The engine is ready: requests may start."""
+        """Let requests start, because the engine is ready."""
         self._link = link
         self.effects.probes.clear()
         self.policy.reset()
@@ -175,33 +175,33 @@ class ModelQueue:
         self.pump()
 
     def close(self) -> None:
-        """Start no further request; running ones go on (drain)."""
+        """Start no further requests; running ones continue (drain)."""
         self._link, self.policy.is_away = None, True
         self._hand_over()
 
     async def wait_until_settled(self) -> None:
-        """Return when, after `close`, nothing is on its way to the engine any more."""
+        """Return once nothing is on its way to the engine. Call it after `close`."""
         await self.effects.wait_until_settled()
 
     def engine_gone(self) -> None:
-        """The engine ended or sleeps, its adapters are gone.
+        """Note that the engine ended or fell asleep and lost its adapters.
 
-        Waiting requests go to other replicas if there are any, else they stay.
+        Waiting requests move to other replicas if there are any, otherwise they stay.
         """
         self._link, self.policy.is_away = None, True
         self.policy.reset()
         self._hand_over()
 
     def _hand_over(self) -> None:
-        there = [replica for replica in self.replicas if replica is not self and replica._link is not None]
-        if not there:
+        ready = [replica for replica in self.replicas if replica is not self and replica._link is not None]
+        if not ready:
             return
         for ticket in list(self._waiting.values()):
-            other = min(there, key=lambda one: one.policy.waiting_work)
+            other = min(ready, key=lambda replica: replica.policy.waiting_work)
             if self.policy.hand_over(ticket.id, other.policy):
                 other._adopt(ticket.id)
-        for one in there:
-            one.pump()
+        for replica in ready:
+            replica.pump()
 
     def _adopt(self, request: str) -> None:
         """Take over a waiting request from another replica's queue."""
@@ -217,14 +217,14 @@ class ModelQueue:
         return next((replica for replica in self.replicas if replica.number == ticket.replica), self)
 
     def refuse(self, error: RoundhouseError) -> None:
-        """All waiting requests get this error, but for those that another replica can serve."""
+        """Fail all waiting requests with this error, except those that another replica can serve."""
         self._hand_over()
         for ticket in list(self._waiting.values()):
             if not ticket.turn.done():
                 ticket.turn.set_exception(error)
 
     def abort_running(self, error: RoundhouseError) -> None:
-        """All running requests get this error (the drain deadline has passed)."""
+        """Fail all running requests with this error (the drain deadline has passed)."""
         for ticket in self._running.values():
             ticket.abort(error)
 
@@ -237,10 +237,10 @@ class ModelQueue:
         *,
         claim: QueueRequest = DEFAULT_REQUEST,
     ) -> SlotLease:
-        """Wait for a turn. `probe`: what the adapter must have answered before.
+        """Wait for a turn. `probe`: the probe that the adapter must have passed.
 
         Raises QueueFull, Unreachable, Conflict (no adapter places) or Unavailable (code adapter_probe_failed) at once,
-        Unavailable after the recipe's `queue.max_wait` seconds.
+        and Unavailable after `max_wait` seconds (default: the recipe's `queue.max_wait`).
         """
         limit = self.recipe.queue.max_wait if max_wait is None else max_wait
         if adapter is not None:
@@ -258,14 +258,14 @@ class ModelQueue:
             str(next(self._ids)), adapter, probe, now, turn, claim, aborted=aborted, replica=self.number
         )
         ticket.missed = adapter is not None and self.policy.status(adapter.digest).tier != "device"
-        self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, claim)  # first: it may refuse
+        self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, claim)  # first, since it may refuse
         self._waiting[ticket.id] = ticket
         self._bounds.waiting += 1
         leased = False
         try:
             self._request_load()
             self.pump()
-            if not ticket.turn.done():  # else there was room: nothing is to be timed
+            if not ticket.turn.done():  # otherwise it started at once and needs no timeout
                 async with asyncio.timeout(limit):
                     await ticket.turn
             link = ticket.turn.result()
@@ -279,12 +279,12 @@ class ModelQueue:
                 retry_after=self.admission.predicted_wait(claim),
             ) from None
         finally:
-            has_waited = self._queue_of(ticket)._remove(ticket)  # refused, timed out or the client left
-            if not has_waited and not leased:  # it started in the moment in which the client left, or its probe failed
+            was_waiting = self._queue_of(ticket)._remove(ticket)  # refused, timed out, or the client left
+            if not was_waiting and not leased:  # it started just as the client left, or its probe failed
                 self.release(ticket)
 
     def _remove(self, ticket: QueueEntry) -> bool:
-        """Take a request out of the line before it starts. False if it has started."""
+        """Remove a request from the line before it starts. Returns False if it has started."""
         if self._waiting.pop(ticket.id, None) is None:
             return False
         self._bounds.waiting -= 1
@@ -294,7 +294,7 @@ class ModelQueue:
         return True
 
     def _make_room(self, claim: QueueRequest) -> bool:
-        """Refuse the newest request of the team that fills the queue."""
+        """Refuse the newest request of the team that fills the queue, if there is such a team."""
         result = self.policy.make_room(claim)
         if result is None:
             return False
@@ -320,7 +320,7 @@ class ModelQueue:
         self._queue_of(ticket).policy.progress(ticket.id, work)
 
     def pump(self) -> None:
-        """Carry out what the policy decides, also for replicas with free turns, until nothing more can start."""
+        """Carry out the policy's plans, also for replicas with free turns, until nothing more can start."""
         self._pump_own()
         while len(self.replicas) > 1 and self.policy.waiting_for_model:
             free = [replica for replica in self.replicas if replica._link is not None and not replica.policy.is_full]
@@ -328,7 +328,7 @@ class ModelQueue:
                 return
 
     def _pump_own(self) -> bool:
-        """Whether requests started or came from other replicas."""
+        """Do this for this replica alone; return whether requests started or came from other replicas."""
         changed = False
         while self._link is not None:
             plan, is_done = self._carry_out(self._link)
@@ -338,29 +338,29 @@ class ModelQueue:
         return changed
 
     def _carry_out(self, link: SlotLink) -> tuple[PlacementPlan, bool]:
-        """The plan; False: a started request was gone already, so that its turn is free."""
+        """Carry out one plan. Returns it, and False if a request to start had already left and its turn is free."""
         now = self._clock()
         plan = self.policy.decide(now)
         for request in plan.adopt:
             self._adopt(request)
         self.effects.carry_out(link, plan)
-        gone = [request for request in plan.start if not self._start(request, link, now)]
+        cancelled = [request for request in plan.start if not self._start(request, link, now)]
         for request in plan.revoke:
             self._running[request].abort(_revoked_error())
-        for request in gone:
+        for request in cancelled:
             self.policy.finish(request, now, 0.0)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if plan.wake_at is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.001, plan.wake_at - now), self.pump)
-        return plan, not gone
+        return plan, not cancelled
 
     def _start(self, request: str, link: SlotLink, now: float) -> bool:
-        """False: the request is gone."""
+        """Start a request. Returns False if it was cancelled or refused."""
         ticket = self._waiting.pop(request)
         self._bounds.waiting -= 1
-        if ticket.turn.done():  # cancelled or refused in this very moment
+        if ticket.turn.done():  # cancelled or refused just now
             return False
         ticket.started = now
         self._running[request] = ticket
@@ -373,7 +373,7 @@ class ModelQueue:
 
     # --- adapters ---------------------------------------------------------------------------------------------------
     def pin_adapter(self, adapter: AdapterRef) -> None:
-        """Bring an adapter into a place and keep it; Conflict if none stays open."""
+        """Bring an adapter into a place and keep it. Raises Conflict if no place would stay unpinned."""
         self.policy.pin(adapter.digest)
         self.effects.know(adapter)
         self.pump()
@@ -383,13 +383,13 @@ class ModelQueue:
         self.pump()
 
     def forget_adapter(self, digest: str) -> None:
-        """The adapter was removed from the registry: nothing of it stays in the engine."""
+        """Remove an adapter from the engine because it was removed from the registry."""
         self.policy.forget(digest)
         self.effects.forget(digest)
         self.pump()
 
     async def _confirm(self, ticket: QueueEntry, link: SlotLink) -> None:
-        """Run a probe that was added after the commit, with the first request under it.
+        """Run a probe that was added after the commit, for the first request that needs it.
 
         Raises Unavailable (code adapter_probe_failed), or the engine's error.
         """
@@ -398,17 +398,17 @@ class ModelQueue:
             if (refusal := self.effects.probes.refusal(ticket.adapter.digest, ticket.probe)) is not None:
                 raise refusal
 
-    # --- what the effects ask and tell (runtime.scheduling.effects.AdapterWaiters) ------------------------------------
+    # --- for the effects (runtime.scheduling.effects.AdapterWaiters) --------------------------------------------------
     def is_open(self, link: SlotLink) -> bool:
         """Whether the queue still serves from this engine."""
         return self._link is link
 
     def probes_waiting(self, digest: str) -> list[Probe | None]:
-        """The probes under which requests wait for an adapter; None: without one."""
+        """Return the probes of the requests waiting for an adapter; None for a request without one."""
         return list(dict.fromkeys(ticket.probe for ticket in self._waiting_for(digest)))
 
     def class_waiting(self, digest: str) -> ServiceClass:
-        """The highest class of those who wait for an adapter; batch: nobody does, it is pinned."""
+        """Return the highest class that waits for an adapter; batch if none does (it is pinned)."""
         return min((ticket.claim.service_class for ticket in self._waiting_for(digest)), default=ServiceClass.BATCH)
 
     def _waiting_for(self, digest: str) -> list[QueueEntry]:
@@ -422,7 +422,7 @@ class ModelQueue:
         self.pump()
 
     def adapter_admitted(self, digest: str) -> None:
-        """Let the adapter's requests start: the engine lets them wait for its place."""
+        """Let the adapter's requests start; in the engine they wait for its place."""
         self.policy.admit(digest, self._clock())
         self.pump()
 
@@ -438,13 +438,13 @@ class ModelQueue:
                 if refusal is not None and not ticket.turn.done():
                     ticket.turn.set_exception(refusal)
                     self.policy.cancel(ticket.id)
-        stats = self.effects.stats.get(digest, AdapterStats())  # none: it was forgotten on its way
+        stats = self.effects.stats.get(digest, AdapterStats())  # none if it was forgotten in transit
         self.policy.swapped(digest, self._pace.work(stats.place_seconds))
         self.policy.placed(digest, now)
         self.pump()
 
     def adapter_failed(self, digest: str, error: RoundhouseError) -> None:
-        """Fail the requests that wait for this adapter, or for its place; the engine and others go on."""
+        """Fail the requests that wait for this adapter or for its place; the engine and other requests continue."""
         for ticket in self._running_with(digest):
             ticket.abort(error)
         for request in self.policy.failed(digest):
@@ -455,7 +455,7 @@ class ModelQueue:
 
 
 def _revoked_error() -> Unavailable:
-    return Unavailable("This line of a batch gave its turn to an interactive request; it runs again.", code=REVOKED)
+    return Unavailable("This batch line gave its turn to an interactive request; it will run again.", code=REVOKED)
 
 
 def _join(queues: tuple[ModelQueue, ...]) -> None:
@@ -473,6 +473,6 @@ def _spare(recipe: Recipe) -> int:
 
 
 def _sizes(recipe: Recipe) -> tuple[int, int, int]:
-    """Adapter places, staged adapters, and requests that run at once."""
+    """Return the number of adapter places, staged adapters, and concurrent requests."""
     places = recipe.memory.adapters
     return places.device, places.host, recipe.task.at_once(recipe.batching.max_requests)

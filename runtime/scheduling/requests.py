@@ -1,4 +1,4 @@
-"""The waiting and the running requests of one model."""
+"""The waiting and running requests of one model."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ from tenants.caller import ServiceClass
 
 K = TypeVar("K")
 DEFAULT_DUE_SECONDS = 600.0
-"""Seconds: in its key a request with a later deadline, or none, goes as if it had this one."""
+"""Seconds; within its key a request with a later deadline, or none, is ordered as if it had this one."""
 
 
 class LaneHead(NamedTuple):
@@ -48,7 +48,7 @@ class ModelAccounts:
         self.revocable = 0
         """Number of waiting batch lines (`QueueRequest.is_revocable`)."""
         self.of_team: dict[ShareAccount, dict[str, WaitingRequests]] = {}
-        """The requests of each and their lines, the newest last."""
+        """The waiting requests of each team with their lines, newest last."""
         self.arrivals = 0
 
     @property
@@ -56,14 +56,14 @@ class ModelAccounts:
         return self.classes.total()
 
     def earning(self) -> Collection[ServiceClass]:
-        """The classes that wait for what their floors give them."""
+        """Return the waiting classes that earn a floor."""
         if self.classes[ServiceClass.BATCH] > self.revocable:
             return self.classes
         return [one for one in self.classes if one is not ServiceClass.BATCH]
 
 
 class WaitingRequests:
-    """Requests that wait for one replica: O(log n) to add or remove, heads in O(1) per lane."""
+    """The requests waiting for one replica: O(log n) to add or remove, heads in O(1) per lane."""
 
     def __init__(self, accounts: ModelAccounts | None = None) -> None:
         self.accounts = accounts if accounts is not None else ModelAccounts()
@@ -84,9 +84,9 @@ class WaitingRequests:
         return request_id in self._by_id
 
     def add(self, request_id: str, digest: str | None, now: float, claim: QueueRequest) -> None:
-        """Raises ValueError when the id waits already."""
+        """Add a request. Raises ValueError if the id is already waiting."""
         if request_id in self._by_id:
-            raise ValueError(f"request {request_id} waits already")
+            raise ValueError(f"request {request_id} is already waiting")
         accounts = self.accounts
         accounts.arrivals += 1
         team = self._teams[claim.service_class].join(claim.team, claim.weight, claim.work)
@@ -119,7 +119,7 @@ class WaitingRequests:
         return request
 
     def move(self, request_id: str, line: "WaitingRequests") -> None:
-        """Let a request wait in the line of another replica. It keeps its rank, and its accounts see nothing of it."""
+        """Move a request to the line of another replica. Its rank and its accounts do not change."""
         line._put(self._take(request_id))
 
     def _put(self, request: WaitingRequest) -> None:
@@ -147,11 +147,11 @@ class WaitingRequests:
                     del self._lanes[digest]
         _decrement(self._counts, digest)
         _decrement(self.pools, claim.pool)
-        self.work = self.work - claim.work if self._by_id else 0.0  # nothing is left of sums of fractions
+        self.work = self.work - claim.work if self._by_id else 0.0  # clears rounding errors
         return request
 
     def remove_all(self, digest: str) -> list[str]:
-        """Take out everything that waits for a digest; the ids in order of arrival."""
+        """Remove all requests waiting for a digest; return their ids in order of arrival."""
         lanes = [lane for pools in self._lanes.get(digest, {}).values() for lane in pools.values()]
         result = [request for lane in lanes for request in lane.requests()]
         result.sort(key=lambda request: request.arrival)
@@ -173,12 +173,12 @@ class WaitingRequests:
         )
 
     def head(self, digest: str | None, closed: frozenset[str]) -> LaneHead | None:
-        """The first request of a digest whose pool is not closed."""
+        """Return the first request of a digest whose pool is not closed."""
         lanes = self._lanes.get(digest)
         return None if lanes is None else self._head(lanes, self._order(), closed)
 
     def heads(self, closed: frozenset[str]) -> dict[str, LaneHead]:
-        """The first request of each adapter (not of the base), in order of rank."""
+        """Return the first request of each adapter (without the base), in order of rank."""
         adapters = [(digest, lanes) for digest, lanes in self._lanes.items() if digest is not None]
         if not adapters:
             return {}
@@ -191,11 +191,11 @@ class WaitingRequests:
         return {digest: head for head, digest in result}
 
     def first(self, digests: Iterable[str | None], closed: frozenset[str]) -> LaneHead | None:
-        """The first request of these digests."""
+        """Return the first request of these digests."""
         return self._first(digests, closed, self._order(), None)
 
     def first_of_all(self, closed: frozenset[str]) -> LaneHead | None:
-        """The first request, whatever adapter it needs."""
+        """Return the first request of all, whatever adapter it needs."""
         return self._first(self._lanes, closed, self._order(), None)
 
     def first_that(
@@ -205,7 +205,7 @@ class WaitingRequests:
         service_class: ServiceClass,
         fits: Callable[[QueueRequest], bool],
     ) -> WaitingRequest | None:
-        """The first of a class whose team's claim fits. O(teams that wait)."""
+        """Return the first request of a class whose team fits (see `Lane.first_where`). O(waiting teams)."""
         head = self._first(digests, closed, [service_class], fits)
         return None if head is None else head.request
 
@@ -225,9 +225,9 @@ class WaitingRequests:
         return best
 
     def make_room(self, claim: QueueRequest) -> str | None:
-        """Remove the newest request of the team with most waiting for its weight; its id.
+        """Remove the newest request of the team with the most waiting requests for its weight; return its id.
 
-        Only in this class or a lower one. None where that is the claim's own team.
+        Only from this class or a lower one. None if no other team has more than the claim's team would.
         """
         mine = self._teams[claim.service_class].find(claim.team)
         own = ((mine.waiting if mine is not None else 0) + 1) / claim.weight
@@ -245,9 +245,9 @@ class WaitingRequests:
         return None
 
     def work_before(self, claim: QueueRequest, *, exactly: bool = False) -> float:
-        """The work ahead of a request that came now, if none came after it.
+        """Return the work ahead of a request that arrives now, if nothing arrives after it.
 
-        As if it were the last of its key; exactly: by its deadline, in O(requests of the team).
+        Assumes that it is the last of its key. With `exactly` it is placed by its deadline, in O(requests of the team).
         """
         group = self._teams[claim.service_class]
         team = group.find(claim.team)
@@ -259,12 +259,12 @@ class WaitingRequests:
         return self._above(claim.service_class, level) + level - claim.work
 
     def work_of_class(self, service_class: ServiceClass) -> float:
-        """The work of a class that waits, whatever its teams, and what goes before all of it."""
+        """Return the waiting work of a class plus the work of higher classes that precedes it."""
         level = self._work(service_class)
         return self._above(service_class, level) + level
 
     def _above(self, service_class: ServiceClass, level: float) -> float:
-        """Work of higher classes that goes before `level` of this one, which earns its floor meanwhile."""
+        """Return the work of higher classes that precedes `level` work of this one, given its floor."""
         above = sum(self._work(one) for one in ServiceClass if one < service_class)
         return min(above, level / self.floors.share) if self.floors.share else above
 
@@ -278,7 +278,7 @@ class WaitingRequests:
         return 0.0 if waiting is None else sum(account.queued for account in waiting)
 
     def _order(self) -> list[ServiceClass]:
-        """The classes that wait, by who goes first now."""
+        """Return the waiting classes in the order in which they are served now."""
         return self.floors.order(self.classes)
 
     def _head(
@@ -317,7 +317,7 @@ class _Run:
     request: WaitingRequest
     charged: float
     pays: bool
-    """It went before others by its class's floor."""
+    """Whether it preceded others by its class's floor."""
     is_revoked: bool = False
 
     @property
@@ -326,12 +326,14 @@ class _Run:
 
 
 class RunningRequests:
-    """| event    | the accounts of its team and key, and its class's floor      |
-    |----------|--------------------------------------------------------------|
-    | start    | are charged what was foreseen                                |
-    | progress | what it has had beyond that, at once                         |
-    | end      | the rest, or they get back what it was charged and had not   |
-    | clear    | get everything back: the engine is gone, and the work with it|
+    """The running requests of one replica.
+
+    | event    | effect on the accounts of team and key, and on the class's floor |
+    |----------|------------------------------------------------------------------|
+    | start    | charged the expected work                                        |
+    | progress | charged the work beyond that, at once                            |
+    | end      | charged the rest, or refunded what was charged but not done      |
+    | clear    | refunded everything, because the engine and its work are gone    |
     """
 
     def __init__(self, waiting: WaitingRequests, pools: Mapping[str, Pool]) -> None:
@@ -340,9 +342,9 @@ class RunningRequests:
         """Teams with running requests: weight, and number by class."""
         self.pools = Pools(pools)
         self.work = 0.0
-        """Foreseen, of all that run."""
+        """Expected work of all running requests."""
         self.revoked = self._revocable = self.from_people = 0
-        """Requests that run and were revoked, may be, or are from people."""
+        """Number of running requests that were revoked, may be revoked, or are from people."""
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -354,22 +356,22 @@ class RunningRequests:
         return iter(self._runs)
 
     def closed(self, places: int) -> frozenset[str]:
-        """The pools with requests that wait of which none may start now."""
+        """Return the pools with waiting requests of which none may start now."""
         return self.closed_of(self._waiting, places)
 
     def closed_of(self, line: WaitingRequests, places: int) -> frozenset[str]:
-        """The same of the line of another replica, if its requests ran here."""
+        """Return the same for another replica's line, if its requests were to run here."""
         return self.pools.closed(line.pools, places)
 
     def full(self, places: int) -> frozenset[str]:
-        """Pools whose places are all taken while requests wait: no adapter comes for them."""
+        """Return the pools with waiting requests whose places are all taken, so that no adapter is moved for them."""
         return self.pools.full(self._waiting.pools, places)
 
     def with_less(self, places: int) -> Callable[[QueueRequest], bool]:
-        """Whether a claim's team runs none, or not more than its part of the places.
+        """Return a test whether a claim's team runs nothing, or would not exceed its share of the places.
 
-        In its class and above, by weight. Whole places only: what parts round up to would go to small teams for ever,
-        whatever they had.
+        Counts its class and above, by weight. Shares are rounded down: rounding up would favour small teams forever,
+        whatever they received.
         """
         whole = sum(weight for weight, _ in self._of_team.values())
 
@@ -397,7 +399,7 @@ class RunningRequests:
         self._charge(run, claim.work)
 
     def revocable(self) -> list[WaitingRequest]:
-        """Lines that may be ended for higher classes and were not yet, the newest first."""
+        """Return the batch lines that may still be revoked, newest first."""
         if not self._revocable:
             return []
         return [run.request for run in reversed(self._runs.values()) if run.is_revocable]
@@ -409,13 +411,13 @@ class RunningRequests:
         self.revoked += 1
 
     def progress(self, request_id: str, work: float) -> None:
-        """Note a request's work until now. Ignores unknown ids."""
+        """Report a request's work so far. Ignores unknown ids."""
         run = self._runs.get(request_id)
         if run is not None and work > run.charged:
             self._charge(run, work - run.charged)
 
     def end(self, request_id: str, work: float | None) -> WaitingRequest | None:
-        """End a request with its work; None: as foreseen. Returns nothing for an unknown id."""
+        """End a request with its total work (None if as expected). Returns None for an unknown id."""
         run = self._runs.pop(request_id, None)
         if run is None:
             return None

@@ -1,16 +1,16 @@
 """Compute how many replicas a model needs, for autoscalers. A pure policy.
 
-Work is in the units of `QueueRequest.work`; the processor's load counts for nothing, since engines use all of it at any
-rate. `GET /v1/signal` and `roundhouse_wanted_replicas` come from `desired_replicas`.
+Work is in the units of `QueueRequest.work`. Processor load is ignored, because engines use all of it at any request
+rate. `GET /v1/signal` and `roundhouse_wanted_replicas` report `desired_replicas`.
 
-The same numbers stand at the code:
+Rules, with the same numbers in the code:
 
-1. A model without replicas needs `least` once requests wait for it, else none.
-2. One more, or as many as bring the wait back to the goal, where a class would wait longer than its goal once `lead`
-   seconds have passed: a replica that is ordered now is there no sooner.
-3. One more where the KV cache is fuller than MOST_KV: requests would be put off in the engine itself.
-4. One fewer, but never fewer than `least`, where without it each class met its goal now and in DOWN_LEADS times the
-   lead, and the KV cache stayed below MOST_KV.
+1. A model without replicas needs `least` if requests wait for it, otherwise none.
+2. Add one, or as many as bring the wait back to the goal, if a class would wait longer than its goal in `lead`
+   seconds, because a replica that is requested now serves no sooner.
+3. Add one if the KV cache is fuller than MOST_KV, because requests would then be delayed in the engine itself.
+4. Remove one, but never go below `least`, if without it each class would meet its goal now and in DOWN_LEADS times the
+   lead, and the KV cache would stay below MOST_KV.
 """
 
 import math
@@ -20,25 +20,25 @@ from dataclasses import dataclass
 from tenants.caller import ServiceClass
 
 MOST_KV = 0.85
-"""Part of the KV cache in use."""
+"""Highest desired use of the KV cache, from 0 to 1."""
 DOWN_LEADS = 10.0
 LEAST_GOAL = 0.1
-"""Seconds: no number of replicas answers in none."""
+"""Smallest goal in seconds, because no number of replicas brings the wait to zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassDemand:
-    """The requests of one class, as a new one of it sees them."""
+    """The demand of one class, from the view of a new request in it."""
 
     goal: float
-    """Seconds that one may wait for its turn."""
+    """Seconds that a request may wait for its turn."""
     ahead: float
-    """Work that begins before it."""
+    """Work that starts before it."""
     arriving: float
-    """Work per second that comes in this class and above it."""
+    """Work per second that arrives in this class and above it."""
 
     def wait(self, rate: float, seconds: float) -> float:
-        """Seconds that a request would wait that comes in `seconds`, at so much work per second."""
+        """Return the wait of a request that arrives in `seconds`, if `rate` work per second is done."""
         ahead = max(0.0, self.ahead + (self.arriving - rate) * seconds)
         if not ahead:
             return 0.0
@@ -50,55 +50,55 @@ class ModelDemand:
     """A model's work, and its replicas."""
 
     replicas: int
-    """Replicas that serve it or are on their way."""
+    """Replicas that serve or are starting."""
     least: int
-    """The least number of replicas, from the recipe."""
+    """Minimum number of replicas, from the recipe."""
     rate: float
-    """Work per second of one replica; 0: nothing was measured yet."""
+    """Work per second of one replica; 0 if nothing was measured yet."""
     lead: float
-    """Seconds until another replica serves."""
+    """Seconds until a new replica serves."""
     classes: Sequence[ClassDemand]
     kv_use: float = 0.0
     """Use of the fullest replica's KV cache, from 0 to 1."""
 
 
 def desired_replicas(demand: ModelDemand) -> int:
-    """Compute the replicas that a model needs; see the rules above."""
-    there, rate = demand.replicas, demand.rate
-    if not there and not any(one.ahead for one in demand.classes):  # 1
+    """Return the number of replicas that a model needs, by the rules above."""
+    current, rate = demand.replicas, demand.rate
+    if not current and not any(one.ahead for one in demand.classes):  # 1
         return 0
-    needed = max(there, demand.least)
+    needed = max(current, demand.least)
     if rate:
         needed = max([needed, *(_enough(one, demand) for one in demand.classes)])  # 2
-    if there and demand.kv_use > MOST_KV:  # 3
-        needed = max(needed, there + 1)
-    if needed > there or there <= max(1, demand.least) or not rate:
+    if current and demand.kv_use > MOST_KV:  # 3
+        needed = max(needed, current + 1)
+    if needed > current or current <= max(1, demand.least) or not rate:
         return needed
-    fewer = there - 1  # 4
-    if demand.kv_use * there / fewer > MOST_KV:
-        return there
+    fewer = current - 1  # 4
+    if demand.kv_use * current / fewer > MOST_KV:
+        return current
     seconds = (0.0, DOWN_LEADS * demand.lead)
-    holds = all(one.wait(fewer * rate, later) <= one.goal for one in demand.classes for later in seconds)
-    return fewer if holds else there
+    meets_goals = all(one.wait(fewer * rate, later) <= one.goal for one in demand.classes for later in seconds)
+    return fewer if meets_goals else current
 
 
 def _enough(one: ClassDemand, demand: ModelDemand) -> int:
-    """The replicas that bring a class back to its goal; 0: it meets it."""
+    """Return the number of replicas that bring a class back to its goal; 0 if it meets it."""
     rate = demand.rate
     if one.wait(demand.replicas * rate, demand.lead) <= one.goal:
         return 0
-    then = one.ahead + (one.arriving - demand.replicas * rate) * demand.lead
+    ahead = one.ahead + (one.arriving - demand.replicas * rate) * demand.lead
     return max(
-        demand.replicas + 1, math.ceil(then / (rate * max(one.goal, LEAST_GOAL))), math.ceil(one.arriving / rate)
+        demand.replicas + 1, math.ceil(ahead / (rate * max(one.goal, LEAST_GOAL))), math.ceil(one.arriving / rate)
     )
 
 
 SPAN = 30.0
-"""Seconds over which the rates are means: what came before counts less and less."""
+"""Time constant of the rates in seconds; older work counts exponentially less."""
 
 
 class ArrivalRates:
-    """Work per second by class, refused requests included: they are what is lacking."""
+    """Work per second by class, including refused requests, which show the missing capacity."""
 
     def __init__(self, now: float) -> None:
         self._since = self._last = now
@@ -109,7 +109,7 @@ class ArrivalRates:
         self._sums[service_class] += work
 
     def rate(self, service_class: ServiceClass, now: float) -> float:
-        """Work per second lately: since the first request if that is recent, over a second at least."""
+        """Return the recent work per second: since the first request if that is recent, over at least a second."""
         self._fade(now)
         span = SPAN * -math.expm1(-max(1.0, now - self._since) / SPAN)
         return self._sums[service_class] / span
@@ -117,6 +117,6 @@ class ArrivalRates:
     def _fade(self, now: float) -> None:
         if now <= self._last:
             return
-        part = math.exp((self._last - now) / SPAN)
-        self._sums = [one * part for one in self._sums]
+        factor = math.exp((self._last - now) / SPAN)
+        self._sums = [total * factor for total in self._sums]
         self._last = now

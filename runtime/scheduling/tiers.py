@@ -1,4 +1,4 @@
-"""Track adapters in host memory and device places, with pins and moves."""
+"""Adapters in host memory and in device places, with pins and moves."""
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -14,10 +14,10 @@ from tenants.caller import ServiceClass
 
 
 class HostTier:
-    """Rules 3 and 4 of `runtime.scheduling.placement`.
+    """Host memory, by rules 3 and 4 of `runtime.scheduling.placement`.
 
-    The cache only orders adapters by last use. Eviction is decided here, since some may not leave, so the cache never
-    evicts by itself.
+    The cache only orders adapters by last use. It never evicts by itself: eviction is decided here, because some
+    adapters must stay.
     """
 
     def __init__(self, capacity: int, staging_at_once: int) -> None:
@@ -29,14 +29,14 @@ class HostTier:
         return len(self._staged)
 
     def __contains__(self, digest: object) -> bool:
-        """Staged already."""
+        """Whether the adapter is staged."""
         return digest in self._staged
 
     def staging(self, digest: str) -> bool:
         return digest in self._staging
 
     def finish(self, digest: str) -> bool:
-        """A staging ended well. False: none was begun."""
+        """Note a successful staging. Returns False if none was started."""
         if digest not in self._staging:
             return False
         self._staging.remove(digest)
@@ -48,7 +48,7 @@ class HostTier:
         self._staged.pop(digest, None)
 
     def used(self, digest: str) -> None:
-        self._staged[digest]  # looked up, and so the one used last
+        self._staged[digest]  # a lookup makes it the most recently used
 
     def clear(self) -> None:
         self._staged.clear()
@@ -57,11 +57,11 @@ class HostTier:
     def begin(
         self, needed: dict[str, Rank], pinned: Collection[str], in_place: Collection[str]
     ) -> tuple[list[str], list[str]]:
-        """The adapters to stage now, and those to drop for them.
+        """Return the adapters to stage now, and those to drop for them.
 
         Args:
-            wanted: digest to the rank of its first blocked request, in order of rank.
-            pinned: staged as well when there is room or something idle.
+            needed: digest to the rank of its first blocked request, in order of rank.
+            pinned: staged as well if there is room or an idle adapter to evict.
             in_place: digests whose host copy must stay.
         """
         stage: list[str] = []
@@ -84,7 +84,7 @@ class HostTier:
     def _victim(
         self, needed: dict[str, Rank], pinned: Collection[str], in_place: Collection[str], rank: Rank | None
     ) -> str | None:
-        """The adapter to evict. For a pinned one that no request wants (`rank` None) only idle ones leave."""
+        """Return the adapter to evict. For a pinned one that no request needs (`rank` None), only idle ones leave."""
         movable = [digest for digest in self._by_use() if digest not in in_place]
         idle = next((d for d in movable if d not in needed and d not in pinned), None)
         if idle is not None or rank is None:
@@ -96,7 +96,7 @@ class HostTier:
         return max(later, key=lambda d: needed[d], default=None)
 
     def _by_use(self) -> list[str]:
-        """The staged adapters, the least recently used first."""
+        """Return the staged adapters, least recently used first."""
         order = [self._staged.popitem() for _ in range(len(self._staged))]
         self._staged.update(order)
         return [digest for digest, _ in order]
@@ -109,15 +109,15 @@ class _Place:
     victim: str | None
     """The adapter whose place it takes."""
     settled: bool = False
-    """Whether its move has ended. Before, requests may run behind it, and nobody may take the place."""
+    """Whether its move has ended. Until then requests may run behind it, and no other adapter may take the place."""
 
 
 class DeviceTier:
-    """The places that rules 5 to 7 of `runtime.scheduling.placement` give and take.
+    """The device places, which rules 5 to 7 of `runtime.scheduling.placement` assign.
 
     | a place      | `admit`          | `arrived` | `failed`                  | the last lease ends |
     |--------------|------------------|-----------|---------------------------|---------------------|
-    | on the way   | open, unsettled  | settled   | free                      | -                   |
+    | in transit   | open, unsettled  | settled   | free                      | -                   |
     | unsettled    | -                | settled   | free; with leases: failed | -                   |
     | settled      | -                | -         | -                         | -                   |
     | failed       | -                | -         | -                         | free                |
@@ -126,41 +126,41 @@ class DeviceTier:
     def __init__(self, places: int) -> None:
         self.places = places
         self.closing: dict[str, ServiceClass] = {}
-        """Places that take no new request, with the class of the one that they close for."""
+        """Adapters whose places take no new requests, with the class of the request that closed them."""
         self._placed: dict[str, _Place] = {}
         self._placing: dict[str, str | None] = {}  # digest -> the one whose place it takes
         self._failed: dict[str, int] = {}  # digest -> leases
 
     def __contains__(self, digest: object) -> bool:
-        """Whether it is in a place, or so far on its way that requests may start."""
+        """Whether it is in a place, or far enough in transit that requests may start."""
         return digest in self._placed
 
     def __iter__(self) -> Iterator[str]:
-        """Adapters that are in their places for certain."""
+        """Iterate over the adapters whose placement has ended."""
         return (digest for digest, place in self._placed.items() if place.settled)
 
     def settled(self, digest: str) -> bool:
-        """Whether it is certainly in its place."""
+        """Whether its placement has ended."""
         place = self._placed.get(digest)
         return place is not None and place.settled
 
     def open(self) -> list[str]:
-        """Adapters in places that take new requests."""
+        """Return the adapters in places that take new requests."""
         return [digest for digest in self._placed if digest not in self.closing]
 
     @property
     def free(self) -> int:
-        """Places without an adapter in them or on the way."""
+        """Places without an adapter in them or in transit to them."""
         return self.places - len(self._placed) - len(self._placing) - len(self._failed)
 
     def touched(self) -> set[str]:
-        """Whether the engine may still touch its host copy: it is in a place or moves."""
+        """Return the adapters whose host copy the engine may still read: in a place or moving."""
         incoming = self.incoming()
         leaving = (digest for digest in incoming.values() if digest is not None)
         return {*self._placed, *incoming, *leaving, *self._failed}
 
     def incoming(self) -> dict[str, str | None]:
-        """Adapters on the way into a place, with those whose places they take."""
+        """Return the adapters on their way into a place, with those whose places they take."""
         unsettled = {digest: place.victim for digest, place in self._placed.items() if not place.settled}
         return self._placing | unsettled
 
@@ -176,14 +176,14 @@ class DeviceTier:
         self._placing[digest] = victim
 
     def admit(self, digest: str, now: float) -> bool:
-        """Let requests start behind a move that goes on. False: none was begun."""
+        """Let requests start behind a move in progress. Returns False if none was started."""
         if digest not in self._placing:
             return False
         self._placed[digest] = _Place(0, now, self._placing.pop(digest))
         return True
 
     def arrived(self, digest: str, now: float) -> bool:
-        """A move ended well. False: none was begun."""
+        """Note the success of a move. Returns False if none was started."""
         self.admit(digest, now)
         place = self._placed.get(digest)
         if place is None or place.settled:
@@ -192,7 +192,7 @@ class DeviceTier:
         return True
 
     def failed(self, digest: str) -> bool:
-        """A move ended badly: the victim is out, and the place is free unless requests still hold it (False)."""
+        """Note the failure of a move, which removed the victim. Returns False if requests still hold the place."""
         self._placing.pop(digest, None)
         place = self._placed.get(digest)
         if place is None or place.settled:
@@ -215,7 +215,7 @@ class DeviceTier:
         self._placed[digest].leases += 1
 
     def release(self, digest: str) -> bool:
-        """A request with it has ended. False: the last one that held a failed place."""
+        """Note the end of a request. Returns False if it was the last one to hold a failed place."""
         if digest not in self._failed:
             self._placed[digest].leases -= 1
             return True
@@ -226,7 +226,7 @@ class DeviceTier:
         return False
 
     def leases(self, digest: str) -> int:
-        """Running requests with it; 0 when it is in no place."""
+        """Return the number of running requests with it; 0 if it is in no place."""
         place = self._placed.get(digest)
         return place.leases if place is not None else self._failed.get(digest, 0)
 
@@ -239,10 +239,10 @@ class DeviceTier:
 
 
 class Pins:
-    """The pinned adapters, and which of them are placed without a request for them."""
+    """The pinned adapters, and which of them are placed even if no request needs them."""
 
     def __init__(self) -> None:
-        self._needed: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
+        self._needed: dict[str, bool] = {}  # False if it failed, so that the pin alone no longer brings it in
         self._most = sys.maxsize
 
     def __bool__(self) -> bool:
@@ -256,18 +256,18 @@ class Pins:
     def fit(self, places: int) -> None:
         """Set the number of places.
 
-        Of more pins than fit, the first ones hold until there is room again.
+        If there are more pins than fit, only the first ones apply until there is room again.
         """
         self._most = max(0, places - 1)
 
     def add(self, digest: str, places: int) -> None:
         """Pin an adapter of an engine with `places` places.
 
-        Raises Conflict when none would stay open.
+        Raises Conflict if no place would stay unpinned.
         """
         if digest not in self._needed and len(self._needed) + 1 >= places:
             raise Conflict(
-                f"{len(self._needed)} of {places} adapter places are pinned, and one must stay open for others. "
+                f"{len(self._needed)} of {places} adapter places are pinned, and one must stay unpinned for others. "
                 "Unpin an adapter, or raise memory.adapters.device in the recipe.",
                 code="no_place_to_pin",
             )
@@ -281,22 +281,22 @@ class Pins:
             self._needed[digest] = False
 
     def renew(self, digests: Iterable[str] | None = None) -> None:
-        """Try those that failed again; None: all."""
+        """Allow retrying those that failed; None for all."""
         for digest in list(self._needed) if digests is None else digests:
             if digest in self._needed:
                 self._needed[digest] = True
 
     def needed(self) -> list[str]:
-        """Adapters to bring in where no request needs the place, the most needed first."""
+        """Return the pinned adapters to bring in if no request needs the place, in order of pinning."""
         return [digest for digest, needed in islice(self._needed.items(), self._most) if needed]
 
 
 Move = tuple[str, str | None]
-"""An adapter, and the one whose place it takes; None: a free place."""
+"""An adapter, and the one whose place it takes; None for a free place."""
 
 
 class Moves:
-    """Chooses, and tells the device tier; a move counts as begun when it is returned."""
+    """Chooses moves and notes them in the device tier. A move counts as started when it is returned."""
 
     def __init__(self, device: DeviceTier, host: HostTier, waiting: WaitingRequests, pins: Pins) -> None:
         self._device, self._host, self._waiting, self._pins = device, host, waiting, pins
@@ -314,7 +314,7 @@ class Moves:
                 continue
             victims = [v for v in self._device if v not in closing and self._may_lose(v, head.rank, heads)]
             if not victims:
-                break  # one of a later rank may take even fewer places
+                break  # requests of later ranks may take even fewer places
             victim = min(victims, key=self._cost_of_taking)
             if self._device.leases(victim):
                 closing[victim] = head.request.claim.service_class
@@ -346,12 +346,12 @@ class Moves:
         return digest not in self._pins and (head is None or head.rank > rank)
 
     def _cost_of_taking(self, digest: str) -> tuple[bool, bool, bool, int, float]:
-        """Idle first, then closing, unwanted, few leases, long unused."""
+        """Sort key: idle first, then closing, not needed, few leases, least recently used."""
         leases, needed = self._device.leases(digest), self._waiting.count(digest) > 0
         return leases > 0, digest not in self._device.closing, needed, leases, self._device.last_use(digest)
 
     def _can_be_placed(self, digest: str) -> bool:
-        """Staged, in no place, and not on its way into one or out of one."""
+        """Whether it is staged, in no place, and not moving."""
         return digest in self._host and digest not in self._device.touched()
 
     def _needed(self, digest: str) -> bool:

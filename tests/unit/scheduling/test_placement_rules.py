@@ -267,8 +267,8 @@ def test_hits_and_misses_are_counted() -> None:
 def test_ids_are_used_once() -> None:
     policy = Placement(1, 1, 8)
     policy.enqueue("1", None, 0.0)
-    with pytest.raises(ValueError, match="waits already"):
+    with pytest.raises(ValueError, match="already waiting"):
         policy.enqueue("1", None, 0.0)
     policy.decide(0.0)
-    with pytest.raises(ValueError, match="runs already"):
+    with pytest.raises(ValueError, match="already running"):
         policy.enqueue("1", None, 0.0)

@@ -290,7 +290,7 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once(world: World) ->
     eager = asyncio.create_task(world.queue.acquire(None, claim=QueueRequest(due=now + 60.0)))
     await asyncio.sleep(0)
     assert not eager.done(), "it goes before those that wait: their deadlines are later"
-    with pytest.raises(Unreachable, match=r"would wait about 20\.0 s now, and this one has") as error:
+    with pytest.raises(Unreachable, match=r"would wait about 20\.0 s now, but this one has") as error:
         await world.queue.acquire(None, claim=QueueRequest(due=now + 15.0))
     assert error.value.predicted_wait_seconds == pytest.approx(20.0, rel=0.01)
     assert 1 <= (error.value.retry_after or 0) <= 60
