@@ -1,1 +1,1 @@
-"""Decide which models are in memory, and which leave for others."""
+"""Decide which models are in memory, and which are evicted for others."""

@@ -1,4 +1,4 @@
-"""Let models leave: drain, end or sleep, and wait for their memory."""
+"""Remove models from memory: drain them, end them or put them to sleep, and wait for their memory."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -12,35 +12,36 @@ from runtime.slots import frames
 from runtime.slots.link import SlotLink
 
 ABORT_SECONDS = 5.0
-"""Time that requests ended by the drain deadline have to leave; after that the model ends, too."""
+"""Time that requests have to leave after the drain deadline aborted them; then the model is ended anyway."""
 MOST_FAILED_SLEEPS = 2
 SLEEP_SECONDS = 300.0
-"""Most seconds of one sleep: the first one pins host memory, which takes about 0.6 s for each GB."""
+"""Timeout of a sleep. The first one pins host memory, which takes about 0.6 s per GB."""
 
 
 class Drainer:
-    """
-    | step                        | from      | to        | otherwise                                            |
-    |-----------------------------|-----------|-----------|------------------------------------------------------|
-    | dismiss                     | READY     | DRAINING  |                                                      |
-    |                             | ASLEEP    | UNLOADING |                                                      |
-    | leave: requests have ended, | DRAINING  | UNLOADING | at the drain deadline they are aborted               |
-    | it shall end                |           |           |                                                      |
-    | leave: the same,            | DRAINING  | ASLEEP    | UNLOADING: requests stay, host memory is full, or    |
-    | it shall sleep              |           |           | the engine does not sleep                            |
-    | leave: its memory is back   | UNLOADING | ABSENT    |                                                      |
+    """Carries out the departure of models.
 
-    A model that dies in between is the watcher's; `leave` returns then.
+    | step                          | from      | to        | otherwise                                          |
+    |-------------------------------|-----------|-----------|----------------------------------------------------|
+    | dismiss                       | READY     | DRAINING  |                                                    |
+    |                               | ASLEEP    | UNLOADING |                                                    |
+    | leave: requests have ended,   | DRAINING  | UNLOADING | at the drain deadline they are aborted             |
+    | the model is to end           |           |           |                                                    |
+    | leave: requests have ended,   | DRAINING  | ASLEEP    | UNLOADING if requests stay, host memory is full,   |
+    | the model is to sleep         |           |           | or the engine does not sleep                       |
+    | leave: its memory was freed   | UNLOADING | ABSENT    |                                                    |
+
+    If the model dies in between, `leave` returns and the watcher takes over.
 
     Args:
-        decide: called after a model has left, since another may wait for its room.
+        decide: called after a model has left, because another one may be waiting for the room.
     """
 
     def __init__(self, table: Table, decide: Callable[[], None]) -> None:
         self._table, self._decide = table, decide
 
     def dismiss(self, entry: ModelEntry, sleep: bool = False) -> None:
-        """Let the decision to leave take effect: no new request starts."""
+        """Begin a model's departure: from now on no new request starts."""
         if entry.state is S.ASLEEP:
             entry.to(S.UNLOADING)
         else:
@@ -50,7 +51,7 @@ class Drainer:
             entry.queue.close()
 
     def dismiss_all(self, victims: Iterable[Victim]) -> list[ModelEntry]:
-        """Dismiss the victims of a plan: each drains, sleeps or ends as the plan says."""
+        """Dismiss the victims of a plan. Each drains, sleeps or ends according to the plan."""
         entries = []
         for victim in victims:
             entry = self._table.entries[victim.id]
@@ -59,22 +60,22 @@ class Drainer:
         return entries
 
     async def leave(self, entry: ModelEntry, reason: str) -> None:
-        """Let a dismissed model leave. Running requests finish, or the deadline ends them."""
+        """Complete a dismissed model's departure. Running requests finish or are ended by the deadline."""
         await self._drain(entry)
         if entry.state is S.DRAINING and entry.falling_asleep and await self._fall_asleep(entry, reason):
             return
         if entry.state is S.DRAINING:
             entry.falling_asleep, entry.progress = False, None
             entry.to(S.UNLOADING)
-        elif entry.state is not S.UNLOADING or entry.link is None:  # it died meanwhile
+        elif entry.state is not S.UNLOADING or entry.link is None:  # it died in the meantime
             return
         link, entry.link = entry.link, None
-        held = entry.seen
+        occupied = entry.seen
         entry.queue.engine_gone()
         if link is not None:
             before = await self._table.memory_of(entry).used()
             await link.end(grace=0.0)
-            await self._table.memory_of(entry).back(held, before)
+            await self._table.memory_of(entry).back(occupied, before)
         entry.loaded, entry.bytes, entry.host_bytes = None, 0, 0
         entry.to(S.ABSENT)
         self._table.observer.evicted(entry, reason)
@@ -85,14 +86,14 @@ class Drainer:
         await self.leave(entry, reason)
 
     def on_absent(self, entry: ModelEntry) -> None:
-        """Requests that came meanwhile wait for its return."""
+        """Request the model again if requests arrived in the meantime."""
         self._table.note_change()
         if entry.queue.oldest is not None:
             entry.requested_since = entry.queue.oldest
         self._decide()
 
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
-        """Count a failed step of a sleep, and report it. The process ends, whichever step it was."""
+        """Count and report a failed sleep or wake. In both cases the process is ended."""
         entry.failed_sleeps += 1
         entry.sleepless = step == "wake" or entry.failed_sleeps >= MOST_FAILED_SLEEPS
         log.error(f"{step} failed", extra={"model": entry.id, "cause": error.message, "code": error.code})
@@ -115,11 +116,11 @@ class Drainer:
                 break
 
     async def _fall_asleep(self, entry: ModelEntry, reason: str) -> bool:
-        """Bring a model from DRAINING to ASLEEP. False: it shall end instead, if it is DRAINING still."""
+        """Bring a model from DRAINING to ASLEEP. Returns False if it must end instead (if still DRAINING)."""
         link, expected = entry.link, entry.asleep
         try:
             async with asyncio.timeout(ABORT_SECONDS):
-                while entry.queue.running and entry.state is S.DRAINING:  # those whom the deadline has aborted
+                while entry.queue.running and entry.state is S.DRAINING:  # requests aborted by the deadline
                     await self._table.change()
         except TimeoutError:
             return False
@@ -131,15 +132,15 @@ class Drainer:
         entry.asleep_since, before = entry.clock(), entry.bytes
         entry.host_bytes = max(entry.host_bytes, expected.host_bytes)
         try:
-            held, seconds = await self._put_to_sleep(entry, link)
-        except Exception as error:  # whatever it is, the entry must not stay DRAINING for ever
+            footprint, seconds = await self._put_to_sleep(entry, link)
+        except Exception as error:  # whatever it is, the entry must not stay DRAINING forever
             if entry.state is S.DRAINING and entry.link is link:
                 self.sleep_failed(entry, "sleep", map_error(error, "sleep"))
             return False
-        if entry.state is not S.DRAINING or entry.link is not link:  # it died meanwhile
+        if entry.state is not S.DRAINING or entry.link is not link:  # it died in the meantime
             return False
-        entry.slept, entry.failed_sleeps = held, 0
-        entry.bytes, entry.host_bytes, entry.falling_asleep = held.device_bytes, held.host_bytes, False
+        entry.slept, entry.failed_sleeps = footprint, 0
+        entry.bytes, entry.host_bytes, entry.falling_asleep = footprint.device_bytes, footprint.host_bytes, False
         entry.progress = None
         entry.asleep_since = entry.clock()
         entry.naps += 1
@@ -149,20 +150,20 @@ class Drainer:
             entry.measured_sleep = seconds
         entry.queue.engine_gone()
         entry.to(S.ASLEEP)
-        self._table.observer.slept(entry, reason, seconds, before - held.device_bytes)
+        self._table.observer.slept(entry, reason, seconds, before - footprint.device_bytes)
         self.on_absent(entry)
         return True
 
     async def _put_to_sleep(self, entry: ModelEntry, link: SlotLink) -> tuple[MemoryFootprint, float]:
-        """Put a model to sleep; returns the memory it keeps and the engine's seconds.
+        """Put a model to sleep. Returns the memory it keeps and the engine's seconds.
 
-        What loads meanwhile hides the memory that comes back, which tells nothing of the next sleep.
+        Does not measure the freed device memory: concurrent loads would hide it.
         """
         memory = self._table.memory_of(entry)
         awake, used, began = entry.seen, await memory.used(), entry.clock()
         reply = await link.command(frames.Sleep, SLEEP_SECONDS)
         if reply is None:
-            raise EngineFailed("The slot ended a sleep without saying what it holds.")
+            raise EngineFailed("The slot went to sleep without reporting its memory.")
         seconds, on_device = entry.clock() - began, reply.device_bytes
         if self._table.counts_processes:
             on_device = await link.used_bytes() or on_device
@@ -170,7 +171,7 @@ class Drainer:
         return MemoryFootprint(device_bytes=on_device, host_bytes=reply.host_bytes), seconds
 
     async def _host_has_room(self, entry: ModelEntry, asleep: int) -> bool:
-        """Check whether its copy fits into host memory once those that leave have left."""
+        """Return whether its copy fits into host memory once the departing models have left."""
         table = self._table
         while table.used_host_bytes(besides=entry) + asleep > table.host_budget:
             states = [(e.state, e.falling_asleep) for e in table.entries.values()]

@@ -1,4 +1,4 @@
-"""One row of the model table: a recipe and the facts about its model."""
+"""One row of the model table: a recipe and the state of its model."""
 
 import time
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from runtime.scheduling.queue import ModelQueue
 from runtime.slots.link import SlotLink
 
 CRASH_LOOP = 3
-"""Deaths in ten minutes after which a model is no longer brought back without a request for it."""
+"""Deaths within ten minutes after which a model is only brought back for a request."""
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 WAKE_SECONDS, WAKE_BYTES = 0.3, 30 * 2**30
-"""A wake, before one was measured: this long, and a second for each so many bytes (PCIe; 28 GB took 0.7 s)."""
+"""Estimate of a wake until one was measured: fixed seconds, and bytes per second (PCIe; 28 GB took 0.7 s)."""
 SLEEP_BYTES = 1.7 * 2**30
-"""Bytes per second of the first sleep of a process, which pins what it keeps in host memory."""
+"""Bytes per second of a process's first sleep, which pins host memory for its copy."""
 
 _OF_FILES = (
     "path", "revision", "broken", "needed", "needed_detail", "load_seconds", "host_needed", "host_adapters",
@@ -29,7 +29,7 @@ _OF_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """The reason why a load failed or an engine died, and the time of the next try."""
+    """Why and when a load failed or an engine died, and when the next attempt may start."""
 
     cause: RoundhouseError
     at: float
@@ -38,13 +38,13 @@ class LoadFailure:
 
 @dataclass(slots=True)
 class ModelEntry:
-    """Mutable. Written by the residency manager, its parts and `record` only."""
+    """The state of one replica. Mutable; written only by the residency manager, its parts and `record`."""
 
     recipe: Recipe
     path: Path | None
     revision: str
     needed: int
-    """Bytes that a load claims: measured before, else estimated."""
+    """Bytes that a load claims: measured at an earlier load, or estimated."""
     needed_detail: str
     load_seconds: float
     """Expected seconds of a load."""
@@ -52,7 +52,7 @@ class ModelEntry:
     number: int = 1
     """Number among the model's replicas, from 1."""
     replicas: "list[ModelEntry]" = field(default_factory=list, repr=False)
-    """All replicas of the model by number, this one included; they share the list."""
+    """All replicas of the model by number, including this one; they share the list."""
     is_leaving: bool = False
     """Whether it is being removed for good."""
     clock: Callable[[], float] = time.monotonic
@@ -60,41 +60,41 @@ class ModelEntry:
     link: SlotLink | None = None
     loaded: LoadResult | None = None
     devices: tuple[str, ...] = ()
-    """Devices that hold it, or held it last."""
+    """The devices that hold it, or last held it."""
     bytes: int = 0
     """Bytes on all of its devices together."""
     claim: int = 0
-    """Device bytes that a wake will need while it waits for others to leave."""
+    """Device bytes that its wake will need, while the wake waits for others to leave."""
     host_bytes: int = 0
-    """Bytes in host memory beside it; 0 on a CPU, where the device is host memory."""
+    """Bytes in host memory in addition to the device; 0 on a CPU, where the device is host memory."""
     host_needed: int = 0
     """Bytes of host memory that a load claims."""
     host_adapters: int = 0
     """The part of `host_needed` for staged adapters. A sleeping model has none."""
     after_load: int = 0
-    """Measured bytes after a load; 0: no load was measured. See `registry.records`."""
+    """Bytes measured after a load; 0 if no load was measured. See `registry.records`."""
     margin: int = 0
-    """Measured bytes beyond `after_load` while it serves. On a GPU: the estimate of one engine step."""
+    """Bytes beyond `after_load` measured while it served. On a GPU, the estimate for one engine step."""
     slept: MemoryFootprint | None = None
-    """Memory of its last sleep, also from before a restart."""
+    """Memory held during its last sleep, possibly before a restart of the server."""
     falling_asleep: bool = False
-    """It is DRAINING in order to sleep."""
+    """Whether it is DRAINING in order to sleep."""
     room_at: float = 0.0
-    """Expected time at which models that leave for it are gone."""
+    """Expected time at which the models that leave for it are gone."""
     sleepless: bool = False
-    """A wake failed, or so did two sleeps in a row: none is tried again until the server starts anew."""
+    """Whether sleep is disabled until the server restarts, because a wake or two sleeps in a row failed."""
     failed_sleeps: int = 0
-    """Failed sleeps in a row. One may be chance: the next is tried after a load."""
+    """Failed sleeps in a row. After one, sleep is tried again after the next load."""
     asleep_since: float = 0.0
-    """Start of its sleep, or of falling asleep."""
+    """Time at which it fell asleep, or began to."""
     measured_wake: float | None = None
-    """Seconds of its last wake; after a restart the mean of those before it."""
+    """Seconds of its last wake; after a restart, the mean of earlier wakes."""
     measured_first_sleep: float | None = None
-    """Seconds of the first sleep of a process, which pins host memory."""
+    """Seconds of a process's first sleep, which pins host memory."""
     measured_sleep: float | None = None
     """Seconds of later sleeps."""
     naps: int = 0
-    """Sleeps in its present process."""
+    """Number of sleeps in its current process."""
     wakes: int = 0
     pinned: bool = False
     requested_since: float | None = None
@@ -103,19 +103,19 @@ class ModelEntry:
     created: float = field(default_factory=time.time)
     progress: Progress | None = None
     fetched: tuple[int, int | None] | None = None
-    """While its files are brought: bytes that have come, and all bytes if known."""
+    """While its files are fetched, the bytes received and the total if known."""
     failures: list[LoadFailure] = field(default_factory=list)
     loads: int = 0
     deaths: int = 0
     broken: RoundhouseError | None = None
-    """Set when the model's files cannot be found or read at all: every request gets this."""
+    """The error of every request, if the model's files cannot be found or read at all."""
 
     def __post_init__(self) -> None:
         self.replicas.append(self)
 
     @property
     def id(self) -> str:
-        """The model's, for its first replica; of others with their number behind it."""
+        """The model's id for its first replica; for others the id followed by the number."""
         return replica_id(self.recipe.id, self.number)
 
     @property
@@ -124,30 +124,30 @@ class ModelEntry:
 
     @property
     def is_extra(self) -> bool:
-        """Whether it is loaded only while the others cannot keep up."""
+        """Whether it is loaded only while the other replicas cannot keep up."""
         return self.number > self.recipe.replicas.least
 
     @property
     def lead(self) -> "ModelEntry":
-        """The replica that stands for the model: the first that is ready, else the first."""
+        """The replica that represents the model: the first ready one, or the first of all."""
         if len(self.replicas) == 1:
             return self
         return next((replica for replica in self.replicas if replica.state is ModelState.READY), self.replicas[0])
 
     @property
     def has_others(self) -> bool:
-        """Whether another replica serves the model, or is about to."""
+        """Whether another replica serves the model or is loading."""
         return len(self.replicas) > 1 and any(
             replica is not self and replica.state in (ModelState.READY, ModelState.LOADING) for replica in self.replicas
         )
 
     def take_files(self, other: "ModelEntry") -> None:
-        """Copy what another replica knows of the model's files and loads."""
+        """Copy the facts about the model's files and loads from another replica."""
         for name in _OF_FILES:
             setattr(self, name, getattr(other, name))
 
     def on_each(self, count: int) -> int:
-        """The part of `count` bytes on each of its devices, which hold equal ones."""
+        """Return the share of `count` bytes on each of its devices; all hold the same amount."""
         return -(-count // self.recipe.parallel.devices)
 
     @property
@@ -162,26 +162,21 @@ class ModelEntry:
 
     @property
     def asleep(self) -> MemoryFootprint | None:
-        """Memory it would hold asleep.
+        """Memory it would hold asleep; None if it cannot sleep, if its recipe forbids it, or if it gains little.
 
-        None: it cannot sleep, its recipe forbids it, or it would free little.
-
-        Little is won where too few bytes are freed, and where nothing is kept in host memory: then a wake reads the
-        weights from disk as a load does.
+        It gains little if too few bytes are freed, or if nothing is kept in host memory, because then a wake reads the
+        weights from disk just as a load does.
         """
-        held = self.slept or (self.loaded.asleep if self.loaded is not None else None)
-        wish = self.recipe.residency.sleep
-        if held is None or self.loaded is None or self.loaded.asleep is None or self.sleepless or wish == "never":
+        footprint = self.slept or (self.loaded.asleep if self.loaded is not None else None)
+        mode = self.recipe.residency.sleep
+        if footprint is None or self.loaded is None or self.loaded.asleep is None or self.sleepless or mode == "never":
             return None
-        worth = bool(held.host_bytes) and held.device_bytes * MIN_SAVING <= self.needed
-        return held if wish == "always" or worth else None
+        is_worthwhile = bool(footprint.host_bytes) and footprint.device_bytes * MIN_SAVING <= self.needed
+        return footprint if mode == "always" or is_worthwhile else None
 
     @property
     def seen(self) -> int:
-        """Bytes that its process was measured to hold.
-
-        The rest of `bytes` is reserved for engine steps.
-        """
+        """Measured bytes of its process. The rest of `bytes` is reserved for engine steps."""
         return self.bytes if self.loaded is None else min(self.bytes, self.loaded.resident_bytes)
 
     @property
@@ -193,8 +188,8 @@ class ModelEntry:
 
     @property
     def sleep_seconds(self) -> float:
-        """Expected seconds until it sleeps, once its requests have ended; 0: it cannot."""
-        if self.naps:  # a copy the other way
+        """Expected seconds to fall asleep once its requests have ended; 0 if it cannot sleep."""
+        if self.naps:  # the same copy as a wake, in the other direction
             expected = self.wake_seconds if self.measured_sleep is None else self.measured_sleep
         elif self.measured_first_sleep is not None:
             expected = self.measured_first_sleep
@@ -204,12 +199,12 @@ class ModelEntry:
 
     @property
     def sleeps(self) -> bool:
-        """Whether it sleeps or is falling asleep, so that a wake brings it back."""
+        """Whether it is asleep or falling asleep, so that a wake brings it back."""
         return self.state is ModelState.ASLEEP or self.falling_asleep
 
     @property
     def return_seconds(self) -> float:
-        """Expected seconds of a wake if it sleeps, else of a load."""
+        """Expected seconds of a wake if it sleeps, otherwise of a load."""
         if not self.sleeps:
             return self.load_seconds
         return self.wake_seconds + (self.sleep_seconds if self.falling_asleep else 0.0)
@@ -218,7 +213,7 @@ class ModelEntry:
     def remaining_load_seconds(self) -> float:
         """Expected seconds until it is ready.
 
-        Counts a load or wake under way or, if no model has to leave for it, one that starts now.
+        Assumes the load or wake in progress or, if there is none, one that starts now without evictions.
         """
         if self.state is not ModelState.LOADING or self.progress is None:
             return self.return_seconds
@@ -231,7 +226,7 @@ class ModelEntry:
 
     @property
     def leases(self) -> int:
-        """Requests that run on it, or wait for an adapter on its way."""
+        """Number of requests that run on it, or wait in its queue while it is ready."""
         return self.queue.running + (self.queue.waiting if self.is_ready else 0)
 
     @property
@@ -240,7 +235,7 @@ class ModelEntry:
 
     @property
     def host_claim(self) -> int:
-        """Bytes of host memory that it holds, or will hold once it is awake."""
+        """Bytes of host memory that it holds, or will hold once awake."""
         return self.host_bytes + (self.host_adapters if self.claim else 0)
 
     def to(self, state: ModelState) -> None:
@@ -248,7 +243,7 @@ class ModelEntry:
         self.state = state
 
     def fail(self, cause: RoundhouseError) -> LoadFailure:
-        """Note a failure; the back-off grows with the failures of the last ten minutes."""
+        """Record a failure. The back-off grows with the number of failures in the last ten minutes."""
         now = self.clock()
         self.failures = [f for f in self.failures if now - f.at < 600]
         wait = BACKOFF_SECONDS[min(len(self.failures), len(BACKOFF_SECONDS) - 1)]
@@ -257,7 +252,7 @@ class ModelEntry:
         return failure
 
     def resident(self) -> Resident | None:
-        """The policy's view; None when the model holds no memory."""
+        """Return the policy's view of it; None if it holds no memory."""
         if self.state not in HOLDS_MEMORY:
             return None
         asleep = self.asleep

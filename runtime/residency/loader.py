@@ -17,31 +17,32 @@ from runtime.slots import frames
 from runtime.slots.link import UNKNOWN, Cause, SlotLink
 
 WAKE_SECONDS = 120.0
-"""Most seconds of one wake."""
+"""Timeout of a wake."""
 
 
 class Loader:
-    """
-    | step          | from                   | to      | holds                   | if it fails                         |
+    """Carries out loads and wakes.
+
+    | step          | from                   | to      | memory counted          | on failure                          |
     |---------------|------------------------|---------|-------------------------|-------------------------------------|
     | start         | ABSENT, FAILED, ASLEEP | LOADING |                         |                                     |
-    | make room     | LOADING                | LOADING | a load what it needs;   | asleep, it dies: left to the        |
-    |               |                        |         | a wake what it held     | watcher. Another has grown into the |
-    |               |                        |         | asleep, and a claim     | room: ABSENT or ASLEEP, in line     |
-    | load          | LOADING                | READY   | as estimated, then as   | FAILED; out of memory: once more    |
-    |               |                        |         | measured                | when all idle models have left      |
-    | wake          | LOADING                | READY   | the same                | its process ends, ABSENT; requests  |
-    |               |                        |         |                         | waits is served after a load        |
+    | make room     | LOADING                | LOADING | load: what it needs;    | dies asleep: left to the watcher;   |
+    |               |                        |         | wake: what it holds     | others grew into the room: back to  |
+    |               |                        |         | asleep, plus a claim    | ABSENT or ASLEEP and into the line  |
+    | load          | LOADING                | READY   | the estimate, then the  | FAILED; if out of memory, retried   |
+    |               |                        |         | measurement             | once after evicting all idle models |
+    | wake          | LOADING                | READY   | the same                | process ended, ABSENT; waiting      |
+    |               |                        |         |                         | requests are served after a load    |
 
     Args:
-        decide: called when a model has come, or did not.
+        decide: called after each success or failure.
     """
 
     def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None]) -> None:
         self._table, self._drainer, self._decide = table, drainer, decide
 
     def start(self, entry: ModelEntry, plan: Plan) -> None:
-        """Carry out a plan: victims are dismissed at once, the rest runs in a task."""
+        """Carry out a plan: dismiss the victims at once, do the rest in a task."""
         log.info("plan", extra={"model": entry.id, "plan": _short(plan)})
         entry.room_at = entry.clock() + plan.expected_seconds - entry.return_seconds
         entry.to(S.LOADING)
@@ -53,16 +54,15 @@ class Loader:
             entry.devices, entry.bytes, entry.host_bytes = plan.devices, entry.needed, entry.host_needed
             self._table.claims.add(entry.id)
         victims = self._drainer.dismiss_all(plan.victims)
-        come = self._wake(entry, victims) if wakes else self._load(entry, plan, victims)
-        self._table.spawn(come, f"load-{entry.id}")
+        work = self._wake(entry, victims) if wakes else self._load(entry, plan, victims)
+        self._table.spawn(work, f"load-{entry.id}")
 
     # --- room -----------------------------------------------------------------------------------------------------
     async def _make_room(self, entry: ModelEntry, victims: list[ModelEntry]) -> bool:
-        """Wait until its bytes are free: victims and other models leave.
+        """Wait until victims and other models have left and its bytes are free.
 
-        Returns early if it dies asleep.
-
-        False: there will be no room, since others have grown meanwhile and none is leaving.
+        Returns early if it dies asleep. Returns False if there will be no room, because others have grown in the
+        meantime and none is leaving.
         """
         link, reason = entry.link, f"for {entry.id}"
         if victims:
@@ -71,15 +71,15 @@ class Loader:
         while entry.link is link and not self._has_room(entry):
             if any(e.state in (S.DRAINING, S.UNLOADING) for e in self._table.entries.values()):
                 await self._table.change()
-            elif (sleeper := self._sleeper_to_end(entry)) is not None:  # a victim holds more asleep than was planned
+            elif (sleeper := self._sleeper_to_end(entry)) is not None:  # a victim holds more asleep than planned
                 await self._drainer.evict(sleeper, reason)
             else:
                 return False
         return True
 
     def _requeue(self, entry: ModelEntry) -> None:
-        """Give the claim up but keep its age."""
-        log.warning("others have grown into the room of a model", extra={"model": entry.id})
+        """Give up the claimed memory but keep its place in the line."""
+        log.warning("other models have grown into the room planned for a model", extra={"model": entry.id})
         self._table.claims.discard(entry.id)
         entry.progress = None
         if entry.claim:
@@ -97,22 +97,19 @@ class Loader:
         return self._fits(entry) and on_host <= table.host_budget
 
     def _fits(self, entry: ModelEntry) -> bool:
-        """Whether it fits on its devices, whatever host memory has."""
+        """Whether it fits on its devices, regardless of host memory."""
         part, group = entry.on_each(entry.needed), self._table.group_of(entry)
         return all(self._table.used_bytes(besides=entry, device=b.device) + part <= b.bytes for b in group)
 
     def _sleeper_to_end(self, entry: ModelEntry) -> ModelEntry | None:
-        """Return the sleeping model used longest ago.
-
-        Where its devices lack bytes, one on any of them.
-        """
+        """Return the least recently used sleeping model; if device bytes are missing, one on the entry's devices."""
         asleep = [e for e in self._table.entries.values() if e.state is S.ASLEEP and not e.pinned and e is not entry]
         if not self._fits(entry):
             asleep = [e for e in asleep if set(e.devices) & set(entry.devices)]
         return min(asleep, key=lambda e: e.last_used, default=None)
 
     async def _evict_idle(self, entry: ModelEntry, reason: Cause) -> bool:
-        """Evict idle models after a load ran out of memory; true if any left."""
+        """Evict idle models after a load ran out of memory; return whether there were any."""
         idle = [
             e for e in self._table.entries.values() if e.state in (S.READY, S.ASLEEP) and not e.pinned and not e.leases
         ]
@@ -133,7 +130,7 @@ class Loader:
                 self._requeue(entry)
                 return
             link, loaded = await self._load_into_slot(entry)
-        except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
+        except Exception as error:  # whatever it is, the entry must not stay LOADING forever
             self._table.claims.discard(entry.id)
             self._load_failed(entry, map_error(error, "load"))
             return
@@ -149,10 +146,7 @@ class Loader:
         self._open(entry, link)
 
     async def _load_into_slot(self, entry: ModelEntry) -> tuple[SlotLink, LoadResult]:
-        """Load into an empty slot.
-
-        Tries a second one if memory runs out in the first and others can make room.
-        """
+        """Load into an empty slot. Retries once in another if memory runs out and other models can make room."""
         entry.progress = Progress(phase="starting", fraction=0.02)
         table, engine = self._table, entry.recipe.engine.name
         await table.pool.cool(self._room_for_warm_slots(entry), keep=engine)
@@ -165,14 +159,11 @@ class Loader:
                 raise
             if not await self._evict_idle(entry, Cause.of(error) if cause is UNKNOWN else cause):
                 raise
-            entry.link = None  # its slot comes back, and may be another's before this one has the next
+            entry.link = None  # its slot returns to the pool and may go to another model before this one gets a new one
         return await self._try(entry, engine)
 
     async def _try(self, entry: ModelEntry, engine: str) -> tuple[SlotLink, LoadResult]:
-        """Load into one slot.
-
-        If the load fails the slot ends, and its memory is seen to be back.
-        """
+        """Load into one slot. If the load fails, end the slot and wait until its memory is free."""
         memory = self._table.memory_of(entry)
         link = entry.link = await self._table.pool.take(engine)
         self._table.claims.discard(entry.id)
@@ -180,7 +171,7 @@ class Loader:
         try:
             empty = await memory.used()
             loaded = await self._send_load(entry, link)
-            if self._table.counts_processes:  # the most that the load itself took counts, too
+            if self._table.counts_processes:  # the peak during the load counts, too
                 used_bytes = await link.peak_bytes()
                 loaded = msgspec.structs.replace(loaded, resident_bytes=max(used_bytes, loaded.resident_bytes))
             _check_alive(link)
@@ -188,14 +179,14 @@ class Loader:
         except Exception:
             try:
                 before = await memory.used()
-            finally:  # whatever the memory says: else its slot is never another's
+            finally:  # even if reading the memory fails, or the slot would be lost
                 await link.end()
-            if empty is not None and before is not None:  # others load meanwhile, too
+            if empty is not None and before is not None:  # other models may be loading at the same time
                 await memory.back(min(entry.bytes, max(0, before - empty)), before)
             raise
 
     def _room_for_warm_slots(self, entry: ModelEntry) -> int:
-        """Bytes for warm slots, in host memory: they hold nothing on a GPU."""
+        """Return the bytes available to warm slots in host memory; they hold nothing on a GPU."""
         table = self._table
         if table.counts_processes:
             return table.budget - table.used_bytes(besides=entry) - entry.needed
@@ -215,7 +206,7 @@ class Loader:
         async with link.call(frame) as call:
             loaded = await call.done(report)
         if loaded is None:
-            raise EngineFailed("The slot ended a load without saying what it holds.")
+            raise EngineFailed("The slot finished a load without reporting its memory.")
         return loaded
 
     def _load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
@@ -240,20 +231,20 @@ class Loader:
 
     # --- wake -----------------------------------------------------------------------------------------------------
     async def _wake(self, entry: ModelEntry, victims: list[ModelEntry]) -> None:
-        """Wake a model in the slot in which it slept."""
+        """Wake a model in the slot where it sleeps."""
         started, link = entry.clock(), entry.link
-        if link is None:  # it died before this began: the watcher sees to the rest
+        if link is None:  # it died before this started; the watcher does the rest
             return
         try:
             if not await self._make_room(entry, victims):
                 self._requeue(entry)
                 return
-            if entry.link is not link:  # it died asleep, and its slot has another process: the watcher sees to the rest
+            if entry.link is not link:  # it died asleep, and its slot has another process; the watcher does the rest
                 return
             began = entry.clock()
             memory = await self._send_wake(entry, link)
             _check_alive(link)
-        except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
+        except Exception as error:  # whatever it is, the entry must not stay LOADING forever
             if entry.link is not link:
                 return
             await self._wake_failed(entry, link, map_error(error, "wake"))
@@ -271,12 +262,12 @@ class Loader:
         self._table.note_change()
         memory = await link.command(frames.Wake, WAKE_SECONDS)
         if memory is None:
-            raise EngineFailed("The slot ended a wake without saying what it holds.")
+            raise EngineFailed("The slot woke up without reporting its memory.")
         return memory
 
     async def _wake_failed(self, entry: ModelEntry, link: SlotLink | None, error: RoundhouseError) -> None:
         self._drainer.sleep_failed(entry, "wake", error)
-        entry.link = None  # from here on its end is ours: the watcher looks for the entry of a link that died
+        entry.link = None  # we end it ourselves; without a link the watcher does not act on its death
         if link is not None:
             before = await self._table.memory_of(entry).used()
             await link.end()
@@ -297,11 +288,12 @@ class Loader:
 
 
 def _check_alive(link: SlotLink) -> None:
-    """Raises Unavailable for a process that ended just after it was ready.
+    """Raise Unavailable if the process ended just after it became ready.
 
-    While a model loads or wakes, the watcher ignores its death. From here to READY nothing is awaited."""
+    While a model loads or wakes, the watcher ignores its death. Nothing is awaited between this check and READY.
+    """
     if not link.connected:
-        raise Unavailable(f"The engine died as soon as it was ready: {link.cause.text}.", code="engine_died")
+        raise Unavailable(f"The engine died just after it became ready: {link.cause.text}.", code="engine_died")
 
 
 def _short(plan: Plan) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""The one writer of the model table: it asks `policy.plan` and carries plans out.
+"""The only writer of the model table. Gets plans from `policy.plan` and carries them out.
 
-Everything runs on the gateway's event loop. A decision never awaits: it reads a snapshot, changes states, and has the
-parts start tasks that carry the change out; each task ends by asking for the next decision.
+Everything runs on the gateway's event loop. A decision never awaits: it reads a snapshot, changes states, and starts
+tasks that carry out the change. Each task ends by requesting the next decision.
 """
 
 import asyncio
@@ -25,27 +25,28 @@ from runtime.residency.watcher import Watcher
 
 NOT_RESIDENT = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
 SLOT_SECONDS = 1.0
-"""Time until the next look whether an added slot may still come."""
+"""Seconds until the next check whether an added slot may still come."""
 
 
 class ResidencyManager:
-    """Brings models in and out under a byte budget for each device.
+    """Loads and evicts models under a byte budget for each device.
 
-    | wish   | ABSENT        | FAILED                | ASLEEP       | READY           | on its way in or out        |
-    |--------|---------------|-----------------------|--------------|-----------------|-----------------------------|
-    | want   | plans a load  | refused, until the    | plans a wake | nothing to do   | stands in the line as soon  |
-    |        |               | back-off is over      |              |                 | as it has left              |
-    | load   | the same, and | the same, whatever    | the same,    | nothing to do   | waits until it has come     |
-    |        | waits         | the back-off          | and waits    |                 |                             |
-    | unload | nothing to do | nothing to do         | ends         | drains and ends | waits for it, then as it is |
+    | request | ABSENT        | FAILED                | ASLEEP       | READY           | loading or leaving           |
+    |---------|---------------|-----------------------|--------------|-----------------|------------------------------|
+    | request | plans a load  | refused until the     | plans a wake | nothing to do   | joins the line once it has   |
+    | _load   |               | back-off is over      |              |                 | left                         |
+    | load    | the same, and | the same, ignoring    | the same,    | nothing to do   | waits until it is ready      |
+    |         | waits         | the back-off          | and waits    |                 |                              |
+    | unload  | nothing to do | nothing to do         | ends         | drains and ends | waits, then acts by its new  |
+    |         |               |                       |              |                 | state                        |
 
-    How they come: `Loader`, `ModelFetcher`. How they leave: `Drainer`. How they change: `RecipeExchanger`. What happens
-    by itself: `Watcher`. Only these and the manager write entries.
+    `Loader` and `ModelFetcher` bring models in, `Drainer` removes them, `RecipeExchanger` changes them, and `Watcher`
+    handles deaths, growth and idle time. Only these and the manager write entries.
 
     Args:
-        table: the manager and its parts are its only writers.
-        patience: seconds that a waiting model lets busy ones go on before the least recently used one must drain.
-        fetch: brings the files of a model that are not there yet.
+        table: written only by the manager and its parts.
+        patience: seconds that a waiting model leaves busy ones alone before the least recently used one must drain.
+        fetch: fetches the missing files of a model.
         working_margin: see `registry.learning.most`.
     """
 
@@ -66,22 +67,22 @@ class ResidencyManager:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    # --- what is there --------------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------------
     @property
     def entries(self) -> Mapping[str, ModelEntry]:
-        """The models, by the first replica of each."""
+        """The models, each represented by its first replica."""
         return self.table.models
 
     def get(self, model: str) -> ModelEntry:
         return self.table.get(model)
 
     def plan(self, entry: ModelEntry) -> policy.Plan:
-        """Plan a load of this model. Changes nothing."""
+        """Plan a load of this model without changing anything."""
         since = entry.clock() if entry.requested_since is None else entry.requested_since
         return policy.plan(self.table.snapshot(), need_of(entry, since, self.patience))
 
     def plans(self, entry: ModelEntry) -> list[policy.Plan]:
-        """The same for each replica that a load brings, the first one's first."""
+        """Plan a load of each replica that a load brings in, in order of their numbers."""
         now = entry.clock()
         needs = []
         for replica in entry.replicas[: entry.recipe.replicas.least]:
@@ -91,12 +92,12 @@ class ResidencyManager:
         return plan_all(self.table.snapshot(), needs)
 
     def expected_wait(self, entry: ModelEntry) -> float:
-        """Predict the seconds until a model is ready for a request that comes now."""
+        """Predict the seconds until the model is ready for a request that arrives now."""
         plan = self.plan(entry) if entry.state in NOT_RESIDENT else None
         return entry.remaining_load_seconds if plan is None else plan.expected_seconds
 
     def preview(self, model: str, estimate: Estimate, load_seconds: float = 0.0) -> policy.Plan:
-        """Plan a load of a model of this size, which may not be here yet."""
+        """Plan a load of a model of this size, which need not be on this server yet."""
         host, now = 0 if self.table.counts_processes else estimate.host, self.table.clock()
         need = policy.Need(
             model, estimate.on_each, load_seconds, now, self.patience, detail=estimate.explain(), host=host,
@@ -105,32 +106,32 @@ class ResidencyManager:
         return policy.plan(self.table.snapshot(), need)
 
     def next_to_leave(self) -> tuple[policy.Victim, ...]:
-        """The next victims on each device if room is needed."""
+        """Return the next victims on each device if room is needed."""
         return policy.next_to_leave(self.table.snapshot())
 
-    # --- models that come and go ----------------------------------------------------------------------------------
+    # --- adding and removing --------------------------------------------------------------------------------------
     def add(self, entry: ModelEntry) -> None:
-        """Add a model, or one of its replicas, that may be requested from now on."""
+        """Add a model or a replica, so that it may be requested."""
         self.table.add(entry)
         self.table.note_change()
 
     async def remove(self, entry: ModelEntry, error: RoundhouseError) -> None:
         """Remove a model for good.
 
-        Running requests finish, those that wait get `error`, no new ones come.
+        Running requests finish, waiting ones fail with `error`, and new ones are not accepted.
         """
         await asyncio.gather(*(self.remove_replica(replica, error) for replica in list(entry.replicas)))
 
     async def remove_replica(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        """Remove one replica for good; as `remove`."""
+        """Remove one replica for good, as in `remove`."""
         entry.is_leaving = True
         self.exchanger.forget(entry.id)
         while entry.state not in (S.ABSENT, S.FAILED) or entry.queue.waiting:
             entry.queue.refuse(error)
-            entry.requested_since = None  # else the next decision may bring it
+            entry.requested_since = None  # otherwise the next decision may load it
             self.fetcher.cancel(entry)
             await self._unload(entry)
-            await asyncio.sleep(0)  # those who were refused leave the queue
+            await asyncio.sleep(0)  # lets the refused requests leave the queue
         entry.requested_since = None
         self.table.remove(entry)
         if entry.number > 1:
@@ -139,21 +140,21 @@ class ResidencyManager:
         self.table.note_change()
 
     def begin_fetch(self, entry: ModelEntry) -> None:
-        """Have its files brought, if they are not here, without a load."""
+        """Start fetching its files if they are missing, without a load."""
         if entry.path is None and entry.state in NOT_RESIDENT:
             self.fetcher.start(entry)
 
     async def fetch(self, entry: ModelEntry) -> None:
-        """Fetch its files and wait for them. Raises the error of their source."""
+        """Fetch its files and wait for them. Raises the error of the source."""
         self.begin_fetch(entry)
         while entry.path is None and entry.state is S.LOADING:
             await self.table.change()
         if entry.path is None and entry.failure is not None:
             raise entry.failure.cause
 
-    # --- wishes ---------------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------------
     def request_load(self, entry: ModelEntry) -> None:
-        """A request waits for this model. Raises what makes waiting pointless."""
+        """Request the model for a waiting request. Raises an error if waiting is pointless."""
         if entry.broken is not None and self.fetcher.fetch is None:
             raise entry.broken
         if entry.lead.state is S.READY:
@@ -163,7 +164,7 @@ class ResidencyManager:
             if failure is not None and entry.clock() < failure.until:
                 wait = failure.until - entry.clock()
                 raise Unavailable(
-                    f"Model '{entry.id}' failed: {failure.cause.message} The next try starts in {wait:.0f} s.",
+                    f"Model '{entry.id}' failed: {failure.cause.message} The next attempt starts in {wait:.0f} s.",
                     code="model_failed",
                     retry_after=wait,
                 )
@@ -173,12 +174,12 @@ class ResidencyManager:
         self.decide()
 
     async def load(self, entry: ModelEntry) -> None:
-        """Load by hand and wait for it. Raises the load's error."""
+        """Load the model on an operator's request and wait for it. Raises the load's error."""
         if entry.state is S.FAILED:
             entry.failures.clear()
         self.request_load(entry)
         while entry.lead.state is not S.READY:
-            if entry.requested_since is None:  # it was given up, perhaps at once
+            if entry.requested_since is None:  # the load was given up, perhaps immediately
                 if entry.state is S.FAILED and entry.failure is not None:
                     raise entry.failure.cause
                 if entry.state is S.ASLEEP:
@@ -188,12 +189,15 @@ class ResidencyManager:
             await self.table.change()
 
     async def unload(self, entry: ModelEntry, force: bool = False) -> None:
-        """Unload by hand after running requests; Conflict if pinned and not forced."""
+        """Unload the model on an operator's request, after its running requests.
+
+        Raises Conflict if it is pinned and `force` is false.
+        """
         if entry.pinned and not force:
             raise Conflict(
                 f"Model '{entry.id}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
             )
-        with self.scaler.pause(entry.model):  # else each would come back while another one leaves, without an end
+        with self.scaler.pause(entry.model):  # otherwise each would come back while another leaves, endlessly
             for replica in entry.replicas[1:]:
                 replica.requested_since = None
             await asyncio.gather(*(self._unload(replica) for replica in entry.replicas))
@@ -206,14 +210,14 @@ class ResidencyManager:
             await self.drainer.evict(entry, "by hand")
 
     def pin(self, entry: ModelEntry, pinned: bool) -> None:
-        """Keep it in memory once loaded, or allow its eviction again; does not load it."""
+        """Keep the model in memory once loaded, or allow its eviction again. Does not load it."""
         for replica in entry.replicas:
             replica.pinned = pinned and not replica.is_extra
         self.decide()
 
-    # --- news -----------------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
     def released(self, entry: ModelEntry) -> None:
-        """A request ended, or waits no longer."""
+        """Note that a request ended or no longer waits."""
         entry.last_used = entry.clock()
         self.table.note_change()
         if not entry.leases:  # only a model that became idle may make room for others
@@ -221,7 +225,7 @@ class ResidencyManager:
 
     # --- decisions ------------------------------------------------------------------------------------------------
     def decide(self) -> None:
-        """Serve the models in line, oldest claim first; the head is never overtaken."""
+        """Serve the models in line, oldest request first. The head is never overtaken."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -230,7 +234,7 @@ class ResidencyManager:
         self._relieve()
         self.scaler.forget()
         self._serve_line()
-        while self.scaler.claim_waiting():  # another replica leaves by this decision
+        while self.scaler.claim_waiting():  # this decision may have evicted another replica
             self._serve_line()
 
     def _serve_line(self) -> None:
@@ -247,7 +251,7 @@ class ResidencyManager:
             if plan.verdict == "wait":
                 self._decide_later(plan.retry_at, entry.clock())
                 return
-            if plan.adds_slot:  # the next decision comes with it; memory may have run out meanwhile
+            if plan.adds_slot:  # the new slot triggers the next decision; memory may have run out by then
                 self.table.pool.add_slot()
                 self._decide_later(entry.clock() + SLOT_SECONDS, entry.clock())
                 return
@@ -255,7 +259,10 @@ class ResidencyManager:
         self.scaler.start()
 
     def _next_in_line(self, seen: Collection[str]) -> ModelEntry | None:
-        """The oldest claim but these. Asked after each load: for that one the last replica of a model may leave."""
+        """Return the model requested longest ago, except those in `seen`.
+
+        Called again after each load, because that load may evict the last replica of a model.
+        """
         self.scaler.claim_waiting()
         line = [
             (entry.requested_since, number, entry)
@@ -268,7 +275,7 @@ class ResidencyManager:
         return min(line)[2] if line else None
 
     def _decide_later(self, at: float | None, now: float) -> None:
-        """Decide again at `at`, or earlier if that is planned."""
+        """Decide again at `at`, or earlier if already planned."""
         if at is None or math.isinf(at):
             return
         loop, delay = asyncio.get_running_loop(), max(0.01, at - now)
@@ -279,14 +286,14 @@ class ResidencyManager:
         self._timer = loop.call_later(delay, self.decide)
 
     def _relieve(self) -> None:
-        """Let idle models leave, since a load or a full step overdrew a budget."""
+        """Evict idle models if a load or a full engine step has exceeded a budget."""
         for budget in self.table.budgets:
             snapshot = self.table.snapshot()
-            if not policy.is_overdrawn(snapshot, budget.device):  # nearly always, and asked at the end of each request
+            if not policy.is_overdrawn(snapshot, budget.device):  # the usual case, checked after every request
                 continue
             nothing = policy.Need("", 0, 0.0, snapshot.now, patience=math.inf, slot=False, devices=(budget.device,))
             plan = policy.plan(snapshot, nothing)
-            self._decide_later(plan.retry_at, snapshot.now)  # where all who could leave have just come
+            self._decide_later(plan.retry_at, snapshot.now)  # if all candidates were loaded just now
             for victim in self.drainer.dismiss_all(plan.victims):
                 self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 
@@ -302,6 +309,6 @@ class ResidencyManager:
         self.table.note_change()
 
     async def close(self) -> None:
-        """Stop deciding. Slots are LitServe's to end."""
+        """Stop deciding. LitServe ends the slots."""
         self._closed = True
         await self.table.close()

@@ -1,4 +1,4 @@
-"""Figures from a model's files and earlier loads, put into its row of the table."""
+"""Fill a model's row of the table with estimates from its files and measurements of earlier loads."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from runtime.residency.entry import ModelEntry
 
 @dataclass(frozen=True, slots=True)
 class FileEstimates:
-    """Places of a model's files, and estimates of its needs."""
+    """The path of a model's files, and estimates of its needs."""
 
     path: Path
     revision: str
@@ -25,20 +25,20 @@ class FileEstimates:
     host_adapters: int = 0
     load_seconds: float | None = None
     step: int = 0
-    """Bytes that one engine step takes on a GPU: vLLM gives them back after a load, so no measurement shows them."""
+    """Bytes for one engine step on a GPU. Not measurable, because vLLM frees them after a load."""
 
 
 def load_key(recipe: Recipe, label: str) -> LoadKey:
-    """Key of a measured load, on a device of this name.
+    """Return the key of a measured load on a device with this label.
 
-    Figures of another recipe version, engine version or device tell nothing.
+    Measurements of another recipe version, engine version or device do not apply.
     """
     return LoadKey(recipe.id, recipe.version, engine_version(recipe.engine.name), label)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadHistory:
-    """Figures of earlier loads and sleeps, also from before a restart."""
+    """Measurements of earlier loads and sleeps, including those before a restart."""
 
     measured: LoadMeasurement | None
     slept: SleepMeasurement | None
@@ -46,29 +46,29 @@ class LoadHistory:
 
 
 def load_history(recipe: Recipe, state: State, device: Device) -> LoadHistory:
-    """Figures of the first kind of device that has any. Waits for the database."""
+    """Return the measurements for the first kind of device that has any. Blocks on the database."""
     keys = [load_key(recipe, label) for label in dict.fromkeys(b.label for b in device.budgets)]
     key = next((key for key in keys if state.models.measured(key) is not None), keys[0])
     return LoadHistory(state.models.measured(key), state.models.slept(key), device.kind != "cpu")
 
 
 def apply_files(entry: ModelEntry, files: FileEstimates, history: LoadHistory) -> None:
-    """Fill in estimates from the files, and measured figures where there are any."""
+    """Fill in estimates from the files, and measurements if there are any."""
     entry.needed, entry.needed_detail, entry.margin = files.needed, files.needed_detail, files.step
     entry.host_needed, entry.host_adapters = files.host_needed, files.host_adapters
     if files.load_seconds is not None:
         entry.load_seconds = files.load_seconds
     apply_history(entry, history)
-    entry.revision, entry.path = files.revision, files.path  # last: with a path it counts as there
+    entry.revision, entry.path = files.revision, files.path  # last, because an entry with a path counts as fetched
 
 
 def apply_estimate(entry: ModelEntry, needs: Estimate) -> None:
-    """Apply the expected needs of a model whose files are not here yet."""
+    """Apply the expected needs of a model whose files are still missing."""
     entry.needed, entry.needed_detail = needs.total, needs.explain()
 
 
 def apply_history(entry: ModelEntry, history: LoadHistory) -> None:
-    """Have measured figures of earlier loads and sleeps replace estimates."""
+    """Replace estimates by measurements of earlier loads and sleeps."""
     measured, slept = history.measured, history.slept
     if measured is not None:
         entry.after_load, entry.margin = measured.resident_bytes, max(entry.margin, measured.margin_bytes)
@@ -84,9 +84,9 @@ def apply_history(entry: ModelEntry, history: LoadHistory) -> None:
 
 
 def forget(entry: ModelEntry, files: FileEstimates | None) -> None:
-    """Count estimates again, after the state forgot the measured figures.
+    """Return to estimates after the measurements were deleted from the database.
 
-    What it holds now counts until it leaves.
+    The memory that a loaded model holds still counts until it leaves.
     """
     entry.after_load, entry.margin = entry.loaded.resident_bytes if entry.loaded else 0, 0
     entry.slept = entry.measured_first_sleep = entry.measured_sleep = entry.measured_wake = None

@@ -1,4 +1,4 @@
-"""Memory after pending plans are carried out. Pure."""
+"""Predict the memory after pending plans are carried out. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -8,7 +8,7 @@ from runtime.residency.states import ModelState
 
 
 def plan_all(snapshot: Snapshot, needs: Iterable[Need]) -> list[Plan]:
-    """Plan each of these as if those before it had come."""
+    """Plan each need as if the ones before it were loaded."""
     plans = []
     for need in needs:
         plans.append(plan(snapshot, need))
@@ -17,7 +17,7 @@ def plan_all(snapshot: Snapshot, needs: Iterable[Need]) -> list[Plan]:
 
 
 def after(snapshot: Snapshot, need: Need, made: Plan) -> Snapshot:
-    """The snapshot once a plan's victims have left and its model is ready; the same where it does not come."""
+    """Return the snapshot after a plan: victims gone, model ready. Unchanged if the plan loads nothing."""
     if made.verdict not in ("load", "wake"):
         return snapshot
     actions = {victim.id: victim.action for victim in made.victims}
@@ -32,9 +32,9 @@ def after(snapshot: Snapshot, need: Need, made: Plan) -> Snapshot:
             residents.append(resident.fallen_asleep())
         else:
             slots_free += resident.settled()[2]
-    there = Resident(
+    loaded = Resident(
         id=need.id, state=ModelState.READY, bytes=need.bytes, leases=0, last_used=snapshot.now, loaded_at=snapshot.now,
         min_resident=0.0, drain_deadline=0.0, load_seconds=need.load_seconds, host=need.host, devices=made.devices,
     )  # fmt: skip
     slots_free, addable = slots_free - need.slot + made.adds_slot, snapshot.slots_addable - made.adds_slot
-    return replace(snapshot, residents=(*residents, there), slots_free=slots_free, slots_addable=addable)
+    return replace(snapshot, residents=(*residents, loaded), slots_free=slots_free, slots_addable=addable)

@@ -1,34 +1,34 @@
-"""Choose the models that leave to make room for another. Pure.
+"""Choose which models leave to make room for another. Pure.
 
 No I/O, no clock, no log.
 
-The same function answers traffic and `POST /v1/models/{id}/plan`, so that what is explained is what happens.
+The same function serves traffic and `POST /v1/models/{id}/plan`, so that explanations match what happens.
 
-Decision tree (the numbers stand in the code):
- 1. Already on the device: nothing to do.
- 2. Needs more than a budget (device, host) less what is pinned: it can never start; say the sum.
- 3. Enough bytes are free, and a slot unless it sleeps in one: load, or wake. A slot that may be added counts as free
-    here and below: nobody leaves for it, and the load starts once it is there.
- 4. Candidates are READY, not pinned and resident for at least their `min_resident`; or ASLEEP and not pinned. Order:
-    least recently used first, where a model that takes s seconds to bring back counts as used COST_WEIGHT * s seconds
-    later than it was (so of two models idle for about as long, the one that is cheap to bring back leaves first).
- 5. Idle candidates leave first, as few as are needed (`victims.choose`): they sleep if they can and the host has room;
-    sleeping ones are ended before anybody is for host memory or for a slot.
- 6. Busy ones leave only when the waiting model has waited longer than `patience`: admission to the victim closes,
-    its running requests finish, nothing is dropped. Then it sleeps or ends as above.
- 7. Otherwise wait; `retry_at` says when the picture can change by itself.
+Decision tree, with the same numbers in the code:
+ 1. If it is already on the device, do nothing.
+ 2. If it needs more than a budget (device, host) minus the pinned models, it can never start; explain the sum.
+ 3. If enough bytes are free, and a slot unless it sleeps in one, load or wake it. A slot that may be added counts as
+    free here and below: nothing is evicted for it, and the load starts once it is there.
+ 4. Candidates are READY, not pinned and resident for at least their `min_resident`, or ASLEEP and not pinned. They are
+    ordered least recently used first, where a model that takes s seconds to bring back counts as used COST_WEIGHT * s
+    seconds later (so of two models idle for about as long, the one that is cheaper to bring back leaves first).
+ 5. Idle candidates leave first, as few as needed (`choose`). They sleep if they can and the host has room. For host
+    memory or for a slot, sleeping ones are ended before any others.
+ 6. Busy ones leave only if the waiting model has waited longer than `patience`: admission to the victim closes, its
+    running requests finish, nothing is dropped. Then it sleeps or ends as above.
+ 7. Otherwise wait. `retry_at` is the time when the situation can change by itself.
 
-Each device has a budget of its own. The tree is walked for every device on which the model may be (a wake: for the one
-on which it sleeps), where a model elsewhere counts with its host memory and its slot only, so that nobody leaves it for
-bytes on another device. Of the answers the best is taken: no victims, then none that is busy, then few, then the most
-free bytes. A model over several devices holds the same bytes on each: the tree is walked for each set of neighbours
-(`budgets.groups`), and every device of the set must have room.
+Each device has its own budget. The tree is evaluated for every device on which the model may be placed (a wake: on
+which it sleeps). There a model on another device counts only with its host memory and its slot, so that none is evicted
+for bytes on a device where it is not. The best plan wins: no victims, then no busy ones, then the fewest, then the most
+free bytes. A model on several devices holds the same bytes on each. For it the tree is evaluated for each set of
+adjacent devices (`budgets.groups`), and every device of the set must have room.
 
 Bound: a model at the head of the line waits at most
     max(patience, the victims' min_resident) + the victims' drain_deadline + the victims' time to fall asleep or end
-    + its own load time, or the time of its wake,
-and the line is served in order of the oldest waiting request, so k models before it add k such terms at most. A wake or
-a sleep that fails ends that process: then its model's load time counts as well.
+    + its own load time, or the time of its wake.
+The line is served in order of the oldest waiting request, so k models ahead of it add at most k such terms. A failed
+wake or sleep ends that process, and then its model's load time is added, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,9 +42,9 @@ from runtime.residency.states import ModelState
 Action = Literal["sleep", "evict"]
 NO_LIMIT = 1 << 62
 REPLICA_MARK = "#"
-"""Stands between a model's id and a replica's number; no model's id contains it."""
+"""Separates a model's id from the number of a replica. No model's id contains it."""
 MIN_SAVING = 2
-"""A model sleeps only if that divides its device bytes by this or more (unless its recipe says `always`)."""
+"""A model sleeps only if this reduces its device bytes at least by this factor, unless its recipe says `always`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +63,24 @@ class Resident:
     load_seconds: float
     pinned: bool = False
     host: int = 0
-    """Bytes in host memory, beside those on the device; 0 on a CPU."""
+    """Bytes in host memory in addition to the device; 0 on a CPU."""
     asleep_bytes: int | None = None
-    """Bytes on each device that it would hold asleep; None: it cannot sleep, or shall not."""
+    """Bytes that it would hold asleep on each device; None if it cannot or must not sleep."""
     asleep_host: int = 0
     wake_seconds: float = 0.0
     sleep_seconds: float = 0.0
-    """Expected seconds to fall asleep; of one that does so already those that are left."""
+    """Expected seconds to fall asleep; if it is already falling asleep, the seconds left."""
     falling_asleep: bool = False
-    """It drains in order to sleep."""
+    """Whether it drains in order to sleep."""
     devices: tuple[str, ...] = ()
     """Devices that hold the bytes."""
     is_extra: bool = False
-    """A replica beyond those that the recipe wants at least: it leaves before all others."""
+    """Whether it is a replica beyond the recipe's minimum, which leaves before all others."""
 
     def seen_from(self, group: Group) -> "Resident":
-        """View this resident as a model for these devices does.
+        """Return this resident from the view of these devices.
 
-        On others it holds only host memory and a slot.
+        If it is on none of them, it holds only host memory and a slot.
         """
         if any(budget.device in self.devices for budget in group):
             return self
@@ -96,16 +96,16 @@ class Resident:
 
     @property
     def cost(self) -> float:
-        """Seconds to bring it back after its gentlest way to leave."""
+        """Seconds to bring it back after its gentlest departure."""
         return self.wake_seconds if self.gentlest == "sleep" else self.load_seconds
 
     def fallen_asleep(self) -> "Resident":
-        """The same resident after it has fallen asleep."""
+        """Return the same resident once asleep."""
         device, host, _ = self._asleep()
         return replace(self, state=ModelState.ASLEEP, bytes=device, host=host, falling_asleep=False)
 
     def settled(self) -> tuple[int, int, int]:
-        """Device bytes, host bytes and slots once what it is doing now has ended."""
+        """Return its device bytes, host bytes and slots after its current transition."""
         if self.state is ModelState.DRAINING and self.falling_asleep:
             return self._asleep()
         if self.state in (ModelState.DRAINING, ModelState.UNLOADING):
@@ -113,7 +113,7 @@ class Resident:
         return self.bytes, self.host, 1
 
     def freed(self, action: Action) -> tuple[int, int, int]:
-        """The amounts that an action frees: device bytes, host bytes (negative: takes), slots."""
+        """Return the device bytes, host bytes (negative if it takes some) and slots that an action frees."""
         bytes_now, host_now, slots_now = self.settled()
         left = self._asleep() if action == "sleep" else (0, 0, 0)
         return bytes_now - left[0], host_now - left[1], slots_now - left[2]
@@ -124,7 +124,7 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The amounts to free; zero or less means none."""
+    """The amounts to free; nothing for zero or less."""
 
     bytes: tuple[tuple[str, int], ...]
     """Missing bytes by device."""
@@ -132,7 +132,7 @@ class Shortage:
     slots: int = 0
 
     def words(self, slots: int) -> str:
-        """The shortage in words, with its setting. slots: all there are."""
+        """Describe the shortage, with the settings to raise. slots: total number of slots."""
         short = {
             "device memory (--device-memory)": max((short for _, short in self.bytes), default=0),
             "host memory (--host-memory)": self.host,
@@ -150,7 +150,11 @@ class Shortage:
 
 
 def choose(pool: Sequence[Resident], shortage: Shortage) -> tuple[tuple[Resident, Action], ...] | None:
-    """Choose victims and actions in the order of `pool`; None: all are not enough."""
+    """Choose victims and actions in the order of `pool`; None if all together are not enough.
+
+    (a) Add victims with their gentlest action until the shortage is met; (b) if it is not, evict instead of sleep;
+    (c) undo whatever is not needed.
+    """
     chosen: dict[str, tuple[Resident, Action]] = {}
     for resident in pool:  # a
         if shortage.met_by(chosen):
@@ -169,7 +173,7 @@ def choose(pool: Sequence[Resident], shortage: Shortage) -> tuple[tuple[Resident
 
 
 def _take_one_back(chosen: dict[str, tuple[Resident, Action]], shortage: Shortage) -> bool:
-    """Make one action gentler if that still suffices; False when it does not."""
+    """Undo or soften one action if the rest still suffices. Returns False if none can be."""
     for name, (resident, action) in reversed(list(chosen.items())):
         without = {other: pair for other, pair in chosen.items() if other != name}
         if shortage.met_by(without):
@@ -186,25 +190,25 @@ def _take_one_back(chosen: dict[str, tuple[Resident, Action]], shortage: Shortag
 __all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "is_overdrawn", "next_to_leave", "plan", "to_sleep"]
 
 COST_WEIGHT = 1.0
-"""Seconds of recency per second that it takes to bring a model back (step 4)."""
+"""Seconds of recency per second of bringing a model back (step 4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The input of the policy. `slots_free` counts empty slots without a claim, `slots_addable` those that may come."""
+    """The policy's input. `slots_free` counts unclaimed empty slots, `slots_addable` slots that may be added."""
 
     budgets: tuple[DeviceBudget, ...]
     residents: tuple[Resident, ...]
     slots_free: int
     now: float
     host_budget: int = NO_LIMIT
-    """Bytes of host memory beside the device. On a CPU there is none."""
+    """Bytes of host memory in addition to the device. A CPU has none."""
     slots_addable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The model that wants to come; `load_seconds` of a wake are those of the wake."""
+    """The model to bring in. For a wake, `load_seconds` is the duration of the wake."""
 
     id: str
     bytes: int
@@ -214,13 +218,13 @@ class Need:
     patience: float = 1.0
     detail: str = ""
     host: int = 0
-    """Bytes of host memory that it holds once it is there."""
+    """Bytes of host memory that it holds once loaded."""
     slot: bool = True
-    """False: it needs no slot of its own."""
+    """Whether it needs a slot of its own."""
     spread: int = 1
-    """Over so many devices."""
+    """Number of devices that it is spread over."""
     devices: tuple[str, ...] | None = None
-    """None: it may come to any."""
+    """The devices it may use; None for any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +233,13 @@ class Victim:
     bytes: int
     leases: int
     action: Literal["evict", "drain", "sleep"]
-    """evict: its process ends. drain: the same once its running requests have finished. sleep: once they have (if
-    there are any), its weights go into host memory."""
+    """evict: end its process. drain: end it once its running requests have finished. sleep: move its weights to host
+    memory once they have finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRoom:
-    """One device's room in a plan, in bytes."""
+    """The room on one device in a plan, in bytes."""
 
     device: str
     free: int
@@ -244,12 +248,12 @@ class DeviceRoom:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer; `victims` leave before the load or the wake starts."""
+    """The policy's decision. The `victims` leave before the load or wake starts."""
 
     model: str
     verdict: Literal["resident", "load", "wake", "wait", "impossible"]
     needed: int
-    """Bytes on each of its devices; `free` and `budget`: of the one with the least."""
+    """Bytes on each of its devices. `free` and `budget` are those of the device with the least."""
     free: int
     budget: int
     victims: tuple[Victim, ...] = ()
@@ -260,30 +264,30 @@ class Plan:
     host_free: int = 0
     host_budget: int = NO_LIMIT
     room: tuple[DeviceRoom, ...] = ()
-    """Each device where it is to come."""
+    """The room on each device chosen for it."""
     lacks: str = ""
-    """The shortage, and the settings that give more."""
+    """The shortage, with the settings to raise."""
     adds_slot: bool = False
-    """Whether a slot has to be added first."""
+    """Whether a slot must be added first."""
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices for the model."""
+        """The devices chosen for the model."""
         return tuple(one.device for one in self.room)
 
 
 def plan(snapshot: Snapshot, need: Need) -> Plan:
-    """Decide for one model; see the tree above."""
+    """Decide for one model, by the tree above."""
     own = next((r for r in snapshot.residents if r.id == need.id), None)
-    if own is not None and own.falling_asleep:  # it comes back from there
+    if own is not None and own.falling_asleep:  # it will be woken from there
         own = own.fallen_asleep()
         snapshot = replace(snapshot, residents=tuple(own if r.id == need.id else r for r in snapshot.residents))
-    where = own.devices if own is not None and own.devices else need.devices  # it has none while its files come
-    if where is None:
+    devices = own.devices if own is not None and own.devices else need.devices  # none while its files are fetched
+    if devices is None:
         places = groups(snapshot.budgets, need.spread)
     else:
-        there = tuple(budget for budget in snapshot.budgets if budget.device in where)
-        places = [there] if len(there) == len(where) else []
+        present = tuple(budget for budget in snapshot.budgets if budget.device in devices)
+        places = [present] if len(present) == len(devices) else []
     plans = [_plan_on(group, snapshot, need) for group in places]
     if not plans:
         return Plan(need.id, "impossible", need.bytes, 0, 0, why=_too_few(snapshot, need))
@@ -295,7 +299,7 @@ def plan(snapshot: Snapshot, need: Need) -> Plan:
 
 
 def _rank(plan: Plan) -> tuple[int, bool, int, int]:
-    """The best one first; of impossible ones that with the largest budget."""
+    """Sort key: the best plan first; among impossible ones the one with the largest budget."""
     if plan.verdict == "impossible":
         return 2, False, 0, -plan.budget
     return int(plan.verdict == "wait"), any(v.leases for v in plan.victims), len(plan.victims), -plan.free
@@ -304,20 +308,20 @@ def _rank(plan: Plan) -> tuple[int, bool, int, int]:
 def _too_few(snapshot: Snapshot, need: Need) -> str:
     """Explain why no set of devices can hold the model."""
     if need.spread == 1:
-        return "The device for it is gone: see the server's log."
+        return "Its device is gone. See the server's log."
     names = ", ".join(budget.device for budget in snapshot.budgets) or "none"
     return (
-        f"{need.id} is spread over {need.spread} devices side by side (0-{need.spread - 1}, {need.spread}-"
-        f"{2 * need.spread - 1}, ...), and the server has {names}: give it more with --device, or write less "
-        "below parallel in its recipe."
+        f"{need.id} is spread over {need.spread} adjacent devices (0-{need.spread - 1}, {need.spread}-"
+        f"{2 * need.spread - 1}, ...), but the server has {names}. Add devices with --device, or lower the numbers "
+        "under parallel in its recipe."
     )
 
 
 def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
-    """Decide for one device, or for one set of devices."""
+    """Decide for one device or one set of devices."""
     residents = [r.seen_from(group) for r in snapshot.residents]
     own = next((r for r in residents if r.id == need.id), None)
-    others = [r for r in residents if r is not own or not r.is_asleep]  # a wake brings its own bytes along
+    others = [r for r in residents if r is not own or not r.is_asleep]  # a wake reuses its own bytes
     settled = [(r.devices, *r.settled()) for r in others]
     by_device = {b.device: b.bytes - sum(s[1] for s in settled if b.device in s[0]) for b in group}
     room = tuple(DeviceRoom(b.device, by_device[b.device], b.bytes) for b in group)
@@ -340,7 +344,7 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
 
     wakes = own is not None and own.is_asleep
     verdict: Literal["load", "wake"] = "wake" if wakes else "load"
-    short = tuple((device, need.bytes - there) for device, there in by_device.items())
+    short = tuple((device, need.bytes - available) for device, available in by_device.items())
     shortage = Shortage(short, need.host - host_free, 1 - slots if need.slot and not wakes else 0)
     crowded = any(need.bytes > b.bytes - sum(r.bytes for r in others if b.device in r.devices) for b in group)
     dozing = max((r.sleep_seconds for r in others if crowded and r.falling_asleep and r.bytes), default=0.0)
@@ -380,7 +384,7 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
         times.append(need.waiting_since + need.patience)
     return answer(
         "wait",
-        f"it lacks {lacks}, and all who could leave are busy, pinned, just loaded or still loading",
+        f"it lacks {lacks}, and all other models are busy, pinned, just loaded or still loading",
         lacks=lacks,
         retry_at=min(times, default=None),
         expected_seconds=need.load_seconds + max((t - snapshot.now for t in times), default=0.0),
@@ -388,7 +392,7 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
 
 
 def is_overdrawn(snapshot: Snapshot, device: str) -> bool:
-    """Whether models hold more than a device's budget, or the host's, once what they do now has ended."""
+    """Whether models will hold more than the budget of a device or of the host after their current transitions."""
     held = host = 0
     for resident in snapshot.residents:
         on_device, on_host, _ = resident.settled()
@@ -400,7 +404,7 @@ def is_overdrawn(snapshot: Snapshot, device: str) -> bool:
 
 
 def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
-    """The victims on each device if one byte more than is free were needed."""
+    """Return the victims on each device if one byte more than is free were needed."""
     result: list[Victim] = []
     for budget in snapshot.budgets:
         held = sum(r.settled()[0] for r in snapshot.residents if budget.device in r.devices)
@@ -410,9 +414,9 @@ def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
 
 
 def to_sleep(snapshot: Snapshot, model: str) -> tuple[Victim, ...] | None:
-    """The sleeping models, used before `model`, that end so that it can sleep.
+    """Return the sleeping models, last used before `model`, to end so that it can sleep.
 
-    None: it cannot sleep, or host memory has no room for it even then; let it end.
+    None if it cannot sleep, or if host memory has no room for it even then. It must end in that case.
     """
     one = next(r for r in snapshot.residents if r.id == model)
     if one.gentlest != "sleep":
@@ -430,7 +434,7 @@ def _how(r: Resident, action: Action) -> Literal["evict", "drain", "sleep"]:
 
 
 def _ripe_at(r: Resident) -> float:
-    """Time from which on it may leave: a sleeping model at once."""
+    """Return the time from which it may leave; a sleeping model may leave at any time."""
     return float("-inf") if r.is_asleep else r.loaded_at + r.min_resident
 
 
@@ -443,12 +447,12 @@ def replica_id(model: str, number: int) -> str:
 
 
 def _model(resident: str) -> str:
-    """The model of a resident's id. Replicas of one model make no room for each other."""
+    """Return the model of a resident's id. Replicas of one model make no room for each other."""
     return resident.partition(REPLICA_MARK)[0]
 
 
 def _impossible(group: Group, host_budget: int, residents: Sequence[Resident], need: Need) -> str:
-    """The reason, with the sum, why it can never start; empty: it can."""
+    """Explain, with the sum, why it can never start; '' if it can."""
     pinned = [r for r in residents if r.pinned and r.id != need.id]
     held_host = sum(r.host for r in pinned)
     names = ", ".join(r.id for r in pinned)

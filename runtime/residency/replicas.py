@@ -1,16 +1,16 @@
-"""Decide when further replicas of a model come.
+"""Decide when to load additional replicas of a model.
 
-A model's first engine stands in the line of all models (`ResidencyManager.decide`). Further ones never do, so that none
-holds up a model that nothing serves; they come when the line is empty:
+A model's first engine waits in the line of all models (`ResidencyManager.decide`). Additional ones never do, so that
+none delays a model that nothing serves. They are loaded when the line is empty:
 
-| replica                          | comes                                    | who leaves for it                      |
+| replica                          | is loaded                                | models evicted for it                  |
 |----------------------------------|------------------------------------------|----------------------------------------|
-| up to `least`, with its model    | once its model is there, or loads        | idle models, as for any model          |
-| the same, after it died          | as any model does                        | the same                               |
-| the same, after it left for      | as soon as there is room                 | extra replicas of other models         |
-| another model                    |                                          |                                        |
-| beyond `least`                   | when a class has waited too long (GOALS) | nobody                                 |
-|                                  | for PRESSURE_SECONDS, one after another  |                                        |
+| up to `least`, with its model    | once its model is ready or loading       | idle models, as for any model          |
+| the same, after it died          | like any model                           | the same                               |
+| the same, after it was evicted   | as soon as there is room                 | extra replicas of other models         |
+| for another model                |                                          |                                        |
+| beyond `least`                   | if a class waits too long (GOALS) for    | none                                   |
+|                                  | PRESSURE_SECONDS, one after another      |                                        |
 """
 
 import math
@@ -25,7 +25,7 @@ from runtime.residency.table import S, Table, log
 from tenants.caller import ServiceClass
 
 GOALS = {ServiceClass.CRITICAL: 1.0, ServiceClass.INTERACTIVE: 2.0, ServiceClass.BATCH: 60.0}
-"""Seconds that a request may wait for its turn. The goal of the recipe's pool (`ttft`) comes before it."""
+"""Seconds that a request may wait for its turn. The goal of the recipe's pool (`ttft`) takes precedence."""
 PRESSURE_SECONDS = 10.0
 AWAY = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
 
@@ -36,22 +36,25 @@ def goal_of(entry: ModelEntry, service_class: ServiceClass) -> float:
 
 
 def predicted_wait(entry: ModelEntry, service_class: ServiceClass) -> float:
-    """Seconds until a request behind all of its class would start; 0: at once, or nothing was measured yet."""
+    """Return the seconds until a request behind all of its class would start.
+
+    0 if at once, or if nothing was measured yet.
+    """
     return entry.lead.queue.admission.start_of_class(service_class)
 
 
 class ReplicaScaler:
-    """See the module's table. `look` is called with each heartbeat, all else with decisions."""
+    """Requests and loads additional replicas. `look` is called at each heartbeat, the rest by decisions."""
 
     def __init__(self, table: Table, loader: Loader, decide: Callable[[], None]) -> None:
         self._table, self._loader, self._decide = table, loader, decide
         self._over_since: dict[str, float] = {}
-        """Time at which a model's predicted wait rose over its goal."""
+        """Model to the time at which its predicted wait rose above its goal."""
         self._paused = Counter[str]()
 
     @contextmanager
     def pause(self, model: str) -> Iterator[None]:
-        """Bring no replica of a model beside another one while it is unloaded by hand."""
+        """Load no additional replica of a model while it is being unloaded on request."""
         self._paused[model] += 1
         try:
             yield
@@ -59,14 +62,14 @@ class ReplicaScaler:
             self._paused[model] -= 1
 
     def look(self) -> None:
-        """Request one replica more for each model whose requests have waited too long."""
+        """Request one more replica for each model whose requests have waited too long."""
         for entry in self._table.models.values():
             if len(entry.replicas) == 1:
                 continue
             now = entry.clock()
             if not _is_slow(entry) or any(replica.state is S.LOADING for replica in entry.replicas):
                 self._over_since.pop(entry.id, None)
-                for replica in entry.replicas:  # there was no room for it while it was needed
+                for replica in entry.replicas:  # found no room while it was needed
                     if replica.is_extra and replica.state in AWAY and replica.has_others:
                         replica.requested_since = None
             elif now - self._over_since.setdefault(entry.id, now) >= PRESSURE_SECONDS:
@@ -79,13 +82,13 @@ class ReplicaScaler:
                     None,
                 )
                 if more is not None:
-                    log.info("requests wait too long: one replica more", extra={"model": more.id})
+                    log.info("requests wait too long; adding a replica", extra={"model": more.id})
                     more.requested_since = now
         if any(len(entry.replicas) > 1 for entry in self._table.models.values()):
             self._decide()  # there may be room by now
 
     def forget(self) -> None:
-        """Replicas that are requested, and whose model has left, or does not come."""
+        """Withdraw the requests for additional replicas of models that are away and no longer requested."""
         for entry in self._table.entries.values():
             if entry.number > 1 and entry.requested_since is not None and entry.state in AWAY:
                 is_requested = entry.replicas[0].requested_since is not None
@@ -93,9 +96,9 @@ class ReplicaScaler:
                     entry.requested_since = None
 
     def claim_waiting(self) -> bool:
-        """Request replicas in whose line somebody waits, while nothing serves their model. True: there were some.
+        """Request replicas that have waiting requests while nothing serves their model; return whether there were any.
 
-        They waited for a replica that was about to take them, and has left since.
+        Their requests were waiting for another replica to take them over, which has left since.
         """
         forgotten = [
             entry
@@ -108,7 +111,7 @@ class ReplicaScaler:
         return bool(forgotten)
 
     def start(self) -> None:
-        """Begin the loads for which there is room."""
+        """Start the loads for which there is room."""
         for entry in self._table.entries.values():
             if entry.state not in AWAY or entry.is_leaving or not entry.has_others or self._paused[entry.model]:
                 continue

@@ -1,24 +1,24 @@
-"""The life of a model on this server: one enum, one table of transitions.
+"""The lifecycle of a model on this server: one enum and one table of transitions.
 
 ABSENT → LOADING → READY → DRAINING → UNLOADING → ABSENT; DRAINING → ASLEEP → LOADING → READY for an engine that can
 park its weights in host memory; and FAILED with its cause and a back-off.
 
-| state     | new request               | counts in the budget | leaves by                                        |
+| state     | new request               | counts in the budget | ends with                                        |
 |-----------|---------------------------|----------------------|--------------------------------------------------|
-| ABSENT    | queued, load is asked for | no                   | a load                                           |
-| LOADING   | queued                    | yes, as estimated    | loaded or awake, failed; ABSENT: files fetched,  |
-|           |                           |                      | or it could not be woken; ABSENT or ASLEEP: its  |
-|           |                           |                      | room went to others that grew                    |
+| ABSENT    | queued, load requested    | no                   | a load                                           |
+| LOADING   | queued                    | yes, as estimated    | loaded or awake; failed; ABSENT: files fetched,  |
+|           |                           |                      | or the wake failed; ABSENT or ASLEEP: other      |
+|           |                           |                      | models grew into its room                        |
 | READY     | queued or started         | yes, as measured     | eviction, sleep, idle time-out, unload; death:   |
 |           |                           |                      | UNLOADING                                        |
-| ASLEEP    | queued, wake is asked for | what it still holds  | wake; eviction, unload or death: UNLOADING       |
+| ASLEEP    | queued, wake requested    | what it still holds  | wake; eviction, unload or death: UNLOADING       |
 | DRAINING  | queued, waits             | yes                  | last lease released, or the drain deadline: then |
 |           |                           |                      | ASLEEP or UNLOADING                              |
-| UNLOADING | queued                    | yes                  | process gone, memory seen to be back; or FAILED  |
+| UNLOADING | queued                    | yes                  | process gone and memory free; or FAILED          |
 | FAILED    | refused with Retry-After  | no                   | back-off over: the next request loads again      |
 
-A model falls asleep as it is evicted: no new request starts, the running ones end, then its engine is told. So no
-request ever meets a sleeping engine.
+A model falls asleep in the same way as it is evicted: no new request starts, the running ones end, then the engine is
+put to sleep. So no request ever reaches a sleeping engine.
 """
 
 from enum import StrEnum

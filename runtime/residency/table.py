@@ -1,4 +1,4 @@
-"""Shared parts of residency: models, tasks, events."""
+"""State shared by the parts of residency: models, tasks, events."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ Step = Literal["sleep", "wake"]
 
 
 def map_error(error: Exception, what: str) -> RoundhouseError:
-    """Map a fault of our own to an error like others."""
+    """Map an internal error to a RoundhouseError."""
     if isinstance(error, RoundhouseError):
         return error
     log.error("unmapped error in a %s", what, exc_info=error)
@@ -29,7 +29,7 @@ def map_error(error: Exception, what: str) -> RoundhouseError:
 
 
 class Observer(Protocol):
-    """Receives residency events, for metrics and figures. Must not block."""
+    """Receives residency events, for metrics and measurements. Must not block."""
 
     def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None: ...
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None: ...
@@ -43,16 +43,16 @@ class Observer(Protocol):
 
 
 class Table:
-    """Used on the gateway's event loop only.
+    """The table of models. Used on the gateway's event loop only.
 
     Args:
         entries: the models.
         pool: the slots.
         budgets: bytes for all models together, for each device.
-        observer: is called for each event.
-        memories: of each device; tells when what a model held is seen to be back.
-        host_budget: bytes for all models together in host memory beside the device.
-        counts_processes: whether a model's bytes are those of its processes: on a CPU.
+        observer: called for each event.
+        memories: device to its memory, which reports when a model's bytes are free again.
+        host_budget: bytes for all models together in host memory, in addition to the devices.
+        counts_processes: whether a model's bytes are those of its processes, as on a CPU.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Table:
         self.pool, self.budgets, self.host_budget = pool, tuple(budgets), host_budget
         self.observer, self.memories, self.counts_processes = observer, memories, counts_processes
         self.claims: set[str] = set()
-        """Models whose load has been decided, and which have not taken their slot yet."""
+        """Models whose load is decided but which have not taken their slot yet."""
         self.lost: dict[str, str] = {}
-        """Devices that are gone, and why: nothing is loaded there."""
+        """Devices that are gone, with the cause. Nothing is loaded there."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
@@ -96,11 +96,11 @@ class Table:
             self.models.pop(entry.id, None)
 
     def group_of(self, entry: ModelEntry) -> Group:
-        """The budgets of the devices where a model is."""
+        """Return the budgets of a model's devices."""
         return tuple(budget for budget in self.budgets if budget.device in entry.devices)
 
     def memory_of(self, entry: ModelEntry) -> DeviceMemory:
-        """The memories of the devices where a model is."""
+        """Return the memory of a model's devices."""
         memories = [self.memories[device] for device in entry.devices]
         return memories[0] if len(memories) == 1 else GroupMemory(memories)
 
@@ -110,12 +110,12 @@ class Table:
         return sum(budget.bytes for budget in self.budgets)
 
     def used_bytes(self, besides: ModelEntry | None = None, device: str | None = None) -> int:
-        """Bytes that models hold now on a device, or on all."""
+        """Return the bytes that models hold now on one device or on all."""
         holders = self._holders(besides)
         return sum(e.bytes if device is None else e.on_each(e.bytes) for e in holders if device in (None, *e.devices))
 
     def used_host_bytes(self, besides: ModelEntry | None = None) -> int:
-        """Bytes that models hold in host memory beside the device."""
+        """Return the bytes that models hold in host memory in addition to the devices."""
         return sum(e.host_bytes for e in self._holders(besides))
 
     def _holders(self, besides: ModelEntry | None) -> Iterator[ModelEntry]:
@@ -124,24 +124,24 @@ class Table:
                 yield e
 
     def snapshot(self) -> Snapshot:
-        """The policy's input."""
+        """Return the policy's input."""
         residents = tuple(r for entry in self.entries.values() if (r := entry.resident()) is not None)
-        there = tuple(budget for budget in self.budgets if budget.device not in self.lost)
+        present = tuple(budget for budget in self.budgets if budget.device not in self.lost)
         slots_free = self.pool.free - len(self.claims)
         addable = self.pool.addable if slots_free < 1 else 0
-        return Snapshot(there, residents, slots_free, self.clock(), self.host_budget, addable)
+        return Snapshot(present, residents, slots_free, self.clock(), self.host_budget, addable)
 
     def clock(self) -> float:
-        """The models' own."""
+        """Return the time by the models' clock."""
         return next(iter(self.entries.values())).clock() if self.entries else time.monotonic()
 
-    # --- news -----------------------------------------------------------------------------------------------------
+    # --- events ---------------------------------------------------------------------------------------------------
     def note_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     def call_later(self, seconds: float) -> None:
-        """A change that comes by itself: those who wait for one look again then."""
+        """Wake the waiters of `change` after this many seconds."""
         asyncio.get_running_loop().call_later(seconds, self.note_change)
 
     async def change(self) -> None:
@@ -155,7 +155,7 @@ class Table:
         task.add_done_callback(self._ended)
 
     def running(self, name: str) -> int:
-        """The number of tasks of this name."""
+        """Return the number of running tasks with this name."""
         return sum(task.get_name() == name for task in self._tasks)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""Fetch files and change recipes while the server runs."""
+"""Fetch files and change recipes while the server is running."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -12,23 +12,24 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.table import S, Table, log, map_error
 
 Fetch = Callable[[ModelEntry, Callable[[int, int | None], None]], Coroutine[None, None, None]]
-"""Brings a model's files and has the entry filled in; tells the bytes that have come and all bytes, if known."""
+"""Fetches a model's files and fills in the entry. Reports the bytes received, and the total if known."""
 
 
 class ModelFetcher:
-    """
+    """Fetches the files of models.
+
     | step            | from           | to      |
     |-----------------|----------------|---------|
     | start           | ABSENT, FAILED | LOADING |
-    | the files came  | LOADING        | ABSENT  |
-    | they did not    | LOADING        | FAILED  |
+    | success         | LOADING        | ABSENT  |
+    | failure         | LOADING        | FAILED  |
 
-    The model holds no memory meanwhile. How much it needs is known only afterwards, so then it is ABSENT again for the
-    moment in which its load is planned.
+    The model holds no memory during the fetch. Its needs are known only afterwards, so it is ABSENT again until its
+    load is planned.
 
     Args:
-        fetch: None where all files are there.
-        decide: called when they have come, or did not.
+        fetch: None if no files can be missing.
+        decide: called after success or failure.
     """
 
     def __init__(self, table: Table, decide: Callable[[], None], fetch: Fetch | None) -> None:
@@ -36,14 +37,14 @@ class ModelFetcher:
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def cancel(self, entry: ModelEntry) -> bool:
-        """Stop fetching its files, if that is under way."""
+        """Stop fetching its files; return whether a fetch was in progress."""
         task = self._under_way.get(entry.id)
         if task is not None:
             task.cancel()
         return task is not None
 
     def start(self, entry: ModelEntry) -> bool:
-        """Whether its files are missing; if so they are on their way from now on."""
+        """Start fetching its files if they are missing; return whether they are."""
         if entry.path is not None or self.fetch is None:
             return False
         entry.to(S.LOADING)
@@ -52,23 +53,23 @@ class ModelFetcher:
         return True
 
     async def _bring(self, entry: ModelEntry, fetch: Fetch) -> None:
-        def report(come: int, whole: int | None) -> None:  # from the download's threads: one assignment, nothing else
-            fraction = min(1.0, come / whole) if whole else 0.0
-            entry.fetched = (come, whole)
-            entry.progress = Progress(phase="fetching", fraction=fraction, detail=f"{come >> 20} MiB")
+        def report(received: int, total: int | None) -> None:  # called in the download's threads, so assigns only
+            fraction = min(1.0, received / total) if total else 0.0
+            entry.fetched = (received, total)
+            entry.progress = Progress(phase="fetching", fraction=fraction, detail=f"{received >> 20} MiB")
 
         task = self._under_way[entry.id] = asyncio.create_task(fetch(entry, report))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not task.cancelled():  # the server stops
+            if not task.cancelled():  # the server is stopping
                 task.cancel()
                 raise
-            self._did_not_come(entry, Unavailable("The download was cancelled.", code="download_cancelled"))
+            self._fail(entry, Unavailable("The download was cancelled.", code="download_cancelled"))
         except Exception as error:
-            self._did_not_come(entry, map_error(error, "download"))
+            self._fail(entry, map_error(error, "download"))
         else:
-            entry.progress, entry.failures = None, []  # of tries before this one
+            entry.progress, entry.failures = None, []  # earlier failures no longer count
             entry.to(S.ABSENT)
         finally:
             self._under_way.pop(entry.id, None)
@@ -76,7 +77,7 @@ class ModelFetcher:
         self._table.note_change()
         self._decide()
 
-    def _did_not_come(self, entry: ModelEntry, error: RoundhouseError) -> None:
+    def _fail(self, entry: ModelEntry, error: RoundhouseError) -> None:
         log.error("fetching failed", extra={"model": entry.id, "cause": error.message})
         entry.progress, entry.requested_since = None, None
         entry.to(S.FAILED)
@@ -87,35 +88,35 @@ class ModelFetcher:
 
 
 FIELDS_WITHOUT_RELOAD = ("version", "price", "description", "owned_by", "aliases", "adapters", "replicas")
-"""Recipe fields that change without a reload of the engine."""
+"""Recipe fields that can change without reloading the engine."""
 PATIENCE = 600.0
-"""Seconds for which a model stays in use before it drains for its new recipe, for which later requests wait."""
+"""Seconds that a model may stay in use before it drains for its new recipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeExchange:
     recipe: Recipe
     fill: Callable[[ModelEntry], None]
-    """Has the entry filled in with what the new recipe's files tell."""
+    """Fills in the entry from the files of the new recipe."""
     done: Callable[[], None] = lambda: None
-    """Called once the new recipe counts."""
+    """Called once the new recipe is in effect."""
 
 
 class RecipeExchanger:
-    """
-    | state                 | then                                                                             |
-    |-----------------------|----------------------------------------------------------------------------------|
-    | any; only what no     | the new recipe counts at once, and its engine goes on                            |
-    | engine is loaded with |                                                                                  |
-    | is another            |                                                                                  |
-    | ABSENT, FAILED        | the new recipe counts at once                                                    |
-    | READY, ASLEEP, unused | the same; its process ends, and the next request loads it anew                   |
-    | READY, in use         | waits until it is unused, at most PATIENCE; then it drains: what runs finishes,  |
-    |                       | what comes waits and is answered by the new one                                  |
-    | LOADING, on its way   | waits until it has come, or has left                                             |
-    | removed meanwhile     | nothing more: the new recipe never counts                                        |
+    """Replaces the recipes of models.
 
-    A further change takes the place of one that waits.
+    | state                 | effect of a new recipe                                                           |
+    |-----------------------|----------------------------------------------------------------------------------|
+    | any; only FIELDS_     | takes effect at once, and the engine keeps running                               |
+    | WITHOUT_RELOAD differ |                                                                                  |
+    | ABSENT, FAILED        | takes effect at once                                                             |
+    | READY, ASLEEP, unused | the same; its process ends, and the next request loads it again                  |
+    | READY, in use         | waits until it is unused, at most PATIENCE; then drains: running requests        |
+    |                       | finish, new ones wait and are answered with the new recipe                       |
+    | LOADING, leaving      | waits until it has loaded or left                                                |
+    | removed meanwhile     | none                                                                             |
+
+    A further change replaces one that waits.
     """
 
     def __init__(self, table: Table, drainer: Drainer, patience: float = PATIENCE) -> None:
@@ -123,54 +124,54 @@ class RecipeExchanger:
         self._waiting: dict[str, RecipeExchange] = {}
 
     def waiting(self, model: str) -> Recipe | None:
-        """The recipe that a model is about to get."""
+        """Return the recipe that waits to replace a model's current one."""
         result = self._waiting.get(model)
         return result.recipe if result else None
 
     def start(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
-        """Give the model another recipe as soon as the present one is not in use."""
+        """Replace the model's recipe as soon as the current one is not in use."""
         if _same_engine(entry.recipe, exchange.recipe):
             self._waiting.pop(entry.id, None)
-            self._count(entry, exchange)
+            self._apply(entry, exchange)
             return
-        under_way = entry.id in self._waiting
+        was_waiting = entry.id in self._waiting
         self._waiting[entry.id] = exchange
-        if not under_way and not self._at_once(entry):
+        if not was_waiting and not self._exchange_now(entry):
             self._table.spawn(self._wait(entry), f"exchange-{entry.id}")
 
     def forget(self, model: str) -> None:
-        """Forget a model that leaves for ever."""
+        """Discard the waiting recipe of a model that is being removed."""
         if self._waiting.pop(model, None) is not None:
             self._table.note_change()
 
     async def _wait(self, entry: ModelEntry) -> None:
         self._table.call_later(self._patience)
         until = entry.clock() + self._patience
-        while entry.id in self._waiting and not self._at_once(entry, forced=entry.clock() >= until):
+        while entry.id in self._waiting and not self._exchange_now(entry, forced=entry.clock() >= until):
             await self._table.change()
 
-    def _at_once(self, entry: ModelEntry, forced: bool = False) -> bool:
-        """Exchange the recipe if that may be now.
+    def _exchange_now(self, entry: ModelEntry, forced: bool = False) -> bool:
+        """Exchange the recipe if the state allows it; return whether it did.
 
-        Nothing else runs between the look at the state and the exchange.
+        Nothing else runs between the check of the state and the exchange.
         """
-        there = entry.state in (S.READY, S.ASLEEP)
-        if entry.state not in (S.ABSENT, S.FAILED) and not there:
+        is_resident = entry.state in (S.READY, S.ASLEEP)
+        if entry.state not in (S.ABSENT, S.FAILED) and not is_resident:
             return False
-        if there and (entry.queue.running or entry.queue.waiting) and not forced:
+        if is_resident and (entry.queue.running or entry.queue.waiting) and not forced:
             return False
         exchange = self._waiting.pop(entry.id)
-        if there:
+        if is_resident:
             self._drainer.dismiss(entry)
             self._table.spawn(self._drainer.leave(entry, "changed recipe"), f"changed-{entry.id}")
         entry.path, entry.broken, entry.failures = None, None, []
         entry.after_load = entry.margin = 0
         entry.slept = entry.measured_first_sleep = entry.measured_sleep = entry.measured_wake = None
         exchange.fill(entry)
-        self._count(entry, exchange)
+        self._apply(entry, exchange)
         return True
 
-    def _count(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
+    def _apply(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
         entry.recipe = exchange.recipe
         entry.queue.change(exchange.recipe)
         log.info("the recipe changed", extra={"model": entry.id, "version": exchange.recipe.version})

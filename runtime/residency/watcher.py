@@ -1,4 +1,4 @@
-"""Watch models for death, hangs, growth and idleness."""
+"""Watch models for death, hangs, growth and idle time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,26 +25,27 @@ OVERDRAWN = "memory_overdrawn"
 
 
 class Watcher:
-    """
+    """Reacts to what happens to models by itself.
+
     | event                  | from                      | to        | then                                         |
     |------------------------|---------------------------|-----------|----------------------------------------------|
-    | its process ended      | READY, DRAINING, ASLEEP,  | UNLOADING | its memory is awaited                        |
+    | its process ended      | READY, DRAINING, ASLEEP,  | UNLOADING | wait until its memory is free                |
     |                        | LOADING while it has yet  |           |                                              |
     |                        | to be woken               |           |                                              |
-    | the same               | LOADING                   | LOADING   | the loader notices by its call's error       |
-    | its memory is back     | UNLOADING, it had served  | FAILED    | it is brought back, at once or after a pause |
-    | the same               | UNLOADING, it had slept   | ABSENT    | requests that wait are served after a load   |
-    | no answer to heartbeat | LOADING, READY, DRAINING, | as it is  | its process is ended, and as above           |
+    | the same               | LOADING                   | LOADING   | the loader's call fails                      |
+    | its memory is free     | UNLOADING, had served     | FAILED    | reload it, at once or after a pause          |
+    | the same               | UNLOADING, had slept      | ABSENT    | waiting requests are served after a load     |
+    | no answer to heartbeat | LOADING, READY, DRAINING, | unchanged | end its process, then as above               |
     |                        | ASLEEP                    |           |                                              |
-    | idle for long          | READY                     |           | the drainer lets it sleep or end             |
-    | asleep for long        | ASLEEP                    |           | the drainer lets it end                      |
-    | holds more than before | READY                     | READY     | that counts from now on                      |
-    | more than its          | READY                     | DRAINING  | it leaves, and is brought back               |
+    | idle time-out          | READY                     |           | the drainer puts it to sleep or ends it      |
+    | sleep time-out         | ASLEEP                    |           | the drainer ends it                          |
+    | holds more than before | READY                     | READY     | count that from now on                       |
+    | holds more than its    | READY                     | DRAINING  | unload and reload it                         |
     | allowance              |                           |           |                                              |
-    | twice as much          | READY, DRAINING           | as it is  | its process is ended, and as above           |
+    | holds twice that       | READY, DRAINING           | unchanged | end its process, then as above               |
 
     Args:
-        decide: called when a model may come back, or another one has to leave.
+        decide: called when a model may return or another one has to leave.
         working_margin: see `registry.learning.most`.
         look_at_replicas: called with each heartbeat.
     """
@@ -61,7 +62,7 @@ class Watcher:
         self._table, self._drainer, self._decide, self._working_margin = table, drainer, decide, working_margin
 
     async def watch(self, heartbeat: float, hung_after: float) -> NoReturn:
-        """Run idle time-outs and heartbeats for ever."""
+        """Run idle time-outs and heartbeats forever."""
         while True:
             await asyncio.sleep(heartbeat)
             await self.look_at_devices()
@@ -74,34 +75,34 @@ class Watcher:
 
     # --- devices --------------------------------------------------------------------------------------------------
     async def look_at_devices(self) -> None:
-        """End the engines of a device that is gone: their models come back on another one that has room."""
+        """End the engines on a lost device. Their models are reloaded on another device with room."""
         lost = self._table.lost
         for device, memory in self._table.memories.items():
             await memory.used()
             if not memory.lost:
                 if lost.pop(device, ""):
-                    log.warning("a device is back", extra={"device": device})
+                    log.warning("a lost device is available again", extra={"device": device})
                     self._decide()
             elif device not in lost:
                 lost[device] = memory.lost
-                log.error("a device is gone", extra={"device": device, "cause": memory.lost})
-                cause = Cause("device_lost", f"its device {device} is gone: {memory.lost}")
-                there = [entry for entry in self._table.entries.values() if device in entry.devices]
-                await asyncio.gather(*(entry.link.end(cause=cause) for entry in there if entry.link is not None))
+                log.error("a device is lost", extra={"device": device, "cause": memory.lost})
+                cause = Cause("device_lost", f"its device {device} is lost: {memory.lost}")
+                affected = [entry for entry in self._table.entries.values() if device in entry.devices]
+                await asyncio.gather(*(entry.link.end(cause=cause) for entry in affected if entry.link is not None))
 
     # --- death ----------------------------------------------------------------------------------------------------
     def died(self, link: SlotLink) -> None:
-        """A slot's process ended by itself or was killed; `link.cause` tells how."""
+        """Handle the end of a slot's process, which ended by itself or was killed (see `link.cause`)."""
         entry = next((e for e in self._table.entries.values() if e.link is link), None)
         if entry is None:
             return
-        waits = entry.state is S.LOADING and entry.claim > 0  # asleep still, until there is room for its wake
+        waits = entry.state is S.LOADING and entry.claim > 0  # still asleep until there is room for its wake
         if entry.state not in (S.READY, S.ASLEEP, S.DRAINING) and not waits:
             return
         reason = link.cause
         unused = entry.state is S.ASLEEP or waits or (entry.falling_asleep and not entry.queue.running)
         entry.deaths += 1
-        held = entry.seen
+        occupied = entry.seen
         entry.link, entry.loaded, entry.progress = None, None, None
         entry.falling_asleep, entry.claim = False, 0
         entry.to(S.UNLOADING)
@@ -112,19 +113,19 @@ class Watcher:
             extra={"model": entry.id, "deaths": entry.deaths, "reason": reason.code, "cause": reason.text},
         )
         self._table.note_change()
-        buried = self._clean_up(entry, held, link.gone(), None if unused else reason)
-        self._table.spawn(buried, f"clean-up-{entry.id}")
-        if len(entry.replicas) > 1:  # another one may be waited for
+        clean_up = self._clean_up(entry, occupied, link.gone(), None if unused else reason)
+        self._table.spawn(clean_up, f"clean-up-{entry.id}")
+        if len(entry.replicas) > 1:  # its requests may need another replica
             self._decide()
 
-    async def _clean_up(self, entry: ModelEntry, held: int, gone: Awaitable[None], reason: Cause | None) -> None:
-        """Count its memory as free once its last process is gone, then bring it back.
+    async def _clean_up(self, entry: ModelEntry, occupied: int, gone: Awaitable[None], reason: Cause | None) -> None:
+        """Count its memory as free once its last process is gone, then reload it.
 
-        No `reason`: it slept and served no request. It is on disk now, without a back-off.
+        `reason` is None if it slept and served no request; then it becomes ABSENT without a back-off.
         """
         await gone
-        await self._table.memory_of(entry).back(held, None)
-        entry.bytes, entry.host_bytes, entry.requested_since = 0, 0, None  # the back-off counts for those who wait, too
+        await self._table.memory_of(entry).back(occupied, None)
+        entry.bytes, entry.host_bytes, entry.requested_since = 0, 0, None  # waiting requests wait for the back-off, too
         if reason is None:
             entry.to(S.ABSENT)
             self._drainer.on_absent(entry)
@@ -147,7 +148,7 @@ class Watcher:
     # --- heartbeat, growth ----------------------------------------------------------------------------------------
     async def _ping(self, entry: ModelEntry, link: SlotLink, hung_after: float) -> None:
         if self._table.running(f"ping-{entry.id}") > 1:
-            return  # the one before has not been answered yet
+            return  # the previous one has not been answered yet
         try:
             await link.command(frames.Ping, hung_after)
             if self._table.counts_processes:
@@ -158,20 +159,20 @@ class Watcher:
                 await link.end(cause=Cause.of(error))
 
     async def holds(self, entry: ModelEntry, link: SlotLink, held: int) -> None:
-        """Count what a full step takes beyond the load, now and for the next load.
+        """Count the memory of a full engine step beyond the load, now and for the next load.
 
-        Use beyond the allowance is not caused by a full step: neighbours do not leave for it, and nothing is learnt.
+        Use beyond the allowance does not come from a full step. Then nothing is learnt, and no other model is evicted.
         """
         if entry.link is not link or entry.state not in (S.READY, S.DRAINING):
             return
         allowed = entry.after_load + learning.most(entry.after_load, self._working_margin)
         if held > allowed:
-            about = f"It held {size_words(held)}, and {size_words(allowed)} is what it is allowed"
+            about = f"It used {size_words(held)} of memory, but is allowed only {size_words(allowed)}"
             if held > 2 * allowed:
                 await link.end(cause=Cause(OVERDRAWN, about))
             elif entry.state is S.READY:
-                log.error("a model overdraws its allowance", extra={"model": entry.id, "cause": about})
-                entry.fail(EngineFailed(f"{about}: it was restarted.", code=OVERDRAWN))
+                log.error("a model exceeds its memory allowance", extra={"model": entry.id, "cause": about})
+                entry.fail(EngineFailed(f"{about}, so it was restarted.", code=OVERDRAWN))
                 self._drainer.dismiss(entry)
                 self._table.spawn(self._restart(entry), f"restart-{entry.id}")
         elif held > entry.bytes and entry.state is S.READY:
@@ -189,16 +190,16 @@ class Watcher:
 
     # --- idleness -------------------------------------------------------------------------------------------------
     def _is_idle(self, entry: ModelEntry) -> bool:
-        """Unused for its time-out; asleep: for the one of sleeping models."""
+        """Whether it has been unused for its idle time-out or, if asleep, for its sleep time-out."""
         residency, asleep = entry.recipe.residency, entry.state is S.ASLEEP
         timeout = residency.sleep_timeout if asleep else residency.idle_timeout
         busy = entry.pinned or entry.leases or entry.requested_since is not None
-        used = (replica.last_used for replica in entry.replicas if not replica.is_extra)  # they go together
+        used = (replica.last_used for replica in entry.replicas if not replica.is_extra)  # they leave together
         since = entry.asleep_since if asleep else entry.last_used if entry.is_extra else max(used)
         return bool(timeout) and entry.state in (S.READY, S.ASLEEP) and not busy and entry.clock() - since > timeout
 
     def _retire(self, entry: ModelEntry) -> None:
-        """Put it to sleep if it can and host memory has room, else end it."""
+        """Put it to sleep if it can and host memory has room, otherwise end it."""
         older = policy.to_sleep(self._table.snapshot(), entry.id)
         for other in self._drainer.dismiss_all(older or ()):
             self._table.spawn(self._drainer.leave(other, f"host memory for {entry.id}"), f"room-{other.id}")
@@ -210,11 +211,11 @@ EVERY_SECONDS = 0.5
 
 
 async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
-    """Keep one empty slot with the libraries of each engine that has a model, for ever.
+    """Keep one empty slot with imported libraries for each engine that has a model, forever.
 
-    Those of models that are away come first. Of the others, the slot is where a model whose process ends comes back.
-    Never while a model loads, which needs the cores; and only in memory that no model holds, host memory beside a GPU.
-    A load that needs that memory ends the warm slots that it does not use (`SlotPool.cool`).
+    Engines of models that are away come first. For the others the slot speeds up the restart of a model that dies.
+    Pauses while a model loads, which needs the cores, and uses only memory that no model holds (with a GPU, host
+    memory). A load that needs that memory ends the warm slots that it does not use (`SlotPool.cool`).
     """
     while True:
         for engine in engines_to_prewarm(table):
@@ -230,14 +231,14 @@ async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
 
 
 def engines_to_prewarm(table: Table) -> list[str]:
-    """Engines of models to request, those not in memory first."""
+    """Return the engines of the usable models, those of models not in memory first."""
     able = [entry for entry in table.entries.values() if entry.broken is None]
     away_first = sorted(able, key=lambda entry: entry.state in HOLDS_MEMORY)
     return list(dict.fromkeys(entry.recipe.engine.name for entry in away_first))
 
 
 def engines_at_start(settings: Settings, recipes: Sequence[Recipe]) -> tuple[str, ...]:
-    """Engines that the first slots import while the gateway comes up."""
+    """Return the engines that the first slots import while the gateway starts."""
     if not settings.prewarm:
         return ()
     at_once = (r.engine.name for r in recipes if r.residency.preload or r.residency.pin)

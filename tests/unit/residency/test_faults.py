@@ -16,7 +16,7 @@ async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None
     world.pool.make = lambda: FakeEngine(load_error=EngineFailed("no weights"))
     answers = await asyncio.gather(world.ask("a"), world.ask("a"), return_exceptions=True)
     assert all(isinstance(a, Unavailable) and "no weights" in a.message for a in answers)
-    with pytest.raises(Unavailable, match="next try") as refused:
+    with pytest.raises(Unavailable, match="next attempt") as refused:
         await world.ask("a")
     assert refused.value.code == "model_failed"
     assert refused.value.retry_after is not None
@@ -163,12 +163,12 @@ async def test_a_load_that_gets_no_second_slot_ends_nothing_in_its_first(world: 
 
     async def first_only(engine: str) -> SlotLink:
         if len(world.pool.links) == 2:
-            raise Unavailable("No slot came free in time.")
+            raise Unavailable("No slot became free in time.")
         return await take(engine)
 
     world.pool.take = first_only  # type: ignore[method-assign,assignment]
     world.pool.make = lambda: FakeEngine(load_error=EngineFailed("no memory", code="out_of_memory"))
-    with pytest.raises(Unavailable, match="No slot came free"):
+    with pytest.raises(Unavailable, match="No slot became free"):
         await world.ask("b")
     assert [link.ended for link in world.pool.links] == [1, 1]
 
@@ -311,7 +311,7 @@ async def test_twice_the_allowance_is_no_time_for_a_drain(world: World) -> None:
         await asyncio.sleep(0.001)
     await holds(world, "b", 200)
     await holds(world, "b", 321)
-    with pytest.raises(RoundhouseError, match="It held 321 Bytes, and 160 Bytes is what it is allowed"):
+    with pytest.raises(RoundhouseError, match="It used 321 Bytes of memory, but is allowed only 160 Bytes"):
         await running
     while entry.loads < 2:
         await world.manager.table.change()

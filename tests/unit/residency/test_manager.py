@@ -327,7 +327,7 @@ async def test_a_hub_that_does_not_answer_is_reported_and_tried_again_later(worl
         await world.ask("a")
     assert refused.value.retry_after == 30
     assert world.state("a") is ModelState.FAILED
-    with pytest.raises(Unavailable, match="next try"):
+    with pytest.raises(Unavailable, match="next attempt"):
         await world.ask("a")
 
     async def comes(entry: ModelEntry, reported: Callable[[int, int | None], None]) -> None:

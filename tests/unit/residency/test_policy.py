@@ -41,7 +41,7 @@ def test_what_binds_is_named_with_its_setting() -> None:
     slots = plan(Snapshot(on_one(250), (a,), 0, NOW), need())
     assert slots.why == "least recently used leave first, to free a slot, since all 1 are taken (--slots)"
     memory = plan(Snapshot(on_one(150), (replace(a, leases=1),), 1, NOW), need())
-    assert memory.why.startswith("it lacks device memory (--device-memory), and all who could leave are busy")
+    assert memory.why.startswith("it lacks device memory (--device-memory), and all other models are busy")
     host = plan(Snapshot(on_one(250), (a,), 1, NOW, host_budget=150), replace(need(), host=100))
     assert host.lacks == "host memory (--host-memory)"
     both = plan(Snapshot(on_one(150), (a,), 0, NOW), need())

@@ -161,7 +161,7 @@ async def test_models_of_a_device_that_is_gone_come_back_on_another(tmp_path: Pa
 async def test_without_any_device_left_it_says_so(tmp_path: Path) -> None:
     world = World(tmp_path, "a", budget=100)
     world.manager.table.lost["cpu:0"] = "GPU is lost"
-    with pytest.raises(DoesNotFit, match="device for it is gone"):
+    with pytest.raises(DoesNotFit, match="device is gone"):
         await world.ask("a")
     assert world.manager.table.used_bytes() == 0
     await world.manager.close()

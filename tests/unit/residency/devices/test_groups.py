@@ -84,7 +84,7 @@ def test_a_wide_model_leaves_for_a_narrow_one() -> None:
 def test_more_devices_than_there_are_are_impossible() -> None:
     result = plan(Snapshot(FOUR, (), 1, NOW), need(10, 8))
     assert result.verdict == "impossible"
-    assert "new is spread over 8 devices side by side (0-7, 8-15, ...)" in result.why
+    assert "new is spread over 8 adjacent devices (0-7, 8-15, ...)" in result.why
     assert "the server has cuda:0, cuda:1, cuda:2, cuda:3" in result.why
 
 
