@@ -1,4 +1,4 @@
-"""The gateway in the process that answers HTTP: opened before its first request, closed after its last response."""
+"""The process that answers HTTP: opens the gateway before the first request and closes it after the last response."""
 
 import asyncio
 import gc
@@ -31,9 +31,9 @@ if TYPE_CHECKING:  # a server without a fleet loads nothing of it
 
 
 class ApiProcess:
-    """The gateway in the API process, from the first request to the last response.
+    """The gateway's lifecycle in the API process, from the first request to the last response.
 
-    request_slot: has the main process start one more slot; None: it cannot.
+    request_slot: makes the main process start one more slot; None if it cannot.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class ApiProcess:
         self._callbacks: CallbackDeliverer | None = None
         self._listener: FleetListener | None = None
         self.app: FastAPI | None = None
-        """The public application, once it is made: the fleet's port has its handlers."""
+        """The public application, once created. The fleet's port uses its handlers."""
         self._shutdown = Shutdown(self._remaining, settings.drain_seconds, self._closing)
 
     def gateway(self) -> Gateway:
         return self._gateways[0]
 
     def _closing(self) -> None:
-        """The port closes."""
+        """End or announce what would outlast the closing of the port."""
         services = self.gateway().services
         services.console.live.close()
         if services.fleet is not None:
@@ -75,11 +75,11 @@ class ApiProcess:
     async def _reload(self) -> None:
         try:
             await self.gateway().services.reloader.reload()
-        except Exception:  # the border: nothing else awaits this task
-            log.exception("the recipes could not be read again")
+        except Exception:  # the boundary: nothing else awaits this task
+            log.exception("reloading the recipes failed")
 
     async def start(self) -> None:
-        logs.configure(self._settings.log_level)  # LitServe has set up its own since the fork
+        logs.configure(self._settings.log_level)  # LitServe has configured its own logging since the fork
         try:
             self._gateways.append(await self._opened.__aenter__())
         except OSError as error:
@@ -96,7 +96,7 @@ class ApiProcess:
         gc.callbacks.append(CollectionLog(asyncio.get_running_loop(), log))
         freeze_heap()
         self._shutdown.listen()
-        if threading.current_thread() is threading.main_thread():  # only that thread gets signals
+        if threading.current_thread() is threading.main_thread():  # only the main thread receives signals
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     async def _join(self) -> None:
@@ -105,8 +105,8 @@ class ApiProcess:
         from runtime.server.listener import FleetListener
 
         fleet = self.gateway().services.fleet
-        assert fleet is not None, "it belongs to one"
-        assert self.app is not None, "it has been made"
+        assert fleet is not None, "the server belongs to a fleet"
+        assert self.app is not None, "the application was created before the start"
         if not self._settings.front:
             app = fleet_application(self.app, self._settings, self.gateway, fleet.own.name, fleet.identity)
             self._listener = FleetListener(app, self._settings, fleet.identity.server)
@@ -114,7 +114,7 @@ class ApiProcess:
         await fleet.start()
 
     def layers(self) -> list[Layer]:
-        """All of the public port, innermost first."""
+        """Return the middleware of the public port, innermost first."""
         context = {"gateway": self.gateway, "dialect_of": dialect_of, "start": self.start, "stop": self.stop}
         if self._settings.fleet is None:
             return [*layers(self._settings), (ContextMiddleware, context)]

@@ -1,4 +1,4 @@
-"""A front: one process with the same application, without LitServe, devices and slots."""
+"""A front: one process with the same application, but without LitServe, devices and slots."""
 
 import contextlib
 import signal
@@ -23,7 +23,7 @@ from runtime.server.shutdown import log
 
 
 class _Server(uvicorn.Server):
-    """uvicorn raises a signal once more at its end, and the process would end before it has cleaned up."""
+    """A server that does not raise its signal again at the end, which would prevent the cleanup."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -33,7 +33,7 @@ class _Server(uvicorn.Server):
 
 
 def build_front(settings: Settings, documents: Documents) -> FastAPI:
-    """The application. Models of recipes are left to the nodes; providers and routers count."""
+    """Build the application. Only providers and routers of the recipes are used; the models belong to the nodes."""
     process = ApiProcess(settings, replace(documents, models=()), NO_DEVICE)
     app = FastAPI()
     for layer, options in process.layers():
@@ -46,9 +46,9 @@ def build_front(settings: Settings, documents: Documents) -> FastAPI:
 
 
 def run_front(settings: Settings, documents: Documents, background: Callable[[], object] | None = None) -> int:
-    """Serve until SIGINT or SIGTERM; exit code 0: drained, 1: it could not start.
+    """Serve until SIGINT or SIGTERM. Returns exit code 0 if drained, 1 if it could not start.
 
-    `background` runs in a thread meanwhile.
+    `background` runs in a thread in the meantime.
     """
     logs.configure(settings.log_level)
     raise_file_limit()
@@ -76,10 +76,10 @@ def run_front(settings: Settings, documents: Documents, background: Callable[[],
 
 
 def _shared_socket(host: str, port: int) -> socket.socket:
-    """A socket beside those of other fronts of the same user: the kernel spreads connections over them."""
+    """Bind a socket on a port shared by several fronts of the same user; the kernel distributes the connections."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    made = socket.socket(family, kind)
+    listener = socket.socket(family, kind)
     for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
-        made.setsockopt(socket.SOL_SOCKET, option, 1)
-    made.bind(address)
-    return made
+        listener.setsockopt(socket.SOL_SOCKET, option, 1)
+    listener.bind(address)
+    return listener

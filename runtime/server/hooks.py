@@ -1,6 +1,6 @@
-"""Our hooks into LitServe: an API without inference, a spec with all endpoints.
+"""Our hooks into LitServe: an API without inference, and a spec with all endpoints.
 
-A worker unpickles the first: nothing is imported here that a worker does not need.
+Workers unpickle the API, so nothing is imported here that a worker does not need.
 """
 
 import os
@@ -16,7 +16,7 @@ API_PATH = "/v1/chat/completions"
 
 
 class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]
-    """The API that LitServe's workers run. They start empty: models come by Load frames."""
+    """The API that LitServe's workers run. They start empty and get models by Load frames."""
 
     def setup(self, device: Any) -> None:
         logs.configure(os.environ.get("ROUNDHOUSE_LOG_LEVEL", "info"))
@@ -26,7 +26,7 @@ class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]
 
 
 class RuntimeSpec(LitSpec):  # type: ignore[misc]
-    """Carries all endpoints; workers get a copy without them."""
+    """Has all endpoints; workers get a copy without them."""
 
     def __init__(self, routes: Sequence[tuple[str, Callable[..., Any], list[str]]]) -> None:
         super().__init__()
@@ -39,10 +39,10 @@ class RuntimeSpec(LitSpec):  # type: ignore[misc]
 
     @property
     def stream(self) -> bool:
-        return True  # also keeps LitServe's gzip middleware away, which would hold streams back
+        return True  # also disables LitServe's gzip middleware, which would delay streams
 
     def pre_setup(self, lit_api: ls.LitAPI) -> None:
-        """Nothing: the endpoints are there."""
+        """Do nothing, because the endpoints are already added."""
 
     def decode_request(self, request: Any, context_kwargs: Any = None) -> Any:
         return request

@@ -1,4 +1,4 @@
-"""The second port of a node: for the other servers of its fleet, in the API process's loop."""
+"""A node's second port, for the other servers of its fleet, in the event loop of the API process."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ POLL_SECONDS = 0.02
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the public port, which stops this one."""
+    """A server that leaves signals to the public port, which stops this one."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -30,9 +30,9 @@ class _Server(uvicorn.Server):
 
 
 class FleetListener:
-    """Listens with TLS, where both sides show a certificate (`fleet.tls`).
+    """Listens with TLS and certificates on both sides (`fleet.tls`).
 
-    context: None: the fleet has a key, and the application checks signatures (`fleet.signatures`).
+    context: None if the fleet uses a key; then the application checks signatures (`fleet.signatures`).
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, context: ssl.SSLContext | None) -> None:
@@ -54,15 +54,15 @@ class FleetListener:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start it and wait until it listens. Raises Unavailable where it cannot."""
-        made = bind(self._settings.fleet_listen or "")
-        self._task = asyncio.create_task(self._server.serve(sockets=[made]), name="fleet-port")
+        """Start it and wait until it listens. Raises Unavailable if it cannot."""
+        listener = bind(self._settings.fleet_listen or "")
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="fleet-port")
         while not self._server.started and not self._task.done():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(POLL_SECONDS)
         log.info("listening for the fleet", extra={"address": self._settings.fleet_listen})
 
     async def stop(self, seconds: float) -> None:
-        """Close the port, and wait so long for requests that run."""
+        """Close the port, and wait up to `seconds` for running requests."""
         if self._task is None:
             return
         self._server.should_exit = True
@@ -73,13 +73,13 @@ class FleetListener:
 
 
 def bind(listen: str) -> socket.socket:
-    """A socket at HOST:PORT. Raises Unavailable that says why not."""
+    """Bind a socket at HOST:PORT. Raises Unavailable with the reason if that fails."""
     host, _, port = listen.rpartition(":")
     try:
         family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
     except OSError as error:
-        raise Unavailable(f"--fleet-listen {listen} cannot be listened on: {error.strerror or error}.") from None
-    return made
+        raise Unavailable(f"Cannot listen on --fleet-listen {listen}: {error.strerror or error}.") from None
+    return listener

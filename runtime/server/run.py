@@ -1,8 +1,9 @@
-"""The server shell: LitServe binds the port, spawns and restarts the slots, and drains. Everything private that this
-project touches of LitServe 0.2.19 is in this file, hooks.py, slot_starter.py and slots/worker.py, and guarded
-by tests/unit/server/test_litserve_pin.py.
+"""The server shell: LitServe binds the port, spawns and restarts the slots, and drains.
 
-Its own request queue and transport stay idle: endpoints are plain FastAPI routes that LitSpec adds.
+All uses of private parts of LitServe 0.2.19 are in this file, hooks.py, slot_starter.py and slots/worker.py, and are
+checked by tests/unit/server/test_litserve_pin.py.
+
+LitServe's own request queue and transport stay idle, because the endpoints are plain FastAPI routes added by LitSpec.
 """
 
 import contextlib
@@ -48,47 +49,47 @@ litserve.server._MCP_AVAILABLE = False
 
 
 async def _allow_all() -> None:
-    """Allow all, as a coroutine: for LitServe's function FastAPI would use a thread."""
+    """Allow everything. A coroutine, because for LitServe's own function FastAPI would use a thread."""
 
 
 litserve.server.no_auth = _allow_all
 
 
 async def _close_port(server: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
-    """Close the port in all processes that have it, then go on as uvicorn does.
+    """Close the port in all processes that share it, then continue as uvicorn does.
 
     The main process and the manager have the listening socket, too. If only the API process closed it, the kernel
-    would go on taking connections, and nobody would answer them until the whole server has ended.
+    would keep accepting connections that get no answer until the whole server has ended.
     """
-    shared = [made.dup() for made in sockets or ()]
-    for listening in server.servers:  # first, so that the event loop sees no error of theirs
+    shared = [listener.dup() for listener in sockets or ()]
+    for listening in server.servers:  # first, so that the event loop sees no errors of these sockets
         listening.close()
-    for made in shared:
-        with made, contextlib.suppress(OSError):  # a stop during the start: it does not listen yet
-            made.shutdown(socket.SHUT_RDWR)
+    for listener in shared:
+        with listener, contextlib.suppress(OSError):  # does not listen yet if the stop comes during the start
+            listener.shutdown(socket.SHUT_RDWR)
     await uvicorn.Server.shutdown(server, sockets)
 
 
 litserve.server._Server.shutdown = _close_port
-# Its own variable would have each request show another key beside ours, and answer who has none in its own words.
+# If set, LitServe would require a second key of each request, and refuse requests without it in its own format.
 litserve.server.LIT_SERVER_API_KEY = None
 
 EXIT_FAILED = 4
-"""The command line's exit code for a server that ended by itself, where nothing can be cleaned up any more."""
+"""Exit code of the command line for a server that ended by itself and can no longer clean up."""
 API = "LitServer-0"
-"""LitServe's name of the API process."""
+"""LitServe's name for the API process."""
 START_SECONDS = 10.0
-"""Time that a stop during the start waits for the start to be complete."""
+"""Longest time that a stop during the start waits for the start to complete."""
 POLL_SECONDS = 0.5
-"""Seconds between two looks whether the API process or the manager is stopped."""
+"""Seconds between checks whether the API process or the manager is stopped."""
 
 
 def build(
     settings: Settings, documents: Documents, device: Device, request_slot: Callable[[], None] | None = None
 ) -> ls.LitServer:
-    """The LitServer with all endpoints. Its API process opens the gateway.
+    """Build the LitServer with all endpoints. Its API process opens the gateway.
 
-    request_slot: requests one more slot, from the API process.
+    request_slot: called in the API process to request one more slot.
     """
     process = ApiProcess(settings, documents, device, request_slot)
     warms = engines_at_start(settings, documents.models)
@@ -96,7 +97,7 @@ def build(
     api = RuntimeAPI(spec=RuntimeSpec(routes()), loop=loop, enable_async=False)
     server = ls.LitServer(
         api,
-        accelerator="cpu",  # slots take their device from the Load frame, so that one may use any of several
+        accelerator="cpu",  # slots get their device from the Load frame, so that each may use any device
         workers_per_device=settings.slots,
         timeout=False,
         restart_workers=True,
@@ -114,7 +115,7 @@ def build(
 
 
 def _listen_at(host: str, port: int) -> None:
-    """Listen at any address of this machine, where LitServe allows three."""
+    """Listen on any address of this machine; LitServe allows only three."""
     address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
     bind = uvicorn.Config.bind_socket
 
@@ -126,27 +127,27 @@ def _listen_at(host: str, port: int) -> None:
 
 
 def _restart_in_lasting_thread(server: ls.LitServer) -> None:
-    """Restart slots in a thread that lasts, since they die with it.
+    """Restart slots in a thread that lives as long as the server, because slots die with the thread that started them.
 
-    LitServe restarts them in its monitoring thread, which ends as soon as a stop begins: a slot that had been restarted
-    would be killed while its requests may finish (`die_with_parent`).
+    LitServe restarts them in its monitoring thread, which ends as soon as a stop begins. A restarted slot would then be
+    killed while its requests may still finish (`die_with_parent`).
     """
-    launch, lasting = server.launch_single_inference_worker, ThreadPoolExecutor(1, "slots")
+    launch, executor = server.launch_single_inference_worker, ThreadPoolExecutor(1, "slots")
 
     def restart(api: ls.LitAPI, worker_id: int) -> object:
         try:
-            return lasting.submit(launch, api, worker_id).result()
-        except OSError as error:  # no process, memory or file is left: it would end LitServe's monitoring for good
+            return executor.submit(launch, api, worker_id).result()
+        except OSError as error:  # out of processes, memory or files; it would end LitServe's monitoring for good
             if worker_id >= len(server.inference_workers):  # a first start
                 raise
-            log.error("a slot's process cannot be started, and is tried again", extra={"cause": str(error)})
+            log.error("cannot start a slot's process; trying again", extra={"cause": str(error)})
             return server.inference_workers[worker_id]
 
     server.launch_single_inference_worker = restart
 
 
 class _MainProcess:
-    """Signals, and a watch over LitServe's two processes: API and manager."""
+    """Handles signals and watches LitServe's two processes, API and manager."""
 
     def __init__(self, server: ls.LitServer, hung_after: float) -> None:
         self._server, self._hung_after = server, hung_after
@@ -166,14 +167,14 @@ class _MainProcess:
         threading.Thread(target=self._stop, daemon=True).start()
 
     def _on_hangup(self, number: int, frame: FrameType | None) -> None:
-        """Read the recipes again; a closed terminal ends the server started in it."""
+        """Reload the recipes; stop the server if the terminal where it was started has closed."""
         if self._has_terminal and not sys.stderr.isatty():
             self._on_signal(number, frame)
         elif (api := self._processes.get(API)) is not None and api.pid:
             os.kill(api.pid, signal.SIGHUP)
 
     def _stop(self) -> None:
-        """Shut down, or end all if the start hangs: LitServe waits for killed workers."""
+        """Shut down, or end everything if the start hangs, because LitServe would wait for killed workers."""
         if not self._started.wait(START_SECONDS):
             end_everything(0)
         self._shut_down()
@@ -184,10 +185,10 @@ class _MainProcess:
         self._server._shutdown_event.set()
 
     def _watch(self) -> None:
-        """End everything when the API process or the manager dies: LitServe does not.
+        """End everything if the API process or the manager dies, which LitServe does not do.
 
-        The same when one is stopped for as long as an engine may be silent: without the first nobody is answered,
-        without the second no slot is replaced and no signal ends the server.
+        Also if one of them is stopped (SIGSTOP) for as long as an engine may be silent. Without the API process no
+        request is answered; without the manager no slot is replaced and no signal ends the server.
         """
         processes, expected = self._processes, {API, "SyncManager"}
         while processes.keys() != expected:
@@ -200,7 +201,7 @@ class _MainProcess:
             ended := multiprocessing.connection.wait([p.sentinel for p in processes.values()], timeout=POLL_SECONDS)
         ):
             if watchdog.is_stopped_too_long(time.monotonic()):
-                log.error("a process of the server was stopped for long", extra={"seconds": self._hung_after})
+                log.error("a process of the server was stopped for too long", extra={"seconds": self._hung_after})
                 end_everything(EXIT_FAILED)
         if self._stopping.is_set():
             return
@@ -215,18 +216,18 @@ class _MainProcess:
 def run(
     settings: Settings, documents: Documents, device: Device, background: Callable[[], object] | None = None
 ) -> int:
-    """Serve until SIGINT or SIGTERM; exit code 0: drained, 1: a process died.
+    """Serve until SIGINT or SIGTERM. Returns exit code 0 if drained, 1 if a process died.
 
-    `background` runs in a thread of the main process meanwhile.
+    `background` runs in a thread of the main process in the meantime.
 
     Shutdown, in phases:
-    1. A signal sets LitServe's shutdown event (from a thread: the event is a proxy that takes a lock).
+    1. A signal sets LitServe's shutdown event (from a thread, because the event is a proxy that takes a lock).
     2. LitServe sends SIGTERM to the API process: uvicorn closes the port and waits for running responses, at most
        `drain_seconds`; then the gateway stops.
     3. LitServe sends SIGTERM to each slot, which closes its engine and exits; SIGKILL after 5 s.
     4. The slots' children end with their parents; the run folder is removed.
 
-    The log tells each of them with what is left (`runtime.server.shutdown`).
+    Each phase is logged with the remaining work (`runtime.server.shutdown`).
     """
     os.environ["ROUNDHOUSE_LOG_LEVEL"] = settings.log_level
     logs.configure(settings.log_level)
@@ -239,12 +240,12 @@ def run(
     starter.listen(server)
     if background is not None:
         threading.Thread(target=background, daemon=True).start()
-    freeze_heap()  # the API process is a fork: a look at all that was imported would take it 80 ms
+    freeze_heap()  # the API process is a fork, and a garbage collection over all imports would take it 80 ms
     _listen_at(settings.host, settings.port)
     logging.getLogger("litserve.server").addFilter(_is_relevant)
     try:
         server.run(
-            host="127.0.0.1",  # it has to be given one that it knows
+            host="127.0.0.1",  # LitServe accepts only hosts that it knows; see `_listen_at`
             port=settings.port,
             num_api_servers=1,
             log_level="warning",
@@ -253,36 +254,36 @@ def run(
             log_config=None,
             **uvicorn_options(settings),
         )
-    except (EOFError, ConnectionError):  # LitServe asks its manager, which is dead
+    except (EOFError, ConnectionError):  # LitServe's manager is dead
         end_everything(EXIT_FAILED)
     starter.close(server)
     return 1 if main.failed.is_set() else 0
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:
-    """False for LitServe's monitoring that met the manager's end at the stop."""
+    """Filter out the error of LitServe's monitoring when the manager ends during the stop."""
     kind = None if not record.exc_info else record.exc_info[0]
-    gone = kind is not None and issubclass(kind, EOFError | ConnectionError | FileNotFoundError)
-    return not (gone and record.msg == "Monitoring worker crashed")
+    manager_ended = kind is not None and issubclass(kind, EOFError | ConnectionError | FileNotFoundError)
+    return not (manager_ended and record.msg == "Monitoring worker crashed")
 
 
 def _forks_die_with(main: int) -> None:
-    """Let LitServe's forks, API process and manager, die with this process.
+    """Make LitServe's forks, the API process and the manager, die with this process.
 
-    Both are forked by the main thread; the kernel counts the end of the thread that forked as the parent's end.
-    From Python 3.14 on the manager would be the fork of another process, unless it is asked for.
+    Both are forked by the main thread; for the kernel the parent ends when the thread that forked ends.
+    From Python 3.14 on, the manager would be forked from another process unless "fork" is set.
     """
     multiprocessing.set_start_method("fork", force=True)
 
     def in_child() -> None:
-        if os.getppid() == main:  # forks of forks are not ours to decide about
+        if os.getppid() == main:  # leaves forks of forks alone
             die_with_parent(main)
 
     os.register_at_fork(after_in_child=in_child)
 
 
 def end_everything(code: int) -> NoReturn:
-    """The last resort: kill every child, engines included, and exit with `code`."""
+    """Kill all children, including engines, and exit with `code`; the last resort."""
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()

@@ -1,4 +1,4 @@
-"""A server's end: its phases in the log, and a watchdog for stopped processes."""
+"""The shutdown of a server, with its phases in the log, and a watchdog for stopped processes."""
 
 import logging
 import signal
@@ -13,14 +13,14 @@ import psutil
 
 
 class ProcessWatchdog:
-    """Whether a process has been stopped (SIGSTOP) for too long."""
+    """Detects processes that have been stopped (SIGSTOP) for too long."""
 
     def __init__(self, pids: Sequence[int], seconds: float) -> None:
         self._pids, self._seconds = pids, seconds
         self._since: dict[int, float] = {}
 
     def is_stopped_too_long(self, now: float) -> bool:
-        """Looks once. now: on a clock that only rises."""
+        """Check once. now: monotonic seconds."""
         stopped = {pid for pid in self._pids if _is_stopped(pid)}
         self._since = {pid: self._since.get(pid, now) for pid in stopped}
         return any(now - since >= self._seconds for since in self._since.values())
@@ -48,9 +48,9 @@ class Shutdown:
     """The shutdown of the API process.
 
     Args:
-        left: what there is now.
-        seconds: the longest that running responses may take.
-        closing: called at its beginning, to end streams that would never end by themselves.
+        remaining: returns the remaining work.
+        seconds: how long running responses may take at most.
+        closing: called at the beginning, to end streams that would never end by themselves.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Shutdown:
         self._first = RemainingWork(0, 0, 0)
 
     def listen(self) -> None:
-        """Notice signals beside uvicorn's handlers, which close the port. Main thread."""
+        """Begin on a signal, before uvicorn's handlers close the port. Must run in the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,37 +78,37 @@ class Shutdown:
         signal.signal(number, on_signal)
 
     def begin(self) -> None:
-        """The port closes. Only the first call counts."""
+        """Begin the shutdown, as the port closes. Only the first call has an effect."""
         if self._began is not None:
             return
         self._began, self._first = time.monotonic(), self._remaining()
         self._closing()
-        self._say("stopping: the port is closed, requests may finish", self._first, at_most_s=self._seconds)
+        self._log("stopping: the port is closed, requests may finish", self._first, at_most_s=self._seconds)
 
     def seconds_left(self) -> float:
-        """Seconds for which work may still run; all of them before the beginning."""
+        """Return the seconds for which work may still run; the full time before the beginning."""
         began = self._began
         return self._seconds if began is None else max(0.0, self._seconds - (time.monotonic() - began))
 
     def drained(self) -> None:
-        """Whether no response is being written any more."""
+        """Log that no response is being written any more, and how many requests were cut off."""
         remaining = self._remaining()
         done = max(0, self._first.running + self._first.waiting - remaining.running - remaining.waiting)
         text = "requests were cut off" if remaining.running + remaining.waiting else "no request is left"
-        self._say(f"stopping: {text}", remaining, finished=done)
+        self._log(f"stopping: {text}", remaining, finished=done)
 
     def ending(self) -> None:
-        """Note that everything but the slots is closed."""
-        self._say("stopping: the engines end", self._remaining())
+        """Log that everything but the slots is closed."""
+        self._log("stopping: the engines end", self._remaining())
 
-    def _say(self, text: str, remaining: RemainingWork, **more: float) -> None:
+    def _log(self, text: str, remaining: RemainingWork, **more: float) -> None:
         since = 0.0 if self._began is None else time.monotonic() - self._began
         log.info(text, extra={**remaining._asdict(), **more, "seconds": round(since, 2)})
 
 
 def log_stopped() -> None:
-    """Log the last line. Python's resource tracker ends with its processes."""
-    tracker = cast(Any, resource_tracker._resource_tracker)  # its end is private: Python itself calls it at exit
+    """Log the last line. Stops Python's resource tracker first, if no other process is left."""
+    tracker = cast(Any, resource_tracker._resource_tracker)  # _stop is private; Python calls it at exit
     if {child.pid for child in _children()} == {tracker._pid}:  # another process would keep its pipe open
         tracker._stop()
     log.info("stopped", extra={"processes_left": len(_children())})

@@ -1,6 +1,6 @@
-"""Slots that are added while the server runs: the API process asks, the main process starts them.
+"""Slots added while the server runs: the API process requests them, the main process starts them.
 
-LitServe fixes the number of its workers at the start. What this touches of it is private, and guarded by
+LitServe fixes the number of its workers at the start. The private parts used here are checked by
 tests/unit/server/test_litserve_pin.py.
 """
 
@@ -12,23 +12,26 @@ import litserve as ls
 from runtime.server.shutdown import log
 
 RETRY_SECONDS = 1.0
-"""Time until the start of a slot is tried again."""
+"""Seconds until a failed start of a slot is retried."""
 
 
 class SlotStarter:
-    """Starts one more slot for each request. Make it before LitServe forks the API process.
+    """Starts one more slot per request. Must be created before LitServe forks the API process.
 
-    A started slot is one of LitServe's workers: it is restarted when it dies, and ended at a stop.
+    A started slot is one of LitServe's workers: it is restarted if it dies, and ended at the stop.
     """
 
     def __init__(self) -> None:
         self._requests, self._sender = multiprocessing.Pipe(duplex=False)
         self._lock = threading.Lock()
-        self._numbers: list[int] = []  # slots that were started here
+        self._numbers: list[int] = []  # slots started here
         self._closed = threading.Event()
 
     def request(self) -> None:
-        """Request one more slot, from the API process. Never blocks: the pipe holds more than there may be slots."""
+        """Request one more slot, from the API process.
+
+        Never blocks, because the pipe holds more requests than there may be slots.
+        """
         self._sender.send_bytes(b"1")
 
     def listen(self, server: ls.LitServer) -> None:
@@ -42,7 +45,7 @@ class SlotStarter:
                 pass
 
     def _start(self, server: ls.LitServer) -> bool:
-        """Start the next slot. False: the system has no process, memory or file left for it."""
+        """Start the next slot. Returns False if the system is out of processes, memory or files."""
         with self._lock:
             if self._closed.is_set():
                 return True
@@ -52,15 +55,15 @@ class SlotStarter:
             try:
                 worker = server.launch_single_inference_worker(api, number)
             except OSError as error:
-                log.error("a further slot cannot be started, and is tried again", extra={"cause": str(error)})
+                log.error("cannot start another slot; trying again", extra={"cause": str(error)})
                 return False
             server.inference_workers.append(worker)
             self._numbers.append(number)
-        log.info("one slot more", extra={"slots": number + 1})
+        log.info("started one more slot", extra={"slots": number + 1})
         return True
 
     def close(self, server: ls.LitServer) -> None:
-        """End a slot that was started too late for LitServe's own stop; Python would wait for it."""
+        """End slots that were started too late for LitServe's own stop; otherwise Python would wait for them."""
         self._closed.set()
         with self._lock:
             for worker in (server.inference_workers[number] for number in self._numbers):

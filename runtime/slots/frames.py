@@ -1,7 +1,7 @@
-"""Frames between the gateway and a slot: length prefix, then a msgpack list.
+"""Frames between the gateway and a slot: a length prefix, then a msgpack list.
 
-All that one side produces within a tick of its event loop leaves in one message: a step of a chat engine with 64
-streams is one on the wire, not 64. Only what is large takes several. Nothing is ever unpickled; unknown tags and
+All frames that one side produces within a tick of its event loop are sent in one message, so a step of a chat engine
+with 64 streams is one message, not 64. Only large contents are split. Nothing is ever unpickled. Unknown tags and
 oversized messages end the connection.
 """
 
@@ -25,13 +25,13 @@ M = TypeVar("M", bound=Message)
 _encoder = msgspec.msgpack.Encoder()
 LENGTH = struct.Struct("<I")
 MAX_MESSAGE = 256 * 1024 * 1024
-"""Bytes; we never send a larger message."""
+"""Largest message in bytes; we never send a larger one."""
 FLUSH_BYTES = 16 * 1024 * 1024
-"""Bytes of a message to which no further frame is added."""
+"""Size in bytes beyond which no further frame is added to a message."""
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A message. `uid` names its call, unique per connection, never reused."""
+    """A frame. `uid` identifies its call; unique per connection, never reused."""
 
     uid: int
 
@@ -43,23 +43,23 @@ class Load(Frame, frozen=True):
     path: str
     device: str
     visible: str = ""
-    """UUIDs of the GPUs that the engine may see, by commas; empty: whatever the server sees."""
+    """Comma-separated UUIDs of the GPUs that the engine may see; '' for those that the server sees."""
     cores: tuple[int, ...] = ()
-    """The engine's cores on a part of a CPU; empty: all."""
+    """The cores of an engine that uses part of a CPU; empty for all."""
 
 
 class Call(Frame, frozen=True):
     request: msgspec.Raw
-    """One of the messages that `models.tasks` names; the slot knows which, by the task of its model."""
+    """A message of the task of the slot's model, from `models.tasks`."""
     request_id: str = ""
-    """The client's or ours, for the slot's log; several calls may have the same."""
+    """The client's or ours, for the slot's log. Several calls may have the same."""
 
     @classmethod
     def of(cls, uid: int, request: Message, request_id: str = "") -> Self:
         return cls(uid, msgspec.Raw(_encoder.encode(request)), request_id)
 
     def decoded(self, kind: type[M]) -> M:
-        """The request. Raises EngineFailed where it is of another kind."""
+        """Decode the request. Raises EngineFailed if it is of another kind."""
         try:
             return msgspec.msgpack.decode(self.request, type=kind)
         except msgspec.ValidationError as error:
@@ -84,25 +84,25 @@ class Cancel(Frame, frozen=True):
 
 
 class Ping(Frame, frozen=True):
-    """Heartbeat: answered when the engine's inner loop has answered."""
+    """Heartbeat, answered once the engine's inner loop has answered."""
 
 
 class Prewarm(Frame, frozen=True):
-    """Import an engine's libraries before it is known which model comes."""
+    """Import an engine's libraries before it is known which model will be loaded."""
 
     engine: str
 
 
 class Sleep(Frame, frozen=True):
-    """Give the device's memory back."""
+    """Release the device memory."""
 
 
 class Wake(Frame, frozen=True):
-    """Come back from sleep."""
+    """Wake up from sleep."""
 
 
 class Count(Frame, frozen=True):
-    """Return the engine's own metrics as Prometheus text in `CallDone`; may be empty."""
+    """Return the engine's own metrics as Prometheus text in `CallDone`, possibly empty."""
 
 
 ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm | Sleep | Wake | Count
@@ -110,11 +110,11 @@ ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm | Sleep | 
 
 # --- slot to gateway -----------------------------------------------------------------------------------------------
 class Hello(Frame, frozen=True):
-    """First frame on a connection; `uid` is 0."""
+    """The first frame on a connection; `uid` is 0."""
 
     pid: int
     warms: str | None = None
-    """The engine whose libraries it has begun to import by itself."""
+    """The engine whose libraries it has started to import by itself."""
 
 
 class Report(Frame, frozen=True):
@@ -124,14 +124,13 @@ class Report(Frame, frozen=True):
 class Emit(Frame, frozen=True):
     event: Event
     tokens: tuple[int, int, int] | None = None
-    """Prompt, completion and cached tokens so far, with each chunk of an answer. What was made stays known, whatever
-    happens to the engine."""
+    """Prompt, completion and cached tokens so far, with each chunk, so that the counts survive the engine."""
 
 
 class CallDone(Frame, frozen=True):
-    """The call ended well.
+    """The call succeeded.
 
-    A load, a sleep and a wake bring what is held afterwards, `Count` what was counted.
+    After a load, a sleep or a wake it reports the memory held; after `Count`, the metrics.
     """
 
     loaded: LoadResult | None = None
@@ -140,7 +139,7 @@ class CallDone(Frame, frozen=True):
 
 
 class CallFailed(Frame, frozen=True):
-    """The call ended with an error of registry.errors, spelled out."""
+    """The call failed with these fields of an error from `registry.errors`."""
 
     status: int
     code: str
@@ -153,14 +152,14 @@ class CallFailed(Frame, frozen=True):
         return cls(uid, error.status, error.code, error.message, error.param, error.retry_after)
 
     def error(self) -> RoundhouseError:
-        """The error that the slot raised."""
+        """Return the error that the slot raised."""
         error = by_status(self.status)(self.message, code=self.code, param=self.param)
         error.retry_after = self.retry_after
         return error
 
 
 class EngineBroken(CallFailed, frozen=True):
-    """The engine has ended; `uid` is 0. It answers no call: end its slot."""
+    """The engine has ended and will answer no call, so its slot must be ended. `uid` is 0."""
 
 
 FromSlot = Hello | Report | Emit | CallDone | CallFailed | EngineBroken
@@ -170,7 +169,7 @@ from_slot_decoder = msgspec.msgpack.Decoder(list[FromSlot])
 
 
 async def read_frames(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[list[T]]") -> list[T]:
-    """Read a message's frames. Raises IncompleteReadError, ConnectionError."""
+    """Read the frames of one message. Raises IncompleteReadError or ConnectionError."""
     (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
     if size > MAX_MESSAGE:
         raise ConnectionError(f"a message of {size} bytes is over the limit of {MAX_MESSAGE}")

@@ -1,4 +1,4 @@
-"""Slots that a server adds while it runs, bounded by a number and by free memory."""
+"""Slots added while the server runs, bounded by a number and by free memory."""
 
 import time
 from collections.abc import Callable
@@ -6,17 +6,17 @@ from collections.abc import Callable
 from runtime.config.memory import slots_that_fit
 
 MEASURE_SECONDS = 1.0
-"""Time for which a measurement of free memory counts: the policy may ask at each decision."""
+"""Seconds for which a measurement of free memory is cached, because the policy may need it at each decision."""
 
 
 class SlotGrowth:
-    """How many slots may be added, and the request for one.
+    """Limits how many slots may be added, and requests them.
 
     Args:
-        most: slots that there may be in the end.
-        start: has the server's main process start the next slot. Returns at once.
-        fit: slots that free memory has room for.
-        clock: seconds that only rise.
+        most: maximum number of slots.
+        start: makes the server's main process start the next slot. Returns at once.
+        fit: number of slots that fit into free memory.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class SlotGrowth:
         self._fitting, self._until = 0, 0.0
 
     def room(self, size: int, pending: int) -> int:
-        """The number of slots that may be added. pending: those whose memory is not in use yet, of `size` in all."""
+        """Return how many slots may be added to `size`. pending: slots among them that do not use their memory yet."""
         if size >= self._most:
             return 0
         if self._clock() >= self._until:

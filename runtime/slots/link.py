@@ -1,8 +1,8 @@
-"""The gateway's end of one slot, as the other rooms see it.
+"""The gateway's end of the connection to one slot, as other packages see it.
 
-A link is for one life: it ends with its slot's process, and the next process has a link of its own. So whoever keeps
-one over an await never reaches another model's engine by it. Which processes there are, where they run and how they are
-ended is its own affair.
+A link ends with its slot's process, and the next process has a new link. So code that holds a link across an await
+never reaches another model's engine through it. The processes, where they run and how they are ended are internal to
+the link.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ class Sender(Protocol):
     """The part of a link that a call needs."""
 
     def cancel(self, uid: int) -> None:
-        """Tell the slot to stop the work."""
+        """Make the slot stop the work."""
         ...
 
     def forget(self, uid: int) -> None:
-        """Wait for no more frames of this call."""
+        """Ignore further frames of this call."""
         ...
 
 
 class FrameCall:
-    """A call to a slot: a context manager that cancels it when left early."""
+    """A call to a slot, as a context manager that cancels it if left early."""
 
     def __init__(self, link: Sender, uid: int) -> None:
         self._link, self.uid = link, uid
@@ -43,7 +43,7 @@ class FrameCall:
         self.held: MemoryFootprint | None = None
         self.counted = b""
         self.usage: Usage | None = None
-        """Usage of a call that was left early."""
+        """Usage so far, also if the call is left early."""
         self._arrived = deque[frames.FromSlot]()
         self._some_arrived = asyncio.Event()
         self._buffered = 0
@@ -51,7 +51,7 @@ class FrameCall:
         self._stopped: RoundhouseError | None = None
 
     def put(self, frame: frames.FromSlot) -> None:
-        """Called by the link for each frame that arrives for this call."""
+        """Take a frame that arrived for this call. Called by the link."""
         if isinstance(frame, frames.Emit):
             event, tokens = frame.event, frame.tokens
             if isinstance(event, ResponseEnd):
@@ -69,22 +69,22 @@ class FrameCall:
         self._some_arrived.set()
 
     def fail(self, error: RoundhouseError) -> None:
-        """End the call here with this error, and tell the slot to stop the work."""
+        """End the call with this error at once, and make the slot stop the work."""
         self._link.cancel(self.uid)
         self.put(frames.CallFailed.of(self.uid, error))
 
     def stop(self, error: RoundhouseError) -> None:
-        """Tell the slot to stop the work, and end the call with this error once that has left the engine."""
+        """Make the slot stop the work, and end the call with this error once the work has left the engine."""
         self._stopped = error
         self._link.cancel(self.uid)
 
     async def events(self) -> AsyncIterator[Event | Progress]:
-        """Events of the slot until it is done. Raises the slot's error."""
+        """Iterate over the events until the call is done. Raises the slot's error."""
         while (event := await self.next()) is not None:
             yield event
 
     async def next(self) -> Event | Progress | None:
-        """The next event; None: the call is done. Raises the slot's error."""
+        """Return the next event; None once the call is done. Raises the slot's error."""
         if self._over:
             return None
         while not self._arrived:
@@ -105,7 +105,7 @@ class FrameCall:
         return None
 
     def _with_following(self, chunk: Chunk) -> Chunk:
-        """Join the chunks that have arrived behind this one."""
+        """Join this chunk with those that have already arrived after it."""
         parts = [chunk.data]
         while self._arrived and isinstance(frame := self._arrived[0], frames.Emit) and isinstance(frame.event, Chunk):
             parts.append(frame.event.data)
@@ -116,14 +116,14 @@ class FrameCall:
         return chunk
 
     async def done(self, report: Callable[[Progress], None] | None = None) -> LoadResult | None:
-        """Wait for the end of a call that has no events but progress."""
+        """Wait for the end of a call whose only events are progress."""
         async for event in self.events():
             if report and isinstance(event, Progress):
                 report(event)
         return self.loaded
 
     def over(self) -> None:
-        """Mark the call as over: leaving it does not wait for the slot's word."""
+        """Mark the call as over, so that leaving it does not wait for the slot."""
         self._over = True
 
     async def __aenter__(self) -> Self:
@@ -139,7 +139,7 @@ class FrameCall:
             self._link.forget(self.uid)
 
     async def _leave(self) -> None:
-        """Cancel, and wait until the work has left the engine: then its place is free."""
+        """Cancel the call and wait until the work has left the engine, which frees its place."""
         self._link.cancel(self.uid)
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
@@ -159,18 +159,18 @@ class Cause:
     code: str
     """Code for metrics and clients: killed, exited, out_of_memory, engine_hung, engine_failed or ended."""
     text: str
-    """Text for people: 'its process was ended by SIGKILL'."""
+    """Text for people, such as 'its process was ended by SIGKILL'."""
     signal: int | None = None
     """The signal that ended its process, if one did."""
 
     @property
     def may_be_memory(self) -> bool:
-        """Whether memory may have run out."""
+        """Whether it may have run out of memory."""
         return self.code in ("out_of_memory", UNKNOWN.code) or self.signal == signal.SIGKILL
 
     @classmethod
     def of(cls, error: RoundhouseError) -> Self:
-        """The cause as an error of an engine reports it."""
+        """Return the cause that an engine's error reports."""
         return cls(error.code or "engine_failed", error.message.rstrip("."))
 
 
@@ -178,21 +178,22 @@ UNKNOWN = Cause("ended", "its process ended")
 
 
 class SlotLink(Protocol):
-    """
+    """The gateway's link to one slot.
+
     | state     | connect                | call                         | end                               |
     |-----------|------------------------|------------------------------|-----------------------------------|
     | away      | waits for the slot     | Unavailable                  | nothing to do                     |
-    | connected | already                | frames until Done or Failed  | ends the slot, waits till gone    |
-    | over      | -                      | Unavailable                  | waits till gone                   |
+    | connected | nothing to do          | frames until Done or Failed  | ends the slot, waits until gone   |
+    | over      | -                      | Unavailable                  | waits until gone                  |
 
-    A slot that cannot be reached is away. One that says that its engine has ended is ended, and over.
+    A slot that cannot be reached is away. A slot that reports the end of its engine is ended, and then over.
     """
 
     @property
     def slot_id(self) -> int: ...
     @property
     def pid(self) -> int:
-        """Id of the slot's process, for display; 0: there is none."""
+        """Id of the slot's process, for display; 0 if there is none."""
         ...
 
     @property
@@ -207,52 +208,52 @@ class SlotLink(Protocol):
     """The engine whose libraries it has imported, or is importing."""
     prewarmed_bytes: int
     warm: bool
-    """Whether that import has ended."""
+    """Whether that import is complete."""
 
     def cold(self) -> None:
-        """Note that the slot is pre-warmed no more: it is taken, or its end has come."""
+        """Note that the slot no longer counts as pre-warmed, because it is taken or is being ended."""
         ...
 
-    # --- its life ---------------------------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------------------------
     async def connect(self, timeout: float = CONNECT_SECONDS) -> None:
         """Wait for the slot and its greeting. Raises Unavailable if it is late."""
         ...
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
-        """End the slot for certain, and wait until nothing of it is left.
+        """End the slot, and wait until none of its processes is left, however long that takes.
 
-        With `grace` seconds its engine may close first. `cause` tells why it must end, if that is not by plan. However
-        long that takes: its memory must never be counted as free before.
+        Before that its memory must never count as free. With `grace` seconds its engine may close first. `cause` is the
+        reason if the end was not planned.
         """
         ...
 
     def gone(self) -> Awaitable[None]:
-        """Wait until nothing is left of its process, which has been ended."""
+        """Wait until nothing is left of the ended process."""
         ...
 
     async def used_bytes(self) -> int:
-        """Bytes that its processes hold now; 0: unknown."""
+        """Return the bytes that its processes hold now; 0 if unknown."""
         ...
 
     async def peak_bytes(self) -> int:
-        """The most that they have held so far; 0: unknown."""
+        """Return the most bytes that they have held so far; 0 if unknown."""
         ...
 
     # --- calls ------------------------------------------------------------------------------------------------------
     def call(self, make: Callable[[int], frames.ToSlot]) -> FrameCall:
-        """Send a frame and return the call, a context manager. Unavailable when away."""
+        """Send a frame and return the call, a context manager. Raises Unavailable if away."""
         ...
 
     async def counted(self, timeout: float) -> bytes:
-        """The engine's own metrics as Prometheus text; empty: none within `timeout` s."""
+        """Return the engine's own metrics as Prometheus text; empty if none arrive within `timeout` seconds."""
         ...
 
     async def command(
         self, make: Callable[[int], frames.ToSlot], timeout: float, sent: Callable[[], None] = lambda: None
     ) -> MemoryFootprint | None:
-        """A call without events; what is held after a sleep or a wake.
+        """Make a call without events; return the memory held after a sleep or a wake.
 
-        `sent` is called once the frame is on its way: frames that are sent from then on come after it.
+        `sent` is called once the frame is queued: frames sent from then on arrive after it.
         Raises EngineFailed after `timeout` seconds, or the slot's error.
         """
         ...

@@ -1,22 +1,22 @@
 """The slot: one Unix socket, one gateway, at most one engine.
 
-| event                    | empty slot             | slot with an engine          | its engine sleeps            |
+| event                    | empty slot             | slot with an engine          | slot with a sleeping engine  |
 |--------------------------|------------------------|------------------------------|------------------------------|
 | Load                     | loads                  | Failed: a slot is for one model | Failed                    |
-| Call, Stage, Place, Drop | Failed                 | works; each in a task of its own | Failed                   |
-| Sleep                    | Failed                 | sleeps, once what runs has ended | Failed                   |
+| Call, Stage, Place, Drop | Failed                 | runs each in its own task    | Failed                       |
+| Sleep                    | Failed                 | sleeps once running work has ended | Failed                 |
 | Wake                     | Failed                 | Failed                       | wakes                        |
-| Ping                     | Failed; while a load runs: Done | asks the engine     | asks the engine              |
-| Ping, while that goes on | -                      | Done                         | Done                         |
-| Count                    | Failed                 | what the engine counts       | the same                     |
+| Ping                     | Failed; during a load: Done | pings the engine        | pings the engine             |
+| Ping, during Sleep, Wake | -                      | Done                         | Done                         |
+| Count                    | Failed                 | the engine's metrics         | the same                     |
 | Cancel                   | nothing                | cancels the task, which      | nothing                      |
-|                          |                        | aborts the work in the engine; a sleep or wake goes on      |
-| its engine ends by itself | -                     | Broken, once no load or      | Broken                       |
-|                          |                        | change goes on that fails    |                              |
+|                          |                        | aborts the work in the engine; a sleep or wake continues    |
+| the engine ends by itself | -                     | Broken, unless a load, sleep | Broken                       |
+|                          |                        | or wake fails because of it  |                              |
 | gateway gone             | ends the process group | ends the process group       | ends the process group       |
 | SIGTERM                  | exits with 0           | closes the engine, exits with 0 | the same                  |
 
-A slot is not reused for a second model, since ending its process is what returns the memory for certain.
+A slot is not reused for a second model, because only ending its process is certain to free the memory.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from runtime.slots import frames
 log = logging.getLogger("roundhouse.slot")
 STAY_SECONDS = 10.0
 BUSY_SECONDS = 30.0
-"""Time that an adapter waits for the place of another one whose cancelled calls have yet to end."""
+"""Seconds that an adapter waits for a place until cancelled calls on the previous adapter have ended."""
 CLOSE_SECONDS = 4.0  # LitServe gives a worker 5 s between SIGTERM and SIGKILL
 
 
@@ -47,9 +47,9 @@ class SlotServer:
     """Serves one gateway connection.
 
     Args:
-        create: makes the engine for (engine name, task).
-        loads: is around its load.
-        warms: the engine whose libraries are imported at once, because a model will soon be wanted.
+        create: creates the engine for (engine name, task).
+        loads: context manager around the load.
+        warms: the engine whose libraries are imported at once, because a model will be needed soon.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class SlotServer:
         self._loading = False
         self._asleep = self._changing = False
         self._working: set[asyncio.Task[None]] = set()
-        """Tasks that need the engine awake."""
+        """Tasks that need the engine to be awake."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def serve(self) -> None:
-        """Serve until SIGTERM, or until the gateway is gone."""
+        """Serve until SIGTERM or until the gateway is gone."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.address)
@@ -85,7 +85,7 @@ class SlotServer:
         await self.close()
 
     def is_busy(self) -> bool:
-        """Whether requests run, or adapters move."""
+        """Whether requests are running or adapters are moving."""
         return bool(self._working)
 
     async def _warm(self) -> None:
@@ -94,14 +94,14 @@ class SlotServer:
         assert self._warms is not None
         try:
             await asyncio.to_thread(prewarm, self._warms, lambda: self._loading)
-        except Exception:  # the load that comes fails with the reason
-            log.warning("importing ahead for %s failed", self._warms, exc_info=True)
+        except Exception:  # the load that follows fails with the reason
+            log.warning("importing the libraries of %s in advance failed", self._warms, exc_info=True)
 
     async def close(self) -> None:
         for task in list(self._tasks.values()):
             task.cancel()
         if self._engine is not None:
-            with contextlib.suppress(Exception):  # going away: an error concerns no request any more
+            with contextlib.suppress(Exception):  # the slot is ending, so an error affects no request
                 await asyncio.wait_for(self._engine.close(), CLOSE_SECONDS)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.address)
@@ -121,7 +121,7 @@ class SlotServer:
             self._writers.discard(writer)
             writer.close()
             if self._exit_on_disconnect:
-                # Nobody can ask this engine for anything any more. SIGKILL to the group takes its children along.
+                # Nothing can reach this engine any more. SIGKILL to the group ends its children, too.
                 os.killpg(0, signal.SIGKILL)
 
     def _take(self, frame: frames.ToSlot, out: frames.Outbox) -> None:
@@ -134,7 +134,7 @@ class SlotServer:
         task.add_done_callback(lambda _: self._tasks.pop(frame.uid, None))
 
     async def _answer(self, frame: frames.ToSlot, out: frames.Outbox) -> None:
-        """Run one frame to its end: exactly one Done or Failed."""
+        """Process one frame and answer with exactly one Done or Failed."""
         uid = frame.uid
         try:
             match frame:
@@ -147,7 +147,7 @@ class SlotServer:
 
                         await asyncio.to_thread(prewarm, frame.engine)
                 case frames.Ping():
-                    # while it loads, falls asleep or wakes, the loop's answer is the sign of life
+                    # while it loads, falls asleep or wakes up, an answer of this loop is sign of life enough
                     if not self._changing and (self._engine is not None or not self._loading):
                         await self._ready().ping()
                 case frames.Sleep() | frames.Wake():
@@ -161,18 +161,18 @@ class SlotServer:
                     await self._work(frame, out)
             out.put(frames.CallDone(uid))
         except asyncio.CancelledError:
-            out.put(frames.CallDone(uid))  # the gateway waits for it before it gives the place to the next request
+            out.put(frames.CallDone(uid))  # the gateway waits for this before giving the place to the next request
             raise
         except RoundhouseError as error:
             out.put(frames.CallFailed.of(uid, error))
-        except Exception as error:  # the border: whatever a library raises becomes one structured error
+        except Exception as error:  # the boundary: whatever a library raises becomes one structured error
             number = frame.request_id if isinstance(frame, frames.Call) else None
             log.exception("unmapped error in a slot", extra={"request_id": number} if number else None)
             out.put(frames.CallFailed.of(uid, EngineFailed(f"The engine failed: {type(error).__name__}.")))
 
     async def _load(self, frame: frames.Load, out: frames.Outbox) -> frames.CallDone:
         if self._engine is not None or self._loading:
-            raise EngineFailed("This slot has an engine already.")
+            raise EngineFailed("This slot already has an engine.")
         self._loading = True
 
         def report(progress: Progress) -> None:
@@ -200,10 +200,10 @@ class SlotServer:
             out.put(frames.EngineBroken(0, how.status, how.code, how.message))
 
     async def _change(self, sleep: bool) -> MemoryFootprint:
-        """Fall asleep or wake up. Not cancelled half-way."""
+        """Fall asleep or wake up. Must not be cancelled midway."""
         engine = self._ready()
         if self._changing or self._asleep is sleep:
-            raise EngineFailed(f"This engine {'is busy' if self._changing else 'sleeps' if sleep else 'is awake'}.")
+            raise EngineFailed(f"This engine is {'busy' if self._changing else 'asleep' if sleep else 'awake'}.")
         self._changing = True
         try:
             if sleep:
@@ -219,16 +219,16 @@ class SlotServer:
         return await engine.metrics() if isinstance(engine, MetricsSource) else b""
 
     async def _requests_gone(self) -> None:
-        """Wait for cancelled requests to leave, or raise EngineFailed if one stays."""
+        """Wait until cancelled requests have left. Raises EngineFailed if one stays."""
         if self._working:
             await asyncio.wait(self._working, timeout=STAY_SECONDS)
         if self._working:
-            raise EngineFailed("Requests still run on this engine.")
+            raise EngineFailed("Requests are still running on this engine.")
 
     async def _work(self, frame: frames.Call | frames.Stage | frames.Place | frames.Drop, out: frames.Outbox) -> None:
         engine = self._ready()
         if self._asleep or self._changing:
-            raise EngineFailed("This engine sleeps.")
+            raise EngineFailed("This engine is asleep.")
         task = cast("asyncio.Task[None]", asyncio.current_task())
         self._working.add(task)
         try:
@@ -250,7 +250,7 @@ class SlotServer:
         return self._engine
 
     async def _call(self, frame: frames.Call, out: frames.Outbox) -> None:
-        """Run one request. Raises EngineFailed for one of another task."""
+        """Run one request. Raises EngineFailed if it is for another task."""
         assert self._task is not None, "a model is loaded"
         kind = TASKS[self._task]
 

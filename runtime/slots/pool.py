@@ -1,4 +1,4 @@
-"""All slots of the server: empty ones, those with a model, those coming back."""
+"""All slots of the server: empty, with a model, or restarting."""
 
 import asyncio
 import logging
@@ -12,20 +12,20 @@ from runtime.slots.link import SlotLink
 
 log = logging.getLogger("roundhouse.pool")
 PREWARM_SECONDS = 120.0
-"""Longest wait for a slot's imports. A slot that is late goes on with them, and is waited for again."""
+"""Longest wait for a slot's imports. A late slot continues importing, and can be waited for again."""
 
 
 class SlotPool:
     """Hands out empty slots and takes ended ones back.
 
     Args:
-        make: makes the link to a slot's next process by the slot's number; it calls what it is given with the link when
-            that process has ended.
-        size: number of slots; one model each.
-        on_death: called with a link whose slot ended while it was handed out.
-        wanted: engines that slots import by themselves, one each, in their first lives.
-        on_free: called when a slot has come, or come back, and is empty; also when an added one does not come.
-        growth: adds slots while the server runs; None: their number is fixed.
+        make: creates the link to the next process of a slot, from the slot's number and a callback for the end of that
+            process.
+        size: number of slots; each holds one model.
+        on_death: called with the link of a slot that ended while it was handed out.
+        engines_at_start: engines whose libraries the slots' first processes import by themselves, one each.
+        on_free: called when a slot has started and is empty, and when an added one fails to start in time.
+        growth: adds slots while the server runs; None if their number is fixed.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class SlotPool:
         growth: SlotGrowth | None = None,
     ) -> None:
         self._growth = growth
-        self._added: set[int] = set()  # slots that have been requested and are waited for
-        self._overdue: set[int] = set()  # those that have not come in time
+        self._added: set[int] = set()  # requested slots that have not started yet
+        self._overdue: set[int] = set()  # requested slots that did not start in time
         self._make, self._on_death, self._on_free = make, on_death, on_free
         self._unsettled = set(range(size))
         self._awaited = set(engines_at_start[:size])  # engines whose slot has not reported yet
@@ -61,20 +61,20 @@ class SlotPool:
 
     @property
     def addable(self) -> int:
-        """The number of slots that may be added to those that are here, with one that is on its way.
+        """The number of slots that may be added, including one that is starting.
 
-        None at the start, when others are still to come, and none while a requested one does not come.
+        0 while the initial slots are starting, and while a requested slot is overdue.
         """
         if self._growth is None or self._overdue or self._unsettled - self._added:
             return 0
         return len(self._added) + self._growth.room(self.size, len(self._connecting))
 
     def add_slot(self) -> None:
-        """Request one more slot, unless one is on its way or none may be added."""
+        """Request one more slot, unless one is starting or none may be added."""
         if self._added or not self.addable or self._growth is None:
             return
         number = self.size
-        log.info("one slot more is requested", extra={"slots": number + 1})
+        log.info("one more slot is requested", extra={"slots": number + 1})
         self._added.add(number)
         self._unsettled.add(number)
         self._growth.start()
@@ -94,7 +94,7 @@ class SlotPool:
                     break
                 except Unavailable as error:
                     log.error("%s", error.message)
-                    async with self._changed:  # loads do not wait for this one any longer
+                    async with self._changed:  # loads stop waiting for this one
                         self._mark_settled(link)
                         self._changed.notify_all()
                     if link.slot_id in self._added:  # a load that waits for it makes room instead
@@ -103,7 +103,7 @@ class SlotPool:
                         self._on_free()
             async with self._changed:
                 self._mark_settled(link)
-                if link.connected:  # else it has ended again already
+                if link.connected:  # otherwise it has already ended again
                     self._free.add(link)
                 self._changed.notify_all()
             self._on_free()
@@ -113,7 +113,7 @@ class SlotPool:
         task.add_done_callback(self._connecting.discard)
 
     def _mark_settled(self, link: SlotLink) -> None:
-        """A slot has come, or will not."""
+        """Note that a slot has started or is overdue."""
         self._unsettled.discard(link.slot_id)
         if link.connected:
             self._added.discard(link.slot_id)
@@ -135,9 +135,9 @@ class SlotPool:
         self._connect(following)
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
-        """An empty slot, one with this engine's libraries imported if there is one.
+        """Take an empty slot, preferably one with this engine's libraries imported.
 
-        Raises Unavailable when none comes free in `timeout` seconds.
+        Raises Unavailable if none becomes free within `timeout` seconds.
         """
         try:
             async with asyncio.timeout(timeout), self._changed:
@@ -147,26 +147,26 @@ class SlotPool:
                 link.cold()
                 return link
         except TimeoutError:
-            raise Unavailable("No slot came free in time. Raise the number of slots.", retry_after=5) from None
+            raise Unavailable("No slot became free in time. Raise the number of slots.", retry_after=5) from None
 
     async def prewarm(self, engine: str) -> bool:
-        """Import an engine's libraries in an empty slot; true when one is warm afterwards."""
+        """Import an engine's libraries in an empty slot; return whether one is warm afterwards."""
         importing = [link for link in self._free if link.prewarmed == engine]
         if any(link.warm for link in importing):
             return True
         if engine in self._unwarmable:
             return False
         empty = sorted((link for link in self._free if link.prewarmed is None), key=lambda s: s.slot_id)
-        link = next(iter([*importing, *empty]), None)  # one that imports since its start is prewarmed after that
+        link = next(iter([*importing, *empty]), None)  # a slot still importing since its start answers after that
         if link is None:
             return False
         link.prewarmed, link.prewarmed_bytes = engine, prewarmed_bytes(engine)
         try:
             await link.command(lambda uid: frames.Prewarm(uid, engine), timeout=PREWARM_SECONDS)
-        except Exception as error:  # a slot that cannot be pre-warmed still loads, only slower
+        except Exception as error:  # a slot that cannot be pre-warmed can still load, only slower
             log.warning("pre-warming slot %d for %s failed", link.slot_id, engine, exc_info=True)
             is_late = isinstance(error, EngineFailed) and error.code == "engine_hung"
-            if link.connected and not is_late:  # its libraries do not import: trying again would not help
+            if link.connected and not is_late:  # the libraries cannot be imported, so retrying would not help
                 self._unwarmable.add(engine)
             link.cold()
             return False
@@ -176,24 +176,24 @@ class SlotPool:
         return True
 
     def prewarmed(self) -> list[SlotLink]:
-        """Empty slots with libraries imported, or importing while they are not `warm`."""
+        """Return the empty slots with imported libraries, including those still importing (not yet `warm`)."""
         return sorted((link for link in self._free if link.prewarmed is not None), key=lambda link: link.slot_id)
 
     async def cool(self, room: int, keep: str | None = None) -> None:
-        """End warm slots until the rest holds `room` bytes; one for engine `keep` stays."""
+        """End warm slots until the rest holds at most `room` bytes. One slot for engine `keep` stays."""
         spared = next((link for link in self.prewarmed() if link.prewarmed == keep), None)
         for link in self.prewarmed():
             if link is spared:
                 continue
             if sum(other.prewarmed_bytes for other in self.prewarmed() if other is not spared) <= room:
                 return
-            log.info("pre-warmed slot ended for its memory", extra={"slot": link.slot_id, "engine": link.prewarmed})
+            log.info("ending a pre-warmed slot to free memory", extra={"slot": link.slot_id, "engine": link.prewarmed})
             self._free.discard(link)
             link.cold()
             await link.end()
 
     async def close(self) -> None:
-        """Stop connecting; the slots themselves are LitServe's to end."""
+        """Stop connecting. LitServe ends the slots themselves."""
         self._closed = True
         for task in list(self._connecting):
             task.cancel()

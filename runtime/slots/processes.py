@@ -1,4 +1,4 @@
-"""Facts from the kernel about a slot's processes: exit reasons and memory."""
+"""What the kernel knows about a slot's processes: exit reasons and memory."""
 
 import contextlib
 import fcntl
@@ -16,33 +16,33 @@ from models.process_control import OomKills
 from runtime.slots.link import UNKNOWN, Cause
 
 EXIT_CODE = 49
-"""Place of exit_code among the fields after the name in /proc/PID/stat (proc_pid_stat(5), field 52)."""
+"""Index of exit_code among the fields after the name in /proc/PID/stat (proc_pid_stat(5), field 52)."""
 
 INFO = struct.Struct("<QQ11Ii")
-"""`struct pidfd_info` of <linux/pidfd.h>, up to the exit code, which is last; what was found out comes first."""
+"""`struct pidfd_info` of <linux/pidfd.h> from the result mask to the exit code."""
 INFO_EXIT = 1 << 3
 GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 
 
-KILLED_MEANWHILE = Cause("out_of_memory", "its process ended, and the kernel has killed because memory had run out")
+KILLED_MEANWHILE = Cause("out_of_memory", "its process ended, and the kernel had killed because memory had run out")
 
 
 def hold(pid: int) -> int | None:
-    """Open a file descriptor of the process for `cause_of`; None: there is none."""
+    """Open a file descriptor of the process for `cause_of`; None if that is not possible."""
     with contextlib.suppress(OSError, AttributeError):
         return os.pidfd_open(pid)
     return None
 
 
 def cause_of(pid: int, kills: OomKills, handle: int | None = None) -> Cause:
-    """The reason why process `pid` is ending or has just ended.
+    """Return the reason why process `pid` is ending or has just ended.
 
-    kills: of its memory group, last looked at while it lived. held: what `hold` gave.
+    kills: of its memory group, last reset while it was alive. handle: from `hold`.
     """
     code = _exit_code(pid)
     if code is None and handle is not None:
         code = _exit_code_of_handle(handle)
-    if code is None:  # a gateway that is short of memory itself comes too late to read it
+    if code is None:  # a gateway that is itself short of memory may be too late to read it
         return KILLED_MEANWHILE if kills.has_killed() else UNKNOWN
     number = code & 0x7F
     if not number:
@@ -57,7 +57,7 @@ def cause_of(pid: int, kills: OomKills, handle: int | None = None) -> Cause:
 
 
 def _exit_code_of_handle(handle: int) -> int | None:
-    """The exit code after the parent has read it; None: this kernel does not store it."""
+    """Return the exit code after the parent has read it; None if this kernel does not store it."""
     answer = bytearray(INFO.size)
     struct.pack_into("<Q", answer, 0, INFO_EXIT)
     try:
@@ -69,7 +69,7 @@ def _exit_code_of_handle(handle: int) -> int | None:
 
 
 def _exit_code(pid: int) -> int | None:
-    """The exit code as waitpid gives it; None: gone already, or not ending."""
+    """Return the exit code as waitpid does; None if the process is already gone or not ending."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         code = int(fields[EXIT_CODE])
@@ -79,14 +79,14 @@ def _exit_code(pid: int) -> int | None:
 
 
 REREAD_SECONDS = 60.0
-"""Seconds after which a `GroupPeak` reads again: what a process shares counts for more once another has ended."""
+"""Seconds after which a `GroupPeak` reads again. Shared pages count for more once another process has ended."""
 
 
 class GroupPeak:
     """The result of `group_bytes`, cached for heartbeats.
 
-    A full read walks all pages of the processes, and meanwhile their calls that map memory wait: a request of 20 ms
-    would feel it.
+    A full read walks all pages of the processes. During that time their calls that map memory wait, which would delay
+    a request of 20 ms noticeably.
     """
 
     def __init__(self, group: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -96,7 +96,7 @@ class GroupPeak:
         self._held, self._until = 0, 0.0
 
     def read(self) -> int:
-        """The most bytes that the group's processes have held; 0: none. Blocks."""
+        """Return the most bytes that the group's processes have held; 0 if none. Blocks."""
         peaks = {}
         for process in process_control.group_members(self.group):
             with contextlib.suppress(OSError):
@@ -107,10 +107,10 @@ class GroupPeak:
 
 
 def group_bytes(group: int, at_most: bool = True) -> int:
-    """The most a group's processes have held, else what they hold now; 0: none.
+    """Return the most bytes that a group's processes have held, or with `at_most=False` hold now; 0 if none.
 
-    Of each: its proportional set size now (pages that it shares count by share), and for the most what its resident
-    set was larger by at its largest. Blocks for about 10 ms for each GB.
+    Counts for each process its current proportional set size (shared pages count by share); for the peak, plus the
+    difference between its largest and its current resident set. Blocks for about 10 ms per GB.
     """
     total = 0
     for process in process_control.group_members(group):
@@ -120,12 +120,12 @@ def group_bytes(group: int, at_most: bool = True) -> int:
 
 
 def _bytes(process: psutil.Process, at_most: bool) -> int:
-    held = process.memory_full_info()
-    return held.pss + (max(0, _peak(process.pid) - held.rss) if at_most else 0)
+    memory = process.memory_full_info()
+    return memory.pss + (max(0, _peak(process.pid) - memory.rss) if at_most else 0)
 
 
 def _peak(pid: int) -> int:
-    """The most that was resident of a process. psutil does not tell it on Linux."""
+    """Return the peak resident bytes of a process, which psutil does not report on Linux."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

@@ -1,7 +1,7 @@
-"""A link over a Unix socket to a slot here, which leads its own process group.
+"""A link over a Unix socket to a slot on this machine, which leads its own process group.
 
-When the socket closes, the kernel is asked how the process ended, and its group is killed: children of a slot must not
-outlive it.
+When the socket closes, the link reads from the kernel how the process ended, and kills its group, because children of a
+slot must not outlive it.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from runtime.slots.processes import GroupPeak, cause_of, group_bytes, hold
 
 log = logging.getLogger("roundhouse.pool")
 KILL_SECONDS = 30.0
-"""Time the kernel may take to end a process group before that is logged and the group is killed again."""
+"""Time the kernel may take to end a process group before this is logged and the group is killed again."""
 
 
 class UnixSlotLink:
-    """`runtime.slots.link.SlotLink`. Its end calls `on_death` with this link."""
+    """A `runtime.slots.link.SlotLink`. When it ends, it calls `on_death` with itself."""
 
     def __init__(self, slot_id: int, address: str, on_death: Callable[[SlotLink], None]) -> None:
         self.slot_id, self.address = slot_id, address
         self.pid = 0
         self.group = 0
-        """The process group; stays when `pid` is taken away at the end."""
+        """The process group; kept when `pid` is reset at the end."""
         self._peak = GroupPeak(0)
         self.prewarmed: str | None = None
         self.prewarmed_bytes = 0
@@ -58,18 +58,19 @@ class UnixSlotLink:
     async def connect(self, timeout: float = CONNECT_SECONDS) -> None:
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout
-        while (met := await self._meet(deadline)) is None:
+        while (connection := await self._try_to_connect(deadline)) is None:
             if clock() >= deadline:
                 raise Unavailable(f"Slot {self.slot_id} did not start within {timeout:.0f} s.", retry_after=5)
             await asyncio.sleep(0.01)
-        hello, reader, writer = met
+        hello, reader, writer = connection
         self.pid, self._out = hello.pid, frames.Outbox(writer)
         self.prewarmed, self.prewarmed_bytes = hello.warms, prewarmed_bytes(hello.warms)
         self.group, self._peak, self._kills = hello.pid, GroupPeak(hello.pid), OomKills(hello.pid)
         self._reader = asyncio.create_task(self._read(reader, writer, hold(hello.pid)), name=f"slot-{self.slot_id}")
 
-    async def _meet(self, deadline: float) -> tuple[frames.Hello, asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """Try once to connect."""
+    async def _try_to_connect(
+        self, deadline: float
+    ) -> tuple[frames.Hello, asyncio.StreamReader, asyncio.StreamWriter] | None:
         writer = None
         try:
             async with asyncio.timeout_at(deadline):
@@ -141,7 +142,7 @@ class UnixSlotLink:
                 self.cancel(call.uid)
                 call.over()
                 raise EngineFailed(f"The engine did not answer within {timeout:.0f} s.", code="engine_hung") from None
-            self._kills.reset()  # who was killed before this sign of life was not this one
+            self._kills.reset()  # kills before this sign of life did not hit this process
             return call.held
 
     async def counted(self, timeout: float) -> bytes:
@@ -156,7 +157,7 @@ class UnixSlotLink:
             return b""
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
-        """End the group: SIGTERM if there is `grace`, then SIGKILL. Callers may be two."""
+        """End the group with SIGTERM if there is `grace`, then SIGKILL. May be called twice at the same time."""
         pid, self.pid, group, reader = self.pid, 0, self.group, self._reader
         if pid:
             self.cause = cause or self.cause
@@ -165,7 +166,7 @@ class UnixSlotLink:
                 await _ends(pid, grace)
             _signal_group(pid, signal.SIGKILL)
             if not await _ends(group, KILL_SECONDS) and reader is not None:
-                reader.cancel()  # its socket stays open: those who wait for an answer hear of the end all the same
+                reader.cancel()  # its socket stays open, but waiting callers must still learn of the end
         await _gone(group, self.slot_id)
         if reader is not None:
             await asyncio.wait({reader}, timeout=5)
@@ -181,7 +182,7 @@ class UnixSlotLink:
 
 
 def unix_links(run_dir: str) -> Callable[[int, Callable[[SlotLink], None]], SlotLink]:
-    """A factory for a server's links: slot number and death callback to link."""
+    """Return a factory of links from slot number and death callback."""
     return lambda slot_id, on_death: UnixSlotLink(slot_id, socket_path(run_dir, slot_id), on_death)
 
 
@@ -194,13 +195,13 @@ async def _gone(group: int, slot_id: int) -> None:
     """Wait for the end of a killed process group, which a driver may delay."""
     pause = 0.005
     while not await _ends(group, KILL_SECONDS, pause):
-        log.error("processes do not end", extra={"slot": slot_id, "group": group})
+        log.error("killed processes have not ended yet", extra={"slot": slot_id, "group": group})
         _signal_group(group, signal.SIGKILL)
         pause = 1.0
 
 
 async def _ends(group: int, timeout: float, pause: float = 0.005) -> bool:
-    """Whether no process of a group holds anything any more, in so many seconds."""
+    """Wait until all processes of a group have ended; return False if that takes longer than `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while group and process_control.is_group_alive(group):
         if time.monotonic() > deadline:

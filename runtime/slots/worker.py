@@ -1,8 +1,8 @@
-"""The worker that LitServe spawns. It imports nothing of the gateway's.
+"""The worker that LitServe spawns. It imports nothing from the gateway.
 
-Its event loop may poll for a moment before it sleeps, while requests run. To wake a process that sleeps takes 50 to
-100 µs on an idle core of a virtual machine, and a token passes four such wake-ups. A loop that polls takes a core
-instead, so it is for machines that have some to spare.
+While requests are running, its event loop may poll for a moment before it sleeps. Waking a sleeping process takes 50 to
+100 µs on an idle core of a virtual machine, and a token passes four such wake-ups. A polling loop occupies a core, so
+it is for machines with cores to spare.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from runtime.slots.loop import SlotServer, log
 
 
 class SpinningSelector(selectors.EpollSelector):
-    """Polls up to `seconds` before it sleeps, while `is_busy`."""
+    """Polls for up to `seconds` before it sleeps, while `is_busy`."""
 
     def __init__(self, seconds: float, is_busy: Callable[[], bool]) -> None:
         super().__init__()
@@ -48,42 +48,42 @@ class SpinningSelector(selectors.EpollSelector):
 
 
 def event_loop(seconds: float, is_busy: Callable[[], bool]) -> asyncio.AbstractEventLoop:
-    """A loop that polls while `is_busy`; asyncio's own if `seconds` is 0."""
+    """Return an event loop that polls while `is_busy`; asyncio's default if `seconds` is 0."""
     return asyncio.SelectorEventLoop(SpinningSelector(seconds, is_busy) if seconds else None)
 
 
 MAX_NICENESS = 19
-"""The most that Linux knows."""
+"""The highest niceness in Linux."""
 
 
 def create_engine(bounds: Bounds, name: str, task: str) -> Engine:
-    from models.engines import create, niceness  # only a slot needs engines: the gateway never imports one
+    from models.engines import create, niceness  # only slots need engines; the gateway never imports one
 
     give_way(niceness(name))
     return create(name, Task(task), bounds)
 
 
 def give_way(steps: int) -> None:
-    """Make this process nicer for good, with its threads and those they start."""
+    """Raise the niceness of this process permanently, for all its current and future threads."""
     if steps:
         for thread in map(int, os.listdir("/proc/self/task")):
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            with contextlib.suppress(ProcessLookupError):  # it has ended in the meantime
                 now = os.getpriority(os.PRIO_PROCESS, thread)
                 os.setpriority(os.PRIO_PROCESS, thread, min(MAX_NICENESS, now + steps))
 
 
 @contextlib.contextmanager
 def _load_then_freeze(expendable: OomPriority) -> Iterator[None]:
-    """Around the load of this process's one model: what it builds stays until the end."""
+    """Load this process's only model, then freeze the heap, because what a load creates stays until the end."""
     with expendable.loads():
         yield
     freeze_heap()
 
 
 def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
-    """Use a temporary folder that the slot's next process clears.
+    """Use a temporary folder of the slot and clear what its previous process left there.
 
-    The last ones go with the run's folder. Returns whether this is the slot's first process.
+    The last contents are removed with the run folder. Returns whether this is the slot's first process.
     """
     folder = f"{run_dir}/tmp-{worker_id}"
     first = not os.path.exists(folder)
@@ -94,12 +94,12 @@ def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
 
 
 def own_group() -> None:
-    """A slot ends with all of its children by one signal to its group.
+    """Make this process the leader of a group, so that one signal ends the slot with all its children.
 
-    No session of its own: Linux shares CPUs among sessions first (sched(7), autogroup), so that beside a slot that
-    imports, the gateway waited up to 0.15 s for a CPU (two cores).
+    It gets no session of its own, because Linux shares CPUs among sessions first (sched(7), autogroup): while a slot
+    imported libraries, the gateway waited up to 0.15 s for a CPU (two cores).
     """
-    with contextlib.suppress(PermissionError):  # it leads a session, so a group as well
+    with contextlib.suppress(PermissionError):  # it leads a session and therefore a group
         os.setpgid(0, 0)
 
 
@@ -109,7 +109,7 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
     def __init__(
         self, run_dir: str, engines_at_start: tuple[str, ...] = (), bounds: Bounds = USUAL, spin: float = 0.0
     ) -> None:
-        """engines_at_start: engines that the first slots of a run import ahead, one each. spin: see `event_loop`."""
+        """engines_at_start: engines that the first slots import in advance, one each. spin: see `event_loop`."""
         super().__init__()
         self.run_dir, self.engines_at_start, self.bounds, self.spin = run_dir, engines_at_start, bounds, spin
 
@@ -119,18 +119,18 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
         assert parent is not None
         die_with_parent(int(parent.pid or 0))
         first = own_temporary_folder(self.run_dir, worker_id)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles Ctrl-C and sends SIGTERM
         expendable = OomPriority()
         expendable.mark_serving()
-        warms = self.warms(worker_id) if first else None  # later the gateway decides, since memory may be short
+        warms = self.warms(worker_id) if first else None  # later the gateway decides, because memory may be short
         address = socket_path(self.run_dir, worker_id)
         loads = partial(_load_then_freeze, expendable)
         server = SlotServer(address, partial(create_engine, self.bounds), loads=loads, warms=warms)
         with asyncio.Runner(loop_factory=partial(event_loop, self.spin, server.is_busy)) as runner:
             gc.callbacks.append(CollectionLog(runner.get_loop(), log))
             runner.run(server.serve())
-        os._exit(0)  # engine libraries leave threads behind that would keep the interpreter waiting
+        os._exit(0)  # engine libraries leave threads behind for which the interpreter would wait
 
     def warms(self, worker_id: int) -> str | None:
-        """The engine whose libraries a slot's first process imports ahead."""
+        """Return the engine whose libraries a slot's first process imports in advance."""
         return self.engines_at_start[worker_id] if worker_id < len(self.engines_at_start) else None

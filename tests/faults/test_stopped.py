@@ -64,7 +64,7 @@ def test_one_that_is_stopped_for_long_ends_the_server(tmp_path: Path, whom: Call
         assert reported_of_the_end(server)
         assert server.process.wait(PATIENCE) == 4, server.tail()
         gone(server, family)
-        assert "stopped for long" in server.log.read_text()
+        assert "stopped for too long" in server.log.read_text()
     finally:
         server.close()
 
