@@ -1,1 +1,1 @@
-"""The ground floor of `runtime`: settings, device, memory, logs."""
+"""The foundation of `runtime`: settings, devices, memory, logs."""

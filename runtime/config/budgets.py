@@ -9,16 +9,16 @@ class DeviceBudget:
     """A device that models run on: a GPU, a part of one (MIG), the CPU, or a part of it."""
 
     device: str
-    """'cpu', 'cpu:1' for a part, or 'cuda:0', counted as CUDA counts those that the server may use."""
+    """'cpu', 'cpu:1' for a part, or 'cuda:0', numbered as in CUDA among the devices that the server may use."""
     bytes: int
     label: str = ""
-    """The product's name, for measured figures: 'cpu' or 'NVIDIA H200'."""
+    """The product's name, as the key of measurements: 'cpu' or 'NVIDIA H200'."""
     total: int = 0
-    """Bytes that there are."""
+    """The device's memory in bytes."""
     uuid: str = ""
-    """The only device that an engine may see; empty: whatever the server sees."""
+    """The only device that an engine may see; '' for those that the server sees."""
     cores: tuple[int, ...] = ()
-    """The cores of a part of a CPU; empty: all."""
+    """The cores of a part of a CPU; empty for all."""
 
     @property
     def number(self) -> int:
@@ -27,26 +27,26 @@ class DeviceBudget:
 
     @property
     def engine_device(self) -> str:
-        """The device as engines take it: every part of a CPU is the CPU, and a GPU that is seen alone is the first."""
+        """The device's name for engines. Each part of a CPU is 'cpu'; a GPU visible alone is 'cuda:0'."""
         if self.device.startswith("cpu:"):
             return "cpu"
         return "cuda:0" if self.uuid else self.device
 
     @property
     def driver_name(self) -> str:
-        """The driver's name, by `models.nvml`."""
+        """The driver's name for the device, for `models.nvml`."""
         return self.uuid or self.device
 
 
 Group = tuple[DeviceBudget, ...]
-"""Devices that one model is spread over, mostly one."""
+"""The devices of one model; usually one."""
 
 
 def groups(budgets: Sequence[DeviceBudget], size: int) -> list[Group]:
-    """The sets of `size` devices that a model may be spread over: 0-1, 2-3, ... of two, 0-3, 4-7, ... of four.
+    """Return the sets of `size` devices that a model may use: 0-1, 2-3, ... of two, 0-3, 4-7, ... of four.
 
-    Only neighbours that begin at a multiple of the size: such sets never overlap in part, and on most machines they are
-    those with the fastest links.
+    Only adjacent devices starting at a multiple of the size: such sets never overlap partly, and on most machines they
+    have the fastest links.
     """
     if size == 1:
         return [(budget,) for budget in budgets]

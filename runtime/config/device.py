@@ -22,28 +22,30 @@ CUDA = "cuda:0"
 """The first of the GPUs that the server may use."""
 
 VISIBLE_SHARE = 0.9
-"""Share of what a model held that must show as free: the figures of engines and of the driver differ by a little."""
+"""Share of a model's bytes that must show as free, because engines and the driver measure slightly differently."""
 MAX_WAIT_SECONDS, POLL_SECONDS = 10.0, 0.05
-"""Seconds that the driver may take, and between two looks."""
+"""Seconds that the driver may take to free memory, and seconds between two readings."""
 
 
 class DeviceMemory(Protocol):
+    """The memory of a device, or of several."""
+
     @property
     def lost(self) -> str:
-        """The reason why the device is gone; empty: it is there."""
+        """Why the device is lost; '' if it is present."""
         ...
 
     async def used(self) -> int | None:
-        """Bytes in use by all processes; None: unknown. Read at heartbeats and departures."""
+        """Return the bytes in use by all processes; None if unknown. Called at heartbeats and departures."""
         ...
 
     async def back(self, held: int, before: int | None) -> None:
-        """Wait until `held` bytes fewer are in use than `before`; None: unknown."""
+        """Wait until `held` fewer bytes are in use than `before` (None if unknown)."""
         ...
 
 
 class HostMemory:
-    """A CPU's memory. The end of the process group proves that it is back."""
+    """A CPU's memory, which is free as soon as the process group has ended."""
 
     lost = ""
 
@@ -57,57 +59,57 @@ class HostMemory:
 @dataclass
 class _PendingRelease:
     target: float
-    """The most bytes in use once its memory is back."""
+    """Upper bound on the bytes in use once the memory is freed."""
 
 
 class GpuMemory:
-    """A GPU's memory. Used bytes must be seen to fall: the driver frees memory later.
+    """A GPU's memory. The driver frees it with a delay, so the used bytes must be seen to fall.
 
-    What leaves at the same time is counted once: a fall that was counted for one is not counted for another. Loads
-    meanwhile hide a fall, so after `MAX_WAIT_SECONDS` seconds it is taken as given.
+    If several models leave at the same time, a fall counted for one is not counted for another. Concurrent loads hide a
+    fall, so after `MAX_WAIT_SECONDS` the memory is assumed to be free.
 
     Args:
-        read: bytes in use on the device; RuntimeError where the driver does not tell.
+        read: returns the bytes in use on the device; raises RuntimeError if the driver does not report them.
     """
 
     def __init__(self, read: Callable[[], int]) -> None:
         self._read, self.lost = read, ""
         self._seen: deque[int] = deque(maxlen=2)
-        """The last two looks while nothing left: the later one may come after a death that is not known yet."""
+        """The last two readings without a departure. Two, because the later one may follow a death not yet noticed."""
         self._leaving: list[_PendingRelease] = []
 
     async def used(self) -> int | None:
-        used = await self._look()
+        used = await self._try_read()
         if used is not None and not self._leaving:
             self._seen.append(used)
         return used
 
     async def back(self, held: int, before: int | None) -> None:
         if before is None:
-            before = max(self._seen, default=await self._look())
+            before = max(self._seen, default=await self._try_read())
         if before is None:
             return
-        mine = _PendingRelease(before - VISIBLE_SHARE * held)
-        self._leaving.append(mine)
+        release = _PendingRelease(before - VISIBLE_SHARE * held)
+        self._leaving.append(release)
         try:
             async with asyncio.timeout(MAX_WAIT_SECONDS):
                 while True:
-                    used = await self._look()
-                    if used is None or used <= mine.target:
+                    used = await self._try_read()
+                    if used is None or used <= release.target:
                         break
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
-            log.warning("memory is not seen to be back", extra={"held": held, "before": before})
+            log.warning("device memory does not show as freed", extra={"held": held, "before": before})
         finally:
-            self._leaving.remove(mine)
+            self._leaving.remove(release)
             for other in self._leaving:
                 other.target -= VISIBLE_SHARE * held
 
-    async def _look(self) -> int | None:
+    async def _try_read(self) -> int | None:
         try:
             used = await asyncio.to_thread(self._read)
         except RuntimeError as error:
-            log.warning("the device's memory is not known", extra={"cause": str(error)})
+            log.warning("cannot read the device's used memory", extra={"cause": str(error)})
             self.lost = str(error) if isinstance(error, nvml.GpuLost) else self.lost
             return None
         self.lost = ""
@@ -115,7 +117,7 @@ class GpuMemory:
 
 
 class GroupMemory:
-    """The memory of several devices that one model is spread over."""
+    """The memory of the several devices of one model."""
 
     def __init__(self, parts: Sequence[DeviceMemory]) -> None:
         self._parts = parts
@@ -125,18 +127,18 @@ class GroupMemory:
         return next((part.lost for part in self._parts if part.lost), "")
 
     async def used(self) -> int | None:
-        looks = [await part.used() for part in self._parts]
-        return None if None in looks else sum(look or 0 for look in looks)
+        readings = [await part.used() for part in self._parts]
+        return None if None in readings else sum(reading or 0 for reading in readings)
 
     async def back(self, held: int, before: int | None) -> None:
-        """Wait for an equal part on each device, which knows best what was in use there before."""
+        """Wait for an equal part on each device. Each knows best what was in use there before."""
         await asyncio.gather(*(part.back(held // len(self._parts), None) for part in self._parts))
 
 
 SHARE = 0.85
-"""Share of the detected memory for models. The gateway, the page cache and other programs get the rest."""
+"""Share of the detected memory for models. The rest is for the gateway, the page cache and other programs."""
 LOCKS = Path("/tmp")
-"""The folder in which servers of this machine claim GPUs."""
+"""The folder with the lock files by which servers on this machine claim GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +147,16 @@ class Device:
 
     kind: Literal["cpu", "cuda"]
     name: str
-    """'cpu' or 'cuda:0', as engines take it; of several the first."""
+    """Name of the first device for engines: 'cpu' or 'cuda:0'."""
     label: str
-    """The product's name, for measured figures: 'cpu' or 'NVIDIA H200'; '8 × NVIDIA H100' of several."""
+    """The product's name, as the key of measurements: 'cpu', 'NVIDIA H200', or '8 × NVIDIA H100'."""
     total: int
     budget: int
     host_total: int = 0
-    """Host memory beside a GPU; 0 on a CPU, where models live in it."""
+    """Host memory in addition to a GPU; 0 on a CPU, where it is the device itself."""
     host_budget: int = 0
     parts: tuple[DeviceBudget, ...] = ()
-    """Devices with a budget each; empty: it is one."""
+    """The devices with their budgets; empty for a single device."""
 
     @property
     def budgets(self) -> tuple[DeviceBudget, ...]:
@@ -166,37 +168,37 @@ NO_DEVICE = Device("cpu", "cpu", "none", 0, 0)
 
 
 def detect(requested: str, memory: int | Sequence[int] | None, host_budget: int | None = None) -> Device:
-    """The device or devices to serve on.
+    """Return the device or devices to serve on.
 
     Args:
         requested: auto, cpu, cuda, `cuda:GPU-uuid,…` for these GPUs, or `cpu:2` for the CPU as two devices.
-        memory: bytes for models, of each GPU or one each; of a CPU together or one for each part. None: a share.
-        host_budget: bytes for models in host memory beside GPUs.
+        memory: bytes for models; one value for each GPU or for the CPU as a whole, or one per device. None for `SHARE`.
+        host_budget: bytes for models in host memory, in addition to GPUs.
 
-    Raises RuntimeError for what is not there, or where the numbers of devices and budgets differ.
+    Raises RuntimeError if a requested device is missing, or if the numbers of devices and budgets differ.
     """
     kind, _, which = requested.partition(":")
     given = (int(memory),) if isinstance(memory, int) else tuple(map(int, memory or ()))
     host = min(psutil.virtual_memory().total, process_control.memory_limit() or 1 << 62)
-    found = () if kind == "cpu" else _gpus(kind, tuple(filter(None, which.split(","))))
-    if found:
+    cards = () if kind == "cpu" else _gpus(kind, tuple(filter(None, which.split(","))))
+    if cards:
         on_host = int(host * SHARE if host_budget is None else host_budget)
-        return _cards(found, given, host, on_host, chosen=bool(which))
+        return _gpu_device(cards, given, host, on_host, chosen=bool(which))
     if host_budget is not None:
-        raise RuntimeError("On a CPU models live in host memory: give --device-memory instead of --host-memory.")
+        raise RuntimeError("On a CPU models are in host memory. Use --device-memory instead of --host-memory.")
     return _cpu(int(which or 1), given, host)
 
 
-def _cards(found: Sequence[nvml.Gpu], given: Sequence[int], host: int, on_host: int, *, chosen: bool) -> Device:
-    bytes_each = _each(given, [int(card.total * SHARE) for card in found], len(found))
-    total, budget = sum(card.total for card in found), sum(bytes_each)
-    if len(found) == 1 and not chosen:
-        return Device("cuda", CUDA, found[0].name, total, budget, host, on_host)
+def _gpu_device(cards: Sequence[nvml.Gpu], given: Sequence[int], host: int, on_host: int, *, chosen: bool) -> Device:
+    bytes_each = _each(given, [int(card.total * SHARE) for card in cards], len(cards))
+    total, budget = sum(card.total for card in cards), sum(bytes_each)
+    if len(cards) == 1 and not chosen:
+        return Device("cuda", CUDA, cards[0].name, total, budget, host, on_host)
     parts = tuple(
         DeviceBudget(f"cuda:{number}", size, card.name, card.total, card.uuid)
-        for number, (card, size) in enumerate(zip(found, bytes_each, strict=True))
+        for number, (card, size) in enumerate(zip(cards, bytes_each, strict=True))
     )
-    counts = Counter(card.name for card in found)
+    counts = Counter(card.name for card in cards)
     label = ", ".join(name if count == 1 else f"{count} × {name}" for name, count in counts.items())
     return Device("cuda", CUDA, label, total, budget, host, on_host, parts)
 
@@ -218,39 +220,39 @@ def _cpu(parts: int, given: Sequence[int], total: int) -> Device:
     return Device("cpu", "cpu", "cpu", total, sum(bytes_each), parts=split)
 
 
-def _each(given: Sequence[int], usual: list[int], count: int) -> list[int]:
-    """Bytes for each of `count` devices."""
+def _each(given: Sequence[int], default: list[int], count: int) -> list[int]:
+    """Return the bytes for each of `count` devices."""
     if len(given) not in (0, 1, count):
         raise RuntimeError(f"--device-memory has {len(given)} sizes for {count} devices: give one, or one for each.")
-    return list(given) * (count if len(given) == 1 else 1) or usual
+    return list(given) * (count if len(given) == 1 else 1) or default
 
 
 def _gpus(requested: str, uuids: Sequence[str]) -> tuple[nvml.Gpu, ...]:
-    """The GPUs to use; empty: none can be used, and the log says why."""
+    """Return the GPUs to use; if none can be used, empty after logging the reason."""
     nvml.in_order_of_the_bus()
     try:
-        found = nvml.gpus()
+        gpus = nvml.gpus()
     except nvml.NoGpu as error:
         if requested == "cuda":
-            raise RuntimeError(f"No NVIDIA GPU can be used: {error}. Mend that, or use --device cpu.") from error
+            raise RuntimeError(f"No NVIDIA GPU can be used: {error}. Fix that, or use --device cpu.") from error
         if not isinstance(error, nvml.NoDriver):
             log.warning("no GPU is used: %s", error)
         return ()
     if not uuids:
-        return found
-    known = {card.uuid: card for card in found}
+        return gpus
+    known = {card.uuid: card for card in gpus}
     if missing := [uuid for uuid in uuids if uuid not in known]:
         raise RuntimeError(
-            f"There is no GPU {', '.join(missing)} that the server may use. There are: {', '.join(known)} "
+            f"There is no GPU {', '.join(missing)} that the server may use. Available: {', '.join(known)} "
             "(roundhouse doctor lists them with their names)."
         )
     return tuple(known[uuid] for uuid in dict.fromkeys(uuids))
 
 
 def claim(device: Device) -> ExitStack:
-    """Keep other servers of this machine off the GPUs until what is returned is closed.
+    """Claim the GPUs against other servers on this machine until the returned stack is closed.
 
-    Raises RuntimeError that names the GPU and the other server's process.
+    Raises RuntimeError, naming the GPU and the other server's process, if one is taken.
     """
     with ExitStack() as stack:
         for budget in device.budgets if device.kind == "cuda" else ():
@@ -263,7 +265,7 @@ def _claim(budget: DeviceBudget, stack: ExitStack) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         file = stack.enter_context(os.fdopen(os.open(LOCKS / f"roundhouse-{uuid}.lock", flags, 0o666), "r+"))
-    except OSError as error:  # another user's file, which this one may not open
+    except OSError as error:  # another user's file, which this user may not open
         log.warning("cannot tell whether another server uses this GPU", extra={"gpu": uuid, "cause": str(error)})
         return
     try:
@@ -280,9 +282,9 @@ def _claim(budget: DeviceBudget, stack: ExitStack) -> None:
 
 
 def used_of(device: Device, budget: DeviceBudget) -> tuple[int | None, float | None]:
-    """Bytes in use on one device by all programs, and its load from 0 to 1; None if unknown.
+    """Return the bytes in use on one device by all programs, and its load from 0 to 1; None if unknown.
 
-    Of a CPU: this machine's memory, and all its cores since the last call.
+    For a CPU these are the machine's memory, and the load of all its cores since the last call.
     """
     if device.kind == "cpu":
         return psutil.virtual_memory().used, psutil.cpu_percent() / 100
@@ -293,12 +295,12 @@ def used_of(device: Device, budget: DeviceBudget) -> tuple[int | None, float | N
 
 
 def machine_total(device: Device, budget: DeviceBudget) -> int:
-    """Bytes of one device; of a CPU those of the machine, whatever a container's limit is."""
+    """Return the bytes of one device; for a CPU those of the machine, regardless of a container's limit."""
     return psutil.virtual_memory().total if device.kind == "cpu" else budget.total
 
 
 def memories_of(device: Device) -> dict[str, DeviceMemory]:
-    """A check per device that freed memory has come back."""
+    """Return the memory of each device."""
     if device.kind == "cpu":
         return {budget.device: HostMemory() for budget in device.budgets}
     return {b.device: GpuMemory(partial(_used, b.driver_name)) for b in device.budgets}

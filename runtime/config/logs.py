@@ -1,7 +1,6 @@
-"""Logs on standard error: JSON lines, or plain ones on a terminal.
+"""Logs on standard error: JSON lines, or plain lines on a terminal.
 
-`extra` fields become fields of the object; `request_id` is the one of a request. Prompts, audio, keys and answers are
-never passed here.
+`extra` fields become fields of the object, such as `request_id`. Prompts, audio, keys and answers are never logged.
 """
 
 import logging
@@ -17,7 +16,7 @@ _NO_FIELDS = (*RESERVED_ATTRS, "color_message")
 
 
 class JsonLines(JsonFormatter):
-    """Time and level first."""
+    """JSON lines with time and level first."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -34,7 +33,7 @@ class JsonLines(JsonFormatter):
 
 
 class PlainLines(logging.Formatter):
-    """Fields stand behind the message."""
+    """Plain lines with the fields after the message."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
@@ -51,7 +50,7 @@ REQUESTS = "roundhouse.requests"
 class RepeatFilter(logging.Filter):
     """Limits warnings per line of code, so that clients cannot flood the log.
 
-    The next record after that says how many were left out.
+    The first record after a limited period has the number of omitted ones (`left_out`).
     """
 
     MAX_RECORDS, SECONDS = 20, 60.0
@@ -60,7 +59,7 @@ class RepeatFilter(logging.Filter):
         super().__init__()
         self._clock = clock
         self._windows: dict[tuple[str, int], tuple[float, int]] = {}
-        """File and line to when its time began, and how many there were since."""
+        """File and line to the start of the current period and the number of records in it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING or record.name == REQUESTS:
@@ -76,15 +75,15 @@ class RepeatFilter(logging.Filter):
 
 
 def handler(stream: TextIO) -> logging.Handler:
-    """A log handler that suits a stream."""
-    made = logging.StreamHandler(stream)
-    made.setFormatter(PlainLines() if stream.isatty() else JsonLines())
-    made.addFilter(RepeatFilter())
-    return made
+    """Create a log handler for a stream, plain for a terminal."""
+    result = logging.StreamHandler(stream)
+    result.setFormatter(PlainLines() if stream.isatty() else JsonLines())
+    result.addFilter(RepeatFilter())
+    return result
 
 
 def configure(level: str) -> None:
-    """Route everything through one handler, warnings of Python's too; libraries only from warning on."""
+    """Route all logs and Python's warnings through one handler; libraries log only warnings and above."""
     logging.captureWarnings(True)
     root = logging.getLogger()
     root.handlers[:] = [handler(sys.stderr)]

@@ -1,14 +1,14 @@
-"""The number of slots that memory has room for."""
+"""Compute how many slots fit into memory."""
 
 from registry.base.control_groups import memory_left
 
 MOST_SLOTS = 64
-"""Slots of one server at most."""
+"""Maximum number of slots of one server."""
 
 
 def slots_that_fit() -> int:
-    """The number of slots that free memory has room for, one for each GiB; a container's limit counts."""
-    import psutil  # the command line reads settings, and is to be quick
+    """Return how many slots fit into free memory at one per GiB, within a container's limit."""
+    import psutil  # not at the top, because the command line reads settings and must start quickly
 
     free, left = psutil.virtual_memory().available, memory_left()
     return (free if left is None else max(0, min(free, left))) >> 30

@@ -1,4 +1,4 @@
-"""Settings of a server: options of `roundhouse serve`, or ROUNDHOUSE_* variables."""
+"""Settings of a server, from options of `roundhouse serve` or ROUNDHOUSE_* variables."""
 
 import ipaddress
 import json
@@ -33,13 +33,13 @@ REMOVED = {
     "patience": "it is fixed: 1 second",
     "heartbeat": "it follows --hung-after: a sixth of it, at most 5 seconds",
 }
-"""Settings that earlier versions had, with what counts in their place."""
+"""Settings of earlier versions, with their replacements."""
 SCALED = tuple(name for name, now in REMOVED.items() if now == SCALED_NOW)
 
 
 @dataclass(frozen=True, slots=True)
 class OptionHelp:
-    """Marks a setting with an option: its help panel, and its default in words."""
+    """Marks a setting that has an option, with its help panel and its default in words."""
 
     panel: str
     default: str | None = None
@@ -54,30 +54,30 @@ HOSTS, ORIGINS = (
 )
 EACH = OptionHelp(BOUNDS.panel, "the table of docs/reference/bounds.md")
 ROOTS = OptionHelp(WHERE.panel, "the working directory")
-DETECTED = OptionHelp(MEMORY.panel, "85 % of what is there")
+DETECTED = OptionHelp(MEMORY.panel, "85 % of the detected memory")
 
 
 def starter_recipes() -> tuple[Path, ...]:
-    """The starter recipes of the working directory, or of this checkout."""
+    """Return the starter recipes of the working directory, or of this checkout."""
     here = Path(STARTER)
     return (here if os.path.isdir(here) else Path(__file__).resolve().parents[2] / STARTER,)
 
 
 def default_data_dir() -> Path:
-    """./.data in a checkout, else the user's own data directory."""
+    """Return ./.data in a checkout, otherwise the user's data directory."""
     return Path(".data") if os.path.isdir(STARTER) else platformdirs.user_data_path("roundhouse")
 
 
 def default_spin(count: int) -> float:
-    """Seconds to poll before a sleep on `count` cores: more than a wake-up takes, less than an engine's step.
+    """Return the seconds to poll before a sleep: longer than a wake-up takes, shorter than an engine's step.
 
-    On few cores a slot that polls would take them from its engine.
+    0 on few cores, where a polling slot would take them from its engine.
     """
     return 0.0003 if count >= 8 else 0.0
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens there."""
+    """Return whether only this machine can reach a server listening there."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -85,10 +85,10 @@ def is_loopback(host: str) -> bool:
 
 
 class Settings(BaseSettings):
-    """All settings of one server. Frozen. What is given wins over variables.
+    """All settings of one server. Frozen. Arguments take precedence over variables.
 
-    Those without `OptionHelp` have no option: the command line, a secret, or a figure that nobody had to tune. Tests of
-    a real server set such figures with `ROUNDHOUSE_FIXED`, a JSON object.
+    Settings without `OptionHelp` have no option: they are set by the command line, secret, or not worth tuning. Tests
+    of a real server set the latter with `ROUNDHOUSE_FIXED`, a JSON object.
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="ROUNDHOUSE_", env_ignore_empty=True)
@@ -113,15 +113,16 @@ class Settings(BaseSettings):
     )
     allowed_hosts: Annotated[tuple[str, ...], NoDecode, HOSTS] = Field(
         default=(),
-        description="Host header to accept beside this machine's own names; repeat it, or use commas in the "
-        "variable. *: any.",
+        description="Host header to accept in addition to this machine's own names; repeat it, or use commas in the "
+        "variable. * accepts any.",
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode, ORIGINS] = Field(
-        default=(), description="Origin of web pages that may use this server; as --allowed-hosts."
+        default=(), description="Origin of web pages that may use this server. Same syntax as --allowed-hosts."
     )
     port: Annotated[int, WHERE] = Field(default=8000, ge=1024, le=65535, description="Port to listen on.")
     data_dir: Annotated[Path, OptionHelp(WHERE.panel, "./.data in a checkout, else ~/.local/share/roundhouse")] = Field(
-        default_factory=default_data_dir, description="What survives a restart: adapters, aliases, pins."
+        default_factory=default_data_dir,
+        description="Folder for everything that survives a restart, such as adapters, aliases and pins.",
     )
     database: Annotated[str | None, OptionHelp(WHERE.panel, "SQLite in the data directory")] = Field(
         default=None,
@@ -130,7 +131,9 @@ class Settings(BaseSettings):
         "password into the variable: other users can read command lines.",
     )
     pepper: SecretStr | None = None
-    """Secret for the hashes of keys; None: the file `pepper` in the data directory. No option: those can be read."""
+    """Secret for the hashes of keys; None for the file `pepper` in the data directory. Not an option, because other
+    users can read command lines.
+    """
     open: Annotated[bool, WHERE] = Field(
         default=False,
         description="Accept requests without a key, from any host, as team 'default'. Until the first key exists "
@@ -145,8 +148,8 @@ class Settings(BaseSettings):
         default=0,
         ge=0,
         le=MOST_HOURS,
-        description="Store Responses of requests without a key for this many hours. 0: only those of teams that "
-        "have it switched on.",
+        description="Store Responses of requests without a key for this many hours. With 0, only those of teams that "
+        "have switched it on are stored.",
     )
     adapter_roots: Annotated[tuple[Path, ...], NoDecode, ROOTS] = Field(
         default=(),
@@ -156,23 +159,23 @@ class Settings(BaseSettings):
         default=False, description="Let clients set any engine flag of models that they add. Some flags run code."
     )
     run_dir: Path
-    """Sockets; a fresh folder per start, removed at the end. The command line makes it."""
+    """Folder for sockets, created by the command line at each start and removed at the end."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], WHERE] = Field(
         default="info", description="Level of the log on standard error: JSON lines, or plain ones on a terminal."
     )
     device: Annotated[str, MEMORY] = Field(
         default="auto",
         pattern=r"^(auto|cuda(:(GPU|MIG)-[\w-]+(,(GPU|MIG)-[\w-]+)*)?|cpu(:[1-9]\d?)?)$",
-        description="auto, cpu, cuda; auto: all GPUs, else the CPU. cuda:UUID,UUID: these GPUs or parts of them. "
-        "cpu:2: the CPU as two, each with cores of its own.",
+        description="auto, cpu or cuda. auto uses all GPUs, or the CPU if there are none. cuda:UUID,UUID uses these "
+        "GPUs or parts of GPUs. cpu:2 splits the CPU into two devices, each with its own cores.",
     )
     device_memory: Annotated[tuple[ByteSize, ...], NoDecode, DETECTED] = Field(
         default=(),
-        description="Budget for models, such as 20GiB: of each GPU, or a size for each, with commas between. "
-        "A CPU has one.",
+        description="Budget for models, such as 20GiB: one size for each GPU, or comma-separated sizes. A CPU has one "
+        "budget.",
     )
     host_memory: Annotated[ByteSize | None, DETECTED] = Field(
-        default=None, description="Budget in host memory beside a GPU, for sleeping models too."
+        default=None, description="Budget for models in host memory when they run on a GPU, including sleeping models."
     )
     working_margin: Annotated[ByteSize, MEMORY] = Field(
         default=ByteSize(WORKING_MARGIN), description="Extra memory a CPU model may use beyond its size after loading."
@@ -185,9 +188,9 @@ class Settings(BaseSettings):
         "are models, and adds more when it needs them, as far as memory allows.",
     )
     most_slots: int = 0
-    """Slots that there may be once some have been added. The command line sets it."""
+    """Maximum number of slots after adding some. Set by the command line."""
     slots_at_start: int | None = None
-    """Slots to start with where they are not set; None: counted by models."""
+    """Slots to start with if `slots` is not set; None to derive it from the number of models."""
     prewarm: Annotated[bool, MEMORY] = Field(
         default=True, description="Import engine libraries ahead of need, for faster loads."
     )
@@ -223,49 +226,52 @@ class Settings(BaseSettings):
     fleet_address: Annotated[str | None, OptionHelp(FLEET.panel, "none")] = Field(
         default=None,
         pattern=r"^https?://[^\s/?#]+$",
-        description="Address at which the others reach that port: https://10.0.0.5:8443; http without certificates.",
+        description="Address at which the other servers reach that port, such as https://10.0.0.5:8443; http without "
+        "certificates.",
     )
     fleet_certificates: Annotated[Path | None, OptionHelp(FLEET.panel, "the folder `fleet` in the data directory")] = (
         Field(default=None, description="Folder that `roundhouse fleet ca issue` filled for this server.")
     )
     fleet_key: Annotated[Path | None, OptionHelp(FLEET.panel, "none")] = Field(
         default=None,
-        description="File with a key that all servers of the fleet share: signed requests on a closed network, instead "
-        "of certificates.",
+        description="File with a key shared by all servers of the fleet, for signed requests on a closed network "
+        "instead of certificates.",
     )
     fleet_name: Annotated[str | None, OptionHelp(FLEET.panel, "the machine's name")] = Field(
-        default=None, description="Name in the fleet of a server without a certificate."
+        default=None, description="This server's name in the fleet, if it has no certificate."
     )
     max_waiting: Annotated[int, BOUNDS] = Field(
-        default=2048, ge=1, description="Requests that may wait in the whole server; then 429."
+        default=2048, ge=1, description="Requests that may wait in the whole server. Beyond that, 429."
     )
     max_json: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(4 * 2**20), description="Largest JSON body.")
     max_bodies: Annotated[ByteSize, BOUNDS] = Field(
-        default=ByteSize(256 * 2**20), description="Bytes of all JSON bodies in memory; then 429."
+        default=ByteSize(256 * 2**20), description="Bytes of all JSON bodies in memory. Beyond that, 429."
     )
     max_headers: ByteSize = ByteSize(64 * 2**10)
     """Bytes of a request line and its headers."""
     max_idle: int = 4096
-    """Connections that wait for a request; then the one that is idle longest is closed."""
+    """Idle connections. Beyond that, the one idle longest is closed."""
     max_idle_per_address: int = 1024
-    """Idle connections of one address; then the one that is idle longest is closed."""
+    """Idle connections per address. Beyond that, the one idle longest is closed."""
     min_rate: ByteSize = ByteSize(4 * 2**10)
-    """Bytes of a body per second once `body_seconds` are over."""
+    """Minimum bytes per second of a body after `body_seconds`."""
     max_audio: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(32 * 2**20), description="Largest recording.")
     max_file: Annotated[ByteSize, BOUNDS] = Field(
         default=ByteSize(200 * 2**20), ge=2**10, description="Largest file of POST /v1/files."
     )
     files_disk: Annotated[ByteSize, BOUNDS] = Field(
-        default=ByteSize(20 * 2**30), ge=2**20, description="Disk that all files of POST /v1/files may take together."
+        default=ByteSize(20 * 2**30), ge=2**20, description="Disk space for all files of POST /v1/files together."
     )
     max_adapter: Annotated[ByteSize, BOUNDS] = Field(
         default=ByteSize(2 * 2**30), description="Largest adapter archive."
     )
     max_uploads: ByteSize = ByteSize(8 * 2**30)
-    """Bytes of all uploads under way."""
+    """Bytes of all uploads in progress."""
     disk_reserve: Annotated[
         ByteSize | None, OptionHelp(BOUNDS.panel, "1 % of the disk: 64MiB to 1GiB, at most a quarter")
-    ] = Field(default=None, description="Disk of the data directory that uploads leave to the ledger and the state.")
+    ] = Field(
+        default=None, description="Disk space of the data directory that uploads leave free for the ledger and state."
+    )
     max_audio_seconds: Annotated[float, BOUNDS] = Field(
         default=4 * 3600.0, description="Longest recording, in seconds."
     )
@@ -274,7 +280,7 @@ class Settings(BaseSettings):
         gt=0,
         le=1000,
         allow_inf_nan=False,
-        description="Multiply all bounds that are not set themselves.",
+        description="Factor for all bounds that are not set individually.",
     )
     bounds: Annotated[Bounds, NoDecode, EACH] = Field(
         default=Bounds(),
@@ -284,24 +290,24 @@ class Settings(BaseSettings):
     header_seconds: float = 10.0
     """Time to send the headers of a request."""
     body_seconds: float = 60.0
-    """Time to send a body, beside a second for each `min_rate` bytes."""
+    """Time to send a body, plus a second for each `min_rate` bytes."""
     unread_seconds: float = 60.0
-    """Time for which a client may leave an answer unread; then it is cut."""
+    """Longest time that a client may leave an answer unread before it is cut off."""
     keep_alive: float = 75.0
-    """Time for which a connection may be idle between two requests."""
+    """Longest idle time of a connection between two requests."""
     drain_seconds: Annotated[float, TIMES] = Field(
         default=60.0,
         ge=0,
         allow_inf_nan=False,
-        description="Time that running requests get after Ctrl-C or SIGTERM.",
+        description="Time that running requests get to finish after Ctrl-C or SIGTERM.",
     )
     patience: float = 1.0
-    """Time for which a waiting model lets busy ones continue; then one drains."""
+    """Time that a waiting model leaves busy ones alone before one of them must drain."""
     heartbeat: float = 5.0
-    """Seconds between two pings of each engine."""
+    """Seconds between pings of each engine."""
     slot_spin: float = Field(default_factory=lambda: default_spin(cores()), ge=0, le=0.01)
-    """Seconds for which a slot polls before it sleeps, while requests run: 0.0003 on 8 cores or more, else 0.
-    `ROUNDHOUSE_SLOT_SPIN` sets it.
+    """Seconds that a slot polls before it sleeps while requests are running: 0.0003 on 8 cores or more, otherwise 0.
+    Set by `ROUNDHOUSE_SLOT_SPIN`.
     """
     hung_after: Annotated[float, TIMES] = Field(
         default=30.0, gt=0, description="Restart an engine that is silent for this long."
@@ -309,7 +315,7 @@ class Settings(BaseSettings):
 
     @property
     def keys(self) -> KeySettings:
-        """The database of keys, and callers that need none."""
+        """The database of keys, and which callers need no key."""
         pepper = None if self.pepper is None else self.pepper.get_secret_value()
         sign_in = self.oidc is not None
         place = (self.data_dir, self.database, pepper)
@@ -322,7 +328,7 @@ class Settings(BaseSettings):
 
     @property
     def fleet_identity(self) -> Literal["certificate", "key", "pepper"]:
-        """The proof of identity that the fleet's other servers accept; pepper: all of them are on this machine."""
+        """The proof of identity for the fleet's other servers; pepper if all of them are on this machine."""
         if self.fleet_key is not None:
             return "key"
         if self.fleet_certificates is not None or self.fleet_folder.exists():
@@ -341,15 +347,15 @@ class Settings(BaseSettings):
     @field_validator("device_memory")
     @classmethod
     def _some(cls, value: tuple[ByteSize, ...]) -> tuple[ByteSize, ...]:
-        """Raises ValueError for a budget of 0."""
+        """Raise ValueError for a budget of 0."""
         if not all(value):
-            raise ValueError("a device without memory serves nothing: leave it out with --device")
+            raise ValueError("a device with a budget of 0 cannot serve models; exclude it with --device")
         return value
 
     @field_validator("allowed_hosts")
     @classmethod
     def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """Raises ValueError for what no Host header can be."""
+        """Raise ValueError for a value that cannot be a Host header."""
         for host in value:
             if "/" in host:
                 raise ValueError(f"{host} is not a valid host: write a name or an address, such as models.example")
@@ -358,7 +364,7 @@ class Settings(BaseSettings):
     @field_validator("callback_networks")
     @classmethod
     def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """Raises ValueError for an invalid network."""
+        """Raise ValueError for an invalid network."""
         for network in value:
             try:
                 ipaddress.ip_network(network)
@@ -369,7 +375,7 @@ class Settings(BaseSettings):
     @field_validator("cors_origins")
     @classmethod
     def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """Raises ValueError for what no browser sends as Origin."""
+        """Raise ValueError for a value that no browser sends as Origin."""
         for origin in value:
             scheme, separator, host = origin.rstrip("/").partition("://")
             if origin not in ("*", "null") and not (scheme and separator and host and "/" not in host):
@@ -379,11 +385,11 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _fix(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Fill in the figures that have no option."""
+        """Fill in the settings that have no option."""
         data = {**json.loads(os.environ.get("ROUNDHOUSE_FIXED") or "{}"), **data}
         try:
             factor, hung_after = float(data.get("bounds_factor", 1)), float(data.get("hung_after", 30))
-        except ValueError:  # the fields' own validation says so
+        except ValueError:  # reported by the fields' own validation
             return data
         for name in SCALED:
             data.setdefault(name, type(default := cls.model_fields[name].default)(default * factor))
@@ -393,7 +399,7 @@ class Settings(BaseSettings):
     @field_validator("bounds", mode="before")
     @classmethod
     def _named(cls, value: object, info: ValidationInfo) -> object:
-        """Raises ValueError for an unknown bound, or one that only the factor scales."""
+        """Raise ValueError for an unknown bound, or one that is scaled only by the factor."""
         if isinstance(value, Bounds) and value != Bounds():
             return value
         pairs = value.split(",") if isinstance(value, str) else () if isinstance(value, Bounds) else value
@@ -401,12 +407,12 @@ class Settings(BaseSettings):
             return pairs
         given = {name.strip(): number.strip() for name, _, number in (str(pair).partition("=") for pair in pairs)}
         for name in sorted(given.keys() - set(TUNABLE)):
-            fault = "is set by --bounds-factor alone" if name in Bounds.model_fields else "is not a bound"
+            fault = "can only be set by --bounds-factor" if name in Bounds.model_fields else "is not a bound"
             raise ValueError(f"{name} {fault}. These can be set: {', '.join(TUNABLE)}")
         return Bounds.scaled(info.data.get("bounds_factor", 1.0), given)
 
     @field_validator("recipes", "adapter_roots", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
-        """A variable holds paths as PATH does."""
+        """Split a variable into paths as PATH does."""
         return value.split(os.pathsep) if isinstance(value, str) else value

@@ -212,7 +212,7 @@ def test_a_server_has_all_gpus_that_it_may_see(driver: Nvml, monkeypatch: pytest
     assert [(b.device, b.driver_name, b.bytes) for b in second.budgets] == [("cuda:0", "GPU-bbbb-2", 30 * GIB)]
     monkeypatch.setenv(nvml.VISIBLE, "1,7,0")
     assert [card.uuid for card in nvml.gpus()] == ["GPU-bbbb-2"], "as CUDA: the list ends where it names none"
-    with pytest.raises(RuntimeError, match=r"no GPU GPU-aaaa-1 .* There are: GPU-bbbb-2"):
+    with pytest.raises(RuntimeError, match=r"no GPU GPU-aaaa-1 .* Available: GPU-bbbb-2"):
         detect("cuda:GPU-aaaa-1", None)
     assert driver.open == 0
 
