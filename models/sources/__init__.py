@@ -1,1 +1,1 @@
-"""A model's files: resolved to a folder, downloaded, and identified by a digest."""
+"""Find or download a model's files, and identify them by a digest."""

@@ -1,8 +1,8 @@
 """The fetch process, `python -m models.sources.fetch_process PARENT`.
 
-Large files come into huggingface_hub's cache with resumption. The library itself begins anew: it writes into a file
-that only one process knows. So each large file is written beside its place first, by the library's own `http_get`,
-under a name that the next process finds.
+Downloads large files into huggingface_hub's cache so that they can be resumed. The library itself starts over, because
+it writes to a file name that only one process knows. So each large file is first written next to its final place, by
+the library's own `http_get`, under a name that the next process can find.
 """
 
 import hashlib
@@ -39,11 +39,11 @@ from registry.recipes.fields import GgufSource, HubSource
 
 AT_ONCE = 4
 SHA256 = 64
-"""Hex digits of the digests by which large files are known."""
+"""Hex digits of the digests of large files."""
 
 
 class Counter:
-    """Bytes that are here, of all files together."""
+    """Counts the bytes received, for all files together."""
 
     def __init__(self, whole: int, on_progress: Fetched) -> None:
         self._come, self._whole, self._on_progress = 0, whole, on_progress
@@ -56,11 +56,11 @@ class Counter:
 
 
 class SurplusBytes(Exception):
-    """More bytes come than the hub told of: they could fill the disk."""
+    """Raised when more bytes arrive than the hub announced, because they could fill the disk."""
 
 
 class CountedFile(io.FileIO):
-    """A file that tells what is written to it. Raises SurplusBytes before it has more than `most` bytes."""
+    """A file that counts what is written to it. Raises SurplusBytes before it exceeds `most` bytes."""
 
     def __init__(self, path: Path, counter: Counter, most: int) -> None:
         super().__init__(path, "r+b")
@@ -77,7 +77,7 @@ class CountedFile(io.FileIO):
 
 
 def fetch_large_files(source: HubSource, repository: Repository, on_progress: Fetched) -> None:
-    """Fetch missing large files. Blocks. Raises as `hub_errors`, and bad_download."""
+    """Download missing large files. Blocks. Raises as `hub_errors`, and Unavailable (bad_download)."""
     files = {name: file for name, file in repository.included.items() if len(file.digest) == SHA256}
     counter = Counter(sum(file.size for file in files.values()), on_progress)
     blobs = blobs_of(source)
@@ -88,13 +88,13 @@ def fetch_large_files(source: HubSource, repository: Repository, on_progress: Fe
         for one in as_completed(under_way):
             one.result()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # a fault is told at once: the rest may take hours
+        pool.shutdown(wait=False, cancel_futures=True)  # report a failure at once, because the rest may take hours
 
 
 def _bring(source: HubSource, name: str, file: RepositoryFile, blobs: Path, counter: Counter) -> None:
     blob = blobs / file.digest
     part = part_of(blob)
-    with FileLock(f"{part}.lock"):  # two servers may have one cache
+    with FileLock(f"{part}.lock"):  # two servers may share a cache
         if blob.exists():
             counter.add(file.size)
             return
@@ -109,7 +109,7 @@ def _bring(source: HubSource, name: str, file: RepositoryFile, blobs: Path, coun
             ) from None
         with part.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            os.fsync(stream.fileno())  # its name says what it holds, also after a loss of power
+            os.fsync(stream.fileno())  # its name guarantees its content, even after a power failure
         if digest != file.digest:
             part.unlink()
             raise Unavailable(
@@ -143,13 +143,13 @@ EVERY_SECONDS = 0.2
 
 
 def main() -> None:
-    """Fetch what standard input names. It ends with the process that started it."""
+    """Download the source named on standard input. Ends together with the process that started it."""
     die_with_parent(int(sys.argv[1]))
     disable_progress_bars()
     answers = os.dup(1)
-    os.dup2(2, 1)  # nothing but answers may go to the pipe
+    os.dup2(2, 1)  # only answers may go to the pipe
     source: HubSource = TypeAdapter(GgufSource | HubSource).validate_json(sys.stdin.buffer.readline())
-    os.nice(10)  # requests come first
+    os.nice(10)  # requests have priority
     _send(answers, _fetch(source, answers))
 
 
@@ -161,7 +161,7 @@ def _fetch(source: HubSource, answers: int) -> Answer:
         latest = FetchProgress(come, whole)
 
     def tell() -> None:
-        """Report by a clock: after the last of several pieces nothing may come for long."""
+        """Report at intervals, because nothing may arrive for a long time after the last of several pieces."""
         sent = None
         while True:
             if (now := latest) is not None and now != sent:
@@ -175,7 +175,7 @@ def _fetch(source: HubSource, answers: int) -> Answer:
         check_disk(source, files)
         pinned = source.model_copy(update={"revision": files.commit})
         fetch_large_files(pinned, files, on_progress)
-        folder = resolve(pinned, Path.cwd())  # a branch may have moved on meanwhile
+        folder = resolve(pinned, Path.cwd())  # a branch may have moved in the meantime
         check_files(source, folder, files)
         keep_name(source, files.commit)
     except RoundhouseError as error:

@@ -1,7 +1,7 @@
-"""Downloads from a hub, in processes that may be ended at any moment.
+"""Downloads from a hub, in processes that may be ended at any time.
 
-Requests for the same repository at the same revision share one download. What has come stays in the hub's cache: the
-next try goes on from there.
+Requests for the same repository at the same revision share one download. Partial files stay in the hub's cache, and the
+next attempt resumes them.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from registry.recipes.fields import HubSource
 
 
 class FetchProgress(msgspec.Struct, frozen=True, tag=True):
-    """Bytes that have come, and bytes in all."""
+    """Bytes received, and bytes in total."""
 
     come: int
     whole: int | None
@@ -41,15 +41,16 @@ Answer = FetchProgress | FetchDone | FetchFailed
 
 LINE = 1 << 20
 AT_ONCE = 4
-"""Processes; further downloads wait."""
+"""Maximum number of processes; further downloads wait."""
 
 
 class Downloads:
-    """
-    | call          | nobody fetches it          | it is fetched already            |
-    |---------------|----------------------------|----------------------------------|
-    | fetch         | starts a process           | waits for the same one           |
-    | a caller left | -                          | ends with the last waiting caller |
+    """Downloads in progress, shared by their callers.
+
+    | call           | not being downloaded       | being downloaded                  |
+    |----------------|----------------------------|-----------------------------------|
+    | fetch          | starts a process           | waits for the same one            |
+    | a caller leaves| -                          | ends with the last waiting caller |
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class Downloads:
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def fetch(self, source: HubSource, on_progress: Fetched) -> Path:
-        """The folder with the files. Raises as `models.sources.resolve.resolve`."""
+        """Return the folder with the files. Raises as `models.sources.resolve.resolve`."""
         download = self._running.get(source) or self._begin(source)
         download.listeners.append(on_progress)
         try:
@@ -75,7 +76,7 @@ class Downloads:
         return download
 
     def _forget(self, source: HubSource, download: "_Download") -> None:
-        """Forget the fetch, unless the next one has come already and others may wait for it."""
+        """Forget the download, unless a newer one has replaced it, for which others may be waiting."""
         if self._running.get(source) is download:
             del self._running[source]
 
@@ -104,12 +105,12 @@ class _Download:
                     case FetchFailed() as failed:
                         raise by_status(failed.status)(failed.message, code=failed.code, retry_after=failed.retry_after)
         except ConnectionError:
-            pass  # it ended before it had read what to do
+            pass  # it ended before it had read its task
         finally:
             process.kill()
             await process.wait()
         raise Unavailable(
-            f"The process that fetched '{source.hub}' was ended. What has come is kept: ask again.",
+            f"The process that downloaded '{source.hub}' was ended. Its partial files are kept. Try again.",
             code="download_ended",
             retry_after=5,
         )

@@ -1,6 +1,6 @@
 """A hub repository in the local cache: sizes, completeness, removal.
 
-A file in large file storage is known by the SHA-256 of its content, every other one by git's SHA-1.
+A file in large file storage is identified by the SHA-256 of its content, any other one by git's SHA-1.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from registry.recipes.fields import GgufSource, HubSource, is_revision
 from registry.storage.reserve import DiskReserve
 
 SPARE = 256 * 2**20
-"""Bytes of a disk that a download leaves free."""
+"""Bytes of disk space that a download leaves free."""
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -29,7 +29,7 @@ _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 class RepositoryFile:
     size: int
     digest: str
-    """64 hex digits: SHA-256 of the content; 40: SHA-1 of git's blob; '': the hub does not tell."""
+    """64 hex digits for the SHA-256 of the content, 40 for the SHA-1 of git's blob, '' if the hub reports none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Repository:
     commit: str
     files: Mapping[str, RepositoryFile]
     only: str = ""
-    """The one file that is fetched; empty: all that a model may need."""
+    """The only file to download; '' for all that a model may need."""
 
     @property
     def included(self) -> dict[str, RepositoryFile]:
-        """Files that are fetched."""
+        """The files to download."""
         if self.only:
             return {self.only: self.files[self.only]}
         return {name: file for name, file in self.files.items() if is_included(name)}
@@ -52,8 +52,8 @@ def is_included(name: str) -> bool:
 
 
 def files_of(source: HubSource) -> Repository:
-    """Asks the hub. Raises as `hub_errors`, and NotFound for a file that is not there. Blocks."""
-    from huggingface_hub import HfApi  # takes a fifth of a second: not at start
+    """List a repository's files from the hub. Raises as `hub_errors`, and NotFound for a missing file. Blocks."""
+    from huggingface_hub import HfApi  # takes a fifth of a second, so not imported at the start
 
     with hub_errors(source):
         info = HfApi(endpoint=endpoint()).model_info(
@@ -73,9 +73,9 @@ def files_of(source: HubSource) -> Repository:
 
 
 def _file_of(sibling: Any) -> tuple[str, RepositoryFile]:
-    """A file's name and content as the hub lists it. Raises ValueError.
+    """Return a file's name and content as the hub lists it. Raises ValueError for an invalid name or digest.
 
-    Names and digests become paths in the cache: one that led out of it could replace or remove a file of this machine.
+    Names and digests become paths in the cache; one that led out of it could replace or remove a file on this machine.
     """
     name, size = sibling.rfilename, sibling.size or 0
     digest = (sibling.lfs.sha256 if sibling.lfs else sibling.blob_id) or ""
@@ -87,29 +87,29 @@ def _file_of(sibling: Any) -> tuple[str, RepositoryFile]:
 
 
 def _is_below(name: object) -> bool:
-    """Whether a name is that of a file below a folder, without detours."""
+    """Return whether a name is a plain relative path below a folder."""
     return isinstance(name, str) and "\0" not in name and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def cache_folder() -> Path:
-    """The folder in which huggingface_hub caches files."""
+    """Return the folder in which huggingface_hub caches files."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return Path(HF_HUB_CACHE)
 
 
 def blobs_of(source: HubSource) -> Path:
-    """The folder with the content of a repository's files, each under its digest."""
+    """Return the folder with the content of a repository's files, named by digest."""
     return cache_folder() / f"models--{source.hub.replace('/', '--')}" / "blobs"
 
 
 def part_of(blob: Path) -> Path:
-    """The part of a file that is not whole yet."""
+    """Return the path of a partial file."""
     return blob.with_name(f"{blob.name}.part")
 
 
 def missing_bytes(source: HubSource, repository: Repository) -> int:
-    """Bytes of the included files that the cache does not hold yet."""
+    """Return the bytes of the included files that are missing in the cache."""
     blobs = blobs_of(source)
     return sum(file.size - _here(blobs, file) for file in repository.included.values())
 
@@ -120,7 +120,7 @@ def _here(blobs: Path, file: RepositoryFile) -> int:
 
 
 def check_disk(source: HubSource, repository: Repository) -> None:
-    """Raises Unavailable (disk_full) before anything is fetched, when the disk has no room for it."""
+    """Raise Unavailable (disk_full) before the download if the disk has no room for it."""
     folder = cache_folder()
     place = next(one for one in (folder, *folder.parents) if one.exists())
     need, free = missing_bytes(source, repository), shutil.disk_usage(place).free
@@ -135,7 +135,7 @@ def check_disk(source: HubSource, repository: Repository) -> None:
 
 
 def check_files(source: HubSource, folder: Path, repository: Repository) -> None:
-    """Raises Unavailable (bad_download) when a file is not what the hub says; it is fetched anew the next time."""
+    """Raise Unavailable (bad_download) if a file differs from the hub's digest; it is downloaded again next time."""
     for name, file in repository.included.items():
         path = folder / name
         if not path.is_file():
@@ -151,17 +151,17 @@ def check_files(source: HubSource, folder: Path, repository: Repository) -> None
 
 
 def keep_name(source: HubSource, commit: str) -> None:
-    """Record which commit a branch or tag is, so that the library finds it by that name without a hub."""
+    """Record the commit of a branch or tag, so that the library finds it by that name without the hub."""
     if source.revision != commit:
         name = blobs_of(source).with_name("refs") / source.revision
         name.parent.mkdir(parents=True, exist_ok=True)
         half = name.with_name(f"{name.name}.{os.getpid()}.tmp")
         half.write_text(commit)
-        os.replace(half, name)  # others look it up meanwhile
+        os.replace(half, name)  # others may be reading it
 
 
 def _is(path: Path, digest: str) -> bool:
-    """Large files were checked when they came."""
+    """Return whether a small file has this digest. Large files were checked when they were downloaded."""
     if len(digest) == 40:
         data = path.read_bytes()
         return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest() == digest
@@ -169,13 +169,13 @@ def _is(path: Path, digest: str) -> bool:
 
 
 def purge(sources: Collection[HubSource], retained: Collection[HubSource] = (), in_use: Collection[Path] = ()) -> int:
-    """Delete the files of these repositories at these revisions, and what had come of them; returns their bytes.
+    """Delete the files of these repositories at these revisions, including partial ones; return their bytes.
 
-    Files that another revision in the cache shares stay. Blocks.
+    Files shared with another revision in the cache stay. Blocks.
 
     Args:
-        kept: whose files stay, whatever the revision is called: a branch and its commit are the same files.
-        read: folders that engines read, which stay too: a branch may have moved on since.
+        retained: sources whose files stay, however the revision is named: a branch and its commit are the same files.
+        in_use: folders that engines read, which stay as well, because a branch may have moved since.
     """
     from huggingface_hub import CachedRevisionInfo, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
@@ -207,7 +207,7 @@ def purge(sources: Collection[HubSource], retained: Collection[HubSource] = (), 
         for part in blobs_of(source).glob("*.part") if source.hub not in hubs else ():
             freed += part.stat().st_size
             part.unlink(missing_ok=True)
-    # A repository of which no revision is left is deleted whole, with what is on its way for a kept one: one stays.
+    # Deleting the last revision deletes the whole repository, including partial files of a retained one, so one stays.
     nothing = CachedRevisionInfo("", cache_folder(), 0, frozenset(), frozenset(), 0)
     staying = {
         repo: replace(repo, revisions=repo.revisions | {nothing}) for repo in cache.repos if repo.repo_id in hubs

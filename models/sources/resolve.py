@@ -2,9 +2,9 @@
 
     path      relative paths start at the recipe file's folder
     package   found without importing the package
-    hub       at its pinned revision from huggingface_hub's cache, else downloaded; HF_ENDPOINT and HF_TOKEN count
+    hub       at its pinned revision from huggingface_hub's cache, or downloaded; HF_ENDPOINT and HF_TOKEN apply
 
-Weights come as safetensors (or CTranslate2's own format) only: a pickle can run code when it is read.
+Weights are accepted only as safetensors (or in CTranslate2's format), because reading a pickle can run code.
 """
 
 import hashlib
@@ -22,16 +22,16 @@ WHOLE = 256 * 2**20
 """Folders of up to this many bytes are read in full (all-MiniLM-L6-v2, 87 MB: about a tenth of a second)."""
 BLOCK = 2**20
 BLOCKS = 64
-"""Larger files count by their size, first and last MiB and 62 MiB between, evenly spread."""
+"""MiB read of larger files, in addition to the size: the first, the last, and 62 spread evenly between."""
 COUNTED = (".safetensors", ".json", ".txt", ".bin", ".model", ".jinja", ".tiktoken", ".py", ".gguf")
 
 
 def digest(folder: Path) -> str:
-    """64 hex digits over names, sizes and content of all files an engine may use.
+    """Return 64 hex digits over names, sizes and content of all files that an engine may use.
 
-    Two folders of less than 256 MiB have the same digest exactly when they hold the same files. Above, two sets of
-    weights that differ in only a few places may agree: pin such models by hub revision. Cached by names, sizes and
-    times of change.
+    Two folders of less than 256 MiB have the same digest exactly if they have the same files. For larger ones, two sets
+    of weights that differ in only a few places may have the same digest; pin such models by hub revision. Cached by
+    names, sizes and modification times.
     """
     files = sorted(file for file in folder.rglob("*") if file.suffix in COUNTED and file.is_file())
     facts = tuple((str(f.relative_to(folder)), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
@@ -55,25 +55,25 @@ def _digest(folder: Path, facts: tuple[tuple[str, int, int], ...]) -> str:
 
 
 Fetched = Callable[[int, int | None], None]
-"""Called from other threads while a download runs, with the bytes that have come and the bytes in all, if known."""
+"""Called in other threads during a download, with the bytes received and the total if known."""
 
 INCLUDED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "model.bin", "README.md")
-"""Code is small, and only engine.flags.trust_remote_code runs it."""
+"""Patterns of files to download. Code is included: it is small, and runs only with engine.flags.trust_remote_code."""
 EXCLUDED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*", "model.fp*", "adapter_model*")
-"""Duplicates of the weights: for other libraries, in other widths (whisper-large-v3 has 6 GB), or as trained."""
+"""Duplicates of the weights: for other libraries, in other precisions (6 GB in whisper-large-v3), or as trained."""
 
 
 def resolve(source: Source, base_dir: Path, *, download: bool = True) -> Path:
-    """The folder that holds the model's files. Blocks while it downloads.
+    """Return the folder with the model's files. Blocks while downloading.
 
     Args:
         source: from the recipe.
-        base_dir: the recipe file's folder, at which relative paths start.
-        download: False: only look into the local cache, answer at once.
+        base_dir: the recipe file's folder, to which relative paths refer.
+        download: False to look only in the local cache and return at once.
 
     Raises:
-        Unfit: a folder or package is not there, or the repository holds no weights that may be read.
-        NotFound: the hub does not know the repository or the revision, or does not show it to us.
+        Unfit: a folder or package is missing, or the repository has no weights that may be read.
+        NotFound: the hub does not know the repository or the revision, or denies access.
         Unavailable: the hub does not answer, or the files are not in the cache and `download` is False.
     """
     if isinstance(source, HubSource):
@@ -85,7 +85,7 @@ def resolve(source: Source, base_dir: Path, *, download: bool = True) -> Path:
 
 
 def revision(source: Source, path: Path) -> str:
-    """The hub's commit, else 12 hex digits of the content's digest."""
+    """Return the hub's commit, or 12 hex digits of the content's digest for other sources."""
     if isinstance(source, GgufSource) and len(path.parent.name) == 40:
         return path.parent.name
     if isinstance(source, HubSource) and len(path.name) == 40:
@@ -129,11 +129,11 @@ def _from_hub(source: HubSource, download: bool) -> Path:
 
 
 FILES = "ggufs"
-"""Folder in a repository's cache with a folder for each GGUF file that was added."""
+"""Folder in a repository's cache with a folder for each added GGUF file."""
 
 
 def _folder_of_file(source: GgufSource, snapshot: Path) -> Path:
-    """A folder that holds this file alone, as a link: the repository may have others of the same model."""
+    """Return a folder with only a link to this file, because the repository may have others of the same model."""
     if not (snapshot / source.file).is_file():
         raise Unavailable(f"{source.file} of '{source.hub}' is not downloaded yet.", code="source_not_downloaded")
     folder = snapshot.parent.parent / FILES / snapshot.name / source.file.replace("/", "--")

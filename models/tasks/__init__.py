@@ -1,7 +1,7 @@
-"""Tasks: one object each. `docs/extending.md` lists the steps to add one.
+"""The tasks, one object each. `docs/extending.md` lists the steps to add one.
 
-What recipes say of a task (its main path, its engines) are attributes of `registry.recipes.definition.Task`; what its
-dialects look like is in `runtime/http/`.
+What recipes need to know about a task (its main path, its engines) is in `registry.recipes.definition.Task`; its
+dialects are in `runtime/http/`.
 """
 
 from typing import Any
@@ -19,5 +19,5 @@ TASKS: dict[Task, TaskKind[Any]] = {kind.task: kind for kind in (CHAT, EMBED, RE
 
 
 def task_of(call: Call) -> TaskKind[Any]:
-    """The task of a call, by its type."""
+    """Return the task of a call, by its type."""
     return next(kind for kind in TASKS.values() if isinstance(call, kind.call))

@@ -1,4 +1,4 @@
-"""Chat: calls that make text, and those that count or cut its tokens."""
+"""Chat: calls that generate text, and calls that only count or split tokens."""
 
 from asyncio import CancelledError
 from collections.abc import Iterator, Mapping
@@ -17,20 +17,20 @@ SCHEMAS = (
     "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
     "grammar", "output_format",
 )  # fmt: skip
-"""Fields of chat bodies that bind the form of an answer."""
+"""Fields of chat bodies that constrain the form of an answer."""
 FORMATS = ("text", "output_config")
-"""Fields whose `format` binds it: of OpenAI's responses, of Anthropic's messages."""
+"""Fields whose `format` does so, in OpenAI's Responses and in Anthropic's Messages."""
 IMAGES = ("image", "image_url", "input_image")
 _WHOLE = TypeAdapter(int)
 _COMPLETIONS_TOKENS = 16
-"""vLLM's max_tokens of /v1/completions, where none is given."""
+"""vLLM's default for max_tokens of /v1/completions."""
 _WRITES: Mapping[str, tuple[str, ...]] = {
     "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
     "/v1/completions": ("max_tokens",),
     "/v1/responses": ("max_output_tokens",),
     "/v1/messages": ("max_tokens",),
 }
-"""Calls that make tokens, and the fields that bound them. The others only count or cut tokens."""
+"""Calls that generate tokens, with the fields that limit them. All others only count or split tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class ChatPayload:
     path: str
     body: Mapping[str, Any]
     fills: bool = False
-    """The client named no number of tokens: use all the room there is, not the path's default."""
+    """Whether to use all the room for the answer instead of the path's default, if the client set no limit."""
     continues: bool = False
-    """The last message is the beginning of the answer. Providers have their own rule for it."""
+    """Whether the last message is the beginning of the answer. Providers have their own rule for it."""
 
 
 async def _run(engine: ChatEngine, request: HttpCall, emit: EmitEvent) -> None:
@@ -52,7 +52,7 @@ async def _run(engine: ChatEngine, request: HttpCall, emit: EmitEvent) -> None:
             emit(event, answer.usage)
     except CancelledError:
         await answer.aclose()
-        emit(ResponseEnd(usage=answer.usage))  # what an aborted request has cost is counted too
+        emit(ResponseEnd(usage=answer.usage))  # the cost of an aborted request counts, too
         raise
 
 
@@ -81,8 +81,8 @@ def _prompts(body: Mapping[str, Any]) -> int:
 
 
 def _whole(value: object) -> int | None:
-    """A number as vLLM reads it: '5' and 5.0 are 5. It refuses everything else."""
-    if value is None:  # nearly always: an exception takes as long as all the rest
+    """Return a number as vLLM reads it ('5' and 5.0 are 5); None for anything else, which it refuses."""
+    if value is None:  # the usual case; an exception takes as long as all the rest
         return None
     try:
         number = _WHOLE.validate_python(value)
@@ -91,7 +91,7 @@ def _whole(value: object) -> int | None:
     return number if number >= 0 else None
 
 
-# --- what a router sees ----------------------------------------------------------------------------------------------
+# --- for routers -----------------------------------------------------------------------------------------------------
 def _summary(call: ChatPayload) -> CallSummary:
     body = call.body
     summary = CallSummary(user=_user_of(body), tools=bool(body.get("tools")), json_schema=_has_schema(body))
@@ -101,14 +101,14 @@ def _summary(call: ChatPayload) -> CallSummary:
 
 
 def _user_of(body: Mapping[str, Any]) -> str:
-    """The client's own user, as OpenAI's bodies name one, or Anthropic's."""
+    """Return the client's own user, from OpenAI's or Anthropic's field."""
     metadata = body.get("metadata")
     named = body.get("user") or (metadata.get("user_id") if isinstance(metadata, dict) else None)
     return named if isinstance(named, str) else ""
 
 
 def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Role and content, in their order: of chat, messages, responses, completions."""
+    """Iterate over roles and contents in order, for chat, Messages, Responses and Completions."""
     for system in (body.get("system"), body.get("instructions")):
         if system:
             yield "system", system
@@ -118,7 +118,7 @@ def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
             yield "user", turns
         elif isinstance(turns, list):
             for turn in turns:
-                if isinstance(turn, dict) and "output" in turn:  # of a tool, in Responses
+                if isinstance(turn, dict) and "output" in turn:  # a tool's output in Responses
                     yield "tool", turn["output"]
                 elif isinstance(turn, dict):
                     yield str(turn.get("role", "user")), turn.get("content")
@@ -133,7 +133,7 @@ def _add(summary: CallSummary, role: str, content: object) -> None:
     summary.characters += len(text)
     summary.images = summary.images or images
     for part in content if isinstance(content, list) and role == "user" else ():
-        if isinstance(part, dict) and part.get("type") == "tool_result":  # Anthropic's are within turns of a user
+        if isinstance(part, dict) and part.get("type") == "tool_result":  # Anthropic puts them in the user's turns
             _add(summary, "tool", part.get("content"))
     summary.is_answered = summary.is_answered or role in ("assistant", "tool")
     if role in ("system", "developer"):
@@ -145,7 +145,7 @@ def _add(summary: CallSummary, role: str, content: object) -> None:
 
 
 def _text(content: object) -> tuple[str, bool]:
-    """The words of a turn, and whether it has an image."""
+    """Return the text of a turn, and whether it has an image."""
     if isinstance(content, str):
         return content, False
     texts, images = list[str](), False

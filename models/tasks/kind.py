@@ -1,4 +1,4 @@
-"""A task's properties that the product needs, apart from the engines for it."""
+"""The properties of a task that are needed outside its engines."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,18 +14,18 @@ Run = Callable[[Any, Any, "EmitEvent"], Awaitable[None]]
 
 class EmitEvent(Protocol):
     def __call__(self, event: Event, usage: Usage | None = None) -> None:
-        """Send an event to the gateway. usage: what the request has used so far."""
+        """Send an event to the gateway. usage: of the request so far."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The most that a request can use, known before it runs."""
+    """Upper bounds on what a request can use, known before it runs."""
 
     prompt: int = 0
     output: int = 0
     requested_output: int = 0
-    """Part of the output that the client requested by number."""
+    """Part of the output that the client requested explicitly."""
     audio_ms: int = 0
     pairs: int = 0
 
@@ -37,12 +37,12 @@ class CallSummary:
     first: str = ""
     """The first text of the user."""
     last: str = ""
-    """The last text of the user; of a call without turns its prompt, input or query."""
+    """The last text of the user; for a call without turns, its prompt, input or query."""
     systems: list[str] = field(default_factory=list)
-    """Parts: to join them one by one takes time with the square of their number, and there may be 100,000."""
+    """Parts of the system text. A list, because joining 100,000 parts one by one takes quadratic time."""
     turns: int = 0
     is_answered: bool = False
-    """A model or a tool has answered already: only an agent's first request comes without their turns."""
+    """Whether it has turns of a model or a tool, as all but the first request of an agent have."""
     characters: int = 0
     """Characters of the whole prompt."""
     user: str = ""
@@ -51,12 +51,12 @@ class CallSummary:
     images: bool = False
     tools: bool = False
     json_schema: bool = False
-    """The answer has to follow a JSON schema or a grammar."""
+    """Whether the answer must follow a JSON schema or a grammar."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRates:
-    """Work before any was measured, in prompt tokens (`models.work`)."""
+    """Estimates of work before any was measured, in prompt tokens (`models.work`)."""
 
     byte: float = 0.25
     most_per_byte: float = float("inf")
@@ -65,22 +65,22 @@ class WorkRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKind(Generic[C]):
-    """A task: its calls, and what depends on it outside engines and dialects."""
+    """A task, with its calls and everything that depends on it outside engines and dialects."""
 
     task: Task
     call: type[C]
-    """One call as a dialect makes it."""
+    """The type of a call as a dialect creates it."""
     message: type[Any]
-    """The call as its engine takes it: a `models.messages.Message`; for most tasks the same type."""
+    """The type of a call for its engine, a `models.messages.Message`; the same type for most tasks."""
     run: Run
-    """Do a call, which is a `message`, on an engine in its slot. ResponseEnd is the last event, also when cancelled."""
+    """Runs a `message` on an engine in its slot. ResponseEnd is the last event, even if cancelled."""
     demand: Callable[[C, int, float], Demand]
-    """The most a call can use, given the model's context length and the longest recording in seconds."""
+    """Upper bounds of a call, given the model's context length and the longest recording in seconds."""
     summary: Callable[[C], CallSummary] = lambda _: CallSummary()
     check: Callable[[Sequence[C], Bounds], None] | None = None
-    """Raises BadRequest for calls that hold more than one request may."""
+    """Raises BadRequest for calls that contain more than one request may."""
     pairs: Callable[[C], int] = lambda _: 0
-    """Pairs of query and document in a call, which have a price of their own."""
+    """Number of pairs of query and document in a call, which have their own price."""
     work: WorkRates = WorkRates()
 
 
@@ -92,6 +92,6 @@ async def run_whole(answer: Awaitable[tuple[Event, Usage]], emit: EmitEvent) -> 
 
 
 def text_size(text: str | list[int], most: int = 0) -> int:
-    """The most tokens of a text, with its two ends. most: cut there; 0: not cut."""
+    """Return an upper bound on the tokens of a text, with its two end tokens. most: truncate there; 0 for no limit."""
     tokens = len(text.encode(errors="replace")) if isinstance(text, str) else len(text)
     return 2 + (min(tokens, most) if most else tokens)

@@ -1,4 +1,4 @@
-"""Reranking: scores of documents for a query."""
+"""Reranking: score documents for a query."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def _demand(call: RerankRequest, context: int, _audio_seconds: float) -> Demand:
 
 
 def _pair(call: RerankRequest, query: int, document: int, context: int) -> int:
-    """Tokens of a pair. A document too long for its query's room is read in chunks."""
+    """Return the tokens of a pair. A document that does not fit beside its query is read in chunks."""
     if call.truncate or query + document <= context:
         return min(context, query + document)
     room = max(LEAST_ROOM, context - query - 2)

@@ -21,7 +21,7 @@ async def _run(engine: TranscribeEngine, request: TranscribeRequest, emit: EmitE
                 else:
                     emit(part)
     finally:
-        emit(ResponseEnd(usage=usage))  # transcribed audio is counted, however the call ends
+        emit(ResponseEnd(usage=usage))  # transcribed audio counts however the call ends
 
 
 def _demand(call: TranscribeRequest, _context: int, audio_seconds: float) -> Demand:
