@@ -1,4 +1,4 @@
 """The chat engine: vLLM behind `models.protocol.ChatEngine`, called in this process without a port.
 
-`engine.py` is the whole of it; the other files are its parts. What touches vLLM's private side lies in `vllm/`.
+`engine.py` composes the other files. All uses of vLLM's private parts are in `vllm/`.
 """

@@ -1,18 +1,18 @@
-"""The adapters that one engine holds, by digest. Users' names never reach it.
+"""The adapters of one engine, by digest. Users' names never reach it.
 
-| method  | unknown        | staged (host)     | on its way to a place | placed (device)                             |
+| method  | unknown        | staged (host)     | moving to a place     | placed (device)                             |
 |---------|----------------|-------------------|-----------------------|---------------------------------------------|
 | stage   | reads the file | nothing to do     | nothing to do         | nothing to do                               |
-| place   | EngineFailed   | copied to a place | waits for that        | nothing to do                               |
-| arrival | None           | None              | its end               | None                                        |
-| drop    | nothing to do  | forgotten         | waits for that        | forgotten; Conflict while a call uses it    |
-| forget  | nothing to do  | forgotten         | waits for that        | forgotten; EngineFailed while any call runs |
+| place   | EngineFailed   | copied to a place | waits for the move    | nothing to do                               |
+| arrival | None           | None              | the move's future     | None                                        |
+| drop    | nothing to do  | forgotten         | waits for the move    | forgotten; Conflict while a call uses it    |
+| forget  | nothing to do  | forgotten         | waits for the move    | forgotten; EngineFailed while any call runs |
 
-`place` with `evict` takes that adapter out of its place first; it stays staged. Conflict while a call uses it, and
-when no place or no host room is free: the caller counts places, nothing is evicted behind its back.
+`place` with `evict` first removes that adapter from its place; it stays staged. Raises Conflict while a call uses it,
+and if no place or no host memory is free: the caller counts places, and nothing is evicted without its knowledge.
 
-A call with an adapter that is on its way may be rendered meanwhile. It enters vLLM's engine once `arrival` is done, so
-never before EngineCore has committed the adapter; EngineCore refuses it otherwise (`models.chat.vllm.core`).
+A call with a moving adapter may be rendered in the meantime. It enters vLLM's engine once `arrival` is done, so never
+before EngineCore has committed the adapter; otherwise EngineCore refuses it (`models.chat.vllm.core`).
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from registry.names import DIGEST
 
 BUSY_PAUSE = 0.005
 POLL_FIRST, POLL_LAST = 0.0005, 0.004
-"""Seconds between two polls of a running copy: short at first, a small adapter takes 1 ms."""
+"""Seconds between polls of a running copy. Short at first, because a small adapter takes 1 ms."""
 IN_USE = "adapter_in_use"
 NOT_LOADED = "The adapter could not be loaded: {}"
 _FIRST_ID = 1_000
-"""vLLM numbers its dummy adapters from 1; an id stands for one digest for the engine's whole life."""
+"""First of our ids; vLLM numbers its dummy adapters from 1. An id belongs to one digest for the engine's life."""
 
 
 @dataclass
@@ -43,11 +43,11 @@ class StagedAdapter:
     number: int
     placed: bool = False
     template: str = ""
-    """The adapter's own chat template; empty: the base's."""
+    """The adapter's own chat template; '' for the base's."""
 
 
 class EngineAdapters:
-    """`names` is vLLM's `lora_requests`, what calls may name: adapters in places and on their way there."""
+    """The adapters of an engine. `names` is vLLM's `lora_requests`: adapters that calls may name, placed or moving."""
 
     def __init__(self, engine: Any, names: dict[str, Any]) -> None:
         self._engine = engine
@@ -61,16 +61,16 @@ class EngineAdapters:
         """Running calls per digest."""
 
     def may_be_named(self, digest: str) -> bool:
-        """Whether a call may name this adapter: it is in a place, or on its way there."""
+        """Return whether a call may name this adapter, because it is in a place or moving there."""
         adapter = self._staged.get(digest)
         return digest in self._arrivals or (adapter is not None and adapter.placed)
 
     def arrival(self, digest: str) -> asyncio.Future[None] | None:
-        """Done, or failed with the call's error, once the adapter is on its way no more. None: it is not."""
+        """Return a future of the adapter's move, which fails with the call's error. None if it is not moving."""
         return self._arrivals.get(digest)
 
     def template(self, digest: str) -> str:
-        """The chat template of an adapter; empty: the base's holds for it."""
+        """Return the chat template of an adapter; '' if it uses the base's."""
         adapter = self._staged.get(digest)
         return adapter.template if adapter is not None else ""
 
@@ -104,15 +104,15 @@ class EngineAdapters:
         await asyncio.shield(asyncio.ensure_future(self._arrive(adapter, evict, patience)))
 
     def _announce(self, adapter: AdapterRef, staged: StagedAdapter) -> None:
-        """Let calls name an adapter that is on its way."""
+        """Let calls name a moving adapter."""
         from vllm.lora.request import LoRARequest
 
         self._names[adapter.digest] = LoRARequest(adapter.digest, staged.number, adapter.path)
         arrival = self._arrivals[adapter.digest] = asyncio.get_running_loop().create_future()
-        arrival.add_done_callback(lambda done: done.exception())  # perhaps no call waits for it
+        arrival.add_done_callback(lambda done: done.exception())  # retrieves the error, in case no call waits for it
 
     async def _arrive(self, adapter: AdapterRef, evict: str | None, patience: float) -> None:
-        """Place, and let the calls that wait for it go on or fail."""
+        """Place an adapter, and let the calls that wait for it continue or fail."""
         digest, error = adapter.digest, EngineFailed(NOT_LOADED.format("the engine failed"), code="adapter_failed")
         try:
             await self._place_once_free(adapter, evict, patience)
@@ -183,12 +183,12 @@ class EngineAdapters:
             self._locks.pop(digest, None)
 
     async def a_layer(self) -> tuple[str, int, int]:
-        """Name, inputs and outputs of a layer that adapters may change."""
+        """Return name, inputs and outputs of a layer that adapters may change."""
         name, inputs, outputs = await launch.ask(self._engine, core.a_layer)
         return name, inputs, outputs
 
     async def forget(self) -> None:
-        """Forget all adapters before the engine sleeps: whatever comes back with it, no place counts as filled."""
+        """Forget all adapters before the engine sleeps, so that no place counts as filled after the wake."""
         async with self._places:
             if (await self._call(core.forget_adapters))[0] != "done":
                 raise EngineFailed("adapters cannot be forgotten while a request is in the engine")

@@ -1,4 +1,4 @@
-"""One request through an ASGI application in this process: no port, no sockets, bounded buffering."""
+"""Send a request through an ASGI application in this process: no port, no sockets, bounded buffering."""
 
 import asyncio
 import contextvars
@@ -10,15 +10,15 @@ from typing import Any
 AsgiApp = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Any]
 
 PRIORITY = "x-vllm-priority"
-"""The header that vLLM takes a request's priority from."""
+"""The header from which vLLM reads a request's priority."""
 OWN_PRIORITY = "1"
-"""Priority of our own requests. Without it they would be critical, and shorten every step (`steps.budget`)."""
+"""Priority of our own requests. Without it they would be critical and shorten every step (`steps.budget`)."""
 BUFFER = 64
-"""Body parts that may wait for the reader before the application is held back."""
+"""Body parts that may wait for the reader before the application has to wait."""
 
 
 class Exchange:
-    """A running request. Read `start` once, then `parts` until it gives None; `leave` is a client's disconnect."""
+    """A running request. Await `start` once, then `part` until it returns None. `leave` acts as a disconnect."""
 
     def __init__(
         self, app: AsgiApp, path: str, body: bytes, context: contextvars.Context, headers: Mapping[str, str]
@@ -40,7 +40,7 @@ class Exchange:
     async def _run(self, app: AsgiApp, path: str, headers: Mapping[str, str]) -> None:
         scope = {
             "type": "http",
-            # 2.4: who sends to a client that is gone gets an OSError, so Starlette needs no tasks to look out for it
+            # 2.4: sending to a disconnected client raises OSError, so Starlette needs no task to watch for disconnects
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": "1.1",
             "method": "POST",
@@ -85,18 +85,18 @@ class Exchange:
 
     @property
     def running(self) -> bool:
-        """Whether the application is still at work on it."""
+        """Whether the application is still working on it."""
         return not self._ended
 
     async def start(self) -> bool:
-        """Wait for the status. False: the application ended without an answer."""
+        """Wait for the status. Returns False if the application ended without an answer."""
         while not self.status and not self._ended and not self._failure:
             await self._wait()
         self._raise()
         return bool(self.status)
 
     async def until(self, event: asyncio.Event) -> None:
-        """Wait for an event of this request, or for its end."""
+        """Wait for an event of this request or for its end."""
         if event.is_set():
             return
         waiting = asyncio.ensure_future(event.wait())
@@ -109,7 +109,7 @@ class Exchange:
         self._raise()
 
     async def part(self) -> bytes | None:
-        """All body bytes that have come, at least one; None at the end. Raises the error given to `fail`."""
+        """Return the body bytes received so far, at least one; None at the end. Raises the error given to `fail`."""
         while not self._parts:
             self._raise()
             if self._ended:
@@ -129,17 +129,17 @@ class Exchange:
             raise self._failure
 
     def fail(self, error: BaseException) -> None:
-        """End the reader at once with `error`; the application is left to `leave`."""
+        """End the reader at once with `error`; `leave` ends the application."""
         self._failure = error
         self._wake.set()
 
     def leave(self) -> None:
-        """The client is gone: the application learns it at its next `receive`, and nothing waits for the reader."""
+        """Disconnect: the application notices at its next `receive`, and no longer waits for the reader."""
         self._gone.set()
         self._room.set()
 
     async def ended(self, within: float) -> None:
-        """Wait for the application to end, and cancel it if it does not in `within` seconds."""
+        """Wait for the application to end; cancel it after `within` seconds."""
         if self._task.done():
             return
         done, _ = await asyncio.wait([self._task], timeout=within)
@@ -149,7 +149,7 @@ class Exchange:
 
 
 async def whole_answer(app: AsgiApp, path: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
-    """Status and whole body of the answer to a request of our own. Status 0: there was no answer."""
+    """Return status and complete body of the answer to a request of our own; status 0 if there was no answer."""
     exchange = Exchange(app, path, json.dumps(body).encode(), contextvars.copy_context(), {PRIORITY: OWN_PRIORITY})
     parts = []
     try:

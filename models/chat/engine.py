@@ -42,7 +42,7 @@ from registry.recipes.definition import Recipe
 
 
 class ChatCall(AsyncIterator[Event]):
-    """The events of one call. `usage` is exact at any time, also after a cancelled or closed call."""
+    """The events of one call. `usage` is exact at any time, even after the call was cancelled or closed."""
 
     def __init__(self, events: AsyncGenerator[Event, None], meter: UsageMeter) -> None:
         self._events = events
@@ -55,7 +55,7 @@ class ChatCall(AsyncIterator[Event]):
         return await self._events.__anext__()
 
     async def aclose(self) -> None:
-        """End the call now: its work in the engine is aborted."""
+        """End the call now, aborting its work in the engine."""
         await self._events.aclose()
 
     @property
@@ -64,9 +64,9 @@ class ChatCall(AsyncIterator[Event]):
 
 
 LEAVE_WITHIN = 5.0
-"""Seconds that vLLM's application gets to end after its client left, before its task is cancelled."""
+"""Seconds that vLLM's application has to end after a disconnect, before its task is cancelled."""
 CLOSE_WITHIN = 2.0
-"""Seconds that EngineCore gets to end by itself at `close`."""
+"""Seconds that EngineCore has to end by itself at `close`."""
 
 
 class VllmEngine:
@@ -88,7 +88,7 @@ class VllmEngine:
         self._change: asyncio.Future[MemoryFootprint] | None = None
         """The last sleep or wake."""
         self._preparing: asyncio.Task[None] | None = None
-        """Pins the memory of the first sleep."""
+        """Pins memory for the first sleep."""
         self._children = processes.EngineProcesses()
         self.on_broken: Callable[[EngineFailed], None] = lambda how: None
         self._cause = EngineFailed("the engine's process ended")
@@ -101,7 +101,7 @@ class VllmEngine:
         with phases.phase("importing", 0.0, "vLLM"):
             try:
                 await asyncio.to_thread(prewarm.prewarm_core)
-            except RuntimeError as error:  # a vLLM that our patches were not checked with
+            except RuntimeError as error:  # a version of vLLM that our patches were not tested with
                 raise EngineFailed(f"{recipe.id} could not be loaded: {error}") from error
         try:
             with phases.phase("starting", 0.3, "engine process"):
@@ -137,14 +137,14 @@ class VllmEngine:
         return self._loaded(path, phases.seconds, on_device, asleep, prepares=prepares)
 
     def _start(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
-        """Start EngineCore; runs in a thread of its own."""
+        """Start EngineCore. Must run in its own thread."""
         threads = settings.threads(path, launch.workers(arguments))
         swap, critical = settings.swap_tokens(recipe), settings.critical_tokens(recipe)
         arena = recipe.memory.adapters.arena
         self._engine = launch.start_engine(arguments, device, threads, self._bounds, swap, critical, has_arena=arena)
 
     async def _open(self, arguments: Namespace, recipe: Recipe, path: Path, device: str) -> None:
-        """Build vLLM's application on top of the engine, with everything that a call passes, and warm it up."""
+        """Build vLLM's application on top of the engine with all checks that a call passes, and warm it up."""
         meter_requests(self._engine.output_processor)
         undo_failed(self._engine)
         self._app = await launch.application(self._engine, arguments)
@@ -154,7 +154,7 @@ class VllmEngine:
         self._fields, self._model = fields.known(self._app, effort=effort, calls=calls), recipe.id
         self._variables = template.Variables(path, recipe.engine.flags)
         self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
-        self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header
+        self._traces = bool(arguments.otlp_traces_endpoint)  # otherwise vLLM warns about the header
         running = launch.processes(self._engine)
         self._children.watch(running, self._child_died, lambda: launch.cause(self._engine))
         guard_engine(self._engine)
@@ -178,7 +178,7 @@ class VllmEngine:
     def _loaded(
         self, path: Path, seconds: dict[str, float], on_device: int, asleep: MemoryFootprint | None, *, prepares: bool
     ) -> LoadResult:
-        """prepares: it will take the host memory of its sleep while it is awake."""
+        """Build the result of a load. prepares: whether it pins host memory for its sleep while awake."""
         on_host = asleep.host_bytes if prepares and asleep is not None else self._host_bytes()
         return LoadResult(
             resident_bytes=on_device or on_host,
@@ -191,7 +191,7 @@ class VllmEngine:
         )
 
     def _kv_cache_bytes(self) -> int:
-        """Bytes of the KV cache of all workers together."""
+        """Return the bytes of the KV cache of all workers together."""
         config = self._engine.vllm_config
         workers = config.parallel_config.world_size * config.parallel_config.data_parallel_size
         return int(config.cache_config.kv_cache_memory_bytes or 0) * int(workers)
@@ -202,7 +202,7 @@ class VllmEngine:
             self._state = "broken"
             self.on_broken(how)
             if self._change is not None:
-                self._change.cancel()  # vLLM would wait for an answer for ever
+                self._change.cancel()  # vLLM would wait for an answer forever
             for exchange in list(self._running):
                 exchange.fail(how)
 
@@ -232,7 +232,7 @@ class VllmEngine:
         self._state = "changing"
         self._change = change = asyncio.ensure_future(work)
         await asyncio.wait([change])
-        if self._state != "changing":  # its process died or it was closed meanwhile
+        if self._state != "changing":  # its process died, or it was closed in the meantime
             raise self._cause
         if error := change.exception():
             self._cause, self._state = EngineFailed("the engine did not sleep or wake well"), "broken"
@@ -343,14 +343,14 @@ class VllmEngine:
         yield ResponseEnd(meter.usage())
 
     def _headers(self, call: HttpCall) -> dict[str, str]:
-        """Headers that vLLM's application reads."""
+        """Return the headers that vLLM's application reads."""
         headers = {"x-request-id": call.request_id} if call.request_id else {}
         if call.priority:
             headers[PRIORITY] = str(call.priority)
         return headers | (call.trace if self._traces else {})
 
     def _check(self, call: HttpCall, request: ChatRequest, adapters: EngineAdapters, *, strict: bool) -> str:
-        """Check a request. Returns a warning about fields that were left out, empty if there were none."""
+        """Check a request. Returns a warning about fields that were left out; '' if there were none."""
         if request.path not in PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
         config = self._engine.model_config
@@ -370,12 +370,12 @@ class VllmEngine:
     def _alive(self) -> None:
         if self._engine is None:
             raise EngineFailed("the engine was closed")
-        if self._engine.errored:  # vLLM may know it before the event loop has looked at the process
+        if self._engine.errored:  # vLLM may notice before our event loop does
             self._child_died(self._children.how_ended())
             raise self._cause
 
     async def _end(self, exchange: Exchange, meter: UsageMeter, adapters: EngineAdapters, served: str) -> None:
-        """Remove a call from the engine. An adapter counts as used until vLLM's part has ended."""
+        """Remove a call from the engine. Its adapter counts as used until vLLM's part has ended."""
         meter.closed = True
         exchange.leave()
         try:

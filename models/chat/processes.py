@@ -1,10 +1,10 @@
 """EngineCore's processes: forked from this one, measured, and watched for their end.
 
 Forking a process with threads is safe here because
-- the fork is made from a new thread: OpenMP keeps its pool per thread, so the child starts without a dead pool;
-- the child closes every socket of its parent at once: a peer of the slot sees it die, whatever the child does;
-- the thread stays when the engine has started: EngineCore would end with it (`models.process_control`);
-- asyncio's wake-up descriptor is taken out of the child: a signal there must not wake the parent's loop.
+- the fork happens in a new thread: OpenMP has a pool per thread, so the child starts without a dead pool;
+- the child closes all sockets of its parent at once, so that the slot's peers notice its death whatever the child does;
+- the thread stays alive after the engine has started, because EngineCore would end with it (`models.process_control`);
+- asyncio's wake-up descriptor is removed in the child, so that a signal there does not wake the parent's loop.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _forking = threading.local()
 def _clean_child() -> None:
     if not getattr(_forking, "engine", False):
         return
-    _forking.engine = False  # what EngineCore forks itself keeps its sockets
+    _forking.engine = False  # EngineCore's own forks keep its sockets
     signal.set_wakeup_fd(-1)
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
@@ -46,27 +46,28 @@ os.register_at_fork(after_in_child=_clean_child)
 
 
 def is_forked() -> bool:
-    """Whether EngineCore runs. vLLM may start other processes before, such as one that inspects a model's class."""
+    """Return whether EngineCore is running. vLLM may start other processes before it, such as to inspect a class."""
     return any(process.name.startswith("EngineCore") for process in multiprocessing.active_children())
 
 
 async def child_or_end(starting: "asyncio.Task[None]") -> None:
-    """Wait until EngineCore runs, which reads the weights, or the start has ended. Cancelled, it waits for the
-    start.
+    """Wait until EngineCore is running, which then reads the weights, or until the start has ended.
+
+    If cancelled, waits for the end of the start.
     """
     try:
         while not starting.done() and not is_forked():
             await asyncio.wait({starting}, timeout=0.05)
     except asyncio.CancelledError:
-        starting.cancel()  # `in_new_thread` ends when the thread has: what it started is not lost
+        starting.cancel()  # `in_new_thread` ends only with the thread, so nothing it started is lost
         await asyncio.wait({starting})
         raise
 
 
 async def in_new_thread(work: Callable[[], T]) -> T:
-    """Run `work`, which may fork an engine, in a thread that nothing else ever ran in.
+    """Run `work`, which may fork an engine, in a new thread.
 
-    A cancelled caller waits for `work` to end: what it started must not be lost.
+    A cancelled caller waits for `work` to end, so that nothing it started is lost.
     """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()
@@ -81,7 +82,7 @@ async def in_new_thread(work: Callable[[], T]) -> T:
         _forking.engine = True
         try:
             value = work()
-        except BaseException as error:  # handed to the caller, KeyboardInterrupt included
+        except BaseException as error:  # passed on to the caller, including KeyboardInterrupt
             loop.call_soon_threadsafe(settle, None, error)
         else:
             loop.call_soon_threadsafe(settle, value, None)
@@ -105,9 +106,9 @@ async def in_new_thread(work: Callable[[], T]) -> T:
 
 
 def memory_of(processes: Sequence[BaseProcess]) -> int:
-    """Bytes of this process, EngineCore's and its workers'.
+    """Return the bytes of this process, EngineCore and its workers.
 
-    A fork shares most pages with its parent: the proportional set size counts each page once over both.
+    A fork shares most pages with its parent; the proportional set size counts each page once.
     """
     own = [psutil.Process(process.pid) for process in processes]
     family = [psutil.Process(), *own, *(worker for process in own for worker in process.children(recursive=True))]
@@ -115,7 +116,7 @@ def memory_of(processes: Sequence[BaseProcess]) -> int:
 
 
 class EngineProcesses:
-    """Watches EngineCore's processes. vLLM forgets them when one dies, perhaps before this does."""
+    """Watches EngineCore's processes. vLLM drops its references when one dies, perhaps before this notices."""
 
     def __init__(self) -> None:
         self._processes: Sequence[BaseProcess] = []
@@ -132,8 +133,8 @@ class EngineProcesses:
         """Watch on the running event loop.
 
         Args:
-            on_death: called with how the first process ended.
-            read_cause: reads the cause that a process left of its end.
+            on_death: called with the error of the first process that ends.
+            read_cause: reads the cause that a process has recorded before its end.
         """
 
         def died() -> None:
@@ -152,11 +153,11 @@ class EngineProcesses:
         self._sentinels.clear()
 
     def alive(self) -> None:
-        """Note that the processes have answered: what the kernel killed for memory was none of them."""
+        """Note that the processes have answered, so that earlier out-of-memory kills did not hit them."""
         self._kills.reset()
 
     def how_ended(self) -> EngineFailed:
-        """The error for the process that has ended."""
+        """Return the error for the process that has ended."""
         words, code = how_ended(self._processes)
         if code == -signal.SIGKILL and self._kills.has_killed():
             return EngineFailed(f"{words}, by the kernel, because memory had run out", code="out_of_memory")
@@ -166,14 +167,14 @@ class EngineProcesses:
 
 
 def how_ended(processes: Sequence[BaseProcess]) -> tuple[str, int]:
-    """Describe the end of EngineCore's processes, with the exit code; 0: unknown.
+    """Describe the end of EngineCore's processes, with the exit code (0 if unknown).
 
-    Waits up to a second for one that is just ending.
+    Waits up to a second for a process that is just ending.
     """
     deadline = time.monotonic() + 1
     while True:
         for process in processes:
-            process.join(0.05)  # vLLM's threads may ask at the same time: the second sees no code yet
+            process.join(0.05)  # vLLM's threads may join at the same time, and the second one sees no code yet
         codes = [process.exitcode for process in processes]
         for code in codes:
             if code is not None and code < 0:

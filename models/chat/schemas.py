@@ -1,7 +1,8 @@
-"""Bring vLLM's answers in line with the vendors' specifications.
+"""Adapt vLLM's answers to the vendors' specifications.
 
-What clients and models wrote stays byte for byte. Answers of Messages and Responses hold objects of clients and models,
-so they are changed field by field; answers of Chat Completions hold none, so pairs of name and value are replaced.
+Content from clients and models stays byte for byte. Answers of Messages and Responses contain objects from clients and
+models, so they are changed field by field. Answers of Chat Completions contain none, so name-value pairs are replaced
+in the text.
 """
 
 import json
@@ -22,19 +23,19 @@ from registry.errors import BadRequest, RoundhouseError, by_status, short
 
 
 class Renamer:
-    """A filter that puts `display_name` where the engine wrote `served`."""
+    """A filter that replaces the engine's `served` by `display_name`."""
 
     def __init__(self, served: str, display_name: str) -> None:
         self._pattern = re.compile(rb'("model"\s*:\s*)' + re.escape(json.dumps(served, ensure_ascii=False).encode()))
         self._display_name = json.dumps(display_name, ensure_ascii=False).encode()
         self._same = served == display_name
         self.overrides: Mapping[str, Raw] = {} if self._same else {"model": Raw(self._display_name)}
-        """Values that replace fields of answers with objects of clients and models, which may have a `model` too."""
+        """Overrides for answers with objects from clients and models, which may have a `model` of their own."""
 
     def __call__(self, data: bytes) -> bytes:
-        """Rename in `data`, which holds whole `"model":"..."` pairs.
+        """Rename in `data`, which contains only complete `"model":"..."` pairs.
 
-        An object of a client's or model's is only inside a string there, where the quotes of such a pair are escaped.
+        Objects from clients and models occur there only inside strings, where the quotes of such a pair are escaped.
         """
         if self._same:
             return data
@@ -46,11 +47,11 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OBJECTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _USUAL: LRUCache[tuple[object, bytes], msgspec.Raw] = LRUCache(4 << 20, lambda made: 2 * len(made))
-"""Lists as they came, and what became of them, by decoder."""
+"""Cache of fitted lists, by decoder and original bytes."""
 _EVENT_NAME, _DATA = b"event: ", b"\ndata: "
 
 Overrides = Mapping[str, msgspec.Raw]
-"""Values by field that replace those of vLLM in an answer: the model's name, the service class."""
+"""Values by field that replace vLLM's in an answer, such as the model's name and the service class."""
 _NOTHING: Overrides = {}
 
 
@@ -59,29 +60,29 @@ class ObjectShape:
     """The shape of an object, or of each object of a list."""
 
     nullable: frozenset[str] = frozenset()
-    """Fields that stay when they are null. All others are removed then."""
+    """Fields that stay if they are null. All others are removed."""
     always: Mapping[str, msgspec.Raw] = field(default_factory=dict)
-    """Fields that are always present, with their values where vLLM leaves them out."""
+    """Fields that must be present, with their values if vLLM leaves them out."""
     overrides: frozenset[str] = frozenset()
-    """Fields that `Overrides` replace where they are present."""
+    """Fields that `Overrides` replace if present."""
     inner: Mapping[str, "ObjectShape"] = field(default_factory=dict)
     kinds: Mapping[bytes, "ObjectShape"] = field(default_factory=dict)
     """Shapes to use instead of this one, by the JSON of the field `type`."""
     usual: msgspec.json.Decoder[Any] | None = None
-    """Decodes a list of such objects into structs that leave out nulls, in half the time; refuses unknown fields. For
-    lists that clients make long.
+    """Decodes a list of such objects into structs without nulls in half the time, but refuses unknown fields. For lists
+    that clients make long.
     """
 
 
 def fit(data: msgspec.Raw | bytes, shape: ObjectShape, overrides: Overrides = _NOTHING) -> Any:
-    """Return an object to encode in place of `data`. One call for all objects, since calls are the cost."""
+    """Return an object to encode instead of `data`. One call for all objects, because calls dominate the cost."""
     match memoryview(data)[:1]:
         case b"[":
             if shape.usual is not None:
                 return _fit_usual(bytes(data), shape)
             try:
                 return [_fit_fields(item, shape, overrides) for item in _OBJECTS.decode(data)]
-            except msgspec.ValidationError:  # of several kinds
+            except msgspec.ValidationError:  # a list of several kinds
                 return [fit(one, shape, overrides) for one in _LIST.decode(data)]
         case b"{":
             return _fit_fields(_OBJECT.decode(data), shape, overrides)
@@ -90,7 +91,7 @@ def fit(data: msgspec.Raw | bytes, shape: ObjectShape, overrides: Overrides = _N
 
 
 def _fit_usual(data: bytes, shape: ObjectShape) -> msgspec.Raw:
-    """Fit a list that a client sends with each request, and that comes back in several events of each answer."""
+    """Fit a list that a client sends with each request and that several events of each answer repeat."""
     assert shape.usual is not None
     if (known := _USUAL.get((shape.usual, data))) is None:
         try:
@@ -98,7 +99,7 @@ def _fit_usual(data: bytes, shape: ObjectShape) -> msgspec.Raw:
         except msgspec.ValidationError:
             shaped_list = fit(data, replace(shape, usual=None))
         known = msgspec.Raw(msgspec.json.encode(shaped_list))
-        with suppress(ValueError):  # larger than all that is kept
+        with suppress(ValueError):  # larger than the cache
             _USUAL[shape.usual, data] = known
     return known
 
@@ -120,7 +121,7 @@ def _fit_fields(fields: dict[str, Any], shape: ObjectShape, overrides: Overrides
 def fit_events(
     data: bytes, whole: ObjectShape, of_event: Callable[[bytes], ObjectShape | None], overrides: Overrides
 ) -> bytes:
-    """Fit a whole answer, or whole events. `of_event`: the shape of an event by its name; None: unchanged."""
+    """Fit a complete answer, or complete events. `of_event`: returns an event's shape by name; None for unchanged."""
     if not data.startswith(_EVENT_NAME):
         return msgspec.json.encode(fit(data, whole, overrides)) if data.startswith(b"{") else data
     return b"\n\n".join([_fit_event(one, of_event, overrides) for one in data.split(b"\n\n")])
@@ -135,7 +136,7 @@ def _fit_event(event: bytes, of_event: Callable[[bytes], ObjectShape | None], ov
 
 
 Fault = Callable[[], BadRequest | None]
-"""Explains a failure of the engine, on demand; None: the engine's own fault."""
+"""Explains a failure of the engine on demand; returns None if it is the engine's own fault."""
 
 _BEGIN = b'data: {"error":'
 _ERRORS = re.compile(rb'^data: (\{"error":.*\})\r?$', re.MULTILINE)
@@ -153,7 +154,7 @@ class _ErrorEvent(msgspec.Struct):
 
 
 def fit_errors(data: bytes, fault: Fault) -> bytes:
-    """Give each error a word as its `code`, and bound its message."""
+    """Give each error a textual `code`, and shorten its message."""
     return _ERRORS.sub(lambda match: _fit_error(match, fault), data) if _BEGIN in data else data
 
 
@@ -176,7 +177,7 @@ NAMES = (
     "service_tier",
 )  # fmt: skip
 PIECES = ("id", "name", "type")
-"""Fields of a call in a stream that only its first piece has."""
+"""Fields of a call in a stream that only its first chunk has."""
 OWN = (
     "ec_transfer_params",
     "kv_transfer_params",
@@ -194,7 +195,7 @@ _LOGPROBS = b'"logprobs":{"content":'
 
 
 def fit_completion(data: bytes, fault: Fault) -> bytes:
-    """Remove these nulls; where there are logprobs, those of a refusal are null, as always with vLLM."""
+    """Remove these nulls. If there are logprobs, those of a refusal stay null, as always with vLLM."""
     return fit_errors(_NULL_PAIRS.sub(b"", data), fault).replace(_LOGPROBS, b'"logprobs":{"refusal":null,"content":')
 
 
@@ -219,7 +220,7 @@ EVENTS = {
 
 
 _BROKEN, _API_ERROR = b'"error":{"type":"internal_error"', b'"error":{"type":"api_error"'
-"""vLLM's word for what broke in a stream, and Anthropic's."""
+"""The error type for a broken stream in vLLM, and in Anthropic's API."""
 _ERROR_EVENT = re.compile(rb'(?<=event: error\ndata: )\{.*"error":\{"type":"internal_error".*')
 
 
@@ -246,16 +247,16 @@ DEFAULTS: Mapping[str, Any] = {
     "text": {"format": {"type": "text"}, "verbosity": "medium"},
     "top_logprobs": 0,
 }
-"""OpenAI's values in answers for fields that the request leaves out."""
+"""OpenAI's values in answers for fields that the request left out."""
 ECHOED = (
     "max_output_tokens", "max_tool_calls", "metadata", "previous_response_id", "prompt_cache_key",
     "prompt_cache_retention", "reasoning", "safety_identifier", "text", "top_logprobs",
 )  # fmt: skip
-"""Fields of a request to Responses that its answer repeats. vLLM does not know some of them, and changes others."""
+"""Fields of a request to Responses that its answer repeats. vLLM lacks some of them and changes others."""
 
 
 def echo(request: ChatRequest) -> Overrides:
-    """The request's fields in an answer of Responses, without hints; empty for other paths."""
+    """Return the request's fields that an answer of Responses repeats, without hints; empty for other paths."""
     if request.path != RESPONSES:
         return _NOTHING
     found: dict[str, msgspec.Raw] = {}
@@ -271,9 +272,9 @@ def echo(request: ChatRequest) -> Overrides:
 
 
 class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="function"):
-    """A function tool, returned as it was sent: 128 of them are most of an answer.
+    """A function tool, returned as it was sent. 128 of them are most of an answer.
 
-    A tool with a client's `output_schema` is decoded field by field instead.
+    A tool with an `output_schema` is decoded field by field instead.
     """
 
     name: str
@@ -323,7 +324,7 @@ class _LastEvent(msgspec.Struct):
 
 
 def fit_response(data: bytes, overrides: Overrides, _: Fault) -> bytes:
-    """Fit Responses. A failure in such a stream is raised, so there is no error event."""
+    """Fit Responses. Failures in such a stream are raised, so there are no error events."""
     if data.startswith(b"{") or _COMPLETED_LINE in data:
         overrides = {**overrides, "completed_at": Raw(str(int(time.time())).encode())}
     is_completed = data.startswith(b"{") and msgspec.json.decode(data, type=_Status).status == "completed"
@@ -332,7 +333,7 @@ def fit_response(data: bytes, overrides: Overrides, _: Fault) -> bytes:
 
 
 def _rename_last(match: re.Match[bytes]) -> bytes:
-    """Rename the last event of an answer that was cut: OpenAI's has another name than vLLM's."""
+    """Rename the last event of a truncated answer, for which OpenAI has another name than vLLM."""
     if msgspec.json.decode(match[1], type=_LastEvent).response.status != "incomplete":
         return match[0]
     event = msgspec.json.decode(match[1], type=dict[str, msgspec.Raw])
@@ -343,7 +344,7 @@ def _rename_last(match: re.Match[bytes]) -> bytes:
 
 
 def _of_event(name: bytes) -> ObjectShape | None:
-    """The shape of an event; None for a piece of text, which is a string and never null."""
+    """Return the shape of an event; None for a text delta, which is a string and never null."""
     if name.endswith(b".delta"):
         return None
     return LAST_EVENT if name == b"response.completed" else EVENT
@@ -354,20 +355,18 @@ ANTHROPICS = {"priority": b"priority", "default": b"standard", "flex": b"batch"}
 
 
 def add_tier(data: bytes, tier: str) -> bytes:
-    """Add OpenAI's `service_tier`. Quotes inside an answer's strings are escaped, so the pattern matches none of
-    them.
-    """
+    """Add OpenAI's `service_tier`. The pattern cannot match inside strings, where quotes are escaped."""
     return _CHAT.sub(rb'\1"service_tier":"' + tier.encode() + b'",', data)
 
 
 def tier_override(path: str, tier: str) -> Mapping[str, Raw]:
-    """The service class as Messages and Responses have it; empty: none is reported."""
+    """Return the service class in the form of Messages and Responses; empty if none is reported."""
     word = ANTHROPICS.get(tier, b"") if path == "/v1/messages" else tier.encode()
     return {"service_tier": Raw(b'"' + word + b'"')} if word else {}
 
 
 _FIELDS = {"/v1/messages": fit_message, "/v1/responses": fit_response}
-"""Answers that hold objects of clients and models, so that overrides go field by field."""
+"""Answers that contain objects from clients and models, so that overrides apply field by field."""
 _PAIRS = {"/v1/chat/completions": fit_completion, "/v1/completions": fit_completion}
 _SAME = Renamer("", "")
 
@@ -381,14 +380,14 @@ def fit_answer(
     echoed: Overrides = _NOTHING,
     request_id: str = "",
 ) -> bytes:
-    """Fit `data`, a whole answer or whole events of a stream, to this path's vendor.
+    """Fit `data`, a complete answer or complete events of a stream, to this path's vendor.
 
     Args:
-        tier: the service class to report; empty: none.
-        rename: puts the client's name of the model in.
+        tier: the service class to report; '' for none.
+        rename: inserts the client's name of the model.
         fault: explains why a stream broke.
-        echoed: what the answer repeats of its request (`echo`).
-        request_id: what an error in a stream of Messages names; empty: null.
+        echoed: the request's fields that the answer repeats (`echo`).
+        request_id: the id in an error in a stream of Messages; null if ''.
     """
     if (by_fields := _FIELDS.get(path)) is not None:
         named = {"request_id": Raw(msgspec.json.encode(request_id))} if request_id else {}

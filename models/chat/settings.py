@@ -1,4 +1,4 @@
-"""Turn a recipe into vLLM's own command line arguments, which vLLM parses and checks."""
+"""Turn a recipe into vLLM's command line arguments, which vLLM parses and checks."""
 
 import json
 from argparse import Namespace
@@ -24,16 +24,19 @@ UNFIT: Mapping[str, str] = {
     "FalconMambaForCausalLM": _NO_KERNEL,
     "OlmoHybridForCausalLM": _NO_KERNEL,
 }
-"""Faults by architecture in vLLM 0.32: its router of experts on a CPU (`cpu_router`), Mamba-1's scan, Triton."""
+"""Architectures that vLLM 0.32 runs wrongly or not at all on a CPU, with the reason.
+
+The causes are its router of experts (`cpu_router`), Mamba-1's scan, and Triton.
+"""
 
 NATIVE_POSITIONS = frozenset({"Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Lfm2VlForConditionalGeneration"})
-"""Networks that pass one dimension too many to the kernel of rotary positions on a CPU, which then turns other
+"""Networks that pass one dimension too many to the CPU kernel for rotary positions, which then rotates the wrong
 values.
 """
 
 
 def cpu_flags(config: Mapping[str, Any]) -> Iterator[str]:
-    """Arguments of vLLM on a CPU; the recipe's own flags come after these."""
+    """Iterate over vLLM's arguments on a CPU. The recipe's own flags follow them."""
     if _architecture(config) in NATIVE_POSITIONS:
         yield from ("--compilation-config", json.dumps({"custom_ops": ["all", "-rotary_embedding"]}))
 
@@ -43,7 +46,7 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 
 def refuse_on_cpu(config: Mapping[str, Any], shape: Shape, where: str) -> None:
-    """Raises Unfit for a network that is not for a CPU. `where`: its folder or repository."""
+    """Raise Unfit for a network that does not run on a CPU. `where`: its folder or repository."""
     why = UNFIT.get(_architecture(config), "")
     if shape.latent:
         why = "latent attention (MLA, as DeepSeek-V2 and later)"
@@ -57,30 +60,31 @@ def refuse_on_cpu(config: Mapping[str, Any], shape: Shape, where: str) -> None:
 
 
 SHARE = "0.01"
-"""The share of the card that vLLM must find free at its start: 0.92 by default, even where the KV cache is given in
-bytes, so that no second model would start. Our budget in bytes decides what may be loaded; nothing else reads this
-value then.
+"""Share of the card that vLLM requires to be free at its start. The default, 0.92, applies even if the KV cache is set
+in bytes, so no second model could start. Our budget in bytes decides what may be loaded, and nothing else reads this
+value.
 """
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-"""Batches that CUDA graphs are captured for; others are filled up to the next one. vLLM's own list has 51, and with
-LoRA each is captured twice: time of a start, and memory. No batch is filled up to twice its size here, and a step of
-decoding mostly waits for the weights to be read. On an H100 an 8B shape with adapters took 17 s for 54 captures; vLLM's
-own list took 24 s for 108, with 64 requests at once at 1.07 times the tokens a second, gateway and all."""
+"""Batch sizes with CUDA graphs; other batches are padded to the next size. vLLM's own list has 51 sizes, each captured
+twice with LoRA, which costs start time and memory. Here no batch is padded to twice its size, and a decoding step
+mostly waits for the weights anyway. On an H100 an 8B shape with adapters took 17 s for 54 captures. vLLM's list took 24
+s for 108, and gave 1.07 times the tokens per second with 64 concurrent requests, including the gateway."""
 GRAPH_FLAGS = {"cudagraph_capture_sizes", "enforce_eager", "max_cudagraph_capture_size", "speculative_config"}
-"""Flags with which vLLM derives the sizes itself, or has none; `compilation_config` may hold the same."""
+"""Flags with which vLLM derives the sizes itself or has none; `compilation_config` may contain the same."""
 
 
 LONG_PREFILL = 2048
-"""Tokens of one prompt in a step, when other requests are in the engine: a step of 8,192 tokens of an 8B shape holds
-every stream for 0.18 s on an H100, one of 2,048 for a quarter of that. A prompt alone takes the whole step, as vLLM has
-it. The flag `long_prefill_token_threshold` of the recipe replaces it; 0 is no bound.
+"""Tokens of one prompt in a step while other requests are in the engine. On an H100 a step of 8,192 tokens of an 8B
+shape stops every stream for 0.18 s, one of 2,048 for a quarter of that. A prompt alone takes the whole step, as in
+vLLM. The recipe's flag `long_prefill_token_threshold` replaces this; 0 means no bound.
 """
 
 
 def gpu_settings(recipe: Recipe, context: int | None) -> Iterator[str]:
-    """Arguments of vLLM on a GPU. `context`: tokens that the model takes; None: not known, 2,048 or more."""
+    """Iterate over vLLM's arguments on a GPU. `context`: the model's context length; None if unknown (2,048 or
+    more)."""
     yield from ("--gpu-memory-utilization", SHARE)
-    yield "--no-enable-flashinfer-autotune"  # it compiles kernels with nvcc and ninja, which a host need not have
+    yield "--no-enable-flashinfer-autotune"  # it compiles kernels with nvcc and ninja, which the host may lack
     flags = {key.replace("-", "_"): value for key, value in recipe.engine.flags.items()}
     if flags.get("enable_chunked_prefill") is not False:
         yield from ("--long-prefill-token-threshold", str(min(LONG_PREFILL, context or LONG_PREFILL)))
@@ -93,10 +97,10 @@ def gpu_settings(recipe: Recipe, context: int | None) -> Iterator[str]:
 
 
 def capture_sizes(max_requests: int, max_tokens: int) -> list[int]:
-    """Batches with a graph: up to 512 tokens or a whole step; a full batch of one token each is among them.
+    """Return the batch sizes with a graph: up to 512 tokens or a whole step, including a full batch of one token each.
 
-    vLLM captures up to two tokens a request. A prompt above the largest size launches each kernel from Python, and with
-    adapters 256 more: 4 to 7 ms a step by estimate, so a few hundred tokens have a graph also where few requests run.
+    vLLM captures up to two tokens per request. A prompt above the largest size launches each kernel from Python, plus
+    256 with adapters, an estimated 4 to 7 ms per step. So a few hundred tokens have a graph even if few requests run.
     """
     most = min(max(max_requests, max_tokens), SIZES[-1])
     return sorted({size for size in SIZES if size <= most} | {min(max_requests, most), most})
@@ -122,7 +126,7 @@ OURS = {
     "pipeline_parallel_size": "parallel.pipeline",
     "data_parallel_size": "parallel.data",
 }
-"""vLLM's flags that a recipe has words for, and those words."""
+"""vLLM's flags for which a recipe has its own fields, and these fields."""
 
 NEVER = {
     "host", "port", "uds", "api_key", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "middleware", "allowed_origins",
@@ -133,24 +137,24 @@ NEVER = {
     "data_parallel_address", "data_parallel_rpc_port", "data_parallel_backend", "data_parallel_hybrid_lb",
     "data_parallel_external_lb", "prefill_context_parallel_size",
 }  # fmt: skip
-"""Flags that make no sense inside a slot or would take it out of our hands."""
+"""Flags that make no sense in a slot or would bypass our control."""
 
 
 NO_DOMAIN = "none. Send it as a data: URL, or let the model's recipe name domains in engine.flags.allowed_media_domains"
-"""An impossible host, so that nothing is fetched for a client from where it may not go itself. vLLM quotes it in its
-error.
+"""An impossible host, so that clients cannot make the server fetch from hosts that they may not reach themselves. vLLM
+quotes it in its error.
 """
 
 
 NO_FUSION = "--compilation-config.pass_config.fuse_allreduce_rms=false"
-"""vLLM's fusion of all-reduce and norm on several GPUs, switched off: it imports flashinfer, which asks CUDA for the
-devices, and a slot that did so cannot be forked any more. The flag `compilation_config` of a recipe replaces it."""
+"""Switches off vLLM's fusion of all-reduce and norm on several GPUs. It imports flashinfer, which initialises CUDA,
+after which a slot can no longer be forked. The recipe's flag `compilation_config` replaces this."""
 
 
 def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace:
-    """The namespace that vLLM's `AsyncEngineArgs.from_cli_args` and `build_app` take.
+    """Return the namespace for vLLM's `AsyncEngineArgs.from_cli_args` and `build_app`.
 
-    Raises Unfit with every fault of the recipe's flags, and for a network that is not for a CPU.
+    Raises Unfit with all faults of the recipe's flags, and for a network that does not run on a CPU.
     """
     if device == "cpu":
         refuse_on_cpu(read_object(path / "config.json"), read_shape(path), str(path))
@@ -163,7 +167,7 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
     parser.error = refuse
     try:
         parsed: Namespace = parser.parse_args(words)
-    except KeyError as fault:  # vLLM looks a name up that a flag's JSON holds, such as a mode of graphs
+    except KeyError as fault:  # vLLM does not know a name in a flag's JSON, such as a mode of graphs
         name = str(fault.args[0])
         holds = [flag for flag, value in recipe.engine.flags.items() if name.lower() in str(value).lower()]
         refuse(f"it does not know '{name}', in {' or '.join(holds) or 'one of them'}; write a name that it knows.")
@@ -171,7 +175,7 @@ def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace
 
 
 def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
-    config = read_object(path / "config.json")  # empty where it cannot be read: vLLM says why
+    config = read_object(path / "config.json")  # empty if it cannot be read; vLLM reports why
     yield from ("--model", str(path), "--served-model-name", recipe.id)
     if recipe.dtype == "int8":
         raise Unfit("dtype int8 is not one of vLLM's", ["dtype: use auto, float32, float16 or bfloat16"], param="dtype")
@@ -209,12 +213,12 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
                 param="dtype",
             )
         if recipe.dtype == "float32":
-            # the store keeps adapters in 16 bits, so nothing is lost, and half as much is read in each step
+            # the store has adapters in 16 bits, so nothing is lost, and each step reads half as much
             yield from ("--lora-dtype", "bfloat16")
     yield from ("--scheduling-policy", "priority")
     if not {"allowed_media_domains", "allowed-media-domains"} & recipe.engine.flags.keys():
         yield from ("--allowed-media-domains", NO_DOMAIN)
-    if any(path.glob("consolidated*.safetensors")):  # vLLM would take Mistral's layout of the weights for the model
+    if any(path.glob("consolidated*.safetensors")):  # vLLM would use the weights in Mistral's layout instead
         yield from ("--config-format", "hf", "--load-format", "safetensors", "--tokenizer-mode", "hf")
     yield from _far_attention(config)
     yield "--no-use-tqdm-on-load"
@@ -222,8 +226,10 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
 
 
 def _context(recipe: Recipe, config: dict[str, Any]) -> int | None:
-    """Tokens; None: as vLLM says. Of positions that are stretched dynamically vLLM 0.32 has max_position_embeddings,
-    says a multiple, and reads other memory behind them. Raises Unfit for more than there are.
+    """Return the context length in tokens; None for vLLM's own.
+
+    With dynamically stretched positions vLLM 0.32 has only max_position_embeddings, but reports a multiple and reads
+    foreign memory beyond them. Raises Unfit if the recipe asks for more than there are.
     """
     text = text_config(config)
     rope, there = text.get("rope_parameters") or text.get("rope_scaling"), text.get("max_position_embeddings")
@@ -240,7 +246,7 @@ def _context(recipe: Recipe, config: dict[str, Any]) -> int | None:
 
 
 def _far_attention(config: dict[str, Any]) -> Iterator[str]:
-    """Attention of a Ministral 3 beyond its first training positions, under vLLM's name for it."""
+    """Set the attention scaling of a Ministral 3 beyond its original training positions, under vLLM's name for it."""
     text = text_config(config)
     rope = text.get("rope_parameters")
     if text.get("model_type") == "ministral3" and isinstance(rope, dict) and "llama_4_scaling_beta" in rope:
@@ -251,27 +257,27 @@ def _far_attention(config: dict[str, Any]) -> Iterator[str]:
 
 
 def swap_tokens(recipe: Recipe) -> int | None:
-    """Most tokens of a step while adapters come: at least one for each request. None: as ever."""
+    """Return the maximum tokens of a step while adapters are moving, at least one per request. None for no change."""
     tokens = recipe.batching.tokens_while_swapping
     return None if tokens is None else max(tokens, recipe.batching.sequences)
 
 
 def critical_tokens(recipe: Recipe) -> int:
-    """Most tokens of a step while critical requests come: at least one for each request."""
+    """Return the maximum tokens of a step while critical requests arrive, at least one per request."""
     return max(recipe.batching.critical_step, recipe.batching.sequences)
 
 
 def _kv_cache_bytes(recipe: Recipe, path: Path) -> int:
-    """Bytes of the KV cache on each device. Reads the network's shape only where the recipe leaves it open."""
+    """Return the bytes of the KV cache on each device. Reads the network's shape only if the recipe does not set it."""
     if recipe.memory.kv_cache is not None and recipe.parallel.devices == 1:
         return int(recipe.memory.kv_cache)
     return kv_on_each(recipe, read_shape(path))
 
 
 def sleeps(recipe: Recipe) -> bool:
-    """Whether the engine can sleep, on a GPU.
+    """Return whether the engine can sleep, on a GPU.
 
-    Only with one worker: with several, adapters were seen to be lost in a sleep without a word (vLLM issue 53888).
+    Only with one worker: with several, adapters were silently lost in a sleep (vLLM issue 53888).
     """
     return recipe.residency.sleep != "never" and recipe.parallel.devices == 1
 
@@ -303,9 +309,10 @@ def _flags(flags: dict[str, Flag], parser: Any) -> Iterator[str]:
 
 
 def threads(path: Path, workers: int = 1) -> int:
-    """Compute threads of a worker on the CPU: one for small weights, where a second one costs more than it brings.
+    """Return the compute threads of a worker on the CPU: one for small weights, where a second one costs more than it
+    gains.
 
-    Measured, 1.5 MB of weights, 2 cores of which one was busy otherwise: a step of 16 sequences takes 2.6 ms with one
-    thread, 5.2 ms with two.
+    Measured with 1.5 MB of weights on 2 cores, one of them busy: a step of 16 sequences takes 2.6 ms with one thread
+    and 5.2 ms with two.
     """
     return 1 if bytes_of_files(path) < SMALL_WEIGHTS else max(1, cores() // workers)

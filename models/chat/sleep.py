@@ -1,14 +1,14 @@
 """Sleep of a chat engine: vLLM's level 1, and the conditions around it.
 
-Asleep, the weights lie in pinned host memory and the KV cache is gone; process, compiled code and CUDA graphs stay.
-Level 2, which drops the weights, is not used: with LoRA on, vLLM cannot read them again in place (issue 39934).
+During sleep the weights are in pinned host memory and the KV cache is freed; process, compiled code and CUDA graphs
+stay. Level 2, which drops the weights, is not used, because with LoRA vLLM cannot reload them in place (issue 39934).
 
 Before a sleep
-- all adapters leave the engine, because the contents of their places were seen to be lost on the way (issue 53888);
-  they are staged and placed again after the wake;
+- all adapters are removed from the engine, because the contents of their places may be lost (issue 53888); they are
+  staged and placed again after the wake;
 - the prefix cache is emptied, because its blocks lose their contents;
-- a fixed prompt is answered. After the wake it must be again, word for word: weights that came back wrong must never
-  answer anybody.
+- a fixed prompt is answered. After the wake the answer must be identical, so that corrupted weights never answer a
+  request.
 """
 
 import asyncio
@@ -26,22 +26,24 @@ from registry.errors import EngineFailed
 
 log = logging.getLogger("roundhouse.chat")
 TICK, QUIET_TICKS = 0.1, 10
-"""Seconds between two looks whether the engine is idle, and looks for which it has to be before memory is pinned."""
+"""Seconds between checks whether the engine is idle, and how many idle checks in a row are needed to pin memory."""
 PROMPT = "The quick brown fox jumps over the lazy dog. In the beginning"
 TOKENS = 16
 SEEN_WITHIN = 5.0
-"""Seconds in which the device must show as free what the engine gave back."""
+"""Seconds within which freed memory must show as free on the device."""
 SEEN = 0.9
-"""Share of it that must show; other processes may take some at the same time."""
+"""Share of it that must show, because other processes may take some at the same time."""
 
 
 class Sleeper:
-    """Args:
-    engine: vLLM's AsyncLLM.
-    app: vLLM's HTTP application on top of it; `model` is the name under which it answers with the base.
-    adapters: None when the engine takes none.
-    on_device: bytes that the engine holds on the device awake.
-    host_bytes: what its processes hold in host memory, as the system counts it.
+    """Puts an engine to sleep and wakes it up.
+
+    Args:
+        engine: vLLM's AsyncLLM.
+        app: vLLM's HTTP application on top of it; `model` is its name of the base.
+        adapters: None if the engine has no adapters.
+        on_device: bytes that the awake engine holds on the device.
+        host_bytes: returns what its processes hold in host memory, as counted by the system.
     """
 
     def __init__(
@@ -56,13 +58,13 @@ class Sleeper:
         self.able = False
 
     async def expected(self) -> MemoryFootprint:
-        """Expected memory asleep; from now on it is able to sleep."""
+        """Return the expected memory asleep, after which the engine is able to sleep."""
         pool, kept_bytes, _, _ = await self._facts()
         self.able, self._base = True, self._host_bytes()
         return MemoryFootprint(device_bytes=max(0, self._on_device - pool), host_bytes=self._base + kept_bytes)
 
     async def prepare(self, is_idle: Callable[[], bool]) -> None:
-        """Pin the host memory of the first sleep while the engine is idle, a block at a time."""
+        """Pin host memory for the first sleep while the engine is idle, one block at a time."""
         self._prepares, quiet = True, 0
         while True:
             await asyncio.sleep(TICK)
@@ -71,14 +73,14 @@ class Sleeper:
                 continue
             try:
                 done, blocks = await launch.ask(self._engine, sleep_memory.prepare_sleep, True)
-            except Exception as error:  # whatever it is: the engine's end is seen elsewhere, and a sleep pins by itself
-                log.warning("the memory of a sleep was not prepared", extra={"cause": str(error)})
+            except Exception as error:  # not fatal: the engine's end is noticed elsewhere, and a sleep pins by itself
+                log.warning("could not pin memory for a sleep in advance", extra={"cause": str(error)})
                 return
             if done == sleep_memory.FAILED:
-                log.warning("there is not enough host memory to prepare a sleep", extra={"blocks": blocks})
+                log.warning("not enough host memory to pin memory for a sleep in advance", extra={"blocks": blocks})
                 return
             if done >= blocks:
-                log.info("the memory of a sleep is prepared", extra={"blocks": blocks})
+                log.info("pinned memory for a sleep in advance", extra={"blocks": blocks})
                 return
 
     async def down(self) -> MemoryFootprint:
@@ -96,7 +98,7 @@ class Sleeper:
         return await self._held(await self._given_back(pool, free))
 
     async def up(self) -> MemoryFootprint:
-        """Wake up and prove it. Raises EngineFailed, after which the engine must not be used."""
+        """Wake up and check the answer. Raises EngineFailed, after which the engine must not be used."""
         await self._engine.wake_up()
         if await self._engine.is_sleeping():
             raise EngineFailed("vLLM did not wake up")
@@ -114,7 +116,7 @@ class Sleeper:
         )
 
     async def _given_back(self, pool: int, free_before: int) -> int:
-        """Bytes that became free on the device, at most `pool`."""
+        """Return the bytes that became free on the device, at most `pool`."""
         deadline = asyncio.get_running_loop().time() + SEEN_WITHIN
         while True:
             gained = (await self._facts())[2] - free_before
@@ -129,7 +131,7 @@ class Sleeper:
         return facts
 
     async def _answer(self) -> str:
-        """The base model's greedy answer to a fixed prompt."""
+        """Return the base model's greedy answer to a fixed prompt."""
         body = {"model": self._model, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
         status, data = await whole_answer(self._app, "/v1/completions", body)
         if status != 200:

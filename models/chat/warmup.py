@@ -1,4 +1,4 @@
-"""Pay first-time costs during the load, with a small request for each lazy part of vLLM.
+"""Pay first-time costs during the load, with a small request for each lazily initialised part of vLLM.
 
 Measured on 2 cores without it: first sampled request 0.3-0.8 s, first JSON schema 0.2 s, first streamed answer 0.2 s.
 """
@@ -58,30 +58,30 @@ GPU_REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("/v1/completions", {"prompt": "Hello", "max_tokens": 2, "logprobs": count}) for count in (0, 2, 5, 10, 20)),
     ("/v1/completions", {"prompt": "Hello", "max_tokens": 1, "prompt_logprobs": 1}),
 )
-"""Warm-up requests on a GPU: Triton compiles a kernel for logprobs of 1, 2, 4, 8, 16 and 32 tokens each, and one
-for those of prompts. They come last, as those of prompts shorten the steps of a second."""
+"""Warm-up requests on a GPU. Triton compiles a kernel each for logprobs of 1, 2, 4, 8, 16 and 32 tokens, and one for
+those of prompts. They come last, because prompt logprobs shorten the steps for a second."""
 _LENGTHS, _BEYOND = (5, 16, 131, 132), (13, 14)
-"""Tokens of prompts with an adapter, and tokens more than the largest batch that has a graph.
+"""Tokens of prompts with an adapter, and tokens beyond the largest batch with a graph.
 
-Triton compiles vLLM's LoRA kernels for batches of under 128 tokens and from 128 on, and for batches that 16 divides,
-other even ones and odd ones apart. vLLM's own warm-up meets those that 16 divides; batches with a graph are filled up
-to its size, so without these the first longer prompt compiles: on an H100 all streams stood still for 1.2 s.
+Triton compiles vLLM's LoRA kernels separately for batches below 128 tokens and from 128 on, and for multiples of 16,
+other even sizes and odd sizes. vLLM's own warm-up covers multiples of 16, and batches with a graph are padded to its
+size. Without these prompts the first longer prompt would compile, which stopped all streams for 1.2 s on an H100.
 """
 WITHIN = 300.0
-"""Seconds for all of them; on a GPU something may be compiled still. A model that cannot do one (no chat template)
-answers that with an error, which is fine."""
+"""Seconds for all of them; on a GPU something may still be compiled. A model that does not support one (no chat
+template) answers it with an error, which is fine."""
 
 
 async def warmup(app: AsgiApp, model: str, requests: Iterable[tuple[str, dict[str, Any]]]) -> None:
-    """Send the requests, all at once. Raises TimeoutError."""
+    """Send all requests concurrently. Raises TimeoutError."""
     async with asyncio.timeout(WITHIN):
         await asyncio.gather(*(whole_answer(app, path, {"model": model, **body}) for path, body in requests))
 
 
 def prompt_lengths(config: Any, tuned_sizes: Iterable[int] = ()) -> list[int]:
-    """Tokens of prompts for `warm_up_adapters`: each is one step. `config`: vLLM's.
+    """Return the prompt lengths for `warm_up_adapters`, each of which is one step. `config`: vLLM's.
 
-    tuned_sizes: batches that have a configuration of the kernels of their own, each of which compiles.
+    tuned_sizes: batch sizes with their own kernel configuration, each of which must compile.
     """
     longest = min(config.scheduler_config.max_num_batched_tokens, config.model_config.max_model_len - 2)
     captured = max(config.compilation_config.cudagraph_capture_sizes or [0])
@@ -94,10 +94,10 @@ def prompt_lengths(config: Any, tuned_sizes: Iterable[int] = ()) -> list[int]:
 async def warm_up_adapters(
     app: AsgiApp, adapters: EngineAdapters, lengths: Sequence[int], swap_tokens: int | None
 ) -> None:
-    """Load an adapter that changes nothing, and answer a prompt of each length with it, one after another.
+    """Load an adapter without effect, and answer a prompt of each length with it, one after another.
 
-    swap_tokens: most tokens of a step shortly after a place; None: no bound. A prompt must not be cut into two steps.
-    Raises TimeoutError; a model for which that cannot be done goes without.
+    swap_tokens: maximum tokens of a step shortly after a placement; None for no bound. No prompt may be split into two
+    steps. Raises TimeoutError. Models that do not support it are skipped.
     """
     try:
         layer = await adapters.a_layer()
@@ -111,14 +111,14 @@ async def warm_up_adapters(
                         await asyncio.sleep(budget.LINGER + 0.1)
                     for length in lengths:
                         body = {"model": blank.digest, "prompt": [1] * length, "max_tokens": 2, "temperature": 0}
-                        body["cache_salt"] = f"{length} tokens"  # else the prefix cache has most of a longer prompt
+                        body["cache_salt"] = f"{length} tokens"  # otherwise the prefix cache has most of the next
                         await whole_answer(app, "/v1/completions", body)
             finally:
                 await _drop(adapters, blank.digest)
     except TimeoutError:
         raise
-    except Exception as error:  # layers of other names in files, or of another kind
-        log.info("no warm-up with an adapter: %s", error)
+    except Exception as error:  # other names of layers in files, or another kind
+        log.info("skipped the warm-up with an adapter: %s", error)
 
 
 async def _drop(adapters: EngineAdapters, digest: str) -> None:

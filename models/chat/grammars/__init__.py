@@ -1,6 +1,6 @@
-"""Try out grammars of all kinds before vLLM sees them.
+"""Check grammars of all kinds before vLLM sees them.
 
-`sizes.py` refuses by size alone. `checker.py` is the slot's side: one at a time, cached, cancelled when the client
-leaves. `process.py` is the other side: compiles each in a process of its own, with bounds on time and memory. What vLLM
-itself does with a grammar, and what is changed there, lies in `models/chat/vllm/grammars.py`.
+`sizes.py` checks the size. `checker.py` is the slot's side: one check at a time, cached, cancelled when the client
+leaves. `process.py` is the other side: it compiles each grammar in its own process, with bounds on time and memory.
+What vLLM itself does with a grammar, and our changes to that, are in `models/chat/vllm/grammars.py`.
 """

@@ -16,7 +16,7 @@ from registry.errors import BadRequest, RoundhouseError
 
 
 class KnownTokens:
-    """Refuses tokens for which the network has no row. vLLM accepts all of the tokenizer's, such as those of images."""
+    """Refuses tokens for which the network has no row, but which vLLM accepts because the tokenizer has them."""
 
     def __init__(self, engine: Any) -> None:
         self._tokenizer: Any = engine.get_tokenizer()
@@ -27,7 +27,7 @@ class KnownTokens:
         self._end = max((end for end in ends if isinstance(end, int)), default=0)
 
     def check(self, prompt: Any, params: Any) -> None:
-        """Raises BadRequest."""
+        """Raise BadRequest for such tokens."""
         if self._end >= self._tokens and bool(getattr(params, "min_tokens", None)):
             raise BadRequest(
                 f"The end-of-text token {self._end} of this model is beyond the {self._tokens} tokens of its network: "
@@ -44,26 +44,27 @@ ADMISSION: ContextVar["GrammarAdmission | None"] = ContextVar("roundhouse_admiss
 
 
 class GrammarAdmission:
-    """One call's admission: whether it has entered the engine, and why it was refused."""
+    """One call's admission to the engine: whether it has entered, and why it was refused."""
 
     def __init__(
         self, checker: GrammarChecker, locate: Locate, arrival: asyncio.Future[None] | None = None, team: str = ""
     ) -> None:
-        """arrival: of the call's adapter in its place; None: it is there. team: whose call it is."""
+        """arrival: ends when the call's adapter is in its place; None if it already is. team: of the call."""
         self._locate, self._arrival, self._team = locate, arrival, team
         self.decided = asyncio.Event()
         self.refusal: RoundhouseError | None = None
         self.constrained = False
-        """Whether a grammar or schema binds the answer, also one that a forced call of a tool brings."""
+        """Whether a grammar or schema constrains the answer, including that of a forced tool call."""
         self.tokens: int | None = None
-        """Tokens that the answer may have, as vLLM has settled it."""
+        """Maximum tokens of the answer, as decided by vLLM."""
         self._checker = checker
         self._checks: set[asyncio.Task[None]] = set()
         self._has_left = False
 
     async def admit(self, constraint: Any) -> None:
-        """Check a constraint, and wait for the adapter. Raises an error of vLLM's, which it answers with a 400 that is
-        not passed on: `refusal` is the answer.
+        """Check a constraint, and wait for the adapter.
+
+        Raises an error of vLLM's, for which vLLM answers 400. That is not passed on; the answer is `refusal`.
         """
         try:
             if constraint is not None:
@@ -95,19 +96,19 @@ class GrammarAdmission:
             self._checks.discard(check)
 
     async def check_tags(self, request: ChatRequest) -> None:
-        """Check what vLLM would look at before it asks the engine. Raises BadRequest and others."""
+        """Check the structural tags that vLLM reads before it calls the engine. Raises BadRequest and others."""
         for tag in _tags(request):
             await self._checker.check(grammars.of_tag(tag), self._locate, self._team)
 
     def leave(self) -> None:
-        """The client is gone: a check that runs is given up."""
+        """Give up a running check, because the client has left."""
         self._has_left = True
         for check in self._checks:
             check.cancel()
 
 
 async def _arrived(arrival: asyncio.Future[None]) -> None:
-    """Raises the error with which the adapter did not arrive. Other calls may wait for it, too."""
+    """Wait for an adapter, which other calls may be waiting for, too. Raises the error of its move."""
     await asyncio.shield(arrival)
 
 
@@ -116,11 +117,11 @@ class _Constraint(msgspec.Struct):
 
 
 _CONSTRAINT = msgspec.json.Decoder(_Constraint | None)
-"""Built once: `json.decode` with such a type would build it for each request."""
+"""Built once, because `json.decode` with such a type would build it for each request."""
 
 
 def _tags(request: ChatRequest) -> list[str]:
-    """The structural tags of a request, as text. A malformed one is refused by vLLM before it looks inside."""
+    """Return the structural tags of a request as text. vLLM refuses malformed ones before reading them."""
     tags: list[str] = []
     try:
         constraint = _CONSTRAINT.decode(request.fields.get("structured_outputs", b"null"))
@@ -135,7 +136,7 @@ def _tags(request: ChatRequest) -> list[str]:
 
 
 def guard_engine(engine: Any) -> None:
-    """Make every request that enters `engine` pass its `GrammarAdmission`, and hold only tokens of the network."""
+    """Make each request that enters `engine` pass its `GrammarAdmission`, and check that the network has its tokens."""
     add_request, known = engine.add_request, KnownTokens(engine)
 
     async def admitted(request_id: str, prompt: Any, params: Any, *arguments: Any, **named: Any) -> Any:

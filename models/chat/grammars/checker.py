@@ -1,7 +1,7 @@
-"""Try out grammars for a slot: one at a time, each once, dropped when its client leaves.
+"""Check grammars for a slot: one at a time, each once, given up when the client leaves.
 
-Teams take turns, and each has its own bound on what waits: a grammar may take seconds before it is refused, and costs
-its client nothing.
+Teams take turns, and each has its own bound on waiting checks, because a grammar may take seconds before it is refused
+and costs its client nothing.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from registry.bounds import Bounds
 from registry.errors import BadRequest, EngineFailed, QueueFull, Unavailable
 
 Locate = Callable[[language.Path], tuple[str, language.Path]]
-"""Finds the field of a request that a constraint's schema is from, and a path in it, by a path in the constraint."""
+"""Maps a path in a constraint to the request's field with its schema, and the path in that."""
 ESCAPED = 16
-"""A verdict on its way has at most so many times the bytes of what was asked: a grammar of choices, escaped."""
+"""Largest ratio of a verdict's bytes to those of its constraint, reached by escaped grammars of choices."""
 TEAMS = 8
-"""Grammars of so many teams, each with as many as it may have, wait together at most."""
+"""Number of teams whose full shares of waiting grammars may wait together at most."""
 
 
 class GrammarChecker:
@@ -40,10 +40,10 @@ class GrammarChecker:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.WriteTransport | None = None
         self._given_up: asyncio.Future[bytes] | None = None
-        """The answer to a check whose client has left."""
+        """The pending answer to a check whose client has left."""
         self._turns = FairTurns()
         self._waiting = Counter[str]()
-        """Checks by team, the one that runs included."""
+        """Number of checks by team, including the running one."""
         self._closed = False
         self._verdicts: LRUCache[bytes, Verdict] = LRUCache(bounds.verdict_cache, lambda verdict: 500 + _bytes(verdict))
 
@@ -52,11 +52,13 @@ class GrammarChecker:
             await self._started()
 
     async def check(self, constraint: Any, locate: Locate, team: str = "") -> None:
-        """Leave vLLM's `StructuredOutputsParams` as its own check would. Raises BadRequest, QueueFull.
+        """Check vLLM's `StructuredOutputsParams` and change it as vLLM's own check would.
+
+        Raises BadRequest or QueueFull.
 
         Args:
-            locate: where the client wrote a keyword of the constraint's schema.
-            team: whose turn it takes.
+            locate: finds where the client wrote a keyword of the constraint's schema.
+            team: the team whose turn it takes.
         """
         kind, fields = grammars.fields_of(constraint)
         if not kind:
@@ -108,14 +110,14 @@ class GrammarChecker:
             if not self._waiting[team]:
                 del self._waiting[team]
         if verdict.code != process.BUSY:
-            with suppress(ValueError):  # larger than the whole cache
+            with suppress(ValueError):  # larger than the cache
                 self._verdicts[digest] = verdict
         return verdict
 
     async def _exchange(self, order: bytes) -> Verdict:
         assert self._reader is not None
         assert self._writer is not None
-        if self._given_up is not None:  # it comes at once: nobody else's verdict may be taken for this one's
+        if self._given_up is not None:  # arrives soon; must not be mistaken for the verdict on the next check
             await asyncio.wait([self._given_up])
         self._given_up = None
         self._writer.write(order + b"\n")
@@ -136,7 +138,7 @@ class GrammarChecker:
             return
         if not self._closed:
             self._judge = await processes.in_new_thread(self._fork)
-        if self._closed:  # perhaps meanwhile
+        if self._closed:  # may have happened in the meantime
             await self._end()
             raise EngineFailed("the engine was closed")
         assert self._judge is not None
@@ -147,7 +149,7 @@ class GrammarChecker:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(judge.verdicts, "rb", 0))
 
     async def _end(self) -> None:
-        """End the process and wait until nothing is left of it: with much memory that may take seconds."""
+        """End the process and wait until it is gone, which may take seconds if it has much memory."""
         judge, self._judge = self._judge, None
         if self._writer is not None and not self._writer.is_closing():
             self._writer.abort()
@@ -156,7 +158,7 @@ class GrammarChecker:
             await asyncio.to_thread(judge.process.join)
 
     async def close(self) -> None:
-        """End the process. A check that runs ends with EngineFailed."""
+        """End the process. A running check fails with EngineFailed."""
         self._closed = True
         await self._end()
 

@@ -1,7 +1,7 @@
 """Rewrite an enforced JSON schema in a few plain forms, or refuse it by path.
 
-The grammar libraries ignore keywords without a word, alone or beside others. They get only these forms, which
-`tests/contract/chat/schemas/test_walks.py` shows to be followed:
+The grammar libraries silently ignore some keywords, alone or in combination. They get only the following forms, which
+`tests/contract/chat/schemas/test_walks.py` proves to be enforced:
 
 | form    | fields                                                                                                   |
 |---------|----------------------------------------------------------------------------------------------------------|
@@ -16,13 +16,13 @@ The grammar libraries ignore keywords without a word, alone or beside others. Th
 |         | in `properties`, `minProperties`, `maxProperties`                                                        |
 | others  | `type`: `boolean`, `null`                                                                                |
 
-Where the two differ, the new schema accepts less than the client's, so that an answer always fits the client's:
+Where the two differ, the new schema accepts less than the client's, so an answer always fits the client's schema:
 
-- Without `type`, only values of the types that the keywords are about.
-- Beside `properties`, no further ones unless `additionalProperties` says so; beside `prefixItems` unless `items` or
-  `minItems` does.
-- `oneOf` only where no value fits two of its schemas.
-- Schemas that apply together (`allOf`, and what stands beside `$ref`, `anyOf` or `enum`) become one.
+- Without `type`, only values of the types that the keywords apply to are accepted.
+- With `properties`, no others are accepted unless `additionalProperties` allows it; with `prefixItems`, no others
+  unless `items` or `minItems` does.
+- `oneOf` is accepted only if no value fits two of its schemas.
+- Schemas that apply together (`allOf`, and keywords next to `$ref`, `anyOf` or `enum`) are merged.
 """
 
 import json
@@ -52,7 +52,7 @@ KEYWORDS: Mapping[str, tuple[str, ...]] = {
         "maxProperties", "unevaluatedProperties",
     ),
 }  # fmt: skip
-"""Keywords by the type of the values that they are about."""
+"""Keywords by the type of the values that they apply to."""
 GENERAL = ("type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs", "definitions", "$anchor")
 REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "not": ((), "say what is allowed instead"),
@@ -68,7 +68,7 @@ REFUSED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "$dynamicRef": ((), "use '$ref'"),
     "$recursiveRef": ((), "use '$ref'"),
 }
-"""Keywords that cannot be enforced: values that mean nothing, and what to do instead."""
+"""Keywords that cannot be enforced, with values that have no effect, and what to do instead."""
 RULES: Mapping[str, str] = {
     "type": "one or a list",
     "enum, const": "any values; what stands beside them removes those that do not fit it",
@@ -110,17 +110,17 @@ FORMATS: Mapping[str, str] = {
     "uri-reference": "",
     "duration": "",
 }
-"""Formats of strings and their patterns; empty: the grammar library's own."""
+"""Formats of strings and their patterns; '' for the grammar library's own."""
 MOST_OPTIONS, MOST_MULTIPLES = 256, 1_000
 LONGEST = 10_000
-"""The most characters of a string with a length; a larger `maxLength` means this."""
+"""Maximum characters of a string with a length; a larger `maxLength` is lowered to this."""
 DECIMALS = Decimal("0.000001")
-"""The finest bound of a number that the grammar library knows."""
+"""The finest bound of a number that the grammar library supports."""
 LARGEST = {"integer": 10**18, "number": 10**12}
 
 
 class SchemaError(ValueError):
-    """A schema that is not in the language: the path of the keyword, and what is wrong."""
+    """A schema that is not in the language, with the path of the keyword and the fault."""
 
     def __init__(self, path: Path, text: str) -> None:
         super().__init__(text)
@@ -129,7 +129,7 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A schema of the client's, and where it stands."""
+    """A schema of the client's, with its path."""
 
     schema: Any
     path: Path
@@ -141,7 +141,7 @@ class Part:
         return isinstance(self.schema, Mapping) and name in self.schema
 
     def get(self, name: str, kind: type | tuple[type, ...], what: str) -> Any:
-        """A keyword's value, None when it is absent. Raises SchemaError for another type."""
+        """Return a keyword's value; None if it is absent. Raises SchemaError for another type."""
         value = self.schema.get(name)
         if value is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
             raise SchemaError((*self.path, name), f"it must be {what}")
@@ -153,21 +153,22 @@ Parts = tuple[Part, ...]
 
 
 def dotted(path: Path) -> str:
-    """A path as errors name it: `properties.age.anyOf[0]`."""
+    """Format a path for errors, such as `properties.age.anyOf[0]`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
 
 
 def rewrite(schema: Any) -> Any:
-    """A schema of the forms above that accepts only what `schema` accepts; False: nothing.
+    """Return a schema in the forms above that accepts only what `schema` accepts; False if it accepts nothing.
 
-    Raises SchemaError for what cannot be enforced. Takes time and memory without a bound: for a process that has one.
+    Raises SchemaError for what cannot be enforced. Takes unbounded time and memory, so call it in a bounded process.
     """
     return _Rewriter(schema).rewrite()
 
 
 def rewrite_tag(tag: Any, path: Path = ()) -> Any:
-    """A structural tag with its schemas of JSON written anew. Raises SchemaError; False in place of a schema: nothing
-    fits it.
+    """Return a structural tag with rewritten JSON schemas; a schema that nothing fits becomes False.
+
+    Raises SchemaError.
     """
     if isinstance(tag, list):
         return [rewrite_tag(one, (*path, index)) for index, one in enumerate(tag)]
@@ -188,9 +189,9 @@ class _Rewriter:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._names: dict[tuple[Path, ...], str] = {}
-        """Names of definitions, by where the schemas are that apply together."""
+        """Names of definitions, by the paths of the schemas that apply together."""
         self._open: set[tuple[Path, ...]] = set()
-        """Definitions that are being written."""
+        """Definitions being written."""
         self._definitions: Json = {}
 
     def rewrite(self) -> Any:
@@ -203,9 +204,9 @@ class _Rewriter:
         return node | {"$defs": definitions} if node and definitions else node
 
     def _node(self, parts: Parts) -> Any:
-        """The schema of all that each of `parts` accepts; False: nothing.
+        """Return the schema of the values that all `parts` accept; False if there are none.
 
-        What a reference leads to, or what contains itself, becomes a definition.
+        Targets of references and recursive schemas become definitions.
         """
         targets = _distinct([self._target(part) for part in parts])
         key = tuple(sorted((part.path for part in targets), key=str))
@@ -235,7 +236,7 @@ class _Rewriter:
         return options[0] if len(options) == 1 else {"anyOf": options}
 
     def _target(self, part: Part) -> Part:
-        """The schema that a part stands for which says nothing else than `$ref`."""
+        """Return the schema that a part refers to, if it has only `$ref`."""
         seen: set[Path] = set()
         while part.has("$ref") and not any(name in part.schema for name in _CONSTRAINTS - {"$ref"}):
             if part.path in seen:
@@ -245,7 +246,7 @@ class _Rewriter:
         return part
 
     def _follow(self, part: Part) -> Part:
-        """The schema that a part's `$ref` leads to."""
+        """Return the schema that a part's `$ref` refers to."""
         reference = part.get("$ref", str, "a text")
         where = (*part.path, "$ref")
         if not reference.startswith("#"):
@@ -282,7 +283,7 @@ class _Rewriter:
         return jsonschema.Draft202012Validator(self._root)
 
     def _branches(self, part: Part, seen: frozenset[Path]) -> list[Parts]:
-        """The alternatives of a part: schemas without `$ref`, `allOf`, `anyOf` and `oneOf` that apply together."""
+        """Return a part's alternatives: schemas without `$ref`, `allOf`, `anyOf` and `oneOf` that apply together."""
         if isinstance(part.schema, bool):
             return [()] if part.schema else []
         if not isinstance(part.schema, Mapping):
@@ -291,7 +292,7 @@ class _Rewriter:
             raise _circle(part)
         seen |= {part.path}
         if "enum" in part.schema or "const" in part.schema:
-            return [(part,)]  # what stands beside is looked at value by value
+            return [(part,)]  # the other keywords are checked value by value
         _check_keywords(part)
         factors: list[list[Parts]] = [[(part,)] if any(name in part.schema for name in _FLAT) else [()]]
         if "$ref" in part.schema:
@@ -316,7 +317,7 @@ class _Rewriter:
                     )
 
     def _disjoint(self, one: Parts, other: Parts, depth: int = 0) -> bool:
-        """Whether it is plain that no value fits both."""
+        """Return whether it is certain that no value fits both."""
         for these, those in ((one, other), (other, one)):
             if (values := self._values(these)) is not None:
                 return not any(self._accept(those, value) for value in values)
@@ -333,7 +334,7 @@ class _Rewriter:
         return False
 
     def _values(self, branch: Parts) -> list[Any] | None:
-        """All values that fit a branch; None: they are not listed."""
+        """Return all values that fit a branch; None if they are not listed."""
         listed = next((part for part in branch if part.has("enum") or part.has("const")), None)
         if listed is None:
             return None
@@ -341,7 +342,7 @@ class _Rewriter:
         return [value for value in values if self._accept(branch, value)]
 
     def _accept(self, branch: Parts, value: Any) -> bool:
-        """Whether a value fits the schemas as the client wrote them."""
+        """Return whether a value fits the client's own schemas."""
         for part in branch:
             try:
                 if not self._validator.evolve(schema=part.schema).is_valid(value):
@@ -351,7 +352,7 @@ class _Rewriter:
         return True
 
     def _options(self, branch: Parts) -> Iterator[Any]:
-        """A schema for each type of the values that fit a branch."""
+        """Iterate over a schema for each type of the values that fit a branch."""
         if (values := self._values(branch)) is not None:
             if values:
                 yield {"enum": values}
@@ -400,7 +401,7 @@ class _Rewriter:
         return node | ({"minItems": least} if least else {}) | ({} if most is None else {"maxItems": most})
 
     def _all(self, parts: Sequence[Part | None]) -> Any:
-        """The schema of all that apply; None among them says nothing."""
+        """Return the schema of all parts together, ignoring None."""
         given = tuple(part for part in parts if part is not None)
         return self._node(given) if given else {}
 
@@ -427,7 +428,7 @@ class _Rewriter:
         return _with_counts(node, branch, rest is not False)
 
     def _other_names(self, branch: Parts) -> tuple[str | None, Any]:
-        """The pattern of names that are not in `properties`, None for any, and the schema of their values."""
+        """Return the pattern of names that are not in `properties` (None for any), and the schema of their values."""
         named = any(part.has("properties") for part in branch)
         patterned = [part for part in branch if part.get("patternProperties", Mapping, "an object")]
         limited = [part for part in branch if part.schema.get("propertyNames") not in (None, True, {})]
@@ -449,7 +450,7 @@ class _Rewriter:
         return None, rest
 
     def _name_pattern(self, names: Part) -> str:
-        """The pattern of names that fit a schema."""
+        """Return the pattern of names that fit a schema."""
         node = self._node((names, Part({"type": "string"}, (*names.path, "type"))))
         if node == {"type": "string"}:
             return patterns.write(patterns.Repeat(patterns.ANY, 0, None))
@@ -466,7 +467,7 @@ _CONSTRAINTS = _FLAT | set(GENERAL) - {"$defs", "definitions", "$anchor"} | REFU
 
 
 def _check_keywords(part: Part) -> None:
-    """Refuse what cannot be enforced. Words that are not keywords of JSON Schema are annotations."""
+    """Refuse keywords that cannot be enforced. Names that are not keywords of JSON Schema are annotations."""
     for name in REFUSED.keys() & part.schema.keys():
         harmless, advice = REFUSED[name]
         if part.schema[name] not in harmless and not (name in ("then", "else") and "if" not in part.schema):
@@ -484,7 +485,7 @@ def _distinct(parts: Iterable[Part]) -> Parts:
 
 
 def _joined(factors: list[list[Parts]], path: Path = ()) -> list[Parts]:
-    """All ways to take one alternative of each factor."""
+    """Return all combinations of one alternative of each factor."""
     result: list[Parts] = [()]
     for factor in factors:
         result = [_distinct([*branch, *more]) for branch in result for more in factor]
@@ -498,7 +499,7 @@ def _listed(part: Part, name: str) -> list[Part]:
 
 
 def _types(branch: Parts) -> list[str] | None:
-    """The types that all parts state; None: none states any."""
+    """Return the types that all parts allow; None if no part names any."""
     types: list[str] | None = None
     for part in branch:
         if not part.has("type"):
@@ -512,7 +513,7 @@ def _types(branch: Parts) -> list[str] | None:
 
 
 def _common(types: list[str], others: list[str]) -> list[str]:
-    """The types of values that have one of each; `number` includes `integer`."""
+    """Return the types that are in both lists; `number` includes `integer`."""
     wide = [set(kinds) | ({"integer"} if "number" in kinds else set()) for kinds in (types, others)]
     common = [kind for kind in dict.fromkeys([*others, *types, "integer"]) if kind in wide[0] and kind in wide[1]]
     return [kind for kind in common if kind != "integer" or "number" not in common]
@@ -574,7 +575,7 @@ def _written(where: Path, text: str) -> str:
 
 
 def _bound(branch: Parts, inclusive: str, exclusive: str, step: Decimal, sign: int) -> tuple[Decimal, Path] | None:
-    """The strictest lower bound (`sign` 1) or upper bound (-1) of the values on a grid of `step`, and its keyword."""
+    """Return the strictest lower (`sign` 1) or upper bound (-1) on a grid of `step`, and its keyword."""
     bounds = []
     for part in branch:
         for name in (inclusive, exclusive):
@@ -616,7 +617,7 @@ def _number(branch: Parts, kind: str) -> Json | None:
 
 
 def _factor(branch: Parts, kind: str) -> tuple[int, Path]:
-    """The number that whole numbers must be a multiple of, with its keyword; 0: none."""
+    """Return the number that whole numbers must be a multiple of, with its keyword; 0 for none."""
     factor = 0
     where: Path = ()
     for part in branch:
@@ -633,7 +634,7 @@ def _factor(branch: Parts, kind: str) -> tuple[int, Path]:
 
 
 def _items(part: Part) -> tuple[list[Part], Part | None]:
-    """The schemas of the first items, and that of the rest; None: it may be anything."""
+    """Return the schemas of the first items, and that of the rest; None if the rest may be anything."""
     if isinstance(part.schema.get("items"), list):
         return _listed(part, "items"), part.inside("additionalItems") if part.has("additionalItems") else None
     return _listed(part, "prefixItems"), part.inside("items") if part.has("items") else None
@@ -648,7 +649,7 @@ def _names(part: Part, name: str) -> bool:
 
 
 def _of_name(part: Part, name: str) -> Part | None:
-    """A part's rule for the value of a property."""
+    """Return a part's schema for the value of a property."""
     if _names(part, name):
         return part.inside("properties", name)
     return part.inside("additionalProperties") if part.has("additionalProperties") else None
@@ -665,7 +666,7 @@ def _required(branch: Parts) -> set[str]:
 
 
 def _with_counts(node: Json, branch: Parts, is_open: bool) -> Json | None:
-    """Add the number of properties that an object may have. None: no object has so many."""
+    """Add bounds on the number of properties. Returns None if no object fits them."""
     required, known = len(node.get("required", ())), len(node.get("properties", ()))
     least = max((_count(part, "minProperties") for part in branch if part.has("minProperties")), default=0)
     most = min((_count(part, "maxProperties") for part in branch if part.has("maxProperties")), default=None)

@@ -2,16 +2,16 @@ r"""Rewrite a JSON schema's regular expressions so that they match whole strings
 
 A schema's `pattern` is a search in the decoded text of a string. The grammar follows the bytes of the answer, in which
 quotes, backslashes and control characters are escaped, so a pattern is rewritten for plain characters only, and matched
-from end to end. Each step makes the set of texts smaller, never larger: what the grammar writes always passes the
-client's pattern, be it read as Python or as ECMAScript.
+from end to end. Each step makes the set of texts smaller, never larger, so the grammar's output always matches the
+client's pattern, whether it is read as Python or as ECMAScript.
 
 | part                                   | becomes                                                             |
 |----------------------------------------|---------------------------------------------------------------------|
 | literals, classes, `.`, `\w`, `\d`     | a class of plain characters; `\D` and `\W` are ASCII only           |
 | `(…)`, `(?:…)`, `(?P<name>…)`, `\|`     | a group                                                             |
 | `*`, `+`, `?`, `{n}`, `{n,m}`, lazy    | the same, not lazy                                                  |
-| `^` and `$` around an alternative      | nothing, as the whole string is matched; after `^` alone any text   |
-|                                        | may follow, before `$` alone any may come                           |
+| `^` and `$` around an alternative      | nothing, because the whole string is matched; with `^` alone any    |
+|                                        | text may follow, with `$` alone any may precede                     |
 | all else: look-around, back-references | `PatternError`                                                      |
 """
 
@@ -25,12 +25,12 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class PatternError(ValueError):
-    """A pattern that is not in the language; the text says why."""
+    """A pattern that is not in the language, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """A character of a set."""
+    """One character of a set."""
 
     ranges: Ranges
 
@@ -66,7 +66,7 @@ def _sorted(ranges: list[tuple[int, int]]) -> Ranges:
 
 
 def _inverted(ranges: Ranges, most: int = LAST) -> Ranges:
-    """All other characters up to `most`."""
+    """Return all other characters up to `most`."""
     edges = [(-1, -1), *((first, last) for first, last in ranges if first <= most), (most + 1, most + 1)]
     return tuple((left + 1, right - 1) for (_, left), (right, _) in pairwise(edges) if left + 1 < right)
 
@@ -81,14 +81,14 @@ def _of(text: str) -> Ranges:
 
 
 PLAIN = _inverted(_sorted([(0, 0x1F), *_of('"\\'), (0xD800, 0xDFFF)]))
-"""Characters that stand for themselves in the text of a JSON string."""
+"""Characters that represent themselves in a JSON string."""
 DIGITS: Ranges = ((0x30, 0x39),)
 WORDS = _sorted([*DIGITS, (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)])
 BLANKS = _of(" \t\n\r\f\v")
 ALL_BLANKS = _sorted(
     [(9, 13), (0x1C, 0x20), (0x2000, 0x200A), (0x2028, 0x2029), *_of("\x85\xa0\u1680\u202f\u205f\u3000\ufeff")]
 )
-"""White space of any dialect."""
+"""White space in any dialect."""
 ASCII = 0x7F
 CLASSES = {
     "d": DIGITS,
@@ -98,7 +98,7 @@ CLASSES = {
     "W": _inverted(WORDS, ASCII),
     "S": _inverted(ALL_BLANKS),
 }
-"""The characters that both dialects have in a class."""
+"""The characters that are in a class in both dialects."""
 INVERTED = {"d": "D", "w": "W", "s": "S", "D": "d", "W": "w", "S": "s"}
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
 DOT = _inverted(_of("\n\r\u2028\u2029"))
@@ -113,11 +113,11 @@ class _Parser:
         self.text, self.at = text, 0
 
     def next(self) -> str:
-        """The character at the position; empty: the end."""
+        """Return the character at the position; '' at the end."""
         return self.text[self.at : self.at + 1]
 
     def taken(self, text: str) -> bool:
-        """Whether `text` is at the position; goes beyond it."""
+        """Return whether `text` is at the position, and skip it if so."""
         if not self.text.startswith(text, self.at):
             return False
         self.at += len(text)
@@ -192,7 +192,7 @@ class _Parser:
         return inside
 
     def escaped(self) -> tuple[Ranges, str]:
-        """The characters of an escape after its backslash, and the letter of a class, empty for one character."""
+        """Return the characters of an escape after its backslash, and the letter of a class ('' for one character)."""
         letter = self.next()
         self.at += 1
         if letter in CLASSES:
@@ -210,7 +210,7 @@ class _Parser:
         inverted = self.taken("^")
         ranges: list[tuple[int, int]] = []
         outside: list[Ranges] = []
-        """The characters left to an inverted class, for each of its classes."""
+        """The characters outside each class in an inverted class."""
         while not self.taken("]"):
             if not self.next():
                 raise PatternError("a class is not closed")
@@ -240,7 +240,7 @@ class _Parser:
 
 
 def parse(text: str) -> Pattern:
-    """Read a pattern. Raises PatternError for what is not in the language."""
+    """Parse a pattern. Raises PatternError if it is not in the language."""
     parser = _Parser(text)
     pattern = parser.choice(outermost=True)
     if parser.next():
@@ -249,7 +249,7 @@ def parse(text: str) -> Pattern:
 
 
 def lengths(pattern: Pattern) -> tuple[int, int | None]:
-    """The least and the most characters that a pattern matches; None: there is no bound."""
+    """Return the minimum and maximum number of characters that a pattern matches; None for no maximum."""
     match pattern:
         case Chars():
             return 1, 1
@@ -270,9 +270,9 @@ def _sum(values: list[int | None]) -> int | None:
 
 
 def bounded(pattern: Pattern, least: int, most: int | None) -> Pattern:
-    """The texts of a pattern that have `least` to `most` characters. Raises PatternError if no pattern does.
+    """Return a pattern for the texts of `least` to `most` characters. Raises PatternError if there is none.
 
-    Works for patterns of these lengths anyway, and for repetitions of one character.
+    Supports patterns that always have such a length, and repetitions of one character.
     """
     low, high = lengths(pattern)
     if low >= least and (most is None or (high is not None and high <= most)):
@@ -288,7 +288,7 @@ def bounded(pattern: Pattern, least: int, most: int | None) -> Pattern:
 
 
 def write(pattern: Pattern) -> str:
-    """The pattern as a regular expression of plain characters, without anchors. Raises PatternError for none."""
+    """Write a pattern as a regular expression without anchors, for plain characters only. Raises PatternError."""
     match pattern:
         case Chars(ranges):
             plain = _both(ranges, PLAIN)
@@ -319,7 +319,7 @@ def _letter(code: int) -> str:
 
 
 def others(names: list[str]) -> str:
-    """An expression for all texts of plain characters but these."""
+    """Return an expression for all texts of plain characters except these."""
     return write(_beyond({name for name in names if all(_both(_of(letter), PLAIN) for letter in name)}))
 
 

@@ -1,13 +1,13 @@
-"""The process that tries out grammars: a fork of the slot, with a fork of its own for each.
+"""The process that checks grammars: a fork of the slot, which forks another process for each grammar.
 
-The one that is forked from the slot never compiles anything: it has no threads, so that its forks are safe, and it
-lives as long as the slot. A grammar's own process is ended by the kernel when it has used up its CPU time or asks for
-more memory than it may have, and by the other one when the client has left or the clock ran out.
+The fork of the slot never compiles anything. It has no threads, so its own forks are safe, and it lives as long as the
+slot. The kernel ends a grammar's process when it exceeds its CPU time or memory; the fork of the slot ends it when the
+client has left or the time is up.
 
-| message of the slot | answer |
+| message from the slot | answer |
 |---|---|
 | a constraint's fields | a `Verdict`, when its process has ended |
-| null | none; ends the process that runs now, whose verdict comes as ever |
+| null | none; ends the running process, whose verdict follows as usual |
 """
 
 import gc
@@ -39,22 +39,22 @@ NICE = 10
 
 TOO_LARGE, TOO_SLOW, INVALID = "grammar_too_large", "grammar_too_slow", "invalid_grammar"
 DEEPEST = 20_000
-"""Frames of Python for a schema of many references that lead to one another."""
+"""Limit of Python's stack for a schema with long chains of references."""
 REWRITTEN = 8
-"""A schema may become so many times the bytes of a client's."""
+"""Largest ratio of a rewritten schema's bytes to the client's."""
 BUSY, UNSATISFIABLE = "grammar_check_busy", "unsatisfiable_constraint"
 _PLACE = re.compile(r"(\[[\d:.]+\] )?\S+\.(cc|cpp|h):\d+: ")
 """The position in xgrammar's own source: time, path, line."""
 
 
 class Verdict(msgspec.Struct):
-    """`code` empty: it may go to the engine, as `settled` says."""
+    """The result of a check. If `code` is empty, `settled` may enter the engine."""
 
     code: str = ""
     fault: str = ""
     settled: dict[str, Any] = {}
     path: list[str | int] | None = None
-    """The keyword of a JSON schema that `fault` is about."""
+    """The path of the keyword of a JSON schema that `fault` is about."""
 
 
 class CheckerProcess(NamedTuple):
@@ -66,7 +66,7 @@ class CheckerProcess(NamedTuple):
 
 
 def start(engine: Any, bounds: Bounds) -> CheckerProcess:
-    """Fork. For a thread of its own (`models.chat.processes`)."""
+    """Fork the process. Must run in its own thread (`models.chat.processes`)."""
     orders, own_orders = os.pipe()
     own_verdicts, verdicts = os.pipe()
 
@@ -86,14 +86,14 @@ def start(engine: Any, bounds: Bounds) -> CheckerProcess:
 
 
 class _CheckQueue:
-    """Lines from the slot. It buffers what it has read, so an empty pipe alone says nothing."""
+    """Lines from the slot, buffered, so that an empty pipe does not mean that there is no line."""
 
     def __init__(self, pipe: int) -> None:
         self.pipe = pipe
         self._read = bytearray()
 
     def next(self) -> bytes:
-        """The next line; empty: the slot has ended."""
+        """Return the next line; empty if the slot has ended."""
         while (end := self._read.find(b"\n")) < 0:
             part = os.read(self.pipe, 1 << 16)
             if not part:
@@ -111,7 +111,7 @@ def _serve(engine: Any, orders: _CheckQueue, verdicts: int, slot: int, bounds: B
     die_with_parent(slot)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    gc.freeze()  # what is the slot's is never cleared up here
+    gc.freeze()  # the slot's objects are never collected here
     gc.disable()
     os.nice(NICE)
     compiler = Compiler(engine, bounds)
@@ -143,7 +143,7 @@ def _in_own_process(compiler: Compiler, fields: dict[str, Any], orders: _CheckQu
 
 
 def _read_result(reader: int, orders: _CheckQueue, within: float) -> bytes | None:
-    """The output of a grammar's process. None: the slot has no use for it any more, or it took too long."""
+    """Return the output of a grammar's process; None if the slot no longer needs it or it took too long."""
     text = bytearray()
     deadline = time.monotonic() + within
     while not orders.there():
@@ -192,7 +192,10 @@ def _bounded(work: Callable[[], Verdict], writer: int, bounds: Bounds, seconds: 
 
 
 def _with_schemas(fields: dict[str, Any]) -> dict[str, Any]:
-    """A constraint's fields with its JSON schemas written anew. Raises SchemaError; a schema False: nothing fits it."""
+    """Return a constraint's fields with rewritten JSON schemas; False for a schema that nothing fits.
+
+    Raises SchemaError.
+    """
     sys.setrecursionlimit(DEEPEST)
     for name, rewrite in (("json", language.rewrite), ("structural_tag", language.rewrite_tag)):
         if (value := fields[name]) is not None:
@@ -215,10 +218,10 @@ def _judge(compiler: Compiler, fields: dict[str, Any]) -> Verdict:
         return Verdict(INVALID, str(error), path=list(error.path))
     except MemoryError:
         return _over_memory(compiler.bounds)
-    except Exception as error:  # the libraries raise what they like
+    except Exception as error:  # the libraries may raise anything
         if "bad_alloc" in str(error):
             return _over_memory(compiler.bounds)
-        message, cause = str(error), str(error.__cause__ or "")  # vLLM tells that it is wrong, xgrammar why
+        message, cause = str(error), str(error.__cause__ or "")  # vLLM's says that it is wrong, xgrammar's why
         fault = _PLACE.sub("", message if cause in message else f"{message} {cause}").strip()
         return Verdict(INVALID, f"The grammar or schema of this request cannot be used: {fault}"[:2000])
     size = getattr(getattr(grammar, "ctx", None), "memory_size_bytes", 0)

@@ -16,7 +16,7 @@ PATTERNS, LEVELS, REPETITIONS = "bytes of regular expressions", "levels of nesti
 
 _PROPERTIES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _COUNTS = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")
-"""Possessive: it never goes back, or 128 KiB of blanks would take it minutes."""
+"""Possessive, so that it never backtracks; otherwise 128 KiB of blanks would take minutes."""
 
 
 def check(kind: str, value: Json, size: int, bounds: Bounds) -> None:
@@ -24,7 +24,7 @@ def check(kind: str, value: Json, size: int, bounds: Bounds) -> None:
 
     Args:
         kind: the field of `structured_outputs`: choice, regex, grammar, json or structural_tag.
-        value: what it holds; JSON may be text.
+        value: the field's value; JSON may be text.
         size: its bytes as JSON.
     """
     _within(size, bounds.grammar_bytes, "bytes")
@@ -37,7 +37,7 @@ def check(kind: str, value: Json, size: int, bounds: Bounds) -> None:
         _within(_deepest(value), bounds.nesting, LEVELS)
     elif kind in ("json", "structural_tag"):
         try:
-            if isinstance(value, str):  # one value of the body, in which the others were counted
+            if isinstance(value, str):  # a string counts as one value in the check of the body
                 Values(bounds.json_values).add(value.encode(errors="replace"))
                 value = msgspec.json.decode(value)
         except TooLarge:
@@ -45,7 +45,7 @@ def check(kind: str, value: Json, size: int, bounds: Bounds) -> None:
         except RecursionError:
             _within(bounds.nesting + 1, bounds.nesting, LEVELS)
         except msgspec.DecodeError:
-            return  # vLLM says what is wrong with it
+            return  # vLLM reports the fault
         else:
             _schema(value, bounds)
 
@@ -66,13 +66,13 @@ def _pattern(text: str, bounds: Bounds) -> None:
 
 
 def _repetitions(text: str) -> int:
-    """The largest count of a `{n,m}`. Numbers of over nine digits are as good as one of nine."""
+    """Return the largest count of a `{n,m}`. Numbers of over nine digits are truncated."""
     counts = (number[:9] for match in _COUNTS.finditer(text) for number in match.groups() if number)
     return max(map(int, counts), default=0)
 
 
 def _deepest(text: str) -> int:
-    """The depth of an EBNF's brackets, those in strings included, which no real grammar comes near."""
+    """Return the depth of an EBNF's brackets, including those in strings; real grammars are far below the bound."""
     depth = deepest = 0
     for letter in text:
         if letter == "(":
@@ -107,7 +107,7 @@ def _schema(whole: Json, bounds: Bounds) -> None:
 
 
 def _objects(whole: Json, deepest: int) -> Iterator[tuple[Mapping[str, Json], int]]:
-    """Each object and its depth, without recursion."""
+    """Iterate over all objects with their depths, without recursion."""
     pending: list[tuple[Json, int]] = [(whole, 1)]
     while pending:
         node, depth = pending.pop()
@@ -120,7 +120,7 @@ def _objects(whole: Json, deepest: int) -> Iterator[tuple[Mapping[str, Json], in
 
 
 def _leads_somewhere(whole: Json, reference: str, most: int) -> None:
-    """A reference that leads back to itself describes no text."""
+    """Raise BadRequest for a reference that only leads back to itself and so describes no text."""
     seen: set[str] = set()
     while reference not in seen and len(seen) < most:
         seen.add(reference)

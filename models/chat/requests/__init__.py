@@ -1,1 +1,1 @@
-"""Checks of a chat request before vLLM sees it."""
+"""Check and adapt a chat request before vLLM sees it."""

@@ -1,11 +1,11 @@
-"""`allowed_tools` of `tool_choice`: show the model only the tools that it may call.
+"""`allowed_tools` of `tool_choice`: show the model only the tools it may call.
 
 | dialect          | form                                                                 |
 |------------------|----------------------------------------------------------------------|
 | Chat Completions | `{"type": "allowed_tools", "allowed_tools": {"mode": …, "tools": […]}}` |
 | Responses        | `{"type": "allowed_tools", "mode": …, "tools": […]}`                  |
 
-`mode` is `auto` or `required`, and takes the place of the choice. vLLM knows neither form.
+`mode` is `auto` or `required`, and replaces the choice. vLLM supports neither form.
 """
 
 from dataclasses import dataclass
@@ -23,16 +23,17 @@ MODES = ("auto", "required")
 
 @dataclass(frozen=True, slots=True)
 class GivenTools:
-    """The client's own tools, for an answer that repeats them."""
+    """The client's original tools and choice, for answers that repeat them."""
 
     tools: msgspec.Raw
     choice: msgspec.Raw
 
 
 def restrict(request: ChatRequest) -> GivenTools | None:
-    """Leave only the allowed tools. None: the request has no such choice.
+    """Remove all but the allowed tools. Returns None if the request has no such choice.
 
-    Raises BadRequest for another mode, an entry that is not among the tools, or a required call with no tool allowed.
+    Raises BadRequest for another mode, for an entry that is not among the tools, or if a call is required but no tool
+    is allowed.
     """
     choice = request.object("tool_choice")
     if request.path not in (CHAT, RESPONSES) or choice.get("type") != TYPE:
@@ -65,7 +66,7 @@ def restrict(request: ChatRequest) -> GivenTools | None:
 
 
 def _kind(tool: Any) -> tuple[str, str]:
-    """Type and name of a tool, or of an entry that stands for one."""
+    """Return type and name of a tool, or of an entry that refers to one."""
     if not isinstance(tool, dict):
         return "", ""
     kind = str(tool.get("type", ""))

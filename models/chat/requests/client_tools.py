@@ -8,7 +8,7 @@
 | Messages: `bash_*`, `text_editor_*`,  | a function of the tool's name            | `tool_use`, as for any function   |
 | `memory_*`                            |                                          |                                   |
 
-Calls of earlier turns are translated alike, so that a client sends its history back as it got it.
+Calls in earlier turns are translated the same way, so a client can send its history back unchanged.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from registry.errors import BadRequest
 Json = dict[str, Any]
 SEPARATOR = "__"
 NULLABLE = ("id", "status", "encrypted_content")
-"""Fields of items that clients send as null, where vLLM's classes take only their absence."""
+"""Fields of items that clients send as null, but that vLLM's classes accept only if absent."""
 _EVENT, _DATA = b"event: ", b"\ndata: "
 
 
@@ -51,16 +51,16 @@ _INTEGER = {"type": "integer"}
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
-    """A kind of tool: its function, and the item as which the client knows its calls."""
+    """A kind of tool, with its function and the client's items for its calls."""
 
     description: str
     parameters: Json
     item: str
-    """Type of the item of a call."""
+    """Type of a call's item."""
     read: Callable[[Json], Json]
-    """The fields of the item, from the function's arguments."""
+    """Converts the function's arguments to the item's fields."""
     write: Callable[[Json], Json]
-    """The function's arguments, from such an item."""
+    """Converts such an item to the function's arguments."""
 
 
 def _shell_action(arguments: Json) -> Json:
@@ -89,7 +89,7 @@ def _local_action(arguments: Json) -> Json:
 
 
 def _given(fields: Any) -> Json:
-    """The fields of an object that say something, without its `type` and `user`."""
+    """Return the non-empty fields of an object, without its `type` and `user`."""
     if not isinstance(fields, dict):
         return {}
     return {name: value for name, value in fields.items() if value not in (None, {}) and name not in ("type", "user")}
@@ -180,12 +180,12 @@ ANTHROPIC: Mapping[str, tuple[str, Json]] = {
         ),
     ),
 }  # fmt: skip
-"""Tools of Messages by the beginning of their type: description and input schema."""
+"""Tools of Messages by the prefix of their type, with description and input schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """The client's own name for a function that stands for its tool."""
+    """The client's own name of the tool behind a function."""
 
     kind: str
     name: str
@@ -194,16 +194,16 @@ class _Called:
 
 @dataclass(slots=True)
 class ClientTools:
-    """The client's tools of one request to Responses, and its answer's items in their form."""
+    """The client's tools of one request to Responses. Converts the answer's items to the client's form."""
 
     tools: msgspec.Raw
     choice: msgspec.Raw | None
     calls: dict[str, _Called]
     _open: dict[int, str] = field(default_factory=dict)
-    """Function by output index, of the calls under way in a stream."""
+    """Output index to function, for the unfinished calls of a stream."""
 
     def restore(self, data: bytes) -> bytes:
-        """Put the client's items in a whole answer, or in whole events of a stream."""
+        """Replace items by the client's form, in a complete answer or in complete events of a stream."""
         if data.startswith(b"{"):
             return msgspec.json.encode(self._response(msgspec.json.decode(data)))
         if not data.startswith(_EVENT):
@@ -236,7 +236,7 @@ class ClientTools:
                 self._open.pop(index, None)
                 return _written(event | {"item": self._item(event["item"])})
             case "response.function_call_arguments.delta" if self._is_translated(index):
-                return b""  # half a JSON text says nothing about the tool's input
+                return b""  # the tool's input is unknown until its JSON is complete
             case "response.function_call_arguments.done" if self._is_translated(index):
                 return self._input_events(event, self._open[index])
             case "response.function_call_arguments.done" if index in self._open:
@@ -245,14 +245,14 @@ class ClientTools:
                 return text + b"\n\n"
 
     def _is_translated(self, index: int) -> bool:
-        """Whether the call under way at an index is not a plain function of a namespace."""
+        """Return whether the unfinished call at an index is something other than a plain function of a namespace."""
         return index in self._open and self.calls[self._open[index]].kind != "namespace"
 
     def _stands_for_a_tool(self, item: Any) -> bool:
         return isinstance(item, dict) and item.get("type") == "function_call" and item.get("name") in self.calls
 
     def _input_events(self, event: Json, function: str) -> bytes:
-        """The input of a custom tool, in one piece; the other kinds have no events of their own."""
+        """Return the events for a custom tool's input, in one piece. The other kinds have no such events."""
         if self.calls[function].kind != "custom":
             return b""
         text = _arguments(event).get("input", event.get("arguments", ""))
@@ -261,7 +261,7 @@ class ClientTools:
         return _written(delta) + _written({"type": "response.custom_tool_call_input.done", **same, "input": text})
 
     def _item(self, item: Any) -> Any:
-        """An item of the output, in the client's form."""
+        """Convert an item of the output to the client's form."""
         if not self._stands_for_a_tool(item):
             return item
         called = self.calls[item["name"]]
@@ -276,7 +276,7 @@ class ClientTools:
 
 
 def translate(request: ChatRequest, given: GivenTools | None = None) -> ClientTools | None:
-    """Turn the client's own tools into functions. None: the request has none, or its answer needs no way back.
+    """Turn the client's own tools into functions. Returns None if there are none or the answer needs no conversion.
 
     given: the tools and the choice that the answer repeats instead of the request's.
 
@@ -311,7 +311,7 @@ def translate(request: ChatRequest, given: GivenTools | None = None) -> ClientTo
 
 
 def _listed(tools: msgspec.Raw) -> msgspec.Raw:
-    """Tools as answers have them: a function says what it leaves out."""
+    """Return tools in the form of answers, with defaults for the fields that a function leaves out."""
     found = [
         {"strict": None, "parameters": None, **tool}
         if isinstance(tool, dict) and tool.get("type") == "function"
@@ -322,7 +322,7 @@ def _listed(tools: msgspec.Raw) -> msgspec.Raw:
 
 
 def _functions(tool: Any, param: str, calls: dict[str, _Called], namespace: str | None = None) -> list[Any]:
-    """The functions that stand for a tool, entered in `calls`."""
+    """Return the functions that represent a tool, and add them to `calls`."""
     kind = str(tool.get("type")) if isinstance(tool, dict) else ""
     if kind == "namespace" and namespace is None:
         inner = tool.get("tools")
@@ -347,7 +347,7 @@ def _functions(tool: Any, param: str, calls: dict[str, _Called], namespace: str 
 
 
 def _translate_choice(request: ChatRequest) -> None:
-    """A choice of one of these tools is one of its function."""
+    """Turn a choice of one of these tools into a choice of its function."""
     choice = request.object("tool_choice")
     if choice.get("type") in KINDS:
         name = choice.get("name") or choice["type"]
@@ -355,7 +355,7 @@ def _translate_choice(request: ChatRequest) -> None:
 
 
 def _translate_history(request: ChatRequest) -> None:
-    """Turn calls of earlier turns, and their results, into those of functions."""
+    """Turn calls in earlier turns and their results into those of functions."""
     items = request.items("input")
     changed = {index: new for index, item in enumerate(items) if (new := _past(item)) is not None}
     if changed:
@@ -363,14 +363,14 @@ def _translate_history(request: ChatRequest) -> None:
 
 
 def _as_text(part: Any) -> Any:
-    """A part of an answer; a refusal is a text, as vLLM knows no other."""
+    """Turn a refusal in an answer into a text, because vLLM supports only texts there."""
     if isinstance(part, dict) and part.get("type") == "refusal":
         return {"type": "output_text", "text": part.get("refusal"), "annotations": []}
     return part
 
 
 def _past(raw: msgspec.Raw) -> Json | None:
-    """An item of an earlier turn as vLLM knows it; None: it is that already."""
+    """Convert an item of an earlier turn to vLLM's form; None if it already has it."""
     item = _decoded(raw)
     if isinstance(item, dict) and item.get("role") == "assistant" and isinstance(item.get("content"), list):
         parts = [_as_text(part) for part in item["content"]]
@@ -382,7 +382,7 @@ def _past(raw: msgspec.Raw) -> Json | None:
         return None
     if any(item.get(name, "") is None for name in NULLABLE):
         without: Json = {name: value for name, value in item.items() if value is not None or name not in NULLABLE}
-        if kind == "reasoning":  # vLLM's class of these has an id always
+        if kind == "reasoning":  # vLLM's class requires an id
             without.setdefault("id", "rs_0")
         return _past(msgspec.Raw(msgspec.json.encode(without))) or without
     if kind == "function_call" and item.get("namespace"):
@@ -404,7 +404,7 @@ def _past(raw: msgspec.Raw) -> Json | None:
 
 
 def _translate_messages(request: ChatRequest) -> None:
-    """Give Anthropic's client tools the description and the schema that their type implies."""
+    """Give Anthropic's client tools the description and schema that their type implies."""
     tools = [_decoded(item) for item in request.items("tools")]
     functions = [_anthropic(tool) for tool in tools]
     if functions != tools:
@@ -426,7 +426,7 @@ def _decoded(raw: msgspec.Raw) -> Any:
 
 
 def _arguments(item: Json) -> Json:
-    """The arguments of a call; text that is not a JSON object, such as a call that was cut, becomes `input`."""
+    """Return a call's arguments. Text that is not a JSON object, such as that of a cut call, becomes `input`."""
     try:
         arguments = msgspec.json.decode(item.get("arguments") or "{}")
     except NOT_JSON:

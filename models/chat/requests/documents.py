@@ -1,6 +1,6 @@
-"""Anthropic's documents of plain text, written as text where a model reads them.
+"""Turn Anthropic's plain-text documents into text blocks.
 
-vLLM knows no documents. A PDF, and a document whose citations are switched on, stay and are refused.
+vLLM does not support documents. PDFs and documents with citations switched on are left unchanged and then refused.
 """
 
 from typing import Any
@@ -13,9 +13,9 @@ _MARK, _NONE = b'"document"', msgspec.Raw(b"[]")
 
 
 def write_out(request: ChatRequest) -> None:
-    """Put the text of each document in the messages where the document stands."""
+    """Replace each document in the messages by its text."""
     if _MARK not in bytes(request.fields.get("messages", _NONE)):
-        return  # nearly all
+        return  # the usual case
     messages = request.value("messages")
     if not isinstance(messages, list):
         return

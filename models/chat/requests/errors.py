@@ -1,4 +1,4 @@
-"""vLLM's errors as clients see them: short, with the faulty field and advice that fits here."""
+"""Rewrite vLLM's errors for clients: short, with the faulty field and advice that applies here."""
 
 import re
 from collections.abc import Mapping
@@ -34,18 +34,18 @@ ADVICE = {
         b"a template is a program: let the model's recipe name it in engine.flags.chat_template."
     ),
 }
-"""vLLM's advice to those who start it from a shell, and what to do here."""
+"""vLLM's advice for its own command line, with the equivalent here."""
 OVERLONG = frozenset({"input_text", "input_tokens"})
-"""vLLM's words for a prompt that is longer than the context."""
+"""vLLM's parameters in the error for a prompt that is longer than the context."""
 TEXT_ONLY = "is not a multimodal model"
-"""vLLM's end of a message that names the model as the engine knows it, by a digest or as its base."""
+"""End of a message of vLLM that contains the engine's name of the model (a digest, or the base)."""
 SEND_TEXT = "This model reads text only: leave out images, sounds and videos."
 PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", RESPONSES: "input"}
 _WORDS = re.compile(r"[a-z][a-z_]+")
 _COUNTS = re.compile(r"maximum context length is (\d+) tokens\..* contains (?:at least )?(\d+) input tokens")
-"""The context and the prompt in vLLM's words; Claude Code reads both from Anthropic's."""
+"""Sizes of context and prompt in vLLM's message. Claude Code reads both from Anthropic's message."""
 _NUMBER = re.compile(rb'"?[-0-9]')
-"""The beginning of a number, also inside a string, which vLLM takes."""
+"""The beginning of a number, possibly in a string, which vLLM accepts."""
 
 
 class _Error(msgspec.Struct):
@@ -54,7 +54,7 @@ class _Error(msgspec.Struct):
 
 
 def shorten(data: bytes) -> bytes:
-    """Bound the message of vLLM's error body, which may quote a whole request, and replace its advice."""
+    """Shorten the message of vLLM's error body, which may quote a whole request, and replace its advice."""
     for shell, here in ADVICE.items():
         data = data.replace(shell, here)
     if len(data) <= LONGEST_ERROR:
@@ -71,9 +71,9 @@ def shorten(data: bytes) -> bytes:
 
 
 def add_param(data: bytes, request: ChatRequest) -> bytes:
-    """Name the field that vLLM's error is about: the first of the request's numbers that the message mentions.
+    """Add the field that vLLM's error is about: the first of the request's numbers mentioned in the message.
 
-    A prompt that is too long gets the code that agents wait for before they compact a conversation.
+    The error for a prompt that is too long gets the code by which agents decide to compact a conversation.
     """
     try:
         whole = msgspec.json.decode(data, type=dict[str, Any])
@@ -98,7 +98,7 @@ def add_param(data: bytes, request: ChatRequest) -> bytes:
 
 def _too_long(error: Mapping[str, Any], text: str, request: ChatRequest) -> dict[str, Any]:
     message = text or str(error.get("message"))
-    if request.path in (MESSAGES, COUNT_TOKENS):  # Anthropic's errors have no code: its clients go by these words
+    if request.path in (MESSAGES, COUNT_TOKENS):  # Anthropic's errors have no code; its clients look for these words
         counts = _COUNTS.search(message)
         sizes = "" if counts is None else f"{counts[2]} tokens > {counts[1]} maximum. "
         return {**error, "message": f"prompt is too long: {sizes}{message}"}
@@ -106,10 +106,10 @@ def _too_long(error: Mapping[str, Any], text: str, request: ChatRequest) -> dict
 
 
 def explain_failure(*, reached_engine: bool, constrained: bool) -> BadRequest | None:
-    """Explain a 5xx of a living engine; None: a fault of the engine.
+    """Explain a 5xx of a running engine; None if it is the engine's fault.
 
-    Before anything reached the engine, vLLM's preprocessing stumbled over the body. Afterwards it is a grammar that no
-    text satisfies, such as the schema {"$ref": "#"}: vLLM ends that request as an internal error.
+    If nothing reached the engine, vLLM's preprocessing failed on the body. Otherwise the cause is a grammar that no
+    text satisfies, such as the schema {"$ref": "#"}, for which vLLM reports an internal error.
     """
     if not reached_engine:
         return BadRequest("vLLM could not make sense of this request", code="unprocessable_request")
@@ -119,7 +119,7 @@ def explain_failure(*, reached_engine: bool, constrained: bool) -> BadRequest | 
 
 
 def _numbers(fields: Mapping[str, msgspec.Raw], within: str = "") -> dict[str, str]:
-    """Map the name of each number in `fields` and in its objects to its path."""
+    """Map the name of each number in `fields`, and in objects there, to its path."""
     paths: dict[str, str] = {}
     for name, raw in fields.items():
         if _NUMBER.match(raw):
@@ -131,16 +131,16 @@ def _numbers(fields: Mapping[str, msgspec.Raw], within: str = "") -> dict[str, s
 
 Path = tuple[str | int, ...]
 CALLS = ("items", "anyOf")
-"""The path to the functions in vLLM's schema when one must be called: a list of calls, of any of them."""
+"""Path to the functions in vLLM's schema for a required call, which is a list of calls of any function."""
 PARAMETERS = ("properties", "parameters")
 FIELDS = {CHAT: "function.parameters", RESPONSES: "parameters", MESSAGES: "input_schema"}
-"""A function's parameters in an entry of `tools`, by dialect."""
+"""The field with a function's parameters in an entry of `tools`, by dialect."""
 ANY = ("required", {"type": "any"})
-"""Choices that demand a call of any function."""
+"""Choices that require a call of any function."""
 
 
 def locate(request: ChatRequest, path: Path) -> tuple[str, Path]:
-    """The field that a schema is from, and a path in it, by a path in the schema that vLLM made of the request."""
+    """Map a path in the schema that vLLM built to the request's field with that schema, and the path in it."""
     choice = request.value("tool_choice")
     if "tools" in request.fields and (choice in ANY or _name(choice)):
         if path[:2] == CALLS and path[3:5] == PARAMETERS:
@@ -162,7 +162,7 @@ def locate(request: ChatRequest, path: Path) -> tuple[str, Path]:
 
 
 def _name(choice: Any) -> str:
-    """The function that `tool_choice` names; empty: none."""
+    """Return the function that `tool_choice` names; '' if none."""
     if not isinstance(choice, dict):
         return ""
     inner = choice.get("function")

@@ -1,15 +1,16 @@
 """Fields that vLLM accepts and ignores: left out with a warning, or refused.
 
-vLLM's request classes, and the objects inside a request, keep unknown fields without a word.
+vLLM's request classes, and the objects inside a request, silently accept unknown fields.
 
 | the field                                             | what happens                                              |
 |-------------------------------------------------------|-----------------------------------------------------------|
-| changes no answer (`WITHOUT_EFFECT`)                  | passes in silence: clients send it by themselves          |
-| is unknown, or asks for something optional (`HINTS`)  | is left out, and a warning names it; `strict` refuses it  |
-| is known to change answers (`replacements`, or a      | is refused by name: the client would get another answer   |
-| field that another dialect of the engine has)         | than it asked for                                         |
+| changes no answer (`WITHOUT_EFFECT`)                  | passes silently, because clients send it by themselves    |
+| is unknown, or requests something optional (`HINTS`)  | is left out with a warning that names it; refused if      |
+|                                                       | `strict`                                                  |
+| is known to change answers (`replacements`, or a      | is refused by name, because the client would get another  |
+| field that another dialect of the engine has)         | answer than it requested                                  |
 
-What vLLM has under another name is moved there first (`models.chat.requests.moves`).
+Fields that vLLM has under another name are moved there first (`models.chat.requests.moves`).
 """
 
 import re
@@ -39,7 +40,7 @@ WITHOUT_EFFECT = frozenset(
         "safety_identifier", "service_tier", "user",
     }
 )  # fmt: skip
-"""Bookkeeping of the vendors, or hints for speed; the answer is the same without."""
+"""Bookkeeping of the vendors, or hints for speed. The answer is the same without them."""
 PLAIN: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,),
     "function_call": ("none",),
@@ -49,14 +50,14 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
     "stream_options": ({}, {"include_obfuscation": False}),
     "verbosity": ("medium",),
 }
-"""Values of unknown fields that mean what the engine does anyway."""
+"""Values of unknown fields that request what the engine does anyway."""
 HINTS = frozenset(
     {
         "include", "max_tool_calls", "reasoning", "reasoning_effort", "store", "stream_options", "thinking",
         "truncation", "verbosity",
     }
 )  # fmt: skip
-"""Fields of one dialect that ask, in another, for something optional."""
+"""Fields of one dialect that request something optional in another."""
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     CHAT: {"reasoning_effort": "where the model knows no effort"},
     RESPONSES: {
@@ -68,7 +69,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     },
     MESSAGES: {"output_config.effort": "where the model knows no effort"},
 }
-"""Fields that a dialect's class has and that are left out all the same, and when."""
+"""Fields that a dialect's class has but that are still left out, and when."""
 INNER: Mapping[str, tuple[str, ...]] = {
     CHAT: ("response_format", "response_format.json_schema", "stream_options"),
     COMPLETIONS: ("response_format", "response_format.json_schema", "stream_options"),
@@ -79,15 +80,15 @@ HOSTED = re.compile(
     r"(web_search|web_fetch|file_search|code_interpreter|code_execution|image_generation|computer|mcp|tool_search"
     r"|advisor|programmatic)"
 )
-"""Tools that a vendor's own servers run, by the beginning of their type."""
+"""Tools that run on a vendor's own servers, by the prefix of their type."""
 EMPTY: tuple[object, ...] = (None, [])
 EFFORT = ("reasoning_effort", "enable_thinking")
-"""Variables of a chat template by which vLLM passes on a requested effort."""
+"""Variables of a chat template through which vLLM passes a requested effort."""
 UNSTORED: Mapping[str, str] = {
     "previous_response_id": "send the conversation as 'input'",
     "background": "wait for the answer, or stream it",
 }
-"""Fields of Responses for what is stored, and what to do instead: the gateway takes them out where it stores."""
+"""Fields of Responses for stored answers, and what to do instead. If the gateway stores answers, it removes them."""
 CHAT_FORMATS: Mapping[str, frozenset[str]] = {
     "text": frozenset({"type"}),
     "json_object": frozenset({"type"}),
@@ -98,28 +99,28 @@ SCHEMA = frozenset({"name", "description", "schema", "strict"})
 RESPONSES_FORMATS: Mapping[str, frozenset[str]] = {**CHAT_FORMATS, "json_schema": SCHEMA | {"type"}}
 """Fields of `text.format` by its type."""
 FUNCTIONS = re.compile(r"function|custom|local_shell|shell|apply_patch|namespace|(bash|text_editor|memory)_\d+")
-"""Tools that the client runs, by their type: see `client_tools`."""
+"""Types of tools that the client runs (see `client_tools`)."""
 MOST_NAMED = 8
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 _REFERENCE, _NONE = b'"item_reference"', msgspec.Raw(b"[]")
 STREAM = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
 TEXT = frozenset({"format", "verbosity"})
 Fields = Mapping[str, frozenset[str]]
-"""The fields that the engine knows, by path."""
+"""The fields that the engine supports, by path."""
 
 
 def knows_effort(path: Path, flags: Mapping[str, Flag]) -> bool:
-    """Whether the chat template of the model in folder `path` reads an effort; True where there is no template."""
+    """Return whether the chat template of the model in folder `path` reads an effort; True if there is no template."""
     templates = template.texts(path, flags)
     return not templates or any(word in text for text in templates for word in EFFORT)
 
 
 def known(app: Any, *, effort: bool = True, calls: bool = True) -> Fields:
-    """The fields of each path's request class in vLLM's application, aliases included.
+    """Return the fields of each path's request class in vLLM's application, including aliases.
 
     Args:
-        effort: the model's chat template reads an effort of reasoning; else vLLM would take it without effect.
-        calls: there is a parser of the model's calls; else Responses would take tools without effect.
+        effort: whether the chat template reads a reasoning effort; otherwise vLLM accepts it without effect.
+        calls: whether there is a parser for the model's calls; otherwise Responses accepts tools without effect.
     """
     fields: dict[str, frozenset[str]] = {}
     for route in app.routes:
@@ -134,13 +135,13 @@ def known(app: Any, *, effort: bool = True, calls: bool = True) -> Fields:
         fields[CHAT] -= {"reasoning_effort"}
     if RESPONSES in fields and not calls:
         fields[RESPONSES] -= {"tools"}
-    if COUNT_TOKENS in fields:  # the count is the same whatever else the message asks for
+    if COUNT_TOKENS in fields:  # other fields of the message do not change the count
         fields[COUNT_TOKENS] |= fields.get(MESSAGES, frozenset())
     return fields
 
 
 class Leniency:
-    """Leaves out hints and remembers their names; where the client or the recipe is strict it refuses them."""
+    """Leaves out hints and collects their names, or refuses them if the client or the recipe is strict."""
 
     def __init__(self, request: ChatRequest, *, strict: bool) -> None:
         self._request, self.strict = request, strict
@@ -155,7 +156,7 @@ class Leniency:
         self.left_out.append(name if _PLAIN_NAME.fullmatch(name) else "a field of no plain name")
 
     def warning(self) -> str:
-        """The names of what was left out, for a header; empty: nothing was."""
+        """Return the names of the fields left out, for a header; '' if there are none."""
         if not self.left_out:
             return ""
         few = ", ".join(self.left_out[:MOST_NAMED])
@@ -186,10 +187,10 @@ def check(fields: Fields, request: ChatRequest, *, strict: bool = False) -> str:
 
 
 def _check_unknown(fields: Fields, request: ChatRequest, hints: Leniency) -> None:
-    """Check the fields that the request class of this path has not."""
+    """Check the fields that the request class of this path lacks."""
     path = request.path
     unknown = sorted(request.fields.keys() - fields[path] - WITHOUT_EFFECT)
-    if not unknown:  # nearly always; the rest looks at all fields of all paths
+    if not unknown:  # the usual case; the rest reads all fields of all paths
         return
     answering = frozenset().union(*fields.values()) | replacements.names(path) | PLAIN.keys()
     for name in unknown:
@@ -208,7 +209,7 @@ def _check_unknown(fields: Fields, request: ChatRequest, hints: Leniency) -> Non
 
 
 def _check_typical(request: ChatRequest) -> None:
-    """Refuse typical decoding, which vLLM has not, unless the likeliest token is taken anyway."""
+    """Refuse typical decoding, which vLLM lacks, unless the likeliest token is taken anyway."""
     shares = request.value("typical_p"), request.object("vllm_xargs").get("typical_p")
     if request.value("temperature") != 0 and any(share not in (None, 1) for share in shares):
         raise BadRequest(
@@ -244,7 +245,7 @@ def _check_messages(request: ChatRequest, hints: Leniency, knows_effort: bool) -
 
 
 def _check_responses(request: ChatRequest, hints: Leniency, knows_effort: bool) -> None:
-    """Check what Responses has fields for that vLLM ignores: storage, truncation, the vendor's tools, summaries."""
+    """Check the fields of Responses that vLLM ignores: storage, truncation, the vendor's tools, summaries."""
     if request.is_true("store"):
         raise BadRequest(
             "Responses are not stored here. Leave 'store' out, and send the conversation as 'input'.",
@@ -284,7 +285,7 @@ def _check_responses(request: ChatRequest, hints: Leniency, knows_effort: bool) 
 
 
 def _check_references(request: ChatRequest) -> None:
-    """Refuse references to items of earlier answers, which vLLM refuses without a way out."""
+    """Refuse references to items of earlier answers, with better advice than vLLM's."""
     if _REFERENCE not in bytes(request.fields.get("input", _NONE)):
         return
     for index, item in enumerate(request.items("input")):
@@ -304,7 +305,7 @@ class _Tool(msgspec.Struct):
 
 
 def _check_tools(request: ChatRequest, hints: Leniency) -> None:
-    """Leave out tools that a vendor's servers run; refuse those that `tool_choice` demands, and unknown types."""
+    """Leave out tools that run on a vendor's servers; refuse those that `tool_choice` requires, and unknown types."""
     if "tools" not in request.fields:
         return
     try:
@@ -357,7 +358,7 @@ def _demands(request: ChatRequest, tool: _Tool) -> bool:
 
 
 def _check_reasoning(request: ChatRequest, hints: Leniency, knows_effort: bool) -> None:
-    """Leave out an effort that the model does not know, and summaries, which no model here writes."""
+    """Leave out an effort that the model does not support, and summaries, which no model here writes."""
     reasoning = request.object("reasoning")
     if not knows_effort and reasoning.get("effort") not in (None, "none"):
         error = BadRequest(
@@ -377,7 +378,7 @@ def _check_reasoning(request: ChatRequest, hints: Leniency, knows_effort: bool) 
 
 
 def _only(fields: Mapping[str, Any], known: Iterable[str], hints: Leniency, *at: str) -> None:
-    """Leave out each field of the object at `at` that is not known and not null."""
+    """Leave out each unknown field of the object at `at` that is not null."""
     for name in sorted(fields.keys() - set(known)):
         if fields[name] is not None:
             param = ".".join((*at, name))

@@ -1,4 +1,4 @@
-"""Bounds on a request's bytes, entries and answer length, and fields reserved for the engine."""
+"""Check a request's bytes, entries and answer length, and fields reserved for the engine."""
 
 import msgspec
 
@@ -9,9 +9,9 @@ from registry.errors import BadRequest, TooLarge
 
 LEAST_TOP_P = b"1e-12"
 TOKEN_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-"""Chat Completions, Completions and Messages have the first, Chat Completions the second, Responses the third."""
+"""Token limits: of Chat Completions, Completions and Messages; of Chat Completions; of Responses."""
 INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority", "use_beam_search")
-"""Fields by which engines talk to one another, or which decide whose turn it is. vLLM's beams have no priority."""
+"""Fields for communication between engines, or that influence the order. vLLM's beam search ignores priorities."""
 WALKED = frozenset(
     {
         "bad_words", "chat_template_kwargs", "documents", "include", "media_io_kwargs", "metadata",
@@ -20,17 +20,17 @@ WALKED = frozenset(
 )  # fmt: skip
 """Lists and objects whose entries vLLM visits one by one on the loop that feeds all streams."""
 BAD_WORD_BYTES = 16_384
-"""Bytes of all `bad_words`. vLLM looks for each with and without a blank before it; EngineCore has a buffer of so
-many tokens for each request on a GPU, and ends where a request has more.
+"""Bytes of all `bad_words`. vLLM looks for each with and without a leading blank. On a GPU EngineCore has a buffer of
+this many tokens per request, and dies if a request needs more.
 """
 ROLES = frozenset({"assistant", "developer", "function", "system", "tool", "user"})
 
 
 def check_size(request: ChatRequest, context_length: int, bounds: Bounds, *, text_only: bool = True) -> None:
-    """Raise TooLarge for a body over so many bytes per token of context; a model of images takes larger ones.
+    """Raise TooLarge for a body with too many bytes per token of context; models with images accept larger ones.
 
-    vLLM needs 2 s for a prompt of 2 MB, part of it on the loop that feeds streams; 3.4 MB of messages stopped all
-    streams for a second. A prompt that is to be truncated is first tokenised whole.
+    vLLM needs 2 s for a prompt of 2 MB, partly on the loop that feeds the streams; 3.4 MB of messages stopped all
+    streams for a second. Even a prompt to be truncated is first tokenised completely.
     """
     if request.path in TOKENIZING or request.has("truncate_prompt_tokens"):
         limit = max(bounds.text_bytes_least, bounds.text_bytes_per_token * context_length)
@@ -57,7 +57,7 @@ def check_tokens(request: ChatRequest, largest: int) -> None:
 
 
 def check(request: ChatRequest, context_length: int, bounds: Bounds) -> None:
-    """Raise BadRequest with the field that holds too much, or is not a client's to set."""
+    """Raise BadRequest for a field that is too large or that clients may not set."""
     fields = request.fields
     _check_internal(request, bounds)
     for name, most in (("stop", bounds.stops), ("stop_sequences", bounds.stops), ("tools", bounds.tools)):
@@ -93,7 +93,7 @@ def check(request: ChatRequest, context_length: int, bounds: Bounds) -> None:
 
 
 def token_limits(request: ChatRequest) -> dict[str, int]:
-    """Lengths that the client asks for, by the field that has them."""
+    """Return the requested lengths of the answer, by field."""
     limits: dict[str, int] = {}
     for name in TOKEN_FIELDS & request.fields.keys():
         try:
@@ -104,20 +104,20 @@ def token_limits(request: ChatRequest) -> dict[str, int]:
 
 
 def cut_tokens(request: ChatRequest, most: int) -> None:
-    """Lower the requested length of the answer to `most` tokens where it is more."""
+    """Lower the requested length of the answer to at most `most` tokens."""
     for name, value in token_limits(request).items():
         if value > most:
             request.replace(name, str(most).encode())
 
 
 def allow_top_p_of_zero(request: ChatRequest) -> None:
-    """Keep only the likeliest token at `top_p: 0`, which OpenAI and Anthropic document and vLLM refuses."""
+    """Support `top_p: 0` (only the likeliest token), which OpenAI and Anthropic document but vLLM refuses."""
     if "top_p" in request.fields and request.value("top_p") == 0 and request.fields["top_p"] != b"false":
         request.replace("top_p", LEAST_TOP_P)
 
 
 def cut_warning(limits: dict[str, int], allowed: int | None) -> str:
-    """A warning for an answer that may be shorter than its client's `token_limits`; empty: it may not."""
+    """Return a warning if the answer may be shorter than the client's `token_limits`; '' if not."""
     most = min(limits.values(), default=0)
     if allowed is None or allowed >= most:
         return ""
@@ -125,7 +125,7 @@ def cut_warning(limits: dict[str, int], allowed: int | None) -> str:
 
 
 def _check_answers(request: ChatRequest, context_length: int, bounds: Bounds) -> None:
-    """Bound the number of answers, and the logprobs that come in one piece."""
+    """Bound the number of answers, and the logprobs sent in one piece."""
     answers = _prompts(request) * request.number("n", 1)
     if answers > bounds.answers:
         raise BadRequest(
@@ -181,12 +181,12 @@ def _check_roles(request: ChatRequest) -> None:
 
 
 def _entries(request: ChatRequest, name: str) -> int:
-    """The entries of a list or an object; 0 for anything else, which vLLM refuses."""
+    """Return the number of entries of a list or object; 0 for anything else, which vLLM refuses."""
     return len(request.raw_object(name)) if request.is_object(name) else len(request.items(name))
 
 
 def _prompts(request: ChatRequest) -> int:
-    """The number of prompts. A list of numbers is one prompt, of tokens."""
+    """Return the number of prompts. A list of numbers is one prompt of tokens."""
     items = request.items("prompt")
     return len(items) if items and any(begins(items[0], mark) for mark in (b'"', b"[", b"{")) else 1
 

@@ -1,4 +1,4 @@
-"""Fields of other servers, earlier versions and other clients, moved to where vLLM reads them.
+"""Move fields of other servers, earlier versions and other clients to where vLLM reads them.
 
 | request                                      | moved                                                          |
 |----------------------------------------------|----------------------------------------------------------------|
@@ -9,9 +9,9 @@
 | Anthropic's documents of plain text          | to text (`models.chat.requests.documents`)                     |
 | `output_format`, of Anthropic's beta         | to `output_config.format`                                      |
 | an answer in Responses' input without `type` | gets `type`, without which vLLM refuses its `output_text`      |
-| an empty `tools`, `suffix` or `grammar`      | is left out                                                    |
+| an empty `tools`, `suffix` or `grammar`      | removed                                                        |
 
-A field whose new place is taken stays where it is, and is refused by name (`models.chat.requests.fields`).
+A field whose target is already set stays where it is and is refused by name (`models.chat.requests.fields`).
 """
 
 from collections.abc import Mapping
@@ -25,19 +25,19 @@ GUIDED: Mapping[str, str] = {
     **{f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")},
     "grammar": "grammar",
 }
-"""Fields that bind an answer's form, and their keys in `structured_outputs`."""
+"""Fields that constrain an answer's form, and their keys in `structured_outputs`."""
 _EMPTY = (msgspec.Raw(b"[]"), msgspec.Raw(b'""'))
 _NULL = msgspec.Raw(b"null")
 _ASSISTANT = msgspec.Raw(b'"assistant"')
 _ANSWER = (b'"output_text"', b'"refusal"')
-"""Parts of an answer's content. In a text they would stand with backslashes."""
+"""Types of an answer's content parts. Inside a text their quotes would be escaped."""
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def move(request: ChatRequest) -> None:
-    """Move the fields of a request that has some of them; nothing else changes."""
+    """Move such fields of a request; change nothing else."""
     if request.path in (CHAT, COMPLETIONS):
         for name in ("tools", "suffix", "grammar"):
             if request.fields.get(name) in _EMPTY:
@@ -57,7 +57,7 @@ def move(request: ChatRequest) -> None:
 
 
 def move_schema(request: ChatRequest) -> None:
-    """Move a schema beside `json_object` to where vLLM reads it."""
+    """Move the schema of a `json_object` to where vLLM reads it."""
     answer = request.object("response_format")
     if answer.get("type") != "json_object":
         return
@@ -68,7 +68,7 @@ def move_schema(request: ChatRequest) -> None:
 
 
 def _move_guided(request: ChatRequest) -> None:
-    """Move one constraint. Two of them, or one beside `structured_outputs`, are left to be refused."""
+    """Move one constraint. Two, or one in addition to `structured_outputs`, stay and are refused."""
     names = [name for name in GUIDED if request.has(name) and request.fields[name] not in _EMPTY]
     if len(names) == 1 and not request.has("structured_outputs"):
         request.replace("structured_outputs", msgspec.json.encode({GUIDED[names[0]]: request.fields[names[0]]}))
@@ -85,7 +85,7 @@ def _move_output_format(request: ChatRequest) -> None:
 
 def _name_messages(request: ChatRequest) -> None:
     if not any(turn is not None and turn.role == "assistant" for turn in request.turns("input")):
-        return  # nearly all: a first question
+        return  # the usual case
     items = request.items("input")
     named = [_named(item) if begins(item, b"{") else item for item in items]
     if named != items:

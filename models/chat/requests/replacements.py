@@ -1,4 +1,4 @@
-"""What to send in place of a field that a path has not."""
+"""Advice on what to send instead of a field that a path does not support."""
 
 from collections.abc import Mapping
 
@@ -55,10 +55,10 @@ INSTEAD_AT: Mapping[str, Mapping[str, str]] = {
 
 
 def names(path: str) -> frozenset[str]:
-    """Fields that would change an answer and that this path has not."""
+    """Return the fields that would change an answer but that this path does not support."""
     return frozenset(INSTEAD) | INSTEAD_AT.get(path, {}).keys()
 
 
 def advice(path: str, name: str) -> str:
-    """What to send in place of the field `name`."""
+    """Return what to send instead of the field `name`."""
     return INSTEAD_AT.get(path, {}).get(name) or INSTEAD.get(name, "leave it out.")

@@ -1,6 +1,6 @@
 """Find `chat_template_kwargs` that a model's chat template does not read.
 
-vLLM ignores such a name without a word, also a slip in `enable_thinking`: the model goes on thinking.
+vLLM silently ignores such names, including a misspelt `enable_thinking`, after which the model keeps thinking.
 """
 
 import os
@@ -16,13 +16,13 @@ from registry.recipes.fields import Flag
 
 FIELD = "chat_template_kwargs"
 FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-"""Files of a model that may hold its chat template."""
+"""Files of a model that may contain its chat template."""
 OTHERS = ("tekken.json",)
-"""Files of tokenizers that write prompts by themselves."""
+"""Files of tokenizers that write prompts without a template."""
 FLAG = '"chat_template"'
 PARSERS = frozenset({"reasoning_parser", "tool_call_parser"})
 OF_PARSERS = frozenset({*THINK, "reasoning_effort", "thinking_mode", "force_nonempty_content"})
-"""Variables that vLLM's parsers of thoughts and calls read."""
+"""Variables that vLLM's parsers of reasoning and calls read."""
 OF_CALLS = frozenset(
     {
         "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents", "max_length",
@@ -30,13 +30,13 @@ OF_CALLS = frozenset(
         "tools", "truncation",
     }
 )  # fmt: skip
-"""Parameters of transformers' own call, not variables of templates; vLLM refuses those that it does not take."""
+"""Parameters of transformers' own call, not variables of templates. vLLM refuses those that it does not support."""
 MOST_NAMED = 8
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,40}\Z")
 
 
 def texts(path: Path, flags: Mapping[str, Flag]) -> list[str]:
-    """The texts that may hold the chat template of the model in folder `path`; empty: there is no such file."""
+    """Return the texts that may contain the chat template of the model in folder `path`; empty if there are none."""
     flag = str(flags.get("chat_template", flags.get("chat-template", "")))
     if flag:
         is_file = len(flag) < 4096 and os.path.isfile(flag)  # Path.is_file raises for a long name
@@ -45,7 +45,7 @@ def texts(path: Path, flags: Mapping[str, Flag]) -> list[str]:
 
 
 class Variables:
-    """The variables that a model's chat template may read: every word of its text."""
+    """The variables that a model's chat template may read, which are all words of its text."""
 
     def __init__(self, path: Path, flags: Mapping[str, Flag]) -> None:
         templates = texts(path, flags)
@@ -57,10 +57,10 @@ class Variables:
 
     def _read_by(self, templates: list[str]) -> frozenset[str]:
         words = frozenset(word for text in templates for word in re.findall(r"\w+", text)) | OF_CALLS | self._parsers
-        return words | THINK.keys() if words & THINK.keys() else words  # clients that know no model send both
+        return words | THINK.keys() if words & THINK.keys() else words  # clients for any model send both
 
     def unread(self, request: ChatRequest, own: str = "") -> list[str]:
-        """Names in the request's `chat_template_kwargs` that nothing reads. own: the template of its adapter."""
+        """Return the unused names in the request's `chat_template_kwargs`. own: the template of its adapter."""
         if (self._words is None and not own) or FIELD not in request.fields:
             return []
         try:
@@ -71,9 +71,9 @@ class Variables:
 
 
 def describe_unread(variables: Variables | None, request: ChatRequest, own: str = "", *, strict: bool) -> str:
-    """A warning about names that nothing reads; empty: there are none. Raises BadRequest where the recipe is strict.
+    """Return a warning about unused names; '' if there are none. Raises BadRequest if the recipe is strict.
 
-    own: the chat template of the request's adapter; empty: the base's.
+    own: the chat template of the request's adapter; '' for the base's.
     """
     unread = variables.unread(request, own) if variables is not None else []
     if not unread:

@@ -1,6 +1,6 @@
-"""Changes that Roundhouse makes to vLLM, and what it uses beyond the documented interface.
+"""Changes to vLLM, and uses of its undocumented parts.
 
-`touches.py` lists each place with its reason; tests/contract/vllm/test_touches.py fails when one moves. `plugin.py` is
-what vLLM calls in each of its processes, `launch.py` what the engine calls. Nothing else in the product imports vLLM's
-insides.
+`touches.py` lists each of them with its reason; tests/contract/vllm/test_touches.py fails if one moves. vLLM calls
+`plugin.py` in each of its processes; the engine calls `launch.py`. Nothing else in the product imports vLLM's
+internals.
 """

@@ -1,9 +1,9 @@
 """Exact token counts of every call, engine metrics, and clean-up after failed requests.
 
-vLLM's HTTP layer reports usage only with a finished answer. Each engine request that a call starts passes through
-`OutputProcessor.add_request` in the call's own context; the state object that it makes holds the prompt's length, the
-cached part of it and every output token, and stays readable after the request is gone. vLLM registers this state and
-only then encodes the request for EngineCore: when that fails, or is cancelled, nothing in vLLM aborts it.
+vLLM's HTTP layer reports usage only with a finished answer. But each engine request of a call passes through
+`OutputProcessor.add_request` in the call's own context. The state object created there has the prompt's length, its
+cached part and every output token, and stays readable after the request is gone. vLLM registers this state before it
+encodes the request for EngineCore; if that fails or is cancelled, nothing in vLLM aborts the request.
 """
 
 from contextvars import ContextVar
@@ -32,11 +32,11 @@ class UsageMeter:
 
     @property
     def request_ids(self) -> list[str]:
-        """Internal ids of the engine requests, finished ones included; of several answers, the id of all of them."""
+        """Return the internal ids of the engine requests, including finished ones; one id for several answers."""
         return list(dict.fromkeys((state.parent_req or state).request_id for state in self._states))
 
     def usage(self) -> Usage:
-        """Prompts count once however many answers (`n`) they have; every sampled token counts."""
+        """Return the usage so far. A prompt counts once even with several answers (`n`); every sampled token counts."""
         prompt = completion = cached = 0
         for state in self._states:
             if state.parent_req is None or state.request_index == 0:
@@ -48,7 +48,7 @@ class UsageMeter:
 
 
 def meter_requests(output_processor: Any) -> None:
-    """Make every request that enters `output_processor` known to the meter of the call it belongs to."""
+    """Register every request that enters `output_processor` with the meter of its call."""
     add_request = output_processor.add_request
 
     def metered(request: Any, *args: Any, **kwargs: Any) -> None:
@@ -90,10 +90,10 @@ def undo_failed(engine: Any) -> None:
 
 
 def stat_logger() -> Any:
-    """The class of one engine's logger, as `AsyncLLM` is started with it. It counts once `counts` is set.
+    """Return the logger class of one engine, for starting `AsyncLLM`. It counts once `counts` is set.
 
-    `vllm:lora_requests_info` is not among its series: it would grow by a series for each set of digests that ever ran
-    together, and the gateway tells it by the adapters' names. vLLM has it where it knows of LoRA.
+    Its series do not include `vllm:lora_requests_info`, which vLLM has with LoRA: it would gain a series for each set
+    of digests that ever ran together, and the gateway reports it by the adapters' names.
     """
     base: Any = import_module("vllm.v1.metrics.loggers").PrometheusStatLogger
 
@@ -113,15 +113,15 @@ def stat_logger() -> Any:
 
 
 def count_from_now(engine: Any) -> None:
-    """Warm-ups are over. Before, all series are at zero."""
+    """Start counting after the warm-up. Until then all series are zero."""
     engine.roundhouse_logger.counts = True
 
 
 def metrics_text(engine: Any) -> bytes:
-    """The series that vLLM has registered in this process. Blocks for some milliseconds."""
+    """Return the series that vLLM has registered in this process. Blocks for some milliseconds."""
     from prometheus_client import REGISTRY, generate_latest
 
-    if not engine.output_processor.has_unfinished_requests():  # after an abort no step tells that nothing runs
+    if not engine.output_processor.has_unfinished_requests():  # after an abort no step reports that nothing is running
         idle = import_module("vllm.v1.metrics.stats").SchedulerStats()
         engine.logger_manager.record(idle, None)
     return generate_latest(REGISTRY)

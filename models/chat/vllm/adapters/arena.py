@@ -1,15 +1,15 @@
-"""Host memory for staged adapters beside a GPU: blocks of one size, pinned once and used again.
+"""Host memory for staged adapters with a GPU: blocks of one size, pinned once and reused.
 
-Torch pins a block for each adapter, of a power of two: 128 MiB for 84 MB, and tens of milliseconds for each the first
-time. Here the memory is one mapping with pages of 2 MiB, and a block is as large as a place. It is pinned a block at a
-time, one ahead of need, so that the first adapter is staged as fast as any later one.
+Torch pins a block of a power of two for each adapter: 128 MiB for 84 MB, taking tens of milliseconds the first time.
+Here the memory is one mapping with pages of 2 MiB, and a block has the size of a place. Blocks are pinned one at a
+time, one ahead of need, so that the first adapter is staged as fast as later ones.
 
-| a block        | until                                                                                    |
+| a block is     | until                                                                                    |
 |----------------|------------------------------------------------------------------------------------------|
-| not made       | it is needed, or the one before it was taken                                              |
+| not made       | it is needed, or the previous one was taken                                               |
 | free           | `take`                                                                                    |
-| taken          | nothing refers to its memory any more, however its tensors were passed on                 |
-| given back     | the last copy out of it has ended: torch does not know this memory, so it has an event    |
+| taken          | nothing refers to its memory any more, wherever its tensors were passed                   |
+| given back     | the last copy from it has ended; tracked by an event, because torch does not know it      |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 log = logging.getLogger("roundhouse.chat")
 PAGE = 2 << 20
 NO_RESERVE = 0x4000
-"""MAP_NORESERVE, which Python's mmap does not name: pages count as they are used."""
+"""MAP_NORESERVE, missing in Python's mmap: pages count only when used."""
 PORTABLE = 1
 """cudaHostRegisterPortable."""
 
@@ -40,13 +40,13 @@ class CopyEvent(Protocol):
 
 
 class Arena:
-    """`take` and `make_spare` are for one thread, `copied` for the thread that copies.
+    """Blocks of pinned memory. Call `take` and `make_spare` in one thread, `copied` in the thread that copies.
 
     Args:
-        count: blocks, at most.
+        count: maximum number of blocks.
         size: bytes of a block.
         pin: pins bytes at an address. Raises RuntimeError.
-        new_event: an event of the stream that is current where it is recorded.
+        new_event: creates an event, which is recorded on the then current stream.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Arena:
         self._free: deque[int] = deque()
         self._events: dict[int, CopyEvent] = {}
         self.made = 0
-        """Blocks that are pinned."""
+        """Number of pinned blocks."""
 
     def take(self, count: int) -> torch.Tensor | None:
-        """Memory of `count` bytes, (count,) uint8; None: they are too many, or no block is free."""
+        """Return memory of `count` bytes, (count,) uint8; None if that is too much or no block is free."""
         if count > self.size:
             return None
         number = self._next_free()
@@ -75,7 +75,7 @@ class Arena:
             return None
         start = number * self.size
         values = self._values[start : start + count]
-        weakref.finalize(values, self._free.append, number).atexit = False  # torch keeps it as long as any tensor of it
+        weakref.finalize(values, self._free.append, number).atexit = False  # alive as long as any tensor of it
         return torch.from_numpy(values)
 
     def make_spare(self) -> None:
@@ -84,7 +84,7 @@ class Arena:
             self._make()
 
     def copied(self, data: torch.Tensor) -> None:
-        """A copy of these bytes to the device has been enqueued on the current stream."""
+        """Note that a copy of these bytes to the device was enqueued on the current stream."""
         number, offset = divmod(data.data_ptr() - self._values.ctypes.data, self.size)
         if 0 <= number < self.made and data.nbytes:
             assert not offset, "a block is copied from its beginning"
@@ -107,7 +107,7 @@ class Arena:
         try:
             self._pin(self._values.ctypes.data + self.made * self.size, self.size)
         except RuntimeError as error:
-            log.warning("no more memory for adapters can be pinned in one piece", extra={"cause": str(error)})
+            log.warning("cannot pin another block of memory for adapters", extra={"cause": str(error)})
             self._count = self.made
             return False
         self._free.append(self.made)
@@ -116,7 +116,7 @@ class Arena:
 
 
 def cuda_arena(count: int, size: int) -> Arena:
-    """An arena for copies to the current CUDA device."""
+    """Create an arena for copies to the current CUDA device."""
     return Arena(count, size, _register, torch.cuda.Event)
 
 

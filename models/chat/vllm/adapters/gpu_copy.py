@@ -1,9 +1,9 @@
-"""Writing an adapter into a place on a GPU with a handful of launches.
+"""Write an adapter into a place on a GPU with a handful of launches.
 
-vLLM's layers clear and copy one half at a time: 896 launches for a model of 8B, 15 ms of the engine's loop on an H100,
-in which no step begins. Here the whole adapter crosses the bus in one copy, into a buffer on the device, and is spread
-over the layers from there by torch's calls for lists of tensors, those of its optimizers. All of it is in the order of
-the engine's own stream, so the buffer is free again when the next adapter's copy begins.
+vLLM's layers clear and copy one half at a time: 896 launches for an 8B model, which occupy the engine's loop for 15 ms
+on an H100. Here the whole adapter is copied to a buffer on the device in one transfer, and distributed to the layers by
+torch's multi-tensor functions (as used in its optimizers). All of this is ordered by the engine's own stream, so the
+buffer is free again when the next adapter's copy starts.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from models.chat.vllm.adapters.templates import AdapterTemplate
 Half = tuple[str, int, int]
 """A layer, the number of its part, and 0 for A or 1 for B."""
 MOST_LAYOUTS = 256
-"""Layouts of places that are cached."""
+"""Number of cached layouts of places."""
 
 
 class PinnedAdapter(NamedTuple):
-    """An adapter as `GpuCopier.sources` found it."""
+    """An adapter's halves, prepared by `GpuCopier.sources`."""
 
     data: torch.Tensor
-    """(bytes,) uint8 in host memory, pinned: all of its halves."""
+    """All halves in pinned host memory, (bytes,) uint8."""
     layout: tuple[tuple[Half, int], ...]
-    """Each half, and its rank: all A, then all B."""
+    """Each half with its rank: all A, then all B."""
     halves: list[torch.Tensor]
-    """The halves as views of the buffer, valid once `data` is there."""
+    """The halves as views of the buffer, valid once `data` is copied there."""
     fills: bool
-    """A place is full of it: nothing of the one before can be left."""
+    """Whether it fills a place completely, so that nothing of the previous adapter can remain."""
 
 
 class GpuCopier:
-    """`manager`: vLLM's LoRAModelManager. Used on the engine's loop, but for `sources`."""
+    """Copies adapters to a GPU. Used on the engine's loop, except `sources`. manager: vLLM's LoRAModelManager."""
 
     def __init__(self, manager: Any) -> None:
         with torch.inference_mode():
@@ -51,16 +51,16 @@ class GpuCopier:
             self._buffer = torch.empty(count, dtype=torch.uint8, device=manager.device)
         self._rank: int = manager.lora_config.max_lora_rank
         self.arena: Arena | None = None
-        """The arena of staged adapters, in memory that torch does not know."""
+        """The arena of staged adapters, in memory unknown to torch."""
         self._layouts: dict[tuple[int, tuple[tuple[Half, int], ...]], list[torch.Tensor]] = {}
 
     @property
     def place_bytes(self) -> int:
-        """Bytes of a place in all layers: the most that an adapter has."""
+        """Return the bytes of a place in all layers, which is the maximum size of an adapter."""
         return self._buffer.nbytes
 
     def sources_of(self, lora: Any) -> PinnedAdapter | None:
-        """Like `sources`, for adapters of one template, which share all but their data."""
+        """Do the same as `sources` for adapters of one template, which share all but their data."""
         template: AdapterTemplate | None = lora.__dict__.get("roundhouse_template")
         if template is not None and template.sources is not None:
             known: PinnedAdapter = template.sources
@@ -71,8 +71,9 @@ class GpuCopier:
         return sources
 
     def sources(self, lora: Any) -> PinnedAdapter | None:
-        """The adapter's halves for one copy; None where they do not lie in one piece that fits the buffer: `set_lora`
-        remains.
+        """Return the adapter's halves for one copy.
+
+        None if they are not contiguous or do not fit the buffer, so that `set_lora` must be used.
         """
         halves = [
             ((name, part, half), tensor)
@@ -102,7 +103,7 @@ class GpuCopier:
         return self._buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
     def write(self, sources: PinnedAdapter, index: int) -> None:
-        """Place `index` holds the adapter, and nothing of the one before."""
+        """Write the adapter into place `index`, leaving nothing of the previous one."""
         with torch.inference_mode():
             self._buffer[: len(sources.data)].copy_(sources.data, non_blocking=True)
             if self.arena is not None:
@@ -110,12 +111,12 @@ class GpuCopier:
             if not sources.fills:
                 torch._foreach_zero_([stacked[index] for stacked in self._places.values()])
             targets, half = self._targets(index, sources.layout), len(sources.layout) // 2
-            # in two calls: a list in which one tensor has other strides, as B of a lower rank, is copied one by one
+            # two calls, because lists with a tensor of other strides (B of a lower rank) are copied one by one
             torch._foreach_copy_(targets[:half], sources.halves[:half])
             torch._foreach_copy_(targets[half:], sources.halves[half:])
 
     def _targets(self, index: int, layout: tuple[tuple[Half, int], ...]) -> list[torch.Tensor]:
-        """Views of a place, where the halves of such an adapter go. Adapters of a team are mostly of one layout."""
+        """Return views of a place for the halves of such a layout. Adapters of a team mostly share one layout."""
         if cached := self._layouts.get((index, layout)):
             return cached
         if len(self._layouts) >= MOST_LAYOUTS:
@@ -129,7 +130,7 @@ class GpuCopier:
 
 
 def _data_of(lora: Any) -> torch.Tensor:
-    """The block in which an adapter's first half lies: (bytes,) uint8."""
+    """Return the block that contains an adapter's first half, (bytes,) uint8."""
     return _whole(next(_halves(lora)))
 
 
@@ -149,7 +150,7 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def gpu_copier(manager: Any) -> GpuCopier | None:
-    """A copier; None where a layer has another `set_lora`, or several workers each hold a part of the rows."""
+    """Create a copier; None if a layer has another `set_lora`, or if several workers each have a part of the rows."""
     from vllm.lora import layers
     from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
 

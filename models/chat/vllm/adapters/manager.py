@@ -1,8 +1,8 @@
-"""vLLM's LoRA bookkeeping, made cheap per step and unable to load anything by itself.
+"""Make vLLM's LoRA bookkeeping cheap per step and unable to load anything by itself.
 
-Stock, `add_adapter` runs for every adapter of every step, builds a set of all cached adapters each time, and reads an
-adapter it does not know from its path on the engine's loop, where a missing file kills the engine. Here an adapter is
-in a place or it is not: `StagedAdapters` puts it there, and nothing else does.
+In stock vLLM, `add_adapter` runs for every adapter of every step, builds a set of all cached adapters each time, and
+reads unknown adapters from their paths on the engine's loop, where a missing file kills the engine. Here only
+`StagedAdapters` puts adapters into places.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from models.chat.vllm.cpu import punica
 
 FOLDED = {"kv_b_proj"}
-"""Layers of DeepSeek's attention (MLA) whose weights vLLM folds into others at the load: each token that is answered
-would leave the adapter out, and only the prompt's would not."""
+"""Layers of DeepSeek's attention (MLA) whose weights vLLM folds into others at the load. The adapter would apply only
+to the prompt's tokens, not to generated ones."""
 
 
 class NotPlaced(RuntimeError):
-    """A step names an adapter that is in no device place: `core` refuses such requests before they get here."""
+    """Raised if a step names an adapter that is in no device place. `core` refuses such requests before that."""
 
 
 def _add_adapter(self: Any, lora_request: Any) -> bool:
@@ -31,13 +31,14 @@ def _add_adapter(self: Any, lora_request: Any) -> bool:
 
 
 def patch(worker_manager: Any, model_manager_module: Any) -> None:
-    """`worker_manager`: LRUCacheWorkerLoRAManager; `model_manager_module`: vllm.lora.model_manager."""
+    """worker_manager: LRUCacheWorkerLoRAManager. model_manager_module: vllm.lora.model_manager."""
     stock_supported = model_manager_module.get_supported_lora_modules
 
     def supported_lora_modules(model: Any) -> list[str]:
-        """Linear layers by all of their names, where vLLM knows each by its first: Qwen2-MoE's `shared_expert_gate` is
-        asked as `expert_gate`, and under that name it would stay the base's. Without the embedding, the head, experts,
-        and `FOLDED`.
+        """Return the linear layers by all of their names, without the embedding, the head, experts and `FOLDED`.
+
+        vLLM knows each only by its first name. Qwen2-MoE's `shared_expert_gate` is called as `expert_gate`, and under
+        that name the base's weights would be used.
         """
         from vllm.model_executor.layers.linear import LinearBase
 
