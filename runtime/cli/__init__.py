@@ -1,1 +1,1 @@
-"""The command line `roundhouse`. Only `serve` imports heavy libraries, and only after its options are checked."""
+"""The command line `roundhouse`. Only `serve` imports heavy libraries, and only after checking its options."""

@@ -1,4 +1,4 @@
-"""The installed command. `serve` restarts itself with a run id, before any import."""
+"""The installed command. `serve` first restarts itself with a run id, before any import."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ PORT = "ROUNDHOUSE_PORT"
 
 def main() -> None:
     """Run `roundhouse`."""
-    if os.environ.get(PORT, "").startswith("tcp://"):  # Kubernetes sets it beside a Service named roundhouse
+    if os.environ.get(PORT, "").startswith("tcp://"):  # Kubernetes sets it for a Service named roundhouse
         del os.environ[PORT]
     if sys.argv[1:2] == ["serve"] and not {"-h", "--help"} & set(sys.argv) and own_id() is None:
         restart_with_id()

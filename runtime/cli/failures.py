@@ -1,12 +1,12 @@
-"""Failures that end a command early, and their exit codes.
+"""Failures that end a command, and their exit codes.
 
 | code | meaning                                                              |
 |------|----------------------------------------------------------------------|
 | 0    | done                                                                 |
-| 1    | refused: the server said 4xx, a recipe has faults, a file is missing |
+| 1    | refused: 4xx, a recipe with faults, a missing file                   |
 | 2    | usage: an option or argument is wrong                                |
 | 3    | no server answers at the address                                     |
-| 4    | the server failed: 5xx, not ready, or it ended by itself             |
+| 4    | the server failed: 5xx, not ready, or ended by itself                |
 | 130  | interrupted by Ctrl-C                                                |
 """
 
@@ -18,7 +18,7 @@ EXIT_CODES = """Exit codes: 0 done; 1 refused (4xx, faulty recipe, missing file)
 
 
 class Failure(Exception):
-    """A failure of a command: a line for people, `exit_code` for scripts; `faults` are further lines."""
+    """A failure of a command, with a line for people, an `exit_code` for scripts, and `faults` as further lines."""
 
     exit_code = 1
 
@@ -35,11 +35,11 @@ class Failure(Exception):
         self.message = message
         self.faults = tuple(faults)
         self.status = status
-        """HTTP status, where a server answered."""
+        """HTTP status, if a server answered."""
         self.code = code
-        """The server's own word for the error."""
+        """The server's error code."""
         self.document = document
-        """The output of --json, where an answer explains the failure; else the error itself."""
+        """The output of --json, if an answer explains the failure; otherwise the error itself is printed."""
 
 
 class RefusedError(Failure):
@@ -60,7 +60,7 @@ class ServerError(Failure):
 
 @contextmanager
 def translated_faults() -> Iterator[None]:
-    """Turn the product's errors into ends of a command: wrong usage, or refused."""
+    """Convert the product's errors to UsageError or RefusedError."""
     from registry.errors import BadRequest, RoundhouseError
 
     try:

@@ -1,4 +1,4 @@
-"""The entry point: all commands under one name, and every failure as one line and an exit code."""
+"""The entry point: all commands under one name; every failure becomes one line and an exit code."""
 
 import io
 import os
@@ -28,16 +28,16 @@ WORDS = {
     "run": "chat", "pull": "models add", "create": "models add", "launch": "models add", "list": "models list",
     "ls": "models list", "show": "models show", "ps": "status", "stop": "models unload", "rm": "models remove",
 }  # fmt: skip
-"""Commands of Ollama and Xinference, and what does the same here."""
+"""Commands of Ollama and Xinference, with their equivalents here."""
 SUBCOMMAND_WORDS = {
     "ls": "list", "pull": "add", "create": "add", "register": "add", "launch": "add", "info": "show",
     "stop": "unload", "rm": "remove", "delete": "remove",
 }  # fmt: skip
-"""Words of other tools behind `models`, `adapters` and so on, for commands that the group has."""
+"""Words of other tools after `models`, `adapters` and so on, if the group has the equivalent command."""
 
 
 class Subcommands(TyperGroup):
-    """Answers another tool's word with the command that does the same here."""
+    """Suggests the equivalent command for another tool's word."""
 
     words = SUBCOMMAND_WORDS
 
@@ -60,17 +60,17 @@ class CommandGroup(Subcommands):
         except Failure as failure:
             output.print_failure(failure, bool(ctx.meta.get("json")))
             raise typer.Exit(failure.exit_code) from None
-        except (KeyboardInterrupt, typer.Abort):  # the second: at a question
+        except (KeyboardInterrupt, typer.Abort):  # Abort comes from a prompt
             output.note("")
             raise typer.Exit(130) from None
         except typer.BadParameter as wrong:
-            if not wrong.message:  # nothing was wrong with it: it is missing
+            if not wrong.message:  # the argument is missing
                 wrong.message = _what_to_write(wrong)
             raise
-        except BrokenPipeError:  # `roundhouse ... | head`: the reader has what it wanted
+        except BrokenPipeError:  # the reader has stopped, as in `roundhouse ... | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
-        except UnicodeError:  # what is printed never raises it, see `main`
+        except UnicodeError:  # comes from the input; printing never raises it, see `main`
             output.print_failure(UsageError("An argument or the input is not valid UTF-8."), bool(ctx.meta.get("json")))
             raise typer.Exit(UsageError.exit_code) from None
         except OSError as error:
@@ -80,7 +80,7 @@ class CommandGroup(Subcommands):
 
 
 def _what_to_write(missing: Any) -> str:
-    """Help on a missing argument: what it is, and an example."""
+    """Return help for a missing argument: its description and an example."""
     description = getattr(missing.param, "help", None) or ""
     _, _, examples = (missing.ctx.command.help or "").partition("Example")
     example = " ".join(examples.partition(":")[2].partition(";")[0].split())
@@ -98,7 +98,7 @@ def _version(requested: bool) -> None:
 def common(
     ctx: typer.Context,
     url: Annotated[
-        str | None, typer.Option(help="Address of the server; the same before a command and behind it.")
+        str | None, typer.Option(help="Address of the server; may be given before or after a command.")
     ] = None,
     _: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
@@ -107,7 +107,7 @@ def common(
     if url is None:
         return
     before = os.environ.get(URL)
-    os.environ[URL] = url  # where every command looks that has the option itself
+    os.environ[URL] = url  # read by every command that has this option
 
     def restore() -> None:
         if before is None:
@@ -167,7 +167,7 @@ app.command(rich_help_panel="Server")(inspect.version)
 def main() -> None:
     """Run `roundhouse`."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not in UTF-8 shows what it cannot write as '?'
+        if isinstance(stream, io.TextIOWrapper):  # terminals without UTF-8 show '?' instead
             stream.reconfigure(errors="replace")
     app(prog_name="roundhouse")
 

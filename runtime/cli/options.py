@@ -13,7 +13,7 @@ URL = "ROUNDHOUSE_URL"
 
 def _remember_json(ctx: typer.Context, value: bool) -> bool:
     if value:
-        ctx.meta["json"] = True  # so that an error is told in JSON too
+        ctx.meta["json"] = True  # so that errors are printed as JSON, too
     return value
 
 
@@ -28,18 +28,18 @@ AsJson = Annotated[
         rich_help_panel="Common options",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Also if it is pinned; to remove: if it has adapters, too.")]
+Force = Annotated[bool, typer.Option("--force", help="Even if it is pinned; for remove, even if it has adapters.")]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Id or alias of a model.", show_default=False)]
 AdapterName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of an adapter, or BASE:NAME, or TEAM/NAME.", show_default=False)
 ]
 
 AliasName = Annotated[str, typer.Argument(help="The alias, as in NAME@ALIAS.", show_default=False)]
-AliasVersion = Annotated[str | None, typer.Argument(help="v3 or sha256:...; none: the current one.")]
-AliasRemoval = Annotated[bool, typer.Option("--remove", help="Take the alias away.")]
-EarlierVersion = Annotated[str | None, typer.Argument(help="v3 or sha256:...; none: the one before the current one.")]
+AliasVersion = Annotated[str | None, typer.Argument(help="v3 or sha256:...", show_default="the current version")]
+AliasRemoval = Annotated[bool, typer.Option("--remove", help="Remove the alias.")]
+EarlierVersion = Annotated[str | None, typer.Argument(help="v3 or sha256:...", show_default="the previous version")]
 
 
 def root() -> Path:
-    """The checkout that this package lies in (it is installed editable)."""
+    """Return the checkout that contains this package (it is installed editable)."""
     return Path(__file__).resolve().parents[2]

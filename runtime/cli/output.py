@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 
 PIPE_WIDTH = 200
-"""Columns where the output is not a terminal; tables are as wide as they need there."""
+"""Columns if the output is not a terminal. Tables there are as wide as they need."""
 
 
 def emit(data: Any) -> None:
-    """JSON on standard output: indented for a terminal, one line for a pipe."""
+    """Print JSON on standard output: indented for a terminal, one line for a pipe."""
     print(json.dumps(data, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None), flush=True)
 
 
 def show(answer: Any, as_json: bool, display: Callable[[Any], object]) -> None:
-    """Print an answer: JSON if `as_json`, else by `display`, for people."""
+    """Print an answer as JSON if `as_json`, otherwise for people with `display`."""
     (emit if as_json else display)(answer)
 
 
 def note(text: str) -> None:
-    """Print a line on standard error, or nothing where that fails, as on a full disk."""
+    """Print a line on standard error, ignoring errors such as a full disk."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 def say(text: str, level: int = logging.INFO, **fields: str) -> None:
-    """Print a line of the server's: a note on a terminal, else as its log writes lines, with fields."""
+    """Print a line for the server: a note on a terminal, otherwise a line of its log with fields."""
     if sys.stderr.isatty():
         note(text)
         return
@@ -50,32 +50,32 @@ def print_failure(failure: Failure, as_json: bool) -> None:
     """Print a failure and its faults; with --json also as an object."""
     note(f"error: {failure.message}")
     for fault in failure.faults:
-        if fault in failure.message:  # the only one
+        if fault in failure.message:  # already printed
             continue
         note(f"  {fault}")
     if as_json:
         result = {"message": failure.message, "status": failure.status, "code": failure.code}
         error = {"error": {**result, "faults": list(failure.faults), "exit_code": failure.exit_code}}
-        with contextlib.suppress(OSError):  # what failed may be standard output itself: a full disk
+        with contextlib.suppress(OSError):  # standard output itself may have failed, such as on a full disk
             emit(error if failure.document is None else failure.document)
 
 
 def console() -> "Console":
-    """Standard output for what is drawn."""
+    """Return standard output as a rich console."""
     from rich.console import Console
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
-            raise  # `main` does not treat it as an error
+            raise  # handled in `main`
 
     return Output(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """A plain table; `right` names the columns of figures.
+    """Print a plain table. `right`: the columns with numbers.
 
-    On a narrow terminal all but these and the first take more lines: names and figures are there to be copied. In a
-    pipe each row is one line.
+    On a narrow terminal all columns except these and the first are wrapped, so that names and numbers can be copied.
+    In a pipe each row is one line.
     """
     result = list(rows)
     if not result:
@@ -116,7 +116,7 @@ def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
 
 
 def pairs(values: Iterable[tuple[str, str]]) -> None:
-    """Names and values in two columns."""
+    """Print names and values in two columns."""
     result = list(values)
     width = max(len(name) for name, _ in result)
     for name, value in result:
@@ -124,7 +124,7 @@ def pairs(values: Iterable[tuple[str, str]]) -> None:
 
 
 def size(count: int | None) -> str:
-    """Bytes for people, in powers of 1024."""
+    """Format bytes for people, in powers of 1024."""
     if count is None:
         return "-"
     import humanize
@@ -133,7 +133,7 @@ def size(count: int | None) -> str:
 
 
 def ago(moment: float | None) -> str:
-    """The age of a time in seconds since the epoch, in words."""
+    """Format the age of a time in seconds since the epoch."""
     if not moment:
         return "never"
     import humanize
@@ -142,7 +142,7 @@ def ago(moment: float | None) -> str:
 
 
 def unless_hidden(view: Mapping[str, Any], text: str) -> str:
-    """`text` about use, unless the server hides use from this key, or does not know it."""
+    """Return `text` about usage, unless the server hides usage from this key or does not know it."""
     return "not shown to this key, or by a front" if view["running"] is None else text
 
 
@@ -151,6 +151,6 @@ def seconds(value: float | None) -> str:
 
 
 def short(digest: str) -> str:
-    """The first twelve digits of a digest: enough to name a version with."""
+    """Shorten a digest to twelve digits, which is enough to name a version."""
     kind, _, digits = digest.partition(":")
     return f"{kind}:{digits[:12]}" if digits else digest

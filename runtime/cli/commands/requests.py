@@ -18,23 +18,23 @@ from runtime.cli.remote.events import events
 from runtime.cli.remote.progress import bar
 
 PATH = "/v1/chat/completions"
-HELP = "/model NAME changes the model, /reset forgets what was said, /exit or Ctrl-D ends. Ctrl-C stops an answer."
+HELP = "/model NAME changes the model, /reset clears the conversation, /exit or Ctrl-D quits. Ctrl-C stops an answer."
 Model = Annotated[
     str | None,
-    typer.Option("--model", "-m", help="Id or alias; may be left out where there is only one.", show_default=False),
+    typer.Option("--model", "-m", help="Id or alias; optional if there is only one.", show_default=False),
 ]
 
 
 def embed(
     texts: Annotated[
-        list[str] | None, typer.Argument(help="Texts; '-' or none: one per line of standard input.")
+        list[str] | None, typer.Argument(help="Texts; with '-' or none, one per line of standard input.")
     ] = None,
     model: Model = None,
-    dimensions: Annotated[int | None, typer.Option(help="Shorten the vectors, where the model allows it.")] = None,
+    dimensions: Annotated[int | None, typer.Option(help="Shorten the vectors, if the model supports it.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Turn texts into vectors. Prints the first figures of each; --json prints them all.
+    """Turn texts into vectors. Prints the first numbers of each; --json prints all of them.
 
     Example: roundhouse embed "a black cat" "a dark feline" --json | jq '.data[0].embedding | length'
     """
@@ -92,12 +92,12 @@ def _texts(texts: list[str] | None) -> list[str]:
         raise UsageError("Give texts, or pipe them in, one per line.")
     result = _lines(sys.stdin.read())
     if not result:
-        raise UsageError("Nothing came on standard input. Give texts, or pipe them in, one per line.")
+        raise UsageError("Standard input was empty. Give texts, or pipe them in, one per line.")
     return result
 
 
 def _lines(text: str) -> list[str]:
-    """Lines that are not empty. Only editors' line ends count; U+2028 is part of a text."""
+    """Return the non-empty lines. Splits only at \\n and \\r\\n, because U+2028 may be part of a text."""
     return [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
 
 
@@ -105,7 +105,7 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise RefusedError(f"{file} is not text: send one document per line, in UTF-8.") from None
+        raise RefusedError(f"{file} is not text. Give one document per line, in UTF-8.") from None
 
 
 class Format(StrEnum):
@@ -120,21 +120,21 @@ def transcribe(
     file: Annotated[Path, typer.Argument(help="wav, mp3, flac, ogg, m4a or webm.", show_default=False)],
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Id or alias; may be left out where there is only one.", show_default=False),
+        typer.Option("--model", "-m", help="Id or alias; optional if there is only one.", show_default=False),
     ] = None,
     format: Annotated[Format, typer.Option("--format", "-f", help="srt and vtt are subtitles.")] = Format.TEXT,
     language: Annotated[
         str | None,
-        typer.Option("--language", "-l", help="Language, such as en or de; default: detected.", show_default=False),
+        typer.Option("--language", "-l", help="Language, such as en or de.", show_default="detected"),
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="Words or names that are likely.", show_default=False)] = None,
-    words: Annotated[bool, typer.Option("--words", help="Times of single words; needs verbose_json.")] = False,
+    prompt: Annotated[str | None, typer.Option(help="Words or names likely to occur.", show_default=False)] = None,
+    words: Annotated[bool, typer.Option("--words", help="Add times of single words; needs verbose_json.")] = False,
     translate: Annotated[bool, typer.Option("--translate", help="Translate into English.")] = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Print each part as soon as it is known.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Print each part as soon as it is transcribed.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Write down what is said in a recording.
+    """Transcribe a recording.
 
     Examples: roundhouse transcribe talk.mp3;
     roundhouse transcribe talk.mp3 --format srt > talk.srt;
@@ -147,9 +147,9 @@ def transcribe(
     if as_json and format is Format.TEXT:
         format = Format.JSON
     if as_json and format in (Format.SRT, Format.VTT):
-        raise UsageError(f"--json does not go with --format {format}: subtitles are no JSON.")
+        raise UsageError(f"--json cannot be combined with --format {format}, because subtitles are not JSON.")
     if stream and format not in (Format.TEXT, Format.JSON):
-        raise UsageError("--stream carries text only. Leave --format out.")
+        raise UsageError("--stream supports text only. Leave --format out.")
     kind = "translations" if translate else "transcriptions"
     with ExitStack() as stack:
         client = stack.enter_context(Client(url))
@@ -183,7 +183,7 @@ def transcribe(
 
 
 class ChatSession:
-    """A conversation: its messages so far, and its model."""
+    """A conversation with its messages so far and its model."""
 
     def __init__(self, client: Client, model: str, system: str | None, options: Json) -> None:
         self.client, self.model, self.options = client, model, options
@@ -195,14 +195,14 @@ class ChatSession:
         return {"model": self.model, "messages": messages, **self.options}
 
     def say(self, text: str) -> None:
-        """Print the answer as it comes and remember both sides. A turn that fails or is stopped is forgotten."""
+        """Print the answer as it arrives, and store both messages. A turn that fails or is stopped is not stored."""
         parts: list[str] = []
         body, headers = {**self.body(text), "stream": True}, {"X-Roundhouse-Progress": "sse"}
         with contextlib.ExitStack() as loading:
             progress_bar = loading.enter_context(bar())
             with self.client.stream("POST", PATH, json=body, headers=headers) as response:
                 for event in events(response, progress_bar):
-                    loading.close()  # the bar makes room for the answer
+                    loading.close()  # removes the bar before the answer
                     for choice in event.get("choices", ()):
                         parts.append(choice.get("delta", {}).get("content") or "")
                         print(parts[-1], end="", flush=True)
@@ -210,7 +210,7 @@ class ChatSession:
         self.history += [{"role": "user", "content": text}, {"role": "assistant", "content": "".join(parts)}]
 
     def command(self, line: str) -> bool:
-        """Carry out a line that begins with '/'. False: the conversation is over."""
+        """Run a line that begins with '/'. Returns False if the conversation is over."""
         word, _, rest = line.partition(" ")
         match word:
             case "/exit" | "/quit":
@@ -225,7 +225,7 @@ class ChatSession:
 
     def interactive(self) -> None:
         with contextlib.suppress(ImportError):
-            import readline  # noqa: F401 input() then has editing and a history
+            import readline  # noqa: F401 gives input() editing and a history
 
         note(f"{self.model}. {HELP}")
         while True:
@@ -248,7 +248,7 @@ class ChatSession:
 
 def chat(
     text: Annotated[
-        str | None, typer.Argument(help="What to say; '-' reads standard input; none: a conversation.")
+        str | None, typer.Argument(help="The message; '-' reads standard input; without it, start a conversation.")
     ] = None,
     model: Annotated[
         str | None,
@@ -256,19 +256,19 @@ def chat(
     ] = None,
     system: Annotated[str | None, typer.Option("--system", "-s", help="A system message.", show_default=False)] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of the answer.", show_default=False)
+        int | None, typer.Option(min=1, help="Maximum tokens of the answer.", show_default=False)
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, help="Sampling temperature; 0: always the likeliest token.", show_default=False),
+        typer.Option(min=0, help="Sampling temperature; 0 always takes the likeliest token.", show_default=False),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the sampling: the same one gives the same answer.", show_default=False)
+        int | None, typer.Option(help="Sampling seed; the same seed gives the same answer.", show_default=False)
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Ask one question, or hold a conversation when none is given. Answers are printed as they come.
+    """Send one message, or start a conversation if none is given. Answers are printed as they arrive.
 
     Examples: roundhouse chat "What is a slot?";
     roundhouse chat -m uppercase "please open the door";
@@ -279,7 +279,7 @@ def chat(
     if text == "-" or (text is None and not sys.stdin.isatty()):
         text = sys.stdin.read().strip()
         if not text:
-            raise UsageError("Nothing came on standard input. Give the text, or pipe it in.")
+            raise UsageError("Standard input was empty. Give the text, or pipe it in.")
     if text is None and as_json:
         raise UsageError("A conversation has no JSON. Give the text with --json.")
     with Client(url) as client:

@@ -1,1 +1,1 @@
-"""This machine's parts of the command line: data directory, processes, announcement."""
+"""Parts of the command line that concern this machine: data directory, processes, announcement."""

@@ -1,4 +1,4 @@
-"""Announce a starting server: its progress, URL, and requests to try."""
+"""Announce a starting server: its progress, its URL, and sample requests."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ DOCUMENTS = ["Bananas are yellow.", "Paris is the capital of France.", "Berlin i
 
 
 def sample_requests(url: str, models: Sequence[Json]) -> list[tuple[str, str]]:
-    """A title and a curl command, to run where the server was started, per task."""
+    """Return a title and a curl command per task, to run where the server was started."""
     by_task = {str(model["task"]): model for model in reversed(models)}
     result: list[tuple[str, str]] = []
     if chat := by_task.get("chat"):
@@ -54,12 +54,12 @@ def _curl(url: str, body: Json) -> str:
 
 
 def _key() -> str:
-    """The header, where the server was asked with a key."""
+    """Return the header for the key, if one is set."""
     return f' -H "Authorization: Bearer ${KEY}"' if os.environ.get(KEY) else ""
 
 
 def _sample() -> str:
-    """A recording that ships, relative to where the user is if it lies below."""
+    """Return the path of a bundled recording, relative if it is below the working directory."""
     file = root() / SAMPLE
     if not file.is_file():
         return "recording.wav"
@@ -67,11 +67,11 @@ def _sample() -> str:
 
 
 POLL_SECONDS, UNSEEN_POLL_SECONDS = 0.1, 0.5
-"""The pause between two looks, and that where no bar is drawn: each look takes processor time from what loads."""
+"""Seconds between polls, with and without a visible bar. Polls take processor time from the loads."""
 
 
 def is_for_people() -> bool:
-    """Whether a terminal shows what is printed; else it goes into the server's log, whose lines are JSON."""
+    """Return whether the output goes to a terminal; otherwise it goes to the server's log, whose lines are JSON."""
     return sys.stdout.isatty()
 
 
@@ -80,7 +80,7 @@ def _pause(progress_bar: Bar) -> None:
 
 
 def wait_until_ready(client: Client, server: int, progress_bar: Bar) -> Json | None:
-    """/health/ready's answer once it is 200; None when the server has ended."""
+    """Return the answer of /health/ready once it is 200; None if the server has ended."""
     began = time.monotonic()
     while os.getppid() == server:
         with contextlib.suppress(Failure):
@@ -91,7 +91,7 @@ def wait_until_ready(client: Client, server: int, progress_bar: Bar) -> Json | N
 
 
 def wait_for_loads(client: Client, server: int, progress_bar: Bar) -> list[Json] | None:
-    """The models, once none is loading; None: our key may not list them."""
+    """Return the models once none is loading; None if our key may not list them."""
     try:
         models: list[Json] = client.get("/v1/models")["data"]
     except RefusedError as error:
@@ -110,7 +110,7 @@ def wait_for_loads(client: Client, server: int, progress_bar: Bar) -> list[Json]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """arguments: the URL, the server's process id, and maybe --json."""
+    """Announce the server. arguments: the URL, the server's process id, and optionally --json."""
     url, server, as_json = arguments[0], int(arguments[1]), "--json" in arguments
     began = time.monotonic()
     with Client(url) as client, bar(not as_json) as progress_bar:
@@ -118,9 +118,9 @@ def main(arguments: Sequence[str]) -> int:
         if ready is None:
             return 0
         if not as_json:
-            say(f"answering at {url} after {time.monotonic() - began:.1f} s; models load when they are asked for")
+            say(f"answering at {url} after {time.monotonic() - began:.1f} s; models load at their first request")
         named = wait_for_loads(client, server, progress_bar)
-    # neither adapters, nor routers, nor what answers elsewhere
+    # without adapters, routers and providers' models
     models = [model for model in named or () if "state" in model]
     for name, fault in ready.get("faults", {}).items():
         say(f"warning: adapter {name} was refused: {fault}", logging.WARNING)
@@ -136,10 +136,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     print(f"\n{ready_after}\nconsole: {url}/console  documentation: {url}/docs")
     if named == []:
-        print("\nThere is no model yet. Add one: roundhouse models add SOURCE (a folder, or ORG/NAME of a hub)")
+        print("\nThere is no model yet. Add one: roundhouse models add SOURCE (a folder, or ORG/NAME on a hub)")
     for title, command in sample_requests(url, models):
         print(f"\n# {title}\n{command}")
-    print("\nCtrl-C stops it: running requests finish first.", flush=True)
+    print("\nCtrl-C stops it after running requests have finished.", flush=True)
     return 0
 
 

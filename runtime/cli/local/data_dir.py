@@ -1,4 +1,4 @@
-"""The data directory: one server at a time; the next start clears leftovers."""
+"""The data directory: used by one server at a time; the next start clears leftovers."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from runtime.cli.output import say
 STATE = "state.db"
 RUN_PREFIX, LOCK = "roundhouse-", "lock"
 HALF_RESTORED = "restoring"
-"""A file that is there while `roundhouse restore` fills the directory."""
+"""A file that exists while `roundhouse restore` fills the directory."""
 SOCKET_PATH_LIMIT = 107
 """Longest path of a Unix socket on Linux."""
 
@@ -37,15 +37,15 @@ class Run:
 
 
 def was_served(data_dir: Path) -> bool:
-    """Whether a server has been started on it."""
+    """Return whether a server has been started on it."""
     return any((data_dir / name).is_file() for name in (STATE, SERVER_ID))
 
 
 def make_run_dir() -> Path:
-    """Make a private folder for sockets, with a path that is short enough for them."""
+    """Create a private folder for sockets, with a path that is short enough for them."""
     import tempfile
 
-    # platformdirs would warn where XDG_RUNTIME_DIR is not set, as in containers, and name a folder that nobody made
+    # platformdirs would warn if XDG_RUNTIME_DIR is not set, as in containers, and return a folder that does not exist
     for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
         if (
             parent
@@ -54,7 +54,7 @@ def make_run_dir() -> Path:
         ):
             return Path(tempfile.mkdtemp(prefix=RUN_PREFIX, dir=parent))
     raise RefusedError(
-        "No folder for sockets: /tmp cannot be written, or TMPDIR is too long. Set TMPDIR to a short path."
+        "There is no folder for sockets: /tmp is not writable, or TMPDIR is too long. Set TMPDIR to a short path."
     )
 
 
@@ -63,16 +63,16 @@ class DataDirInUseError(RefusedError):
 
 
 class DataDir:
-    """Holds the directory as a context manager. Raises RefusedError if another server does.
+    """Locks the directory, as a context manager. Raises RefusedError if another server has locked it.
 
-    | on entry                     | what happens                                              |
-    |------------------------------|-----------------------------------------------------------|
-    | free, no record              | taken                                                     |
-    | free, a record of a dead run | its processes are ended, its socket folder removed; taken |
-    | held by a living server      | RefusedError                                              |
-    | half filled by a restore     | RefusedError                                              |
+    | on entry                     | what happens                                                 |
+    |------------------------------|--------------------------------------------------------------|
+    | free, no record              | locked                                                       |
+    | free, a record of a dead run | its processes ended and socket folder removed; then locked   |
+    | locked by a running server   | RefusedError                                                 |
+    | partly filled by a restore   | RefusedError                                                 |
 
-    Only the server's own process holds it: filelock gives it up in what that forks.
+    Only the server's own process holds the lock; filelock releases it in forks.
     """
 
     def __init__(self, path: Path, url: str) -> None:
@@ -91,7 +91,7 @@ class DataDir:
             raise self._unusable(error) from None
         if (self.path / HALF_RESTORED).is_file():
             self._lock.release()
-            raise RefusedError(f"A restore into {self.path} was cut short. Run it once more: roundhouse restore.")
+            raise RefusedError(f"A restore into {self.path} was interrupted. Run it again: roundhouse restore.")
         if (last := self._last()) is not None:
             self._clear(last)
         self.run_dir = make_run_dir()
@@ -99,7 +99,7 @@ class DataDir:
         try:
             make_private_file(self._record)
             self._record.write_text(json.dumps(asdict(self.run)))
-        except OSError as error:  # as on a disk that is full
+        except OSError as error:  # for example, the disk is full
             _remove(self.run_dir)
             self._lock.release()
             raise self._unusable(error) from None
@@ -133,7 +133,7 @@ class DataDir:
         if folder.name.startswith(RUN_PREFIX) and folder.is_dir() and folder.stat().st_uid == os.getuid():
             _remove(folder)
         self._record.unlink(missing_ok=True)
-        say(f"The last server here was killed: {ended} processes that it left were ended, its sockets removed.")
+        say(f"The last server here was killed. Ended {ended} processes that it left, and removed its sockets.")
 
 
 def _remove(folder: Path) -> None:

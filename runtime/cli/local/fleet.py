@@ -13,34 +13,34 @@ ALONE = ("front", "shared_port", "fleet_listen", "fleet_address", "fleet_certifi
 
 
 def check_settings(settings: "Settings") -> None:
-    """Raises UsageError for settings of a fleet that do not go together."""
+    """Raise UsageError for fleet settings that contradict each other."""
     if settings.fleet is None:
         for name in ALONE:
             if getattr(settings, name):
-                raise UsageError(f"--{name.replace('_', '-')} has no effect without a fleet: add --fleet NAME.")
+                raise UsageError(f"--{name.replace('_', '-')} has no effect without a fleet. Add --fleet NAME.")
         return
     if settings.database is None or settings.database.startswith("sqlite"):
         raise UsageError(
-            "A fleet shares one PostgreSQL among its servers: add --database postgresql+psycopg://user@host/name."
+            "The servers of a fleet share one PostgreSQL. Add --database postgresql+psycopg://user@host/name."
         )
     if settings.front and settings.fleet_listen:
-        raise UsageError("Nothing is passed on to a front: leave --fleet-listen out, or --front.")
+        raise UsageError("Other servers send nothing to a front. Leave out --fleet-listen or --front.")
     if settings.shared_port and not settings.front:
-        raise UsageError("Only fronts can share a port: leave --shared-port out, or add --front.")
+        raise UsageError("Only fronts can share a port. Leave out --shared-port, or add --front.")
     if not settings.front and not (settings.fleet_listen and settings.fleet_address):
         raise UsageError("A node needs --fleet-listen HOST:PORT and --fleet-address https://HOST:PORT; or add --front.")
     _check_identity(settings)
 
 
 def _check_identity(settings: "Settings") -> None:
-    """Raises UsageError for a key and certificates that do not go together, and beyond loopback for neither."""
+    """Raise UsageError for a key and certificates that contradict each other, or for neither beyond loopback."""
     from runtime.config.settings import is_loopback
 
     identity, address = settings.fleet_identity, settings.fleet_address
     if settings.fleet_key is not None and settings.fleet_certificates is not None:
-        raise UsageError("A server has a certificate or the key: leave --fleet-certificates or --fleet-key out.")
+        raise UsageError("A server uses a certificate or the key. Leave out --fleet-certificates or --fleet-key.")
     if identity == "certificate" and settings.fleet_name is not None:
-        raise UsageError("A certificate says a server's name: leave --fleet-name out, or add --fleet-key FILE.")
+        raise UsageError("A certificate contains the server's name. Leave out --fleet-name, or add --fleet-key FILE.")
     scheme = "https" if identity == "certificate" else "http"
     if address is not None and not address.startswith(f"{scheme}://"):
         raise UsageError(
@@ -52,7 +52,7 @@ def _check_identity(settings: "Settings") -> None:
         if not all(map(is_loopback, hosts)):
             raise UsageError(
                 "Servers on several machines need certificates (roundhouse fleet ca issue), or --fleet-key FILE on a "
-                "closed network. Without either a fleet stays on loopback."
+                "closed network. Without either, a fleet is limited to loopback."
             )
 
 
@@ -61,7 +61,7 @@ def _host(listen: str | None) -> str:
 
 
 def check_joining(settings: "Settings") -> None:
-    """Raises UsageError for a fleet that this server cannot join, RefusedError while its database is away."""
+    """Raise UsageError for a fleet that this server cannot join, RefusedError if its database does not answer."""
     import datetime
     from contextlib import closing
 

@@ -26,14 +26,14 @@ from registry.storage.reserve import DiskReserve
 GIB = 2**30
 Kind = Literal["cpu", "cuda"]
 MIN_DRIVER = 580
-"""Least major version of the driver that CUDA 13 runs with, for which torch is built."""
+"""Minimum major version of the driver for CUDA 13, with which torch is built."""
 MEMORY = {"cpu": 4 * GIB, "cuda": 16 * GIB}
-"""Least host memory. Beside a GPU an engine's process holds up to 4 GiB, and sleeping weights lie there too."""
+"""Minimum host memory. With a GPU an engine's process needs up to 4 GiB, plus the weights of sleeping models."""
 DISK = {"cpu": 2 * GIB, "cuda": 20 * GIB}
-"""Room for downloads: the weights of an 8B model are 15 GiB."""
+"""Minimum free space for downloads. The weights of an 8B model are 15 GiB."""
 NUMA = "libnuma.so.1"
 FILES = 4096
-"""Open files: each stream of a client is one."""
+"""Minimum limit of open files. Each stream to a client is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class HostNeed:
     met: bool
     found: str
     help: str = ""
-    """Instructions to meet it; empty when it is met."""
+    """Instructions to meet it; empty if it is met."""
     optional: bool = False
-    """Whether the server runs without it, with less."""
+    """Whether the server can run without it, in a limited way."""
 
 
 def needs(kind: Kind, port: int, data_dir: Path) -> Iterator[HostNeed]:
-    """All of them, of a server on a CPU or a GPU."""
+    """Check all requirements of a server on a CPU or a GPU."""
     yield _python()
     yield from _packages(kind)
     if kind == "cuda":
@@ -67,7 +67,7 @@ def needs(kind: Kind, port: int, data_dir: Path) -> Iterator[HostNeed]:
 
 
 def kind_of_host() -> Kind:
-    """The kind of host, by its driver."""
+    """Return the kind of host, by its driver."""
     try:
         nvml.gpu("cuda:0")
     except nvml.NoGpu:
@@ -110,9 +110,9 @@ def _gpu() -> Iterator[HostNeed]:
 
 
 def _cublas() -> HostNeed:
-    there = [name for name in libraries.LIBRARIES if libraries.find_library(name)]
+    present = [name for name in libraries.LIBRARIES if libraries.find_library(name)]
     how = "speech needs cuBLAS of CUDA 12: make install ACCELERATOR=cuda"
-    return _need("cublas 12", len(there) == len(libraries.LIBRARIES), ", ".join(there) or "not installed", how)
+    return _need("cublas 12", len(present) == len(libraries.LIBRARIES), ", ".join(present) or "not installed", how)
 
 
 def _numa() -> HostNeed:
@@ -121,7 +121,7 @@ def _numa() -> HostNeed:
         met = True
     except OSError:
         met = False
-    how = "vLLM's build for CPUs is linked to it: no chat without it. On Debian and Ubuntu: apt install libnuma1"
+    how = "chat needs it, because vLLM for CPUs links to it. On Debian and Ubuntu: apt install libnuma1"
     return _need("libnuma", met, NUMA if met else "not installed", how)
 
 
@@ -142,14 +142,14 @@ def _headers() -> HostNeed:
 
 def _memory(kind: Kind) -> HostNeed:
     total = min(psutil.virtual_memory().total, process_control.memory_limit() or 1 << 62)
-    how = f"at least {MEMORY[kind] / GIB:.0f} GiB, or a higher limit of the container"
+    how = f"at least {MEMORY[kind] / GIB:.0f} GiB, or a higher limit for the container"
     return _need("host memory", total >= MEMORY[kind], f"{total / GIB:.1f} GiB", how)
 
 
 def _disk(kind: Kind) -> HostNeed:
     folder = Path(os.environ.get("HF_HOME") or cache_folder("")).expanduser()
     free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
-    how = f"{DISK[kind] / GIB:.0f} GiB for fetched weights; HF_HOME names another disk"
+    how = f"{DISK[kind] / GIB:.0f} GiB for downloaded weights; set HF_HOME to use another disk"
     return _need("disk", free >= DISK[kind], f"{free / GIB:.1f} GiB free at {folder}", how, optional=True)
 
 
@@ -174,7 +174,7 @@ def _files() -> HostNeed:
 
 
 def _port(port: int) -> HostNeed:
-    how = "another program listens there: stop it, or roundhouse serve --port"
+    how = "another program listens there: stop it, or use roundhouse serve --port"
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -43,14 +43,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 @contextmanager
 def open_keys(data_dir: Path | None, database: str | None, *, make: bool = False) -> Iterator["KeyTable"]:
-    """Open teams and keys; with `make`, create them if missing. Faults end the command."""
+    """Open teams and keys; with `make`, create the tables if missing. Errors end the command."""
     with _map_errors(), _tables(data_dir, database, make) as (place, tables):
         yield _keys(place, tables)
 
 
 @contextmanager
 def open_keys_at(place: "KeySettings") -> Iterator["KeyTable"]:
-    """Teams and keys where settings say."""
+    """Open the teams and keys of these settings."""
     from tenants.storage.opening import open_tables
 
     with _map_errors(), closing(open_tables(place.data_dir, place.database)) as tables:
@@ -61,7 +61,7 @@ def open_keys_at(place: "KeySettings") -> Iterator["KeyTable"]:
 def open_keys_and_limits(
     data_dir: Path | None, database: str | None, *, make: bool
 ) -> Iterator[tuple["KeyTable", "LimitTable"]]:
-    """Open teams, keys and limits; empty tables where there are none."""
+    """Open teams, keys and limits; temporary empty tables if there are none."""
     from tenants.limits.table import LimitTable
 
     with _map_errors(), ExitStack() as stack:
@@ -78,7 +78,7 @@ def open_keys_and_limits(
 
 @contextmanager
 def open_database(data_dir: Path | None, database: str | None) -> Iterator["Tables"]:
-    """All that is kept of teams. What it refuses ends the command."""
+    """Open the database of teams. Errors end the command."""
     with _map_errors(), _tables(data_dir, database, False) as (_, tables):
         yield tables
 
@@ -96,24 +96,24 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
             yield made
     else:
         raise RefusedError(
-            f"There are no teams, keys or usage in {place.data_dir}: no server has run on it, and no key was made. "
-            "See --data-dir, and roundhouse keys create --help."
+            f"There are no teams, keys or usage in {place.data_dir}, because no server has run on it and no key was "
+            "created. See --data-dir, and roundhouse keys create --help."
         )
     if make and place.database is None:
         from runtime.cli.local.data_dir import was_served
 
         if not was_served(place.data_dir):
             note(
-                f"This is in {place.data_dir.absolute()}, and no server has been started on that data directory yet. "
-                "One that has another does not know of it: see --data-dir."
+                f"Created in {place.data_dir.absolute()}, but no server has been started on that data directory yet. "
+                "Servers with another data directory do not use it. See --data-dir."
             )
 
 
 @contextmanager
 def _new(place: "KeySettings") -> Iterator[tuple["KeySettings", "Tables"]]:
-    """Make the first tables aside, and move them once the command succeeded.
+    """Create the first tables elsewhere, and move them once the command has succeeded.
 
-    A server that finds some keeps a ledger from then on, and one that nobody can see into is not to be found.
+    A server starts a ledger as soon as it finds tables, so it must not find tables of a failed command.
     """
     from dataclasses import replace
 
@@ -131,7 +131,7 @@ def _new(place: "KeySettings") -> Iterator[tuple["KeySettings", "Tables"]]:
         make_private(place.data_dir)
         with alone(place.data_dir):
             if place.has_tables():
-                raise RefusedError("Somebody else has just made the first team or key here: try again.")
+                raise RefusedError("Someone else has just created the first team or key here. Try again.")
             copy_private(aside.data_dir / PEPPER, place.data_dir / PEPPER)
             copy_database(aside.data_dir / FILE, place.data_dir / FILE)
 
@@ -151,7 +151,7 @@ def _keys(place: "KeySettings", tables: "Tables") -> "KeyTable":
 
 @contextmanager
 def _map_errors() -> Iterator[None]:
-    """The server's errors as the command line's."""
+    """Convert the product's errors to failures of the command line."""
     from registry.errors import RoundhouseError
 
     try:
@@ -160,14 +160,12 @@ def _map_errors() -> Iterator[None]:
         kind: type[Failure] = RefusedError if error.status < 500 else ServerError
         raise kind(error.message, code=error.code) from None
     except PermissionError as error:
-        raise RefusedError(
-            f"{error.filename} is not yours to read. Run this as the user that the server runs as."
-        ) from None
+        raise RefusedError(f"You may not read {error.filename}. Run this command as the server's user.") from None
 
 
 def seconds(text: str, option: str) -> float:
-    """'90d', '12h', '30m', '45s', '2w'. Raises UsageError."""
+    """Parse a duration such as '90d', '12h', '30m', '45s' or '2w'. Raises UsageError."""
     result = re.fullmatch(r"(\d{1,6})([smhdw])", text)
     if result is None:
-        raise UsageError(f"{option} is a time such as 90d, 12h, 30m or 45s, not '{text}'.")
+        raise UsageError(f"{option} must be a time such as 90d, 12h, 30m or 45s, not '{text}'.")
     return float(int(result[1]) * _UNITS[result[2]])

@@ -1,4 +1,4 @@
-"""Settings and values as commands take them from options and files."""
+"""Read settings and values from options and files."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def settings_of(**given: object) -> "Settings":
-    """Settings from given values, variables, defaults. UsageError names the option."""
+    """Build settings from given values, variables and defaults. Raises UsageError naming a wrong option."""
     from pydantic import ValidationError
 
     from runtime.config.settings import REMOVED, Settings
@@ -28,13 +28,13 @@ def settings_of(**given: object) -> "Settings":
 
 
 def _option(place: tuple[int | str, ...]) -> str:
-    """The option as written on the command line."""
+    """Return the option as written on the command line."""
     option, *inner = map(str, place)
     return " ".join([f"--{option.replace('_', '-')}", *inner])
 
 
 def read_yaml(text: str) -> Any:
-    """Read a YAML document; dates stay text, since JSON has none. Raises RefusedError."""
+    """Read a YAML document; dates stay text, because JSON has none. Raises RefusedError."""
     import json
 
     import yaml
@@ -49,5 +49,5 @@ def read_yaml(text: str) -> Any:
         result = yaml.load(text, YamlLoader)
         json.dumps(result, allow_nan=False)
     except (yaml.YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
-        raise RefusedError(f"this is no YAML that JSON can carry: {error}") from None
+        raise RefusedError(f"this is not YAML that can be written as JSON: {error}") from None
     return result

@@ -1,9 +1,9 @@
-"""Processes of one server run, identified by the run's id in their environment.
+"""The processes of one server run, identified by the run's id in their environment.
 
-Process ids are used again by the kernel, so a recorded id alone proves nothing. The run's id is random, the
-environment is inherited by every child and grandchild, and /proc shows it for as long as the process lives.
+The kernel reuses process ids, so a recorded id alone proves nothing. The run's id is random, the environment is
+inherited by all descendants, and /proc shows it as long as the process lives.
 
-psutil is imported where it is needed: `entry` starts the command again before anything is imported.
+psutil is imported only when needed, because `entry` restarts the command before anything is imported.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ SWEEP_SECONDS = 10.0
 
 
 def own_id() -> str | None:
-    """This run's id, unless it is a parent's."""
+    """Return this run's id, unless it is a parent's."""
     result = os.environ.get(VARIABLE, "")
     return result if result.startswith(f"{os.getpid()}-") else None
 
@@ -31,12 +31,12 @@ def own_id() -> str | None:
 def restart_with_id() -> None:
     """Restart this process in place, with a run id. Does not return.
 
-    The id must be in the environment from the start: /proc does not show what a process adds to its own later, and the
-    API process is a fork. The same environment makes every process of the server find our packages.
+    The id must be in the environment from the start: /proc does not show later changes by the process itself, and the
+    API process is a fork. The same environment lets every process of the server find our packages.
     """
     os.environ.update(with_our_packages(os.environ))
     os.environ[VARIABLE] = f"{os.getpid()}-{secrets.token_hex(8)}"
-    for number in range(3):  # a service manager may have closed them: what is opened next would be taken for them
+    for number in range(3):  # if a service manager closed them, files opened next would be taken for them
         try:
             os.fstat(number)
         except OSError:
@@ -48,7 +48,7 @@ def restart_with_id() -> None:
 
 
 def carries(process: "psutil.Process", run: str) -> bool:
-    """Whether a living process belongs to this run."""
+    """Return whether a running process belongs to this run."""
     import psutil
 
     try:
@@ -58,7 +58,7 @@ def carries(process: "psutil.Process", run: str) -> bool:
 
 
 def alive(pid: int, run: str) -> bool:
-    """Whether this process lives and belongs to this run."""
+    """Return whether this process is running and belongs to this run."""
     import psutil
 
     try:
@@ -68,9 +68,9 @@ def alive(pid: int, run: str) -> bool:
 
 
 def members(run: str) -> "set[psutil.Process]":
-    """The run's processes and all their descendants, without this process.
+    """Return the run's processes and all their descendants, without this process.
 
-    A descendant is ours even if it was started with an environment of its own, as the checker of adapters is.
+    A descendant counts even if it was started with another environment, like the checker of adapters.
     """
     import psutil
 
@@ -82,7 +82,7 @@ def members(run: str) -> "set[psutil.Process]":
 
 
 def is_tracker(process: "psutil.Process") -> bool:
-    """Whether it is multiprocessing's resource tracker, which ends by itself."""
+    """Return whether it is multiprocessing's resource tracker, which ends by itself."""
     import psutil
 
     try:
@@ -92,9 +92,9 @@ def is_tracker(process: "psutil.Process") -> bool:
 
 
 def sweep(run: str) -> int:
-    """End what is left of a run and wait until it is gone; returns the number.
+    """End the remaining processes of a run and wait until they are gone. Returns their number.
 
-    New ones that appear meanwhile are ended too.
+    New ones that appear in the meantime are ended, too.
     """
     import psutil
 

@@ -1,1 +1,1 @@
-"""Clients of a running server: HTTP, events, progress, resources."""
+"""Clients for a running server: HTTP, events, progress, resources."""

@@ -1,4 +1,4 @@
-"""The server for commands: JSON in and out, errors as Failures with exit codes."""
+"""The HTTP client of the commands: JSON in and out, errors as Failures with exit codes."""
 
 import json
 import os
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 600.0
-"""Longer than recipes usually let a request wait: the server's own bounds decide, this only ends a dead connection."""
+"""Longer than recipes usually let a request wait. The server's own bounds decide; this only ends dead connections."""
 KEY = "ROUNDHOUSE_API_KEY"
-"""The variable that holds the key of commands: an option could be read by others on this machine."""
+"""Variable with the key for commands. Not an option, because other users of this machine could read it."""
 _IN_THE_WAY = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Variables that httpx reads when a client is made."""
+"""Variables that httpx reads when a client is created."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class AnswerObject(Json):
-    """An object of an answer. A missing key is the server's failure."""
+    """An object of an answer. A missing key is an error of the server."""
 
     def __missing__(self, key: str) -> Any:
         raise ServerError(
-            f"What answers there is not Roundhouse, or another version of it: it does not tell '{key}'. Check --url."
+            f"The server there is not Roundhouse, or another version of it: its answer lacks '{key}'. Check --url."
         )
 
 
 def part(name: str) -> str:
-    """A name as one part of a path."""
+    """Quote a name as one part of a path."""
     return quote(name, safe="")
 
 
 class Client:
-    """A context manager; one connection pool for one command."""
+    """The connection to a server for one command, as a context manager."""
 
     def __init__(self, url: str) -> None:
         host, key = _host(url), os.environ.get(KEY)
         if not host:
             raise UsageError(f"'{url}' is not an address. Write one such as http://127.0.0.1:8000.")
         if key and not (key.isascii() and key.isprintable() and " " not in key):
-            raise UsageError(f"{KEY} holds a character that no key has: set it to the key alone, as it was shown.")
-        import httpx  # 0.1 s: only for commands that talk to a server
+            raise UsageError(f"{KEY} contains a character that no key has. Set it to the key alone, as it was shown.")
+        import httpx  # takes 0.1 s, so only for commands that talk to a server
 
         self.url = url.rstrip("/")
         try:
@@ -96,7 +96,7 @@ class Client:
         return result
 
     def text(self, method: str, path: str, **options: Any) -> str:
-        """Send a request, and return its answer as it is."""
+        """Send a request and return its answer unchanged."""
         with self._map_errors():
             response = self._http.request(method, path, **_clean(options))
         self._check(response)
@@ -104,7 +104,7 @@ class Client:
 
     @contextmanager
     def stream(self, method: str, path: str, **options: Any) -> Iterator["httpx.Response"]:
-        """Send a request whose answer is read as it comes."""
+        """Send a request whose answer is read as it arrives."""
         with self._map_errors(), self._http.stream(method, path, **_clean(options)) as response:
             if not response.is_success:
                 response.read()
@@ -112,21 +112,21 @@ class Client:
             yield response
 
     def _check(self, response: "httpx.Response") -> None:
-        """Raises Failure unless this is a successful answer of a Roundhouse server."""
+        """Raise Failure unless this is a successful answer of a Roundhouse server."""
         if response.status_code >= 400:
             raise failure_of(response)
         if response.is_redirect:
             where = response.headers.get("location", "nowhere")
-            raise ServerError(f"What answers at {self.url} sends its clients to {where}. Give that server's --url.")
+            raise ServerError(f"The server at {self.url} redirects to {where}. Use that server's --url.")
         if response.headers.get("content-type", "").startswith("text/html"):
             raise self._not_ours()
 
     def _not_ours(self) -> Failure:
-        return ServerError(f"What answers at {self.url} is not Roundhouse. Check --url.")
+        return ServerError(f"The server at {self.url} is not Roundhouse. Check --url.")
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
-        """httpx's errors as ours."""
+        """Convert httpx's errors to Failures."""
         import httpx
 
         try:
@@ -137,7 +137,7 @@ class Client:
             ) from None
         except httpx.RemoteProtocolError:
             raise ServerUnreachableError(
-                f"The server at {self.url} ended while it was answering. Look at its log."
+                f"The server at {self.url} closed the connection during its answer. See its log."
             ) from None
         except httpx.TransportError as error:
             hint = "Start one with `roundhouse serve`, or name another with --url or ROUNDHOUSE_URL."
@@ -145,7 +145,7 @@ class Client:
 
 
 def _host(url: str) -> str | None:
-    """The host of a server's address; None: it is malformed."""
+    """Return the host of a server's address; None if the address is malformed."""
     try:
         split = urlsplit(url)
         host, _port = split.hostname, split.port
@@ -155,13 +155,13 @@ def _host(url: str) -> str | None:
 
 
 def _cause(error: Exception) -> str:
-    """The operating system's words about a connection, such as 'Connection refused'."""
+    """Return the operating system's message about a connection, such as 'Connection refused'."""
     text = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
     return text or type(error).__name__
 
 
 def _clean(options: Json) -> Json:
-    """Parameters that were given."""
+    """Leave out parameters that are None."""
     result = dict(options)
     if "params" in result:
         result["params"] = {key: value for key, value in result["params"].items() if value is not None}
@@ -169,7 +169,7 @@ def _clean(options: Json) -> Json:
 
 
 def failure_of(response: "httpx.Response") -> Failure:
-    """An error answer as a Failure, in the server's own words."""
+    """Convert an error answer to a Failure with the server's message."""
     body = _object(response.text)
     return failure_from(body, response.status_code, response.headers.get("retry-after"))
 
@@ -179,7 +179,7 @@ def failure_from(body: Json, status: int, retry_after: str | None = None) -> Fai
     details: Json = error if isinstance(error, dict) else {}
     message = str(details.get("message") or body.get("message") or f"The server answered with status {status}.")
     if status == 401:
-        message += f" Commands take it from the variable {KEY}."
+        message += f" Commands read it from the variable {KEY}."
     if retry_after and "again" not in message:
         message += f" Try again in {retry_after} s."
     kind = RefusedError if status < 500 else ServerError
@@ -195,13 +195,13 @@ def _object(text: str) -> Json:
 
 
 def only_model(client: Client, task: str) -> str:
-    """The only model of a task. Raises UsageError that lists several."""
+    """Return the only model of a task. Raises UsageError if there are several, RefusedError if there is none."""
     data = client.get("/v1/models")["data"]
     models = [one for one in data if not one.get("parent") and one.get("kind") != "router"]
     ids = [model["id"] for model in models if model.get("task") == task]
-    ids = [id_ for id_ in ids if id_.rpartition("@")[0] not in ids]  # without former versions, such as mine@1
+    ids = [id_ for id_ in ids if id_.rpartition("@")[0] not in ids]  # without earlier versions, such as mine@1
     if len(ids) == 1:
         return str(ids[0])
     if not ids:
         raise RefusedError(f"There is no model for {task} here. Add one: roundhouse models add SOURCE.")
-    raise UsageError(f"Say which model with --model. Models for this here: {', '.join(ids)}.")
+    raise UsageError(f"Choose a model with --model. Models for {task}: {', '.join(ids)}.")

@@ -18,14 +18,16 @@ _PROGRESS = re.compile(rb"^: (\S+) (.+) (\d+)%$", re.MULTILINE)
 
 
 def events(response: "Response", progress_bar: Bar) -> Iterator[Json]:
-    """Objects of events until the last one. Comments about a load go to the bar.
+    """Iterate over the objects of the events until the last one. Comments about a load are shown in the bar.
 
-    Raises RefusedError or ServerError for an error event, ServerError for a stream that ends before its end.
+    Raises RefusedError or ServerError for an error event, ServerError for a stream that ends early.
     """
     import httpx
     from httpx_sse import EventSource, SSEError
 
-    kind = {"content-type": response.headers.get("content-type", "")}  # no more: what a proxy packed is unpacked here
+    kind = {
+        "content-type": response.headers.get("content-type", "")
+    }  # no other headers, because the content is already decompressed
     plain_response = httpx.Response(
         response.status_code, headers=kind, content=_drawn(response.iter_bytes(), progress_bar)
     )
@@ -43,11 +45,11 @@ def events(response: "Response", progress_bar: Bar) -> Iterator[Json]:
         raise ServerError(f"The answer is not an event stream: {error}.") from None
     except ValueError:
         raise ServerError("The answer is not an event stream: an event is not JSON.") from None
-    raise ServerError("The answer broke off: its stream ended before its end was told. Ask again.")
+    raise ServerError("The answer is incomplete, because its stream ended early. Send the request again.")
 
 
 def _status(error: Any) -> int:
-    """The status of an error within a stream, by its code or type; vLLM's is a number."""
+    """Return the status of an error within a stream, by its code or type; vLLM's code is a number."""
     code, kind = (error.get("code"), error.get("type")) if isinstance(error, dict) else (None, None)
     if isinstance(code, int):
         return code
@@ -57,7 +59,7 @@ def _status(error: Any) -> int:
 
 
 def _drawn(chunks: Iterator[bytes], progress_bar: Bar) -> Iterator[bytes]:
-    """The bytes unchanged, after their comments, which httpx-sse skips, are drawn."""
+    """Pass the bytes on unchanged, and show their progress comments, which httpx-sse skips."""
     for chunk in chunks:
         for model, phase, percent in _PROGRESS.findall(chunk):
             progress_bar.show(f"{model.decode()}: {phase.decode()}", int(percent) / 100)

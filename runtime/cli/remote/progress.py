@@ -30,14 +30,14 @@ class Bar:
         self.progress.update(self._task, description=text, total=1.0, completed=fraction)
 
     def open(self, path: Path) -> BinaryIO:
-        """A file to send, drawn as it is read."""
+        """Open a file to send, showing progress as it is read."""
         self.progress.update(self._task, description=f"sending {path.name}")
         return self.progress.open(path, "rb", task_id=self._task)
 
 
 @contextmanager
 def bar(enabled: bool = True) -> Iterator[Bar]:
-    """A bar that disappears at the end."""
+    """Show a bar that disappears at the end."""
     progress_bar = Bar(is_drawn=enabled and sys.stderr.isatty())
     with progress_bar.progress if progress_bar.is_drawn else contextlib.nullcontext():
         yield progress_bar
@@ -64,7 +64,7 @@ class Watch:
             self._thread.join(2)
 
     def _poll(self) -> None:
-        # The request that waits for the load tells what is wrong; here it only means that there is nothing to draw.
+        # Errors are reported by the request that waits for the load; here they only mean that nothing can be shown.
         with contextlib.suppress(Failure), Client(self._url) as client:
             while not self._over.wait(POLL_SECONDS):
                 view = client.get(f"/v1/models/{part(self._model)}")

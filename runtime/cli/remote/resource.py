@@ -1,4 +1,4 @@
-"""Models, adapters, routers: what the server lists by name, and shared commands."""
+"""Commands shared by models, adapters and routers, which the server lists by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from runtime.cli.remote.client import Client, Json, part
 
 @dataclass(frozen=True)
 class Resource:
-    """Each method does one call and prints the answer, as JSON or by `display`."""
+    """A collection on the server. Each method makes one call and prints the answer, as JSON or with `display`."""
 
     path: str
     """The collection's path, such as /v1/adapters."""
     display: Callable[[Json], object]
-    """Prints one of them for people."""
+    """Prints one item for people."""
 
     def at(self, name: str, *below: str) -> str:
-        """The path of one, or of something below it."""
+        """Return the path of one item, or of something below it."""
         return "/".join((self.path, *map(part, (name, *below))))
 
     def call(
@@ -41,7 +41,7 @@ class Resource:
         self.call(url, as_json, "PUT" if pinned else "DELETE", name, "pin")
 
     def set_alias(self, url: str, as_json: bool, name: str, alias: str, version: str | None, *, remove: bool) -> None:
-        """Take an alias away, or point it at a version; None: the current one."""
+        """Remove an alias, or point it at a version (None for the current one)."""
         if remove:
             self.call(url, as_json, "DELETE", name, "aliases", alias)
             return
@@ -51,14 +51,14 @@ class Resource:
         show(answer, as_json, self.display)
 
     def roll_back(self, url: str, as_json: bool, name: str, version: str | None) -> None:
-        """Make an earlier version the current one; None: the one before."""
+        """Make an earlier version (None for the previous one) the current one."""
         with Client(url) as client:
             answer = client.post(self.at(name, "rollback"), {"version": version} if version else None)
         show(answer, as_json, self.display)
 
 
 def version_lines(view: Json) -> list[str]:
-    """A line per version: tag, digest, age, source, and its aliases."""
+    """Return a line per version with tag, digest, age, source and aliases."""
     points: dict[str, list[str]] = {}
     for name, version in view["aliases"].items():
         points.setdefault(version, []).append(f"@{name}")

@@ -78,7 +78,7 @@ def test_nothing_is_written_over_and_a_torn_backup_is_refused(server: Server, tm
     assert "is not a backup" in roundhouse("restore", tmp_path, "--data-dir", tmp_path / "data", code=1)
     assert "No server has used" in roundhouse("backup", tmp_path / "x", "--data-dir", tmp_path / "none", code=1)
     shutil.rmtree(next((tmp_path / "copy" / "store").iterdir()))
-    assert "are named and not there" in roundhouse("restore", tmp_path / "copy", "--data-dir", tmp_path / "d", code=1)
+    assert "are missing" in roundhouse("restore", tmp_path / "copy", "--data-dir", tmp_path / "d", code=1)
     assert not (tmp_path / "d").exists()
 
 

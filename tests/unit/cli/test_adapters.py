@@ -108,7 +108,7 @@ def test_a_folder_that_the_server_may_not_read_is_sent(
     server.on("POST", "/v1/adapters", answer)
     result = run("adapters", "add", "legal", str(folder), "-b", "m")
     assert result.exit_code == 0, result.stderr
-    assert "sending it" in result.stderr
+    assert "so it is sent" in result.stderr
     assert [received.headers["Content-Type"].partition(";")[0] for received in server.received] == [
         "application/json", "multipart/form-data",
     ]  # fmt: skip

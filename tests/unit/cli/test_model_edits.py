@@ -87,10 +87,10 @@ def test_edit_remove_and_export(server: FakeServer, run: Run, tmp_path: Path) ->
     edited = {"id": "m", "version": 2, "before": 1, "changed": ["dtype"], "waits": True}
     server.on("PATCH", "/v1/models/m", edited)
     result = run("models", "edit", "m", "--set", "dtype=float16", "--set", "description=")
-    assert "version 2 counts once nobody uses it (dtype)" in result.stdout
+    assert "version 2 takes effect once the model is not in use (dtype)" in result.stdout
     assert server.received[-1].json == {"changes": {"dtype": "float16", "description": None}}
     server.on("DELETE", "/v1/models/m", {"id": "m", "versions": [2], "still": 1})
-    assert "Version 1 of the server's own files" in run("models", "remove", "m").stdout
+    assert "Version 1 from the server's own files" in run("models", "remove", "m").stdout
     server.on("GET", "/v1/models/m/recipe", Answer("id: m\n"))
     assert run("models", "export", "m").stdout == "id: m\n"
     assert run("models", "export", "m", "-o", str(tmp_path / "m.yaml")).exit_code == 0

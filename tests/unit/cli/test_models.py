@@ -92,7 +92,7 @@ def test_a_plan_has_a_line_for_each_device_and_each_replica(server: FakeServer, 
     ]  # fmt: skip
     assert lines[-4:-1] == [
         "replica 1 load: cuda:0 (0 Bytes of 64.0 GiB free), cuda:1 (1.0 GiB of 64.0 GiB free); "
-        "would leave: old (1.0 GiB, 0 running, evict)",
+        "would evict: old (1.0 GiB, 0 running, evict)",
         "replica 2 load: cuda:2 (2.0 GiB of 64.0 GiB free), cuda:3 (3.0 GiB of 64.0 GiB free)",
         "replica 3 impossible: It is too large.",
     ]

@@ -60,7 +60,7 @@ def test_a_stream_that_ends_before_its_end_is_no_answer(server: FakeServer, run:
     server.on("POST", CHAT, stream("Hel", "lo", end=""))
     result = run("chat", "hi", "-m", "m")
     assert result.exit_code == 4
-    assert "broke off" in result.stderr
+    assert "is incomplete" in result.stderr
     sound = tmp_path / "talk.wav"
     sound.write_bytes(b"RIFF....")
     half = 'data: {"type": "transcript.text.delta", "delta": "turn "}\n\n'

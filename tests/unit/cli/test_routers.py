@@ -55,7 +55,7 @@ def test_fit_trains_here_and_sends_the_model(server: FakeServer, run: Run, tmp_p
     picture = tmp_path / "confusion.svg"
     result = fitted(server, run, tmp_path, "--picture", str(picture), "--precision", "0.9")
     assert result.exit_code == 0, result.output
-    assert "v2 counts now" in result.stdout
+    assert "v2 is now current" in result.stdout
     assert "by letters, on " in result.stdout
     sent = base64.b64decode(server.received[-1].json["safetensors"])
     model: Any = from_bytes(sent)
@@ -204,11 +204,11 @@ def test_fit_of_a_version_says_that_it_makes_one(server: FakeServer, run: Run, t
 @pytest.mark.parametrize(
     ("lines", "word"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ('{"intent": "a"}', '"text"'),
         ("", "no examples"),
         ('{"text": "a", "intent": "b"}', "two"),
-        ('{"text": "a", "label": 3}', 'x.jsonl:1: an "intent" is its name in quotes'),
+        ('{"text": "a", "label": 3}', 'x.jsonl:1: "intent" must be a name in quotes'),
     ],
     ids=["half", "no text", "empty", "one intent", "a number"],
 )
@@ -230,7 +230,7 @@ def test_fit_refuses_what_is_no_share(server: FakeServer, run: Run, tmp_path: Pa
     file.write_text(f"{file.read_text()}\n{json.dumps({'text': 'a', 'accepted': {'small': value}})}")
     result = run("routers", "fit", "support", str(file))
     assert result.exit_code == 1
-    assert 'Values of "accepted" are figures from 0 to 1' in result.stderr
+    assert 'Values of "accepted" must be numbers from 0 to 1' in result.stderr
     assert [received.method for received in server.received] == ["GET"]
 
 
@@ -250,7 +250,7 @@ def test_fit_tells_intents_without_a_route(server: FakeServer, run: Run, tmp_pat
     server.on("GET", "/v1/routers/support", router())
     result = run("routers", "fit", "support", str(file), "--dry-run")
     assert result.exit_code == 0, result.output
-    assert "No route is written for funds" in result.stderr
+    assert "There is no route for funds" in result.stderr
     assert "No route" not in run("routers", "fit", "support", str(write_examples(tmp_path)), "--dry-run").stderr
 
 
@@ -342,7 +342,7 @@ def test_providers_show_their_breakers_and_keys(server: FakeServer, run: Run) ->
     ("reported", "code", "word"),
     [
         ({"ok": True, "message": "It has 2 models.", "missing": []}, 0, "It has 2 models."),
-        ({"ok": False, "message": "It has 2 models.", "missing": ["big"]}, 1, "It does not have: big."),
+        ({"ok": False, "message": "It has 2 models.", "missing": ["big"]}, 1, "It lacks: big."),
         ({"ok": False, "message": "No connection.", "missing": []}, 1, "does not answer"),
     ],
     ids=["well", "one is missing", "nobody there"],

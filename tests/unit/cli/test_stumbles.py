@@ -95,7 +95,7 @@ def test_a_list_of_nothing_says_so_and_stays_empty_in_a_pipe(server: FakeServer,
 def test_nothing_to_embed(run: Run) -> None:
     result = run("embed", stdin="")
     assert result.exit_code == 2
-    assert "Nothing came on standard input" in result.stderr
+    assert "Standard input was empty" in result.stderr
 
 
 def test_a_file_that_cannot_be_read_or_written_is_one_line(server: FakeServer, run: Run, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_top_of_a_server_that_decided_nothing(server: FakeServer, run: Run) -> N
 def test_top_says_that_there_is_no_stream(server: FakeServer, run: Run) -> None:
     server.on("GET", "/console/events", Answer({"object": "other"}))
     result = run("top")
-    assert (result.exit_code, "no stream of events" in result.stderr) == (4, True)
+    assert (result.exit_code, "no event stream" in result.stderr) == (4, True)
 
 
 ROUTE = {

@@ -1,4 +1,4 @@
-"""`roundhouse adapters combine`: one adapter from several, made by the server."""
+"""`roundhouse adapters combine`: make one adapter from several, on the server."""
 
 from itertools import takewhile
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ WEIGHTS = "--weights"
 
 
 class WeightsCommand(TyperCommand):
-    """`--weights 0.7 0.3` means one option of two numbers, which click has no word for."""
+    """Parses `--weights 0.7 0.3` as one option with two numbers, which click does not support."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         spread: list[str] = []
@@ -39,26 +39,30 @@ def _is_number(word: str) -> bool:
 
 def combine(
     adapters: Annotated[
-        list[str], typer.Argument(metavar="ADAPTER...", help="Two to eight adapters of one base.", show_default=False)
+        list[str],
+        typer.Argument(metavar="ADAPTER...", help="Two to eight adapters of the same base.", show_default=False),
     ],
     weights: Annotated[
         list[float],
-        typer.Option(WEIGHTS, metavar="NUMBER...", help="One for each adapter, in their order.", show_default=False),
+        typer.Option(WEIGHTS, metavar="NUMBER...", help="One weight per adapter, in order.", show_default=False),
     ],
-    name: Annotated[str, typer.Option("--name", help="The name of the new adapter.", show_default=False)],
+    name: Annotated[str, typer.Option("--name", help="Name of the new adapter.", show_default=False)],
     method: Annotated[
-        Literal["linear", "ties", "dare"], typer.Option(help="linear: the weighted sum. ties, dare: of a part of it.")
+        Literal["linear", "ties", "dare"],
+        typer.Option(help="linear: the weighted sum. ties, dare: the same of a part of the values."),
     ] = "linear",
-    density: Annotated[float, typer.Option(help="The share of values that ties and dare keep.")] = 0.5,
+    density: Annotated[float, typer.Option(help="Share of values that ties and dare keep.")] = 0.5,
     halves: Annotated[
-        bool, typer.Option("--halves", help="Combine the halves A and B apart: faster, and rough.")
+        bool, typer.Option("--halves", help="Combine the halves A and B separately: faster, but approximate.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed for what dare drops: the same seed gives the same adapter.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed for the values that dare drops. The same seed gives the same adapter.")
+    ] = 0,
     alias: Annotated[str | None, typer.Option(help="Also point this alias at the new version.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Make one adapter of several, and register it as any other.
+    """Make one adapter from several, and register it like any other.
 
     Example: roundhouse adapters combine legal polite --weights 0.7 0.3 --name legal-polite
     """

@@ -1,4 +1,4 @@
-"""`roundhouse adapters`: register LoRA adapters and look after them."""
+"""`roundhouse adapters`: register and manage LoRA adapters."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +27,7 @@ from runtime.cli.remote.resource import Resource, version_lines
 
 PROBE = ("prompt", "expected")
 NEEDS_UPLOAD = frozenset(("source_not_found", "insufficient_scope", "upload_needed"))
-"""Codes of a server that does not take the folder by its path."""
+"""Error codes of a server that does not accept the folder by its path."""
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
 
@@ -44,9 +44,9 @@ def send(
     shared: bool | None = None,
     quiet: bool = False,
 ) -> Json:
-    """Register or check an adapter; the server's answer. `probe`: a prompt, and how its greedy answer begins.
+    """Register or check an adapter; return the server's answer. `probe`: a prompt and the start of its greedy answer.
 
-    Raises RefusedError for a source that is not there.
+    Raises RefusedError for a missing source.
     """
     about: dict[str, Any] = {"name": name, "base": base, **({"alias": alias} if alias else {})}
     if shared is not None:
@@ -61,7 +61,7 @@ def send(
         from adapters.content.forms import inner_folder
 
         try:
-            path = inner_folder(path)  # peft's folder of an adapter that is not called default
+            path = inner_folder(path)  # peft writes adapters with other names than "default" into a subfolder
         except ValueError as several:
             raise RefusedError(f"{path}: {several}") from None
         if not (path / "adapter_config.json").is_file():
@@ -75,7 +75,7 @@ def send(
             except RefusedError as refused:
                 if refused.code not in NEEDS_UPLOAD:
                     raise
-                note(f"The server may not read {path}: sending it.")
+                note(f"The server may not read {path}, so it is sent.")
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
@@ -84,7 +84,7 @@ def send(
 
 
 def _name(client: Client, about: Json, probe: tuple[str, str] | None, source: Json, params: Json) -> Json:
-    """Tell the server where it finds the adapter."""
+    """Register an adapter by its source, which the server reads."""
     body = {**about, "source": source, **({"probe": dict(zip(PROBE, probe, strict=True))} if probe else {})}
     return client.post("/v1/adapters", body, **params)
 
@@ -92,16 +92,18 @@ def _name(client: Client, about: Json, probe: tuple[str, str] | None, source: Js
 def _hub(source: str) -> Json:
     hub, at, revision = source.partition("@")
     if hub.count("/") != 1 or bool(at) != bool(revision) or hub.startswith((".", "/", "~")) or hub.endswith("/"):
-        raise RefusedError(f"There is no folder or archive {source}. From a hub: owner/name, or owner/name@revision.")
+        raise RefusedError(
+            f"There is no folder or archive {source}. For a hub, write owner/name or owner/name@revision."
+        )
     return {"hub": hub, "revision": revision or "main"}
 
 
 def _pack(folder: Path, into: Path) -> Path:
-    """The folder's own files as a tar: what an adapter consists of lies flat."""
+    """Pack the folder's direct files as a tar; adapters have no subfolders."""
     import tarfile
 
     archive = into / f"{folder.resolve().name}.tar"
-    with tarfile.open(archive, "w", dereference=True) as tar:  # a hub's cache holds links to its files
+    with tarfile.open(archive, "w", dereference=True) as tar:  # a hub's cache contains links to its files
         for file in sorted(folder.iterdir()):
             if file.is_file():
                 tar.add(file, arcname=file.name, recursive=False)
@@ -121,29 +123,29 @@ def _upload(
 
 
 app = typer.Typer(
-    no_args_is_help=True, help="Add, list, show, share, point, roll back, pin, combine, merge and remove LoRA adapters."
+    no_args_is_help=True, help="Add, list, show, share, alias, roll back, pin, combine, merge and remove LoRA adapters."
 )
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="The name that requests will use.", show_default=False)]
-Base = Annotated[str, typer.Option("--base", "-b", help="Id or alias of the model that it is for.", show_default=False)]
+Base = Annotated[str, typer.Option("--base", "-b", help="Id or alias of the adapter's base model.", show_default=False)]
 SourceText = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A folder on the server's machine, an archive to send (zip, tar, tar.gz), or a hub's owner/name@revision.",
+        help="A folder, an archive (zip, tar, tar.gz), or owner/name@revision on a hub.",
         show_default=False,
     ),
 ]
-Upload = Annotated[bool, typer.Option("--upload", help="Pack a folder and send it: for a server on another machine.")]
+Upload = Annotated[bool, typer.Option("--upload", help="Pack the folder and send it, for a server on another machine.")]
 
 
 @app.command("list")
 def list_(
-    base: Annotated[str | None, typer.Option("--base", "-b", help="Only those of one model.")] = None,
+    base: Annotated[str | None, typer.Option("--base", "-b", help="Only adapters of this model.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List your team's adapters and the shared ones: their version, where they are and how they are used.
+    """List your team's adapters and the shared ones, with version, location and last use.
 
     Example: roundhouse adapters list --base starter-chat
     """
@@ -158,13 +160,13 @@ def add(
     alias: Annotated[str | None, typer.Option(help="Also point this alias at the new version.")] = None,
     probe: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="PROMPT EXPECTED", help="A prompt, and how the greedy answer to it must begin."),
+        typer.Option(metavar="PROMPT EXPECTED", help="A prompt, and the required start of its greedy answer."),
     ] = None,
     shared: Annotated[
         bool | None,
         typer.Option(
             "--shared/--not-shared",
-            help="Whether all teams may use it. [default: as it was; a new one is not]",
+            help="Whether all teams may use it. [default: unchanged; not shared if new]",
         ),
     ] = None,
     upload: Upload = False,
@@ -191,7 +193,7 @@ def validate(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Check an adapter and register nothing. Every fault is told at once.
+    """Check an adapter without registering it. Lists all faults at once.
 
     Example: roundhouse adapters validate legal ./out/legal --base llama-8b
     """
@@ -202,7 +204,7 @@ def validate(
 
 @app.command()
 def show(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show one adapter: versions, aliases, where it is, hits and misses.
+    """Show one adapter: versions, aliases, location, hits and misses.
 
     Example: roundhouse adapters show legal
     """
@@ -213,7 +215,7 @@ def show(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 def remove(
     name: AdapterName,
     version: Annotated[str | None, typer.Option(help="Only this version: v3 or sha256:...")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also while aliases point to it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Remove it even if aliases point to it.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -233,7 +235,7 @@ def alias(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Point an alias at a version, at once for all new requests.
+    """Point an alias at a version, with immediate effect for new requests.
 
     Example: roundhouse adapters alias legal prod v3; then use the model legal@prod
     """
@@ -265,7 +267,7 @@ def pin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
 
 @app.command()
 def unpin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let an adapter's place be used by others again.
+    """Allow other adapters to take this adapter's place again.
 
     Example: roundhouse adapters unpin legal
     """
@@ -275,7 +277,7 @@ def unpin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
 @app.command()
 def share(
     name: AdapterName,
-    stop: Annotated[bool, typer.Option("--stop", help="Let only your own team use it again.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop sharing it, so that only your team may use it.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -290,7 +292,7 @@ app.command(cls=WeightsCommand)(combine)
 app.command()(merge)
 
 
-# --- what is printed -------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 def _print_list(result: Json) -> None:
     rows = [
         [
@@ -330,7 +332,7 @@ def _print_removed(removed: Json) -> None:
 
 
 def _probe(probe: Json | None) -> list[tuple[str, str]]:
-    """Show a probe's prompt and answer, so that a failure needs no second call."""
+    """Format a probe's state, prompt and answer, so that a failure needs no second call."""
     if probe is None:
         return []
     rows = [("probe", probe["state"]), ("  prompt", repr(probe["prompt"])), ("  expected", repr(probe["expected"]))]

@@ -1,4 +1,4 @@
-"""`roundhouse adapters merge`: base and adapter as one model folder."""
+"""`roundhouse adapters merge`: write a base and an adapter as one model folder."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -25,18 +25,19 @@ def merge(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="A folder to write here, new or empty, without the server.", show_default=False
+            "--output", "-o", help="A new or empty folder to write to without the server.", show_default=False
         ),
     ] = None,
-    recipes: Annotated[list[Path] | None, typer.Option(help="With --output: as in `serve`.")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="With --output: as in `serve`.")] = None,
+    recipes: Annotated[list[Path] | None, typer.Option(help="As in `serve`; used with --output.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="As in `serve`; used with --output.")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Write base and adapter as one model, which needs no adapter place.
+    """Write a base and an adapter as one model, which needs no adapter place.
 
-    The server writes it into its data directory. With --output it is written here, on the server's machine, whether or
-    not the server runs; on a node of a fleet set ROUNDHOUSE_FLEET and ROUNDHOUSE_DATABASE as for the server.
+    The server writes it into its data directory. With --output this command writes it itself, on the server's machine,
+    whether or not the server is running. On a node of a fleet, set ROUNDHOUSE_FLEET and ROUNDHOUSE_DATABASE as for the
+    server.
 
     Example: roundhouse adapters merge legal@prod
     """
@@ -60,7 +61,7 @@ def merge(
 
 
 def _ask(url: str, name: str, *, quiet: bool) -> Json:
-    """Have the server merge it."""
+    """Ask the server to merge it."""
     with Client(url) as client, bar(not quiet) as progress_bar:
         progress_bar.show(f"merging {name}", 0.0)
         return client.call("POST", f"/v1/adapters/{part(name)}/merge", timeout=None)
@@ -87,13 +88,13 @@ def _target(settings: "Settings", name: str) -> "ResolvedName":
         catalog = Catalog(models, state.adapters.all(), state.models.aliases())
     target = catalog.resolve(name)
     if target.version is None:
-        raise RefusedError(f"'{name}' is a model. Name the adapter that is to be merged into it.")
+        raise RefusedError(f"'{name}' is a model. Name the adapter to merge into it.")
     return target
 
 
 @contextmanager
 def _state(settings: "Settings") -> "Iterator[tuple[State, RecipeShelf]]":
-    """Open names and added models: the server's own, or those of its fleet."""
+    """Open the names and added models of the server, or of its fleet."""
     from launch.recipe_store import RecipeStore
     from registry.state.database import State, is_remote
 
@@ -107,7 +108,7 @@ def _state(settings: "Settings") -> "Iterator[tuple[State, RecipeShelf]]":
     from registry.state.shared.opening import open_shared
 
     if url is None or not is_remote(url):
-        raise UsageError("Name the PostgreSQL of the fleet: the variable ROUNDHOUSE_DATABASE.")
+        raise UsageError("Set the variable ROUNDHOUSE_DATABASE to the fleet's PostgreSQL.")
     shared = open_shared(url, schema_of(settings.fleet))
     with closing(shared.database), State(folder, url=url, read_only=True, shared=shared) as state:
         assert state.recipes is not None, "servers share them"
@@ -124,7 +125,7 @@ def _merged(settings: "Settings", target: "ResolvedName", output: Path, quiet: b
 
     assert target.version is not None
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise RefusedError(f"{output} is there and not empty. Name a folder that is not there yet.")
+        raise RefusedError(f"{output} is not empty. Name a new folder.")
     base = resolve(target.recipe.source, Path.cwd(), download=False)
     adapter = Store(settings.data_dir / "store").check(target.version.digest)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +134,7 @@ def _merged(settings: "Settings", target: "ResolvedName", output: Path, quiet: b
         note(f"needs {space.words}")
     try:
         check_room(space, output.parent)
-    except Unavailable as short:  # of this machine, and before anything was begun
+    except Unavailable as short:  # this machine lacks the room, and nothing was started
         raise RefusedError(short.message, code=short.code) from None
     trusted = target.recipe.engine.flags.get("trust_remote_code") is True
     with bar(not quiet) as progress_bar:

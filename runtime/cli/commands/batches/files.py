@@ -22,7 +22,7 @@ FILES = "/v1/files"
 
 
 def upload(client: Client, path: Path, purpose: str, *, key: str | None = None, drawn: bool = True) -> Json:
-    """Send a file. key: makes the call safe to repeat. Raises RefusedError, ServerError."""
+    """Upload a file. key: makes the call safe to repeat. Raises RefusedError or ServerError."""
     if not path.is_file():
         raise RefusedError(f"There is no file {path}.")
     headers = {} if key is None else {"Idempotency-Key": key}
@@ -33,7 +33,7 @@ def upload(client: Client, path: Path, purpose: str, *, key: str | None = None, 
 
 
 def download(client: Client, file_id: str, to: Path | None) -> None:
-    """Write a file's content to a path, whole or not at all; None: to standard output."""
+    """Write a file's content to a path, completely or not at all; to standard output if None."""
     with client.stream("GET", f"{FILES}/{part(file_id)}/content") as response, _output(to) as output:
         for data in response.iter_bytes():
             output.write(data)
@@ -76,12 +76,12 @@ def _show(file: Json) -> None:
 
 @app.command("upload")
 def upload_(
-    path: Annotated[Path, typer.Argument(help="A file of this machine.", show_default=False)],
+    path: Annotated[Path, typer.Argument(help="A file on this machine.", show_default=False)],
     purpose: Annotated[str, typer.Option(help="batch, user_data or evals.")] = "batch",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Upload a file. The input of a batch is checked; its status is then processed or error.
+    """Upload a file. The input of a batch is checked; its status becomes processed or error.
 
     Example: roundhouse files upload requests.jsonl
     """
@@ -97,7 +97,7 @@ def list_(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List uploaded files, the newest first.
+    """List uploaded files, newest first.
 
     Example: roundhouse files list --purpose batch
     """
@@ -117,12 +117,12 @@ def list_(
 def get(
     file: Id,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to write it; else standard output.", show_default=False)
+        Path | None, typer.Option("--output", "-o", help="File to write.", show_default="standard output")
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the content of a file. With --json, and without --output, show what the server knows of it instead.
+    """Download the content of a file. With --json but without --output, show its metadata instead.
 
     Example: roundhouse files get file-1f2e -o input.jsonl
     """
@@ -138,7 +138,7 @@ def get(
 
 @app.command()
 def delete(file: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Delete a file. A batch that runs keeps its input until it has ended.
+    """Delete a file. A running batch keeps its input until it has ended.
 
     Example: roundhouse files delete file-1f2e
     """
@@ -151,18 +151,18 @@ LISTED_FAULTS = 10
 
 
 def errors_path(output: Path) -> Path:
-    """The path of the error file, beside the output: out.jsonl, out.errors.jsonl."""
+    """Return the path of the error file next to the output: out.errors.jsonl for out.jsonl."""
     return output.with_name(f"{output.stem}.errors{output.suffix or '.jsonl'}")
 
 
 def fetch(client: Client, batch: Json, output: Path, errors: Path) -> Counter[str]:
-    """Write both files, where the batch has them. Returns how many lines failed, by code."""
+    """Write the output and error files. Returns the number of failed lines by code."""
     if batch["output_file_id"] is not None:
         download(client, batch["output_file_id"], output)
     else:
         output.write_bytes(b"")
     if batch["error_file_id"] is None:
-        errors.unlink(missing_ok=True)  # of an earlier batch with the same output
+        errors.unlink(missing_ok=True)  # from an earlier batch with the same output
         return Counter()
     download(client, batch["error_file_id"], errors)
     with errors.open(encoding="utf-8") as lines:
@@ -170,7 +170,7 @@ def fetch(client: Client, batch: Json, output: Path, errors: Path) -> Counter[st
 
 
 def _code(line: Json) -> str:
-    """The error's own word for what is wrong, else its status."""
+    """Return the error's code or type, or its status if it has neither."""
     if line.get("error"):
         return str(line["error"]["code"])
     response = line["response"]
@@ -181,11 +181,11 @@ def _code(line: Json) -> str:
 
 
 def check(batch: Json, failures: Counter[str], errors: Path) -> None:
-    """Raise RefusedError for a batch without all of its answers, after a table of the reasons."""
+    """Raise RefusedError for a batch without all of its answers, after printing the reasons."""
     counts = batch["request_counts"]
     if batch["status"] == "failed":
         raise RefusedError(
-            f"Batch {batch['id']} failed: its file has faults. Correct them, and run it again.",
+            f"Batch {batch['id']} failed because its file has faults. Correct them and run it again.",
             faults=fault_lines(batch),
             document=batch,
         )
@@ -201,7 +201,7 @@ def check(batch: Json, failures: Counter[str], errors: Path) -> None:
 
 
 def fault_lines(batch: Json) -> list[str]:
-    """The first faults of a batch's file, one a line."""
+    """Return the first faults of a batch's file, one per line."""
     data = (batch.get("errors") or {}).get("data", [])
     lines = [f"{where(fault)}{fault['code']}: {fault['message']}" for fault in data[:LISTED_FAULTS]]
     more = len(data) - LISTED_FAULTS

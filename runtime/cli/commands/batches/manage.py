@@ -39,7 +39,7 @@ def _show(batch: Json) -> None:
     more = dict(batch.get("roundhouse") or {})
     if forecast := more.get("forecast"):
         early, likely, late = (duration(forecast[name] - time.time()) for name in ("early", "likely", "late"))
-        beyond = ": later than its window" if more.get("late") else ""
+        beyond = ", after the end of its window" if more.get("late") else ""
         rows.append(("forecast", f"{likely} left ({early} to {late}){beyond}"))
     if waits := more.get("waits"):
         rows.append(("waits", str(waits)))
@@ -54,7 +54,7 @@ def list_(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List batches, the newest first.
+    """List batches, newest first.
 
     Example: roundhouse batch list
     """
@@ -72,7 +72,7 @@ def list_(
 
 @app.command("show")
 def show_(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show a batch: its lines so far, its files, and what is wrong with them.
+    """Show a batch: its progress, its files, and their faults.
 
     Example: roundhouse batch show batch_1f2e
     """
@@ -90,14 +90,14 @@ def watch(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         try:
             ended = follow(client, batch, drawn=not as_json)
         except KeyboardInterrupt:
-            note(f"\nBatch {batch} goes on.")
+            note(f"\nBatch {batch} continues.")
             raise typer.Exit(130) from None
     show(ended, as_json, _show)
 
 
 @app.command()
 def cancel(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Cancel a batch. Answers so far are kept.
+    """Cancel a batch. Keeps the answers so far.
 
     Example: roundhouse batch cancel batch_1f2e
     """
@@ -110,16 +110,16 @@ def results(
     batch: Id,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where the answers go; else standard output.", show_default=False),
+        typer.Option("--output", "-o", help="File for the answers.", show_default="standard output"),
     ] = None,
     errors: Annotated[
         Path | None,
-        typer.Option(help="Where lines that failed go; else beside the output: out.errors.jsonl.", show_default=False),
+        typer.Option(help="File for failed lines.", show_default="next to the output: out.errors.jsonl"),
     ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the answers of a batch that has ended. Exit code 1 where lines failed.
+    """Download the answers of a batch that has ended. The exit code is 1 if lines failed.
 
     Example: roundhouse batch results batch_1f2e -o answers.jsonl
     """
@@ -127,7 +127,7 @@ def results(
         ended = client.get(f"{BATCHES}/{part(batch)}")
         if ended["status"] not in FINAL:
             raise RefusedError(
-                f"Batch {batch} is {ended['status']}: wait for it with `roundhouse batch watch {batch}`."
+                f"Batch {batch} is {ended['status']}. Wait for it with `roundhouse batch watch {batch}`."
             )
         if output is None:
             if ended["output_file_id"] is not None and not as_json:
@@ -149,7 +149,7 @@ def _show_deliveries(result: Json) -> None:
 
 @app.command()
 def deliveries(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List where the end of a batch was delivered to: its callback URL and webhooks.
+    """List the deliveries of a batch's end to its callback URL and webhooks.
 
     Example: roundhouse batch deliveries batch_1f2e
     """
@@ -159,7 +159,7 @@ def deliveries(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 
 @app.command()
 def redeliver(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Send the event of a batch's end again.
+    """Deliver the event of a batch's end again.
 
     Example: roundhouse batch redeliver batch_1f2e
     """

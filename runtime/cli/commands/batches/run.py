@@ -1,4 +1,4 @@
-"""`roundhouse batch run`: from an input file to its answers, across interruptions of either side."""
+"""`roundhouse batch run`: from an input file to its answers, despite interruptions on either side."""
 
 import hashlib
 import json
@@ -17,26 +17,27 @@ from runtime.cli.output import emit, note
 from runtime.cli.remote.client import Client, Json, part
 
 LINES, LINE_BYTES, VALUES = 50_000, 4 << 20, 65_536
-"""The server's usual bounds: it checks the file again by its own."""
+"""The default bounds of a server, which checks the file again by its own."""
 MOST_FAULTS = 10
 
 
 def run(
     input_: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="JSONL in OpenAI's form: one request a line.", show_default=False)
+        Path,
+        typer.Argument(metavar="INPUT", help="JSONL in OpenAI's format: one request per line.", show_default=False),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Where the answers go, in the input's order.", show_default=False)
+        Path, typer.Option("--output", "-o", help="File for the answers, in the input's order.", show_default=False)
     ],
     errors: Annotated[
         Path | None,
-        typer.Option(help="Where lines that failed go; else beside the output: out.errors.jsonl.", show_default=False),
+        typer.Option(help="File for failed lines.", show_default="next to the output: out.errors.jsonl"),
     ] = None,
     window: Annotated[str, typer.Option(help="Time for the whole batch: 1h to 168h.")] = "24h",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Run a file of requests, and wait for the answers. Ctrl-C leaves the batch running; run it again to go on.
+    """Run a file of requests and wait for the answers. Ctrl-C leaves the batch running; run it again to continue.
 
     Examples: roundhouse batch run requests.jsonl -o answers.jsonl;
     roundhouse batch run requests.jsonl -o answers.jsonl --window 4h
@@ -55,13 +56,13 @@ def run(
             mark.write(batch_id)
             note(f"batch {batch_id}")
         else:
-            note(f"batch {batch_id} goes on")
+            note(f"continuing batch {batch_id}")
         try:
             batch = follow(client, batch_id, drawn=not as_json)
         except KeyboardInterrupt:
             note(
-                f"\nBatch {batch_id} goes on without this command. Run it again to wait for the answers, or stop the "
-                f"batch: roundhouse batch cancel {batch_id}."
+                f"\nBatch {batch_id} continues without this command. Run it again to wait for the answers, or stop the "
+                f"batch with: roundhouse batch cancel {batch_id}."
             )
             raise typer.Exit(130) from None
         failures = Counter[str]() if batch["status"] == "failed" else fetch(client, batch, output, errors)
@@ -75,7 +76,7 @@ def run(
 
 
 def _check_input(path: Path) -> str:
-    """The endpoint that the lines name. Raises RefusedError with what is wrong with them."""
+    """Return the endpoint of the lines. Raises RefusedError with their faults."""
     from batches.check_process import InputJob, InputSummary
     from batches.check_process import check as check_lines
     from batches.records import URLS
@@ -93,7 +94,7 @@ def _check_input(path: Path) -> str:
             ]
             more = answer.fault_count - len(listed)
             raise RefusedError(
-                f"{path} has faults: nothing was sent.",
+                f"{path} has faults. Nothing was sent.",
                 faults=[*listed, *([f"and {more} more"] if more > 0 else [])],
                 code=answer.faults[0].code,
             )
@@ -101,37 +102,38 @@ def _check_input(path: Path) -> str:
 
 
 def _first_url(path: Path) -> str | None:
-    """The url of the first line; None where it has none, which the check says."""
+    """Return the url of the first line; None if it has none, which the check reports."""
     with path.open("rb") as file:
         for line in file:
             if line.strip():
                 try:
-                    found: Any = json.loads(line.decode("utf-8-sig"))
+                    request: Any = json.loads(line.decode("utf-8-sig"))
                 except (ValueError, RecursionError):
                     return None
-                url = found.get("url") if isinstance(found, dict) else None
+                url = request.get("url") if isinstance(request, dict) else None
                 return url if isinstance(url, str) else None
     return None
 
 
 class _Mark:
-    """A file beside the output that tells which batch its answers come from, so that a second run goes on with it.
+    """A file next to the output with the id of its batch, so that a second run continues that batch.
 
-    It is there before anything is sent: what was sent twice is one file and one batch for the server.
+    It is written before anything is sent, with an idempotency key, so that repeated calls create one file and one
+    batch.
     """
 
     def __init__(self, path: Path, input_: Path, window: str) -> None:
         with input_.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         self._path, self._sent = path, f"{digest} {window}"
-        found = _read(path)
-        is_same = found.get("input") == self._sent
-        self.key = str(found["key"]) if is_same and "key" in found else secrets.token_hex(16)
-        self._batch = found.get("batch") if is_same else None
+        earlier = _read(path)
+        is_same = earlier.get("input") == self._sent
+        self.key = str(earlier["key"]) if is_same and "key" in earlier else secrets.token_hex(16)
+        self._batch = earlier.get("batch") if is_same else None
         self.write(self._batch)
 
     def batch_id(self, client: Client) -> str | None:
-        """The batch of an earlier run, if the server still has it."""
+        """Return the batch of an earlier run, if the server still has it."""
         if not isinstance(self._batch, str):
             return None
         try:
@@ -151,7 +153,7 @@ class _Mark:
 
 def _read(path: Path) -> Json:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -1,4 +1,4 @@
-"""Follow a batch until it ends: a bar of lines, with rate and time left."""
+"""Follow a batch until it ends, with a progress bar, rate and remaining time."""
 
 import time
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from runtime.cli.remote.progress import Bar, bar
 BATCHES = "/v1/batches"
 FINAL = ("completed", "failed", "expired", "cancelled")
 LEAST_POLL, MOST_POLL = 0.25, 5.0
-"""Seconds between two looks; the time grows with that of the wait."""
+"""Seconds between polls, which grow with the time waited."""
 PATIENCE_SECONDS = 600.0
-"""Time that a server may be away, for example while it restarts."""
+"""Longest time that a server may be unreachable, for example while it restarts."""
 
 
 def follow(client: Client, batch_id: str, *, drawn: bool) -> Json:
-    """The batch once it has ended. A restart of the server is waited for. Raises RefusedError, ServerError."""
+    """Wait for the end of a batch, also across a restart of the server. Raises RefusedError or ServerError."""
     path, begun = f"{BATCHES}/{part(batch_id)}", time.monotonic()
     with bar(drawn) as progress_bar:
         rate = _Rate(time.monotonic)
@@ -39,7 +39,7 @@ def follow(client: Client, batch_id: str, *, drawn: bool) -> Json:
 
 
 class _Rate:
-    """Lines per second since the first look."""
+    """Lines per second since the first poll."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -66,10 +66,10 @@ def _draw(progress_bar: Bar, batch: Json, rate: _Rate) -> None:
     elif speed is not None:
         words.append(f"about {duration((total - done) / speed)} left")
     if more.get("late"):
-        words.append("later than its window")
+        words.append("after the end of its window")
     if speed is None and (waits := more.get("waits")):
         words.append(str(waits))
-    with suppress(ValueError):  # a terminal that was closed
+    with suppress(ValueError):  # the terminal was closed
         progress_bar.show(", ".join(words), done / total if total else 0.0)
 
 

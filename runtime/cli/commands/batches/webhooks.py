@@ -1,4 +1,4 @@
-"""`roundhouse webhooks`: URLs that get the events of a team's batches, and the secrets that sign them."""
+"""`roundhouse webhooks`: URLs that receive the events of a team's batches, and the secrets that sign them."""
 
 from typing import Annotated
 
@@ -12,8 +12,8 @@ WEBHOOKS = "/v1/webhook_endpoints"
 SECRET = "/v1/callback_secret"
 EVENTS = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
 Id = Annotated[str, typer.Argument(metavar="WEBHOOK", help="Id of a webhook.", show_default=False)]
-KeepOld = Annotated[bool, typer.Option(help="Sign with the former secret too for 24 hours.")]
-TeamId = Annotated[str | None, typer.Option("--team", help="Team whose secret it is.", show_default="the key's own")]
+KeepOld = Annotated[bool, typer.Option(help="Also sign with the old secret for 24 hours.")]
+TeamId = Annotated[str | None, typer.Option("--team", help="Team of the secret.", show_default="the key's own")]
 app = typer.Typer(help="Webhooks: URLs that are called when batches end.", no_args_is_help=True)
 
 
@@ -35,7 +35,7 @@ def list_(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List webhooks, the newest first.
+    """List webhooks, newest first.
 
     Example: roundhouse webhooks list
     """
@@ -53,8 +53,8 @@ def list_(
 
 @app.command()
 def create(
-    target: Annotated[str, typer.Argument(metavar="HTTPS_URL", help="Where events go.", show_default=False)],
-    name: Annotated[str, typer.Option(help="Name for people.")] = "batches",
+    target: Annotated[str, typer.Argument(metavar="HTTPS_URL", help="URL that receives events.", show_default=False)],
+    name: Annotated[str, typer.Option(help="Display name.")] = "batches",
     event: Annotated[
         list[str] | None,
         typer.Option(help="Event to send, such as batch.completed; repeat it for several. Default: all four."),
@@ -62,7 +62,7 @@ def create(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Create a webhook. Its secret is shown only here and after a rotation.
+    """Create a webhook. Its secret is shown only now and after a rotation.
 
     Example: roundhouse webhooks create https://example.com/batches
     """
@@ -91,7 +91,7 @@ def send_test(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Send a sample event now, and say what the URL answered.
+    """Send a sample event now and show the status of the answer.
 
     Example: roundhouse webhooks test webhook_1f2e
     """
@@ -102,7 +102,7 @@ def send_test(
 
 @app.command()
 def delete(webhook: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Delete a webhook. Deliveries that wait are not sent any more.
+    """Delete a webhook. Waiting deliveries are not sent any more.
 
     Example: roundhouse webhooks delete webhook_1f2e
     """
@@ -113,7 +113,7 @@ def delete(webhook: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None
 
 @app.command()
 def secret(
-    rotate: Annotated[bool, typer.Option("--rotate", help="Make a new one.")] = False,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Create a new secret.")] = False,
     team: TeamId = None,
     keep_old: KeepOld = True,
     url: Url = DEFAULT_URL,

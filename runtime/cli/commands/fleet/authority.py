@@ -1,4 +1,4 @@
-"""`roundhouse fleet ca`: certificates by which the servers of a fleet know one another. No server is needed."""
+"""`roundhouse fleet ca`: certificates by which the servers of a fleet identify each other. Needs no server."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from fleet.certificates import ServerCertificate
 
 Authority = Annotated[
-    Path, typer.Option("--authority", help="Folder of the authority, whose key makes certificates. Keep it offline.")
+    Path, typer.Option("--authority", help="Folder of the authority, with the key that signs. Keep it offline.")
 ]
 FOLDER = Path("fleet-authority")
 DAYS, AUTHORITY_DAYS = 90, 3650
-Days = Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificate ends.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="Days until the certificate expires.")]
 app = typer.Typer(help="Certificates of a fleet's servers.", no_args_is_help=True)
 
 
 @app.command()
 def init(authority: Authority = FOLDER, days: Days = AUTHORITY_DAYS, as_json: AsJson = False) -> None:
-    """Make the fleet's authority: a key, and the certificate by which servers know one another.
+    """Create the fleet's authority: a key, and the certificate by which servers identify each other.
 
     Example: roundhouse fleet ca init --authority fleet-authority
     """
@@ -34,7 +34,7 @@ def init(authority: Authority = FOLDER, days: Days = AUTHORITY_DAYS, as_json: As
     if as_json:
         emit({"object": "fleet.authority", "folder": str(authority), "days": days})
     else:
-        note(f"made the authority in {authority}. Next, for each server: roundhouse fleet ca issue NAME")
+        note(f"created the authority in {authority}. Next, for each server: roundhouse fleet ca issue NAME")
 
 
 @app.command()
@@ -45,7 +45,7 @@ def issue(
     days: Days = DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Make a server's key and certificate. Bring the folder to that server as --fleet-certificates.
+    """Create a server's key and certificate. Copy the folder to that server and use it as --fleet-certificates.
 
     Example: roundhouse fleet ca issue node-1 --out node-1
     """
@@ -63,7 +63,7 @@ def renew(
     days: Days = DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Replace a server's key and certificate. A running server uses them from its next connection on.
+    """Replace a server's key and certificate. A running server uses them from the next connection on.
 
     Example: roundhouse fleet ca renew node-1
     """
@@ -78,4 +78,4 @@ def _show(made: "ServerCertificate", folder: Path, as_json: bool) -> None:
     if as_json:
         emit({"object": "fleet.certificate", "name": made.name, "folder": str(folder), "ends": ends})
     else:
-        note(f"made the certificate of {made.name} in {folder}, until {ends} UTC")
+        note(f"created the certificate of {made.name} in {folder}, valid until {ends} UTC")

@@ -1,4 +1,4 @@
-"""`roundhouse fleet import`: a server's own adapters, routers, aliases and added models become the fleet's."""
+"""`roundhouse fleet import`: move a server's adapters, routers, aliases and added models into its fleet."""
 
 from contextlib import closing
 from pathlib import Path
@@ -21,10 +21,11 @@ def import_state(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take the names of a server's own state into the fleet: adapters, routers, aliases, models that were added.
+    """Import the names of a server's own state into the fleet: adapters, routers, aliases and added models.
 
-    All of them, or none where one has another meaning in the fleet already. Files follow once the server is a node of
-    the fleet, with this data directory; weights in a folder do not. Its own state stays as it is, out of use.
+    Imports all of them, or none if the fleet already uses one of them for something else. Files follow once the server
+    is a node of the fleet with this data directory; weights in a folder do not. The server's own state stays unchanged
+    but is no longer used.
 
     Example: roundhouse fleet import --fleet models --data-dir /var/lib/roundhouse/data
     """
@@ -38,7 +39,7 @@ def import_state(
     settings = settings_of(data_dir=data_dir, database=database, fleet=fleet)
     folder, url = settings.data_dir, settings.database
     if url is None or not is_remote(url):
-        raise UsageError("Name the PostgreSQL of the fleet: --database postgresql+psycopg://user@host/name.")
+        raise UsageError("Name the fleet's PostgreSQL: --database postgresql+psycopg://user@host/name.")
     try:
         with closing(look(folder, _own_url(folder, url))) as own:
             recipes = _recipes(folder / "recipes")
@@ -52,11 +53,15 @@ def import_state(
         return
     for words in taken:
         print(words)
-    note(f"{len(taken)} names of {folder} are the fleet's now." if taken else f"The fleet has all names of {folder}.")
+    note(
+        f"The fleet now has {len(taken)} names from {folder}."
+        if taken
+        else f"The fleet already has all names from {folder}."
+    )
 
 
 def _recipes(folder: Path) -> "list[SharedRecipe]":
-    """Read recipes that were added at run time. Raises Unfit for a broken file."""
+    """Read the recipes added at run time. Raises Unfit for a broken file."""
     from launch.recipe_store import RecipeStore, recipe_text
     from registry.errors import Unfit
     from registry.state.shared.recipes import SharedRecipe
@@ -72,7 +77,7 @@ def _recipes(folder: Path) -> "list[SharedRecipe]":
 
 
 def _own_url(folder: Path, url: str) -> str | None:
-    """The address of the server's own state: on this PostgreSQL if it has ever used one, else None."""
+    """Return the URL of the server's own state: this PostgreSQL if it has ever used one, otherwise None."""
     from registry.state.database import REMOTE_MARK
 
     return url if (folder / REMOTE_MARK).is_file() else None

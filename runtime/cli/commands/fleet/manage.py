@@ -1,4 +1,4 @@
-"""`roundhouse fleet`: members, and which of them get new requests."""
+"""`roundhouse fleet`: the members of a fleet, and which of them get new requests."""
 
 from typing import Annotated
 
@@ -35,10 +35,13 @@ def _show_status(fleet: Json) -> None:
         [
             ("fleet", fleet["name"]),
             ("this server", f"{fleet['server']}, a {fleet['role']}"),
-            ("joined", "yes" if fleet["is_joined"] else "no: its database does not answer"),
+            ("joined", "yes" if fleet["is_joined"] else "no, because its database does not answer"),
             ("servers", f"nodes: {fleet['nodes']}, fronts: {fleet['fronts']}"),
-            ("certificate ends", f"{ends} UTC" if (ends := fleet["certificate_ends"]) else "none: the fleet has a key"),
-            ("epoch", f"{fleet['epoch']}{'' if fleet['is_followed'] else ', not followed: it is an older one'}"),
+            (
+                "certificate ends",
+                f"{ends} UTC" if (ends := fleet["certificate_ends"]) else "none, because the fleet uses a key",
+            ),
+            ("epoch", f"{fleet['epoch']}{'' if fleet['is_followed'] else ', not followed because it is older'}"),
             ("clocks", _clocks(fleet["members"])),
             ("ignored reports", ignored or "none"),
             ("dropped headers", str(fleet["dropped_headers"])),
@@ -47,18 +50,18 @@ def _show_status(fleet: Json) -> None:
 
 
 def _clocks(members: list[Json]) -> str:
-    """The servers whose clocks are wrong."""
+    """Describe the servers whose clocks are wrong."""
     off = []
     for one in members:
         if one.get("is_clock_off"):
             seconds = one["clock_offset_seconds"]
             off.append(f"{one['name']} is {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'} the database")
-    return f"{'; '.join(off)}: set them" if off else "as the database's"
+    return f"{'; '.join(off)}. Correct them." if off else "agree with the database"
 
 
 @app.command()
 def nodes(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List the servers of the fleet, their memory, and the models in it.
+    """List the servers of the fleet with their memory and loaded models.
 
     Example: roundhouse fleet nodes
     """
@@ -91,12 +94,12 @@ def _show_nodes(fleet: Json) -> None:
 def drain(
     node: Node,
     force: Annotated[
-        bool, typer.Option("--force", help="Also if it is the last node, or the last one with a pinned model.")
+        bool, typer.Option("--force", help="Even if it is the last node, or the last one with a pinned model.")
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Send a node no new requests of the fleet. Those that run there go on.
+    """Stop sending new requests of the fleet to a node. Running requests continue.
 
     Example: roundhouse fleet drain node-1
     """
@@ -106,7 +109,7 @@ def drain(
 
 @app.command()
 def undrain(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Send a node requests of the fleet again.
+    """Send requests of the fleet to a node again.
 
     Example: roundhouse fleet undrain node-1
     """
@@ -116,7 +119,7 @@ def undrain(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None
 
 @app.command()
 def plan(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show which node is to hold which model, and what would change now.
+    """Show which node should hold which model, and what would change now.
 
     Example: roundhouse fleet plan
     """
@@ -146,21 +149,21 @@ def _show_plan(plan: Json) -> None:
     for move in plan["moves"]:
         print(f"now: {move['action']} {move['model']} on {move['node']} ({move['why']})")
     if not plan["is_followed"]:
-        print("The fleet's database is at an older state than this server has seen: no plan is followed.")
+        print("No plan is followed, because the fleet's database is older than what this server has seen.")
 
 
 @app.command()
 def place(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Id of a model.", show_default=False)],
     replicas: Annotated[
-        int | None, typer.Option(min=0, help="Number of replicas; default: one on each named node.")
+        int | None, typer.Option(min=0, help="Number of replicas.", show_default="one on each named node")
     ] = None,
-    on: Annotated[list[str] | None, typer.Option(metavar="NODE", help="A node; several times for several.")] = None,
-    release: Annotated[bool, typer.Option("--release", help="Leave the model to the fleet again.")] = False,
+    on: Annotated[list[str] | None, typer.Option(metavar="NODE", help="A node; repeat it for several.")] = None,
+    release: Annotated[bool, typer.Option("--release", help="Let the fleet place the model again.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Place a model by hand. Other models leave for it, but none that was placed by hand.
+    """Place a model by hand. Other models may be evicted for it, except those placed by hand.
 
     Example: roundhouse fleet place starter-chat --replicas 2 --on node-1
     """
@@ -178,7 +181,7 @@ def explain(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show to which node a request would go now, and why.
+    """Show which node a request would go to now, and why.
 
     Example: roundhouse fleet explain starter-chat
     """
@@ -206,7 +209,7 @@ def _show_choice(choice: Json) -> None:
 
 @app.command()
 def signal(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show how many nodes and replicas the present work needs.
+    """Show how many nodes and replicas the current load needs.
 
     Example: roundhouse fleet signal --json
     """

@@ -1,4 +1,4 @@
-"""`roundhouse fleet ray`: start a fleet's servers on several machines, and start them again when they end."""
+"""`roundhouse fleet ray`: start a fleet's servers on several machines, and restart them when they end."""
 
 import json
 import subprocess
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from fleet.launchers.cluster import Cluster
 
 File = Annotated[
-    Path, typer.Argument(metavar="CLUSTER.yaml", help="Which server runs on which machine.", show_default=False)
+    Path, typer.Argument(metavar="CLUSTER.yaml", help="File with the servers of each machine.", show_default=False)
 ]
 OnHost = Annotated[
     str | None,
-    typer.Option("--host", help="This machine, as the file calls it.", show_default="the machine of Ray's head"),
+    typer.Option("--host", help="Name of this machine in the file.", show_default="the machine of Ray's head"),
 ]
-app = typer.Typer(help="Servers on machines that Ray joins.", no_args_is_help=True)
+app = typer.Typer(help="Servers on machines connected by Ray.", no_args_is_help=True)
 
 
 @app.command()
 def up(file: File, host: OnHost = None, as_json: AsJson = False) -> None:
-    """Start Ray on this machine, and on that of Ray's head all servers of the file. What runs already stays as it is.
+    """Start Ray on this machine and, on the machine of Ray's head, all servers of the file.
 
-    Call it with --host on each other machine first, with a copy of the token in the file's folder.
+    Leaves running servers as they are. Run it on each other machine first, with --host and with a copy of the token in
+    the file's folder.
 
     Example: roundhouse fleet ray up cluster.yaml
     """
@@ -41,7 +42,7 @@ def up(file: File, host: OnHost = None, as_json: AsJson = False) -> None:
 
         cluster, servers = read_cluster(file), list[Json]()
         here = host or cluster.head
-        note(f"Ray {'is started' if start_ray(cluster, here) else 'runs already'} on {here}, log in {cluster.folder}")
+        note(f"Ray {'started' if start_ray(cluster, here) else 'already runs'} on {here}, log in {cluster.folder}")
         if here == cluster.head:
             servers = _drive(cluster, "up", file)
         if as_json:
@@ -50,7 +51,7 @@ def up(file: File, host: OnHost = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def down(file: File, host: OnHost = None, as_json: AsJson = False) -> None:
-    """End all servers of the file, and Ray on this machine. On another machine than that of Ray's head, only Ray.
+    """Stop Ray on this machine and, on the machine of Ray's head, all servers of the file.
 
     Example: roundhouse fleet ray down cluster.yaml
     """
@@ -62,20 +63,20 @@ def down(file: File, host: OnHost = None, as_json: AsJson = False) -> None:
         here = host or cluster.head
         if here == cluster.head:
             servers = _drive(cluster, "down", file)
-        note(f"Ray {'has ended' if end_ray(cluster) else 'was not running'} on {here}")
+        note(f"Ray {'stopped' if end_ray(cluster) else 'was not running'} on {here}")
         if as_json:
             emit({"object": "list", "data": servers})
 
 
 def _drive(cluster: "Cluster", command: str, file: Path) -> list[Json]:
-    """Run the driver, a process of its own: no server and no command line is ever a part of Ray."""
+    """Run the driver in its own process, so that neither servers nor the command line are part of Ray."""
     from fleet.launchers.head import has_head, ray_environment, ray_program
 
     ray_program()  # without it the driver would end with a traceback
     if not has_head(cluster):
         raise RefusedError(
-            f"Ray does not run on {cluster.head}. Start it with `roundhouse fleet ray up`, which takes over the "
-            "servers that run."
+            f"Ray is not running on {cluster.head}. Start it with `roundhouse fleet ray up`, which takes over the "
+            "running servers."
         )
     words = [sys.executable, "-P", "-m", "fleet.launchers.driver", command, str(file.absolute())]
     done = subprocess.run(words, cwd=PACKAGES, env=ray_environment(cluster), stdout=subprocess.PIPE, text=True)
@@ -85,7 +86,7 @@ def _drive(cluster: "Cluster", command: str, file: Path) -> list[Json]:
         note(f"{server['name']} {state} on {server['host']}")
     if done.returncode:
         raise RefusedError(
-            "Not all servers were reached. Is `roundhouse fleet ray up --host` done on each machine, and does Ray run "
-            "on this one?"
+            "Not all servers were reached. Was `roundhouse fleet ray up --host` run on each machine, and is Ray "
+            "running on this one?"
         )
     return servers

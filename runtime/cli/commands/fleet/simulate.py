@@ -1,4 +1,4 @@
-"""`roundhouse fleet simulate`: a fleet on a virtual clock, in a process of its own."""
+"""`roundhouse fleet simulate`: a fleet on a virtual clock, in a separate process."""
 
 import json
 import os
@@ -25,25 +25,25 @@ def simulate(
     nodes: Annotated[
         int | None,
         typer.Option(
-            "--nodes", min=1, max=4096, help="Instead of a file: simulate so many nodes for a minute, and lose a rack."
+            "--nodes", min=1, max=4096, help="Instead of a file, simulate this many nodes for a minute, losing a rack."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a fleet, with the policies that choose nodes and place models in a real one. No server is needed.
+    """Simulate a fleet with the policies that choose nodes and place models in a real one. Needs no server.
 
-    A file says what happens, such as: nodes: 200, load: 0.8, faults: [{kind: cut, at: 20, nodes: 8, seconds: 30}].
+    A file describes what happens, such as: nodes: 200, load: 0.8, faults: [{kind: cut, at: 20, nodes: 8, seconds: 30}].
     Kinds of faults: node, rack, cut, late, slow, database, upgrade, placers. 1,000 nodes take about a minute.
 
     Examples: roundhouse fleet simulate --nodes 64; roundhouse fleet simulate fleet.yaml --json
     """
     if (file is None) == (nodes is None):
-        raise UsageError("Name a file or --nodes, one of the two.")
+        raise UsageError("Name either a file or --nodes.")
     show(_run(["--nodes", str(nodes)] if file is None else [str(file.absolute())]), as_json, _show)
 
 
 def _run(words: list[str]) -> Json:
-    """Figures of the child. Raises UsageError for what cannot be simulated, RefusedError where it ended early."""
+    """Return the child's figures. Raises UsageError if it rejects the input, RefusedError if it ended early."""
     command = [sys.executable, "-P", "-m", "fleet.simulation", *words]
     with (
         subprocess.Popen(

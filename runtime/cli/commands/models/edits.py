@@ -17,31 +17,35 @@ SourceText = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A folder on the server's machine, ORG/NAME or ORG/NAME@REVISION of a hub, or package:NAME/INSIDE.",
+        help="A folder on the server's machine, ORG/NAME or ORG/NAME@REVISION on a hub, or package:NAME/PATH.",
         show_default=False,
     ),
 ]
 ANY_BUDGET = 1 << 40
-"""Bytes that hold any model: only its server knows whether it fits."""
+"""A budget in bytes for any model, because only a server knows whether it fits."""
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A value of the recipe, such as memory.kv_cache=2GiB; repeat it."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="A value to set, such as memory.kv_cache=2GiB; repeat it for several."
+    ),
 ]
 
 
 def add(
     source: SourceText,
-    id_: Annotated[str | None, typer.Option("--id", help="The model's id; else from the source's name.")] = None,
+    id_: Annotated[
+        str | None, typer.Option("--id", help="The model's id.", show_default="from the name of the source")
+    ] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub's repository.")] = None,
     settings: Settings = None,
-    requests: Annotated[int, typer.Option(min=1, help="Size the KV cache for so many requests at once.")] = 8,
+    requests: Annotated[int, typer.Option(min=1, help="Size the KV cache for this many concurrent requests.")] = 8,
     tokens: Annotated[int, typer.Option(min=16, help="Tokens of each of these requests.")] = 4096,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the proposal and change nothing.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Add a model: shows the recipe that is proposed and why, asks, and serves it. No restart.
+    """Add a model without a restart: show the proposed recipe with reasons, ask for confirmation, and serve it.
 
     Examples: roundhouse models add ./support-merged;
     roundhouse models add Qwen/Qwen3-0.6B --id qwen --set context_length=8192;
@@ -66,13 +70,13 @@ def add(
                 added["model"] = _arrive(client, added["id"], progress_bar)
         except KeyboardInterrupt:
             id_ = added["id"]
-            note(f"\nThe server goes on fetching: `roundhouse models show {id_}` tells how far it is,")
-            note(f"`roundhouse models cancel {id_}` stops it, and what has come is kept.")
+            note(f"\nThe server continues the download. `roundhouse models show {id_}` shows its progress,")
+            note(f"`roundhouse models cancel {id_}` stops it and keeps what was downloaded.")
             raise
     if as_json:
         emit(added)
         return
-    print(f"{added['id']}: {'added' if added['new'] else 'it was there already'}, the first request loads it")
+    print(f"{added['id']}: {'added' if added['new'] else 'already present'}, the first request loads it")
     if added["model"]["task"] == "chat":
         print(f'Use it: roundhouse chat --model {added["id"]} "..."')
 
@@ -82,9 +86,9 @@ def check(
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look whether a folder could be served, without a server: weights by name, tokenizer, chat template, modules.
+    """Check without a server whether a folder can be served: weights by name, tokenizer, chat template, modules.
 
-    Nothing is loaded. The exit code is 1 if it could not be served, with every fault and what to do.
+    Loads nothing. If it cannot be served, lists every fault and what to do, with exit code 1.
 
     Example: roundhouse models check ./support-merged
     """
@@ -124,13 +128,13 @@ def check(
 
 def _ask(id_: str) -> None:
     if not sys.stdin.isatty():
-        raise UsageError("There is no terminal to confirm on: add --yes to go on, or --dry-run to look only.")
+        raise UsageError("There is no terminal to confirm on. Add --yes to continue, or --dry-run to only look.")
     if not typer.confirm(f"Add it as {id_}?", default=True, err=True):
         raise RefusedError("Nothing was added.")
 
 
 def _source(text: str) -> str:
-    """The source; a local folder as an absolute path, since the server has another working directory."""
+    """Return the source, with a local folder as an absolute path, because the server has another working directory."""
     if text.startswith("package:"):
         return text
     path = Path(text).expanduser()
@@ -140,7 +144,7 @@ def _source(text: str) -> str:
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """A value as YAML reads it; nothing behind '=' stands for the default."""
+    """Parse KEY=VALUE with a YAML value; an empty value is None and stands for the default."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--set {text}: write KEY=VALUE, such as memory.kv_cache=2GiB.")
@@ -174,7 +178,7 @@ def _propose(result: Json) -> None:
 
 
 def _arrive(client: Client, model: str, progress_bar: Bar) -> Json:
-    """Wait until the model's files are here. Raises the error of their download."""
+    """Wait until the server has the model's files. Raises the error of their download."""
     import time
 
     while True:
@@ -185,7 +189,7 @@ def _arrive(client: Client, model: str, progress_bar: Bar) -> Json:
         progress_bar.show(f"{model}: {progress['phase']} {progress['detail']}", progress["percent"] / 100)
         time.sleep(POLL_SECONDS)
     if result["failure"] and result["state"] == "failed":
-        raise ServerError(f"{model} was added, but cannot be used: {result['failure']['message']}")
+        raise ServerError(f"{model} was added but cannot be used: {result['failure']['message']}")
     return result
 
 
@@ -195,38 +199,40 @@ def edit(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change values of a model's recipe: a new version, which counts once nobody uses the model.
+    """Change values of a model's recipe. The new version takes effect once the model is not in use.
 
-    The version before stays and answers as MODEL@VERSION. An empty value goes back to the default.
+    The previous version stays available as MODEL@VERSION. An empty value restores the default.
 
     Example: roundhouse models edit my-chat --set memory.kv_cache=1GiB --set dtype=
     """
     changes = dict(map(setting, settings or ()))
     if not changes:
-        raise UsageError("Say what to change: --set memory.kv_cache=1GiB. `roundhouse models export` shows all.")
+        raise UsageError(
+            "Name what to change, such as --set memory.kv_cache=1GiB. `roundhouse models export` shows all values."
+        )
     with Client(url) as client:
         result = client.call("PATCH", f"/v1/models/{part(model)}", json={"changes": changes})
     if as_json:
         emit(result)
     elif not result["changed"]:
-        print(f"{result['id']}: it is so already")
+        print(f"{result['id']}: unchanged")
     else:
-        when = "counts once nobody uses it" if result["waits"] else "counts"
+        when = "takes effect once the model is not in use" if result["waits"] else "is in effect"
         print(f"{result['id']}: version {result['version']} {when} ({', '.join(result['changed'])})")
-        print(f"Version {result['before']} answers as {result['id']}@{result['before']}")
+        print(f"Version {result['before']} is available as {result['id']}@{result['before']}")
 
 
 def remove(
     model: ModelName,
     force: Force = False,
-    purge: Annotated[bool, typer.Option("--purge", help="Delete its files of a hub, too.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also delete its files from a hub.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Take out a model that was added here, or one former version (MODEL@2). Running requests finish.
+    """Remove a model that was added at run time, or one earlier version of it (MODEL@2). Running requests finish.
 
-    Its files stay for the next time. --purge deletes what came from a hub or was converted here, unless another model
-    has the same; folders of yours always stay.
+    Its files stay for later use. --purge deletes files that were downloaded or converted, unless another model uses
+    them. Your own folders always stay.
 
     Example: roundhouse models remove my-chat --purge
     """
@@ -235,19 +241,21 @@ def remove(
     if as_json:
         emit(result)
         return
-    freed = f", {size(result['freed_bytes'])} of the disk freed" if purge else ""
+    freed = f", freed {size(result['freed_bytes'])} of disk space" if purge else ""
     print(f"{result['id']}: removed{freed}")
     if result["still"]:
-        print(f"Version {result['still']} of the server's own files is served now")
+        print(f"Version {result['still']} from the server's own files is served now")
 
 
 def export(
     model: ModelName,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; else standard output.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write.", show_default="standard output")
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model's recipe as YAML, with the reasons of its values: a file for --recipes.
+    """Export a model's recipe as a YAML file for --recipes, with the reasons for its values.
 
     Example: roundhouse models export my-chat -o my-chat.yaml
     """
@@ -263,7 +271,7 @@ def export(
 
 
 def cancel(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Stop bringing a model's files. What has come is kept: the next request, or load, goes on from there.
+    """Stop downloading a model's files. Keeps what was downloaded; the next request or load continues from there.
 
     Example: roundhouse models cancel qwen
     """
@@ -272,22 +280,22 @@ def cancel(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
     if as_json:
         emit(result)
     else:
-        print(f"{result['id']}: its files are not fetched any more")
+        print(f"{result['id']}: download cancelled")
 
 
 def reload(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Have the server read its recipe files again, as SIGHUP does. A faulty file changes nothing.
+    """Reload the server's recipe files, like SIGHUP. A faulty file changes nothing.
 
     Example: roundhouse models reload
     """
     with Client(url) as client:
         result = client.post("/v1/recipes/reload")
     if not result["changed"]:
-        wrong = "The recipes have faults: everything is as it was."
+        wrong = "The recipes have faults. Nothing was changed."
         raise RefusedError(wrong, faults=result["faults"], document=result)
     if as_json:
         emit(result)
     else:
         print(f"{len(result['models'])} models")
         for fault in result["faults"]:
-            note(f"left out: {fault}")
+            note(f"skipped: {fault}")

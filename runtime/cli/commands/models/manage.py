@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="List, add, change, remove, load, u
 
 @app.command("list")
 def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List all models with their task, state and size; with what answers elsewhere, and routers.
+    """List all models with task, state and size, including providers' models and routers.
 
     Example: roundhouse models list --json | jq -r '.data[].id'
     """
@@ -40,7 +40,7 @@ def load(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a model into memory. Idle models leave if it needs their room.
+    """Load a model into memory. Evicts idle models if it needs their room.
 
     Example: roundhouse models load starter-speech && roundhouse transcribe talk.wav
     """
@@ -48,7 +48,7 @@ def load(
         MODELS.call(url, as_json, "POST", model, "load", wait="false")
         return
     with Client(url) as client, bar(not as_json) as progress_bar, Watch(url, model, progress_bar):
-        result = client.call("POST", MODELS.at(model, "load"), timeout=None)  # the bar tells how far it is
+        result = client.call("POST", MODELS.at(model, "load"), timeout=None)  # the bar shows the progress
     show_answer(result, as_json, _print_model)
 
 
@@ -59,7 +59,7 @@ def unload(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Let a model leave memory. Requests that run on it finish first.
+    """Unload a model from memory after its running requests have finished.
 
     Example: roundhouse models unload starter-chat
     """
@@ -77,7 +77,7 @@ def pin(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 
 @app.command()
 def unpin(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Let this model be evicted again.
+    """Allow this model to be evicted again.
 
     Example: roundhouse models unpin starter-chat
     """
@@ -86,7 +86,7 @@ def unpin(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> 
 
 @app.command()
 def plan(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Say what a load would do now: bytes needed and free, who would leave, how long it takes. Changes nothing.
+    """Show what a load would do now: bytes needed and free, evicted models, duration. Changes nothing.
 
     Example: roundhouse models plan starter-speech
     """
@@ -95,7 +95,7 @@ def plan(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
 
 @app.command("forget-estimate")
 def forget_estimate(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Forget what loads of a model were measured to hold. Its next load is planned with what its files tell.
+    """Forget the memory measured at a model's loads. Its next load is planned with an estimate from its files.
 
     Example: roundhouse models forget-estimate starter-chat
     """
@@ -106,9 +106,9 @@ for command in (edits.add, edits.check, edits.edit, edits.remove, edits.export, 
     app.command()(command)
 
 
-# --- what is printed -------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 def state(model: Json) -> str:
-    """A model's state in words, with the progress of a load; for a provider's model or a router, which it is."""
+    """Describe a model's state, with the progress of a load; for a provider's model or a router, its kind."""
     if "state" not in model:
         return str(model.get("kind") or f"elsewhere, at {model['owned_by']}")
     if model.get("problem"):
@@ -122,7 +122,7 @@ def state(model: Json) -> str:
 
 
 def _bytes(model: Json) -> str:
-    """Bytes that it holds, else those that it needs."""
+    """Format the bytes that it holds or, if none, those that it needs."""
     return size(model["bytes"]) if model["bytes"] else f"(needs {size(model['expected_bytes'])})"
 
 
@@ -190,17 +190,17 @@ def _room(room: Json) -> str:
 
 
 def _free(plan: Json, rooms: list[Json]) -> list[tuple[str, str]]:
-    """A line for each of several devices."""
+    """Return a row for each of several devices, or for the only one."""
     if len(rooms) > 1:
         return [(f"free on {room['device']}", _room(room)) for room in rooms]
     return [*(("device", room["device"]) for room in rooms), ("free", _room(plan))]
 
 
 def _replica(plan: Json) -> str:
-    """A replica's plan on one line."""
-    there = ", ".join(f"{room['device']} ({_room(room)} free)" for room in plan["devices"])
-    leave = _victims(plan)
-    return f"{plan['verdict']}: {there or plan['why']}" + (f"; would leave: {leave}" if leave else "")
+    """Format a replica's plan in one line."""
+    devices = ", ".join(f"{room['device']} ({_room(room)} free)" for room in plan["devices"])
+    victims = _victims(plan)
+    return f"{plan['verdict']}: {devices or plan['why']}" + (f"; would evict: {victims}" if victims else "")
 
 
 def _print_plan(result: Json) -> None:
@@ -213,7 +213,7 @@ def _print_plan(result: Json) -> None:
             ("needs", size(result["bytes_needed"]) + (" on each device" if len(rooms) > 1 else "")),
             *_free(result, rooms),
             *([("on the host", _on_host(result["host"]))] if result["host"] else []),
-            ("would leave", _victims(result) or "nobody"),
+            ("would evict", _victims(result) or "none"),
             *((f"replica {one['number']}", _replica(one)) for one in result.get("replicas", [])),
             ("takes about", seconds(result["expected_seconds"])),
         ]

@@ -1,4 +1,4 @@
-"""`roundhouse routers fit`: train a new version of a router here, from labelled examples."""
+"""`roundhouse routers fit`: train a new version of a router on this machine, from labelled examples."""
 
 import base64
 import json
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 AT_ONCE = 128
 MAX_LINES = 1_000_000
 OTHER_LABELS = {"accepted", "target"}
-"""Fields that mean another format, in which the rest of the row is not ours."""
+"""Fields of other formats, in which the remaining fields of a row are not checked."""
 
 
 def rows(file: Path) -> list[Json]:
-    """Read one JSON object a line, each with a text. Raises RefusedError with the line that is wrong."""
+    """Read one JSON object per line, each with a text. Raises RefusedError with the number of a faulty line."""
     result: list[Json] = []
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")  # not `splitlines`: U+2028 may stand in JSON
     except (OSError, UnicodeDecodeError) as error:
         raise RefusedError(f"{file} cannot be read: {error}") from None
     if len(lines) > MAX_LINES:
-        raise RefusedError(f"{file} has more than {MAX_LINES:,} lines: give a part of it.")
+        raise RefusedError(f"{file} has more than {MAX_LINES:,} lines. Give a part of it.")
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise RefusedError(f"{file}:{number}: no JSON: {error}") from None
+                raise RefusedError(f"{file}:{number}: not JSON: {error}") from None
             if not isinstance(row, dict) or not isinstance(row.get("text"), str):
                 raise RefusedError(f'{file}:{number}: write {{"text": "...", "intent": "..."}}')
             if not OTHER_LABELS & row.keys() and not isinstance(_intent(row), str | None):
-                raise RefusedError(f'{file}:{number}: an "intent" is its name in quotes, or null where there is none.')
+                raise RefusedError(f'{file}:{number}: "intent" must be a name in quotes, or null if there is none.')
             result.append(row)
     if not result:
-        raise RefusedError(f"{file} holds no examples.")
+        raise RefusedError(f"{file} has no examples.")
     return result
 
 
@@ -55,13 +55,13 @@ def _intent(row: Json) -> object:
 
 
 def label_of(row: Json) -> str:
-    """The example's intent; '-' where it belongs to none."""
+    """Return the example's intent; '-' if it has none."""
     result = _intent(row)
     return result if isinstance(result, str) and result not in ("", "oos", "-") else "-"
 
 
 def vectors(client: Client, model: str, texts: Sequence[str], is_drawn: bool) -> "Array":
-    """Vectors of length 1 by the server's embedding model, of the part of a text that the server reads."""
+    """Embed texts with the server's model, as vectors of length 1, from the part of each text that the server reads."""
     import numpy as np
 
     from routing.intents.head import MAX_CHARACTERS
@@ -78,7 +78,7 @@ def vectors(client: Client, model: str, texts: Sequence[str], is_drawn: bool) ->
 
 
 def router(client: Client, name: str) -> tuple["Router", Json]:
-    """The server's router, ready to decide here, and the prices of its targets."""
+    """Fetch a router that can decide in this process, and the prices of its targets."""
     from registry.recipes.router import RouterSpec
     from routing.intents.kinds import Kind
     from routing.routers.content import RouterContent
@@ -103,21 +103,27 @@ def fit(
         ),
     ],
     held: Annotated[
-        Path | None, typer.Option("--held-out", help="Choose thresholds on these; else on a fifth of EXAMPLES.")
+        Path | None,
+        typer.Option("--held-out", help="Examples to choose thresholds on.", show_default="a fifth of EXAMPLES"),
     ] = None,
     precision: Annotated[
         float | None,
-        typer.Option(min=0.5, max=1.0, help="For intents: the share of answers that is to be right; default 0.99."),
+        typer.Option(
+            min=0.5, max=1.0, help="For intents: the share of decisions that must be right.", show_default="0.99"
+        ),
     ] = None,
     embedding: Annotated[
-        str | None, typer.Option(help="Embedding model to look with; none: as the router says; '-': letters alone.")
+        str | None,
+        typer.Option(
+            help="Embedding model to use; '-' for letters alone.", show_default="the one in the router's definition"
+        ),
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="For intents: write the confusion table as an SVG.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure without changing anything.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Train what a router tells intents by, or which targets are good enough, and measure it on held-out examples.
+    """Train a router's model of intents, or of which targets are good enough, and measure it on held-out examples.
 
     Examples: roundhouse routers fit support tickets.jsonl --picture confusion.svg;
     roundhouse routers fit support judged.jsonl   (rows with "accepted": the cheapest target that is good enough)
@@ -125,11 +131,11 @@ def fit(
     from registry.errors import RoundhouseError
 
     if "@" in name:
-        raise UsageError("Name the router without a version: what is fitted becomes a new one.")
+        raise UsageError("Name the router without a version, because fitting creates a new one.")
     given = rows(file)
     of_complexity = any("accepted" in row for row in given)
     if of_complexity and (precision is not None or picture is not None):
-        raise UsageError('--precision and --picture are for examples of intents: these rows have "accepted".')
+        raise UsageError('--precision and --picture are for examples of intents, but these rows have "accepted".')
     with Client(url) as client:
         view = client.get(f"/v1/routers/{part(name)}")
         written = (view["definition"].get("intents") or {}).get("embedding")
@@ -141,7 +147,7 @@ def fit(
                 _check_targets(name, view, given)
             if written is not None and model not in (None, written):
                 raise RefusedError(
-                    f"Router '{name}' looks with '{written}', not with the vectors of '{model}'. "
+                    f"Router '{name}' uses the embedding model '{written}', not '{model}'. "
                     f"Write `embedding: {model}` into its `intents`, then roundhouse routers add FILE, then this again."
                 )
         try:
@@ -150,7 +156,7 @@ def fit(
             else:
                 routes = (view["definition"].get("intents") or {}).get("routes") or {}
                 if not as_json and (unrouted := sorted({label_of(row) for row in given} - {"-", *routes})):
-                    note(f"No route is written for {', '.join(unrouted)}: of these the router abstains.")
+                    note(f"There is no route for {', '.join(unrouted)}, so the router abstains from these.")
                 share = 0.99 if precision is None else precision
                 kind, data, measured = _intents(client, given, held, model, share, picture, not as_json)
         except RoundhouseError as error:
@@ -163,23 +169,23 @@ def fit(
     elif dry_run:
         print("Nothing was changed.")
     else:
-        print(f"{name}: {view['version']} counts now. Back to the one before: roundhouse routers rollback {name}")
+        print(f"{name}: {view['version']} is now current. To go back: roundhouse routers rollback {name}")
 
 
 STAGES = {"intents": "intents: {routes: {INTENT: [TARGET]}}", "complexity": "complexity: {}"}
 
 
 def _check_stage(name: str, view: Json, kind: str) -> None:
-    """Raises RefusedError for a stage that the router does not have: its model would decide nothing."""
+    """Raise RefusedError if the router lacks this stage, because the trained model would have no effect."""
     if kind not in view["definition"]:
         raise RefusedError(
-            f"Router '{name}' has no `{kind}`: what is fitted for it would decide nothing. Write `{STAGES[kind]}` into "
-            f"its YAML, then roundhouse routers add FILE, then this again. --dry-run only measures."
+            f"Router '{name}' has no `{kind}`, so a model fitted for it would have no effect. Write `{STAGES[kind]}` "
+            f"into its YAML, then roundhouse routers add FILE, then this again. --dry-run only measures."
         )
 
 
 def _check_targets(name: str, view: Json, given: list[Json]) -> None:
-    """Raises RefusedError for examples of a target that the router does not have: it would never be chosen."""
+    """Raise RefusedError for examples of a target that the router lacks, which would never be chosen."""
     targets = {target["name"] for target in view["definition"]["targets"]}
     if unknown := sorted({target for row in given for target in _accepted(row)} - targets):
         raise RefusedError(f"'{unknown[0]}' is not a target of '{name}'. There are: {', '.join(sorted(targets))}.")
@@ -205,7 +211,7 @@ def _intents(
     else:
         chosen = [Example(row["text"], label_of(row)) for row in rows(held)]
     if not chosen:
-        raise UsageError("There is nothing to hold out: give at least two examples of each intent.")
+        raise UsageError("There are no examples to hold out. Give at least two examples of each intent.")
     spelling, both = Spelling.of(e.text for e in examples), None
     if model is not None:
         read = [*(e.text for e in examples), *(spelling.corrected(e.text) for e in chosen)]
@@ -240,7 +246,7 @@ def _complexity(
     else:
         holdout = [JudgedText(row["text"], _accepted(row)) for row in rows(held)]
     if not holdout:
-        raise UsageError("There is nothing to hold out: give more rows, or --held-out.")
+        raise UsageError("There are no examples to hold out. Give more rows, or --held-out.")
     made = None
     if model is not None:
         made = vectors(client, model, [one.text for one in (*judged, *holdout)], is_verbose)
@@ -252,22 +258,22 @@ def _complexity(
         best = chosen(points)
         measured.append({"features": features, "threshold": best.threshold, "curve": msgspec.to_builtins(points)})
         if is_verbose:
-            print(f"by {features}, on {len(holdout)} held-out rows:")
+            print(f"using {features}, on {len(holdout)} held-out rows:")
             print(curve_text(points))
             print(f"chosen: {best.threshold:.2f}, the cheapest that loses at most 1 % of acceptance")
     if is_verbose:
-        note("The router's `complexity.threshold` is another one, where it is written.")
+        note("If the router's definition has a `complexity.threshold`, it takes precedence.")
     return "complexity", to_bytes(with_thresholds(fitted, *(one["threshold"] for one in measured))), measured
 
 
 def _accepted(row: Json) -> dict[str, float]:
     result = row.get("accepted")
     if not isinstance(result, dict) or not result:
-        raise RefusedError('Each row needs "accepted": {"TARGET": 0 to 1}, or none of them.')
+        raise RefusedError('Either all rows or none must have "accepted": {"TARGET": 0 to 1}.')
     try:
         values = {str(name): float(value) for name, value in result.items()}
     except (TypeError, ValueError):
         values = {"": math.nan}
     if not all(0 <= value <= 1 for value in values.values()):
-        raise RefusedError('Values of "accepted" are figures from 0 to 1.')
+        raise RefusedError('Values of "accepted" must be numbers from 0 to 1.')
     return values

@@ -11,13 +11,13 @@ from runtime.cli.output import emit, pairs, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.resource import Resource
 
-Name = Annotated[str, typer.Argument(metavar="PROVIDER", help="Its id.", show_default=False)]
-app = typer.Typer(help="Models that answer elsewhere: whose they are, and how it is there.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="PROVIDER", help="Id of a provider.", show_default=False)]
+app = typer.Typer(help="Models on other servers: add, test and watch their providers.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List the providers' models with their breakers: closed is well, open is left alone.
+    """List the providers' models with their circuit breakers: closed is healthy, open gets no requests.
 
     Example: roundhouse providers list
     """
@@ -45,7 +45,7 @@ PROVIDERS = Resource("/v1/providers", _show)
 
 @app.command()
 def show(provider: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show a provider's document. It names the variable or file of the key, and never holds the key.
+    """Show a provider's definition. It names the variable or file of the key, but never contains the key.
 
     Example: roundhouse providers show openai
     """
@@ -56,15 +56,17 @@ def show(provider: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
 def add(
     provider: Name,
     base_url: Annotated[str, typer.Option(help="The provider's address, up to and including /v1.", show_default=False)],
-    model: Annotated[list[str], typer.Option(help="A model as it calls it; repeat it.", show_default=False)],
+    model: Annotated[
+        list[str], typer.Option(help="The provider's name of a model; repeat it for several.", show_default=False)
+    ],
     protocol: Annotated[str, typer.Option(help="openai or anthropic.")] = "openai",
-    key_env: Annotated[str | None, typer.Option(help="The server's variable that holds the key.")] = None,
-    key_file: Annotated[str | None, typer.Option(help="The file on the server's machine that holds it.")] = None,
+    key_env: Annotated[str | None, typer.Option(help="Environment variable of the server with the key.")] = None,
+    key_file: Annotated[str | None, typer.Option(help="File on the server's machine with the key.")] = None,
     settings: Settings = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Add a provider. Its models answer at once, as PROVIDER/MODEL.
+    """Add a provider. Its models are available at once, as PROVIDER/MODEL.
 
     Example: roundhouse providers add anthropic --base-url https://api.anthropic.com/v1 --protocol anthropic
     --key-env ANTHROPIC_API_KEY --model claude-haiku-4-5
@@ -74,19 +76,23 @@ def add(
     definition |= {name: value for name, value in (("key_env", key_env), ("key_file", key_file)) if value is not None}
     with Client(url) as client:
         if any(one["id"] == provider for one in client.get("/v1/providers")["data"]):
-            raise RefusedError(f"There is a provider '{provider}' already: roundhouse providers edit {provider}.")
+            raise RefusedError(
+                f"There is already a provider '{provider}'. Change it with: roundhouse providers edit {provider}."
+            )
         answer = client.put(PROVIDERS.at(provider), _with(definition, settings))
     emit(answer) if as_json else _show(answer)
 
 
 @app.command()
 def edit(provider: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Change values of a provider that was added. An empty value goes back to the default.
+    """Change values of a provider that was added at run time. An empty value restores the default.
 
     Example: roundhouse providers edit anthropic --set timeouts.whole=20m --set connections=64
     """
     if not settings:
-        raise UsageError("Say what to change: --set timeouts.whole=20m. `roundhouse providers show` shows all.")
+        raise UsageError(
+            "Name what to change, such as --set timeouts.whole=20m. `roundhouse providers show` shows all values."
+        )
     with Client(url) as client:
         definition = client.get(PROVIDERS.at(provider))["definition"]
         answer = client.put(PROVIDERS.at(provider), _with(definition, settings))
@@ -95,7 +101,7 @@ def edit(provider: Name, settings: Settings = None, url: Url = DEFAULT_URL, as_j
 
 @app.command()
 def remove(provider: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Remove a provider that was added. Requests under way go on.
+    """Remove a provider that was added at run time. Running requests continue.
 
     Example: roundhouse providers remove anthropic
     """
@@ -103,7 +109,7 @@ def remove(provider: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
 
 
 def _with(definition: Json, settings: list[str] | None) -> Json:
-    """A document with the values of --set, whose keys may have dots."""
+    """Apply the values of --set, whose keys may have dots, to a definition."""
     for key, value in map(setting, settings or ()):
         *above, last = key.split(".")
         place: dict[str, Any] = definition
@@ -124,7 +130,7 @@ def check(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a provider for its models: is it there, does it take the key, has it what the recipe names?
+    """Test a provider: does it answer, does it accept the key, does it have the models of the recipe?
 
     Example: roundhouse providers test openai
     """
@@ -136,5 +142,5 @@ def check(
         emit(result)
     if not result["ok"]:
         missing = ", ".join(result["missing"])
-        wrong = f"It does not have: {missing}." if missing else f"Provider '{provider}' does not answer."
+        wrong = f"It lacks: {missing}." if missing else f"Provider '{provider}' does not answer."
         raise RefusedError(wrong, document=result)

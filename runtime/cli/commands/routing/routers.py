@@ -1,4 +1,4 @@
-"""`roundhouse routers`: add, list, show, alias, rollback, remove, and what a router decides: explain, eval, report."""
+"""`roundhouse routers`: add, list, show, alias, roll back, remove, explain, evaluate and report routers."""
 
 from collections import Counter
 from pathlib import Path
@@ -22,7 +22,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", 
 
 @app.command("list")
 def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List routers with their version, targets and what is fitted.
+    """List routers with version, targets and trained models.
 
     Example: roundhouse routers list
     """
@@ -36,7 +36,7 @@ def add(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Add a router, or a new version of one, while the server runs. What was fitted before is kept.
+    """Add a router, or a new version of one, while the server runs. Keeps the models trained for it.
 
     Example: roundhouse routers add support.yaml --alias prod
     """
@@ -45,7 +45,7 @@ def add(
     except (OSError, UnicodeDecodeError, RefusedError) as error:
         raise RefusedError(f"{file} cannot be read: {error}") from None
     if not isinstance(body, dict):
-        raise RefusedError(f"{file} holds no router: write one document with `id` and `targets`.")
+        raise RefusedError(f"{file} is not a router. Write one document with `id` and `targets`.")
     with Client(url) as client:
         result = client.call("POST", "/v1/routers", json=body, params={"alias": alias} if alias else {})
     show_answer(result, as_json, _print_added)
@@ -69,7 +69,7 @@ def alias(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Point an alias at a version, at once for all new requests.
+    """Point an alias at a version, with immediate effect for new requests.
 
     Example: roundhouse routers alias auto prod v3; then use the model auto@prod
     """
@@ -93,7 +93,7 @@ def rollback(
 @app.command()
 def remove(
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="Also while aliases point to it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Remove it even if aliases point to it.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -109,7 +109,7 @@ def remove(
 app.command()(fit.fit)
 
 
-# --- what is printed -------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 def _print_list(result: Json) -> None:
     rows = [
         [r["name"], r["version"], str(len(r["definition"]["targets"])), ", ".join(r["models"]) or "-",
@@ -152,11 +152,11 @@ VersionedName = Annotated[
 @app.command()
 def explain(
     name: VersionedName,
-    text: Annotated[str, typer.Argument(help="What a user says.", show_default=False)],
+    text: Annotated[str, typer.Argument(help="A user's message.", show_default=False)],
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show which target a router would choose for a text, and why. No target is called.
+    """Show which target a router would choose for a text, and why. Calls no target.
 
     Example: roundhouse routers explain auto "3 March 2024"
     """
@@ -191,7 +191,7 @@ def evaluate(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Decide for each row of a file, with every target resident and free, and count what went where it belongs.
+    """Decide for each row of a file, as if every target were resident and free, and count the correct decisions.
 
     Example: roundhouse routers eval auto held-out.jsonl
     """
@@ -204,8 +204,8 @@ def evaluate(
         result, prices = router(client, name)
         if result.spec.task is Task.TRANSCRIBE:
             raise RefusedError(
-                f"Router '{result.spec.id}' is for recordings, and these rows are texts. Ask POST /v1/route where each "
-                'goes: {"model", "endpoint": "/v1/audio/transcriptions", "language"}.'
+                f"Router '{result.spec.id}' is for recordings, but these rows are texts. Use POST /v1/route for each: "
+                '{"model", "endpoint": "/v1/audio/transcriptions", "language"}.'
             )
         model = None if letters else result.embedding
         made = None if model is None else vectors(client, model, [row["text"] for row in given], not as_json)
@@ -238,7 +238,7 @@ def evaluate(
     if summary["right"] is not None:
         print(f"{right / (len(given) - outside):.1%} of {len(given) - outside} went where they belong")
     if outside:
-        print(f"{abstained / outside:.1%} of {outside} that belong nowhere: the router abstained")
+        print(f"the router abstained from {abstained / outside:.1%} of {outside} that belong nowhere")
 
 
 @app.command()
@@ -248,9 +248,9 @@ def report(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show what came of a router's decisions: requests, acceptance and cost of each target; other thresholds.
+    """Show the results of a router's decisions: requests, acceptance and cost per target, and by other thresholds.
 
-    Acceptance is what POST /v1/feedback reported.
+    Acceptance comes from POST /v1/feedback.
 
     Example: roundhouse routers report auto --days 1
     """
@@ -269,7 +269,7 @@ def report(
         for p in result["replay"]
     ]
     if points:
-        print("\nWhat another threshold of its intents would have given:")
+        print("\nResults that another threshold of its intents would have given:")
         table(["THRESHOLD", "DECIDED", "ACCEPTED", "COST"], points, right=["THRESHOLD", "DECIDED", "ACCEPTED", "COST"])
 
 

@@ -1,4 +1,4 @@
-"""`roundhouse backup` and `restore`: everything that a server must not lose, as one folder."""
+"""`roundhouse backup` and `restore`: copy everything that a server must not lose into one folder, and back."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,19 +13,19 @@ from runtime.cli.output import emit, note
 def backup(
     folder: Annotated[Path, typer.Argument(help="A new folder for the copy.")],
     pepper: Annotated[
-        bool, typer.Option("--pepper/--no-pepper", help="Take the secret along without which no key works.")
+        bool, typer.Option("--pepper/--no-pepper", help="Include the secret without which no key works.")
     ] = True,
     files: Annotated[
-        bool, typer.Option("--files", help="Take uploaded files and batches along, with the texts in them.")
+        bool, typer.Option("--files", help="Include uploaded files and batches, with the texts in them.")
     ] = False,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy adapters, added and merged models, aliases, pins, teams and keys. The server may go on meanwhile.
+    """Copy adapters, added and merged models, aliases, pins, teams and keys. The server may be running.
 
-    Not copied: weights from a hub, converted models, recipes outside of the data directory; teams, keys and the ledger
-    where a PostgreSQL has them.
+    Not copied: weights from a hub, converted models, recipes outside the data directory; and teams, keys and the ledger
+    if they are in a PostgreSQL.
 
     Example: roundhouse backup /backups/roundhouse-2026-11-23
     """
@@ -38,10 +38,10 @@ def backup(
     if as_json:
         emit({"object": "backup", "data_dir": str(result), "folder": str(folder), "bytes": size})
     else:
-        note(f"{result} was copied to {folder}, {size / 2**20:.1f} MiB. roundhouse restore {folder} brings it back.")
+        note(f"Copied {result} to {folder}, {size / 2**20:.1f} MiB. Restore it with: roundhouse restore {folder}")
     if settings.fleet is not None or settings.fleet_folder.is_dir():
         note(
-            "Names that the fleet shares are in its PostgreSQL, not in this copy: back that up as well, such as with "
+            "Names shared by the fleet are in its PostgreSQL, not in this copy. Back that up as well, for example with "
             "pg_dump."
         )
 
@@ -51,9 +51,9 @@ def restore(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fill an empty data directory from a backup; a server that starts on it goes on from there.
+    """Fill an empty data directory from a backup, so that a server can continue from there.
 
-    A backup of an older version is brought up to date by that start.
+    A backup of an older version is migrated when the server starts.
 
     Example: roundhouse restore /backups/roundhouse-2026-11-23 --data-dir /var/lib/roundhouse/data
     """
@@ -65,4 +65,4 @@ def restore(
     if as_json:
         emit({"object": "restore", "data_dir": str(result), "folder": str(folder)})
     else:
-        note(f"{result} is as it was. Start the server on it: roundhouse serve --data-dir {result}")
+        note(f"Restored {result}. Start the server on it: roundhouse serve --data-dir {result}")

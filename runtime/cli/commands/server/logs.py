@@ -1,4 +1,4 @@
-"""`roundhouse logs`: the course of one request."""
+"""`roundhouse logs`: the history of one request."""
 
 import time
 from collections.abc import Mapping
@@ -33,9 +33,9 @@ def logs(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how one request went: its end, where its time went, why it was routed there, what it cost.
+    """Show the history of one request: its end, where its time went, why it was routed there, and its cost.
 
-    The server keeps the last 1,000 requests in memory, and all of them in its ledger where it keeps one. No texts.
+    The server has the last 1,000 requests in memory, and all of them in its ledger if it has one. Texts are not stored.
 
     Example: roundhouse logs req-0123456789abcdef01234567
     """
@@ -67,7 +67,7 @@ def _record(record: Json) -> list[tuple[str, str]]:
         ("ended", f"{_when(record['at'])}, {record['end']} {record['status'] or ''}{error}"),
         ("team, class", f"{record['team']}, {record['service_class']}"),
         ("endpoint", record["endpoint"]),
-        ("asked for", record["asked"] or "-"),
+        ("requested", record["asked"] or "-"),
         ("answered by", f"{answered or '-'}{at}"),
         ("tokens", f"{record['prompt_tokens']} in, {record['completion_tokens']} out"),
         *([("audio", f"{record['audio_seconds']:.1f} s")] if record["audio_seconds"] else []),
@@ -88,16 +88,16 @@ def _route(route: Json) -> list[tuple[str, str]]:
 
 
 def _row(row: Json) -> list[tuple[str, str]]:
-    judged = {None: "nobody has said", True: "accepted", False: "rejected"}[row["accepted"]]
+    feedback = {None: "no feedback", True: "accepted", False: "rejected"}[row["accepted"]]
     return [
         ("ledger", f"attempt {row['attempt']}, {row['state']}, began {_when(row['at'])}"),
         ("key", row["key"] or "none"),
         ("version", f"{row['model']}@{row['revision']}" + (f" {row['adapter']}" if row["adapter"] else "")),
         ("tokens", f"{row['prompt_tokens']} in ({row['cached_tokens']} cached), {row['completion_tokens']} out"),
-        ("machine", f"{row['device_us'] / MICRO:.3f} s, of a cold start {row['cold_ms'] / 1e3:.1f} s"),
-        ("cost", f"{row['cost_micro'] / MICRO:.6f}, of the machine's price {row['own_micro'] / MICRO:.6f}"),
+        ("machine", f"{row['device_us'] / MICRO:.3f} s, cold start {row['cold_ms'] / 1e3:.1f} s"),
+        ("cost", f"{row['cost_micro'] / MICRO:.6f}, by the machine's price {row['own_micro'] / MICRO:.6f}"),
         ("reserved", f"{row['reserved_tokens']} tokens, {row['reserved_micro'] / MICRO:.6f}"),
-        ("answer", judged),
+        ("answer", feedback),
     ]
 
 
@@ -110,7 +110,7 @@ def _waterfall(causes: Mapping[str, float]) -> None:
 
 
 def _bar(name: str, spent: float, start: float, share: float) -> "Text":
-    """A line of the waterfall: as far to the right as its time began."""
+    """Return a line of the waterfall, whose bar starts where its time began."""
     from rich.text import Text
 
     before = min(WIDTH - 1, round(start * WIDTH))
@@ -121,7 +121,7 @@ def _bar(name: str, spent: float, start: float, share: float) -> "Text":
 
 
 def stacked(causes: Mapping[str, float], width: int) -> "Text":
-    """A bar of all causes, with their names and times behind it."""
+    """Return a bar of all causes, followed by their names and times."""
     from rich.text import Text
 
     whole, line = sum(causes.values()), Text()
@@ -134,7 +134,7 @@ def stacked(causes: Mapping[str, float], width: int) -> "Text":
 
 
 def seconds(value: float | None) -> str:
-    """12.3 ms, 1.2 s, 3 min."""
+    """Format a duration, such as 12.3 ms, 1.2 s or 3 min."""
     if value is None:
         return "-"
     if value < 1:

@@ -1,6 +1,6 @@
-"""The options of `serve`: one per setting, made from its field when first used.
+"""The options of `serve`: one per setting, created from its field when first used.
 
-Other commands need not import pydantic for them. Variables are shown here and read by the settings.
+So other commands need not import pydantic. Variables are only displayed here; the settings read them.
 """
 
 import inspect
@@ -19,14 +19,14 @@ GIVEN = "settings"
 
 
 class ServeCommand(TyperCommand):
-    """`serve`: its own options and one for each setting."""
+    """The command `serve`, with its own options and one for each setting."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Raises UsageError for an option that earlier versions had."""
+        """Raise UsageError for an option of earlier versions."""
         for word in args:
             name = word.partition("=")[0].removeprefix("--")
             if word.startswith("--") and name.replace("-", "_") in removed():
-                raise UsageError(f"There is no --{name} any more: {removed()[name.replace('-', '_')]}.")
+                raise UsageError(f"--{name} no longer exists: {removed()[name.replace('-', '_')]}.")
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -34,20 +34,20 @@ class ServeCommand(TyperCommand):
 
 
 def given(ctx: typer.Context) -> dict[str, object]:
-    """Settings that stand on the command line, not yet checked."""
+    """Return the settings given on the command line, not yet validated."""
     result: dict[str, object] = ctx.meta.get(GIVEN, {})
     return result
 
 
 def removed() -> dict[str, str]:
-    """Settings that earlier versions had, with what counts in their place."""
+    """Return the settings of earlier versions, with their replacements."""
     from runtime.config.settings import REMOVED
 
     return REMOVED
 
 
 def options() -> list[Any]:
-    """The options, as typer makes them from a function with one parameter for each."""
+    """Return the options, created by typer from a function with one parameter each."""
     from runtime.config.settings import OptionHelp, Settings
 
     def command(**_: object) -> None: ...
@@ -86,7 +86,7 @@ _BOUNDS = (("min", "ge"), ("max", "le"))
 
 
 def _typed(field: "FieldInfo") -> tuple[Any, object]:
-    """The type and default of an option for typer."""
+    """Return the type and default of an option for typer."""
     from pathlib import Path
 
     from pydantic import ByteSize

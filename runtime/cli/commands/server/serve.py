@@ -1,4 +1,4 @@
-"""`roundhouse serve`: the settings, then the server in the foreground."""
+"""`roundhouse serve`: check the settings, then run the server in the foreground."""
 
 import errno
 import logging
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Start the server and stay in the foreground. Ctrl-C or SIGTERM lets running requests finish and stops it.
+    """Start the server in the foreground. Ctrl-C or SIGTERM stops it after running requests have finished.
 
     Examples: roundhouse serve;
     roundhouse serve --port 9000 --recipes recipes/h200 --recipes my-model.yaml;
     ROUNDHOUSE_DEVICE_MEMORY=20GiB roundhouse serve --host 0.0.0.0
     """
-    settings = settings_of(**given(ctx))  # wrong options are told before anything is started
+    settings = settings_of(**given(ctx))  # reports wrong options before anything is started
     if own_id() is None:
         restart_with_id()
     from runtime.cli.local.data_dir import DataDirInUseError
@@ -46,13 +46,13 @@ def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
     except DataDirInUseError as error:
         if settings.fleet is None:
             raise
-        raise UsageError(error.message) from None  # as for all that keeps a server out of its fleet
+        raise UsageError(error.message) from None  # like everything that keeps a server out of its fleet
     if code:
-        raise ServerError("The server's own process ended unexpectedly. Its log tells why.")
+        raise ServerError("A process of the server ended unexpectedly. See its log.")
 
 
 def _run(settings: "Settings", as_json: bool) -> int:
-    """Run the server from the lock to its end, and return its exit code."""
+    """Lock the data directory, run the server, and return its exit code."""
     check_settings(settings)
     from runtime.cli.local.data_dir import DataDir
 
@@ -63,7 +63,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
     with (
         claimed,
         DataDir(settings.data_dir, url) as data_dir,
-    ):  # first: it also ends what a killed server left, which may hold the port
+    ):  # first, because it also ends leftovers of a killed server, which may hold the port
         taken = _take_port(settings.host, settings.port, is_shared=settings.shared_port)
         os.register_at_fork(after_in_child=taken.close)
         update = {"data_dir": data_dir.path, "run_dir": data_dir.run_dir}
@@ -75,7 +75,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
         _check_access(settings)
         if os.environ.get("LIT_SERVER_API_KEY"):
             say(
-                "warning: LIT_SERVER_API_KEY is LitServe's, and asks nobody here for a key: roundhouse keys create.",
+                "warning: LIT_SERVER_API_KEY has no effect here. To require keys, use: roundhouse keys create.",
                 logging.WARNING,
             )
         for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # engines need not know them
@@ -90,8 +90,8 @@ def _run(settings: "Settings", as_json: bool) -> int:
         announcer = _announce(url, as_json)
 
         def background() -> None:
-            announcer.wait()  # it ends long before us: no zombie stays
-            taken.close()  # the server listens: who starts while it drains may have the port
+            announcer.wait()  # it ends long before us; leaves no zombie
+            taken.close()  # the server listens now; another one may take the port while this one drains
 
         try:
             if settings.front:
@@ -101,7 +101,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
             else:
                 from registry.base.importing import fast_imports
 
-                with fast_imports():  # LitServe, FastAPI, SQLAlchemy: a fifth of their time is the collector's
+                with fast_imports():  # without garbage collection, a fifth faster
                     from runtime.server.run import run
 
                 code = run(settings, read, device, background=background)
@@ -116,7 +116,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
 
 
 def _claimed_device(settings: "Settings") -> "tuple[Device, ExitStack]":
-    """Claim the device to serve on; a front needs none. Raises RefusedError."""
+    """Claim the devices to serve on; a front needs none. Raises RefusedError."""
     if settings.front:
         from runtime.config.device import NO_DEVICE
 
@@ -131,7 +131,7 @@ def _claimed_device(settings: "Settings") -> "tuple[Device, ExitStack]":
 
 
 def _slots(settings: "Settings", read: "Documents", data_dir: Path) -> int:
-    """The number of slots: as set, else two more than models and replicas, if each has a GiB of free memory."""
+    """Return the number of slots: as set, or two more than models and replicas if there is a free GiB for each."""
     if "slots" in settings.model_fields_set:
         return settings.slots
     if settings.slots_at_start is not None:
@@ -143,7 +143,7 @@ def _slots(settings: "Settings", read: "Documents", data_dir: Path) -> int:
 
 
 def _check_access(settings: "Settings") -> None:
-    """Raises RefusedError for a server that other machines can reach and that has no key, unless it is to be open."""
+    """Raise RefusedError if other machines can reach the server and it has no key, unless it is meant to be open."""
     from runtime.cli.local.keys import open_keys_at
 
     place = settings.keys
@@ -152,8 +152,8 @@ def _check_access(settings: "Settings") -> None:
     where = f"{settings.host}:{settings.port}"
     if place.open:
         say(
-            f"warning: whoever can reach {where} can ask its models: with --open it asks for no key. While there is no "
-            "key at all, everything else too.",
+            f"warning: with --open, anyone who can reach {where} may use its models without a key and, until the first "
+            "key exists, do everything else, too.",
             logging.WARNING,
         )
         return
@@ -163,14 +163,14 @@ def _check_access(settings: "Settings") -> None:
             if any(key.state(now) == "active" for key in tables.list_keys()):
                 return
     raise RefusedError(
-        f"Other machines can reach {where}, and there is no key that they could show. Make one with "
+        f"Other machines can reach {where}, but there is no key yet. Create one with "
         f"`roundhouse keys create --data-dir {place.data_dir}`, let people sign in with "
-        "--oidc, or let everybody in with --open."
+        "--oidc, or accept everyone with --open."
     )
 
 
 def _check_oidc(settings: "Settings") -> None:
-    """Raises RefusedError for a file of --oidc that cannot be used."""
+    """Raise RefusedError if the file of --oidc cannot be used."""
     if settings.oidc is None:
         return
     from registry.errors import Unfit
@@ -193,16 +193,16 @@ def read_recipes(settings: "Settings") -> "Documents":
 
 
 def _reachable(host: str) -> str:
-    """An address that a client on this machine can call."""
+    """Return an address at which a client on this machine can reach the server."""
     result = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{result}]" if ":" in result else result
 
 
 def _take_port(host: str, port: int, *, is_shared: bool = False) -> "socket.socket":
-    """Raises RefusedError before anything is started; LitServe would fail later and less clearly.
+    """Reserve the port. Raises RefusedError if it is taken; LitServe would fail later and less clearly.
 
-    It binds the port seconds later: until then, and as long as what this returns is there, a name in the kernel keeps
-    other servers of this machine away. Fronts that share a port take no such name.
+    LitServe binds the port seconds later. Until the returned socket is closed, its name in the kernel keeps other
+    servers of this machine away. Fronts that share a port take no such name.
     """
     import socket
 
@@ -221,12 +221,15 @@ def _take_port(host: str, port: int, *, is_shared: bool = False) -> "socket.sock
             raise RefusedError(
                 f"Port {port} on {host} is in use. Choose another with --port (make serve PORT=...)."
             ) from None
-        raise RefusedError(f"{host}:{port} cannot be listened on: {error.strerror}. See --host.") from None
+        raise RefusedError(f"Cannot listen on {host}:{port}: {error.strerror}. See --host.") from None
     return reservation
 
 
 def _announce(url: str, as_json: bool) -> "subprocess.Popen[bytes]":
-    """Start a process that draws the start and prints requests to try. No thread: LitServe forks."""
+    """Start a process that shows the progress of the start and prints sample requests.
+
+    Not a thread, because LitServe forks.
+    """
     import subprocess
 
     command = [sys.executable, "-P", "-m", "runtime.cli.local.announce", url, str(os.getpid())]

@@ -1,4 +1,4 @@
-"""`roundhouse top`: the console's page Now, in a terminal."""
+"""`roundhouse top`: the console's page Now in a terminal."""
 
 import json
 import sys
@@ -24,14 +24,14 @@ DECISIONS = 8
 
 
 def top(
-    once: Annotated[bool, typer.Option("--once", help="Show the page once and end; the default when piped.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the page once and exit; the default when piped.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Watch a server: memory, models, adapter places, why requests waited, the last decisions. Ctrl-C ends it.
+    """Watch a server: memory, models, adapter places, why requests waited, the last decisions. Ctrl-C quits.
 
-    It reads the stream that the console's page Now reads, and costs the server as little. With --json each look is
-    one line; a key needs the scope `models`.
+    It reads the same stream as the console's page Now, at the same low cost. With --json each update is one line.
+    A key needs the scope `models`.
 
     Examples: roundhouse top; roundhouse top --once --json | jq .minute.causes
     """
@@ -43,11 +43,11 @@ def top(
                 emit(now) if as_json else console().print(page(now))
                 return
             print(json.dumps(now, ensure_ascii=False), flush=True)
-    raise ServerError("The server has ended the stream: it is stopping.")
+    raise ServerError("The server is stopping and has ended the stream.")
 
 
 def _watch(client: Client) -> NoReturn:
-    """Watch until Ctrl-C; a server that is started again is found again."""
+    """Watch until Ctrl-C, reconnecting to a restarted server."""
     from rich.live import Live
     from rich.text import Text
 
@@ -66,17 +66,17 @@ def _watch(client: Client) -> NoReturn:
 
 
 def read_snapshots(client: Client) -> Iterator[Json]:
-    """Read the stream's snapshots one by one. Raises ServerError for another answer."""
+    """Read the stream's snapshots one by one. Raises ServerError if there is no such stream."""
     with client.stream("GET", "/console/events") as response:
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            raise ServerError("This server has no stream of events at /console/events: is it an older Roundhouse?")
+            raise ServerError("This server has no event stream at /console/events. Is it an older Roundhouse?")
         for line in response.iter_lines():
             if line.startswith("data: "):
                 yield json.loads(line.removeprefix("data: "))
 
 
 def page(now: Json) -> "Group":
-    """The page at one moment, as rich draws it."""
+    """Render one snapshot as a page."""
     from rich.console import Group
     from rich.rule import Rule
     from rich.text import Text
@@ -133,7 +133,7 @@ def _models(now: Json) -> "Table":
 
 
 def _ring(ring: Json) -> "Text":
-    """The places of a base in their order: answering, in place, arriving, free; then who answers."""
+    """Render the places of a base in order (answering, in place, arriving, free), then the answering adapters."""
     from rich.text import Text
 
     at = {stall["number"]: stall for stall in ring["stalls"]}
@@ -150,7 +150,7 @@ def _decisions(now: Json) -> list["Text"]:
     from rich.text import Text
 
     if not now["decisions"]:
-        return [Text("none yet: models load and adapters move when requests ask for them", style="dim")]
+        return [Text("none yet; models load and adapters move when requests need them", style="dim")]
     lines = []
     for one in now["decisions"][:DECISIONS]:
         line = Text(f"{max(0.0, now['at'] - one['at']):4.0f} s ago  ", style="dim")

@@ -1,4 +1,4 @@
-"""`roundhouse keys`: make, list, rotate and revoke keys."""
+"""`roundhouse keys`: create, list, rotate and revoke keys."""
 
 import time
 from collections.abc import Sequence
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from tenants.caller import Scope, ServiceClass
     from tenants.keys.records import Key
 
-app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke the keys that clients show.")
-Id = Annotated[str, typer.Argument(metavar="KEY", help="Id of a key: the 8 letters behind 'rh-'.", show_default=False)]
+app = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke the keys of clients.")
+Id = Annotated[
+    str, typer.Argument(metavar="KEY", help="Id of a key: the 8 characters after 'rh-'.", show_default=False)
+]
 Patterns = list[str] | None
 
 
@@ -27,7 +29,7 @@ def list_(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List keys, never what they are: that is shown once, when one is made.
+    """List keys without their values, which are shown only once, when they are created.
 
     Example: roundhouse keys list --team search
     """
@@ -43,16 +45,18 @@ def list_(
 
 @app.command()
 def create(
-    team: Annotated[str, typer.Option("--team", help="Whose it is; see roundhouse teams list.")] = "default",
-    name: Annotated[str, typer.Option("--name", help="For people: what it is used for.")] = "",
+    team: Annotated[str, typer.Option("--team", help="Team of the key; see roundhouse teams list.")] = "default",
+    name: Annotated[str, typer.Option("--name", help="Display name, such as its purpose.")] = "",
     scopes: Annotated[
-        str, typer.Option("--scopes", help="With commas: infer, adapters, paths, models, usage, admin; or all.")
+        str,
+        typer.Option("--scopes", help="Comma-separated scopes: infer, adapters, paths, models, usage, admin; or all."),
     ] = "infer",
     models: Annotated[
-        Patterns, typer.Option("--models", help="Models that it may use, such as 'starter-*'; may be given again.")
+        Patterns, typer.Option("--models", help="Models it may use, such as 'starter-*'; repeat it for several.")
     ] = None,
     adapters: Annotated[
-        Patterns, typer.Option("--adapters", help="Adapters, such as 'sql-*' or 'base:*'; may be given again.")
+        Patterns,
+        typer.Option("--adapters", help="Adapters it may use, such as 'sql-*' or 'base:*'; repeat it for several."),
     ] = None,
     expires: Annotated[
         str | None, typer.Option("--expires", help="Time until the key expires: 90d, 12h, 30m.", show_default="never")
@@ -61,25 +65,25 @@ def create(
         str | None,
         typer.Option(
             "--class",
-            help="Class of requests that name none: critical, interactive or batch.",
+            help="Class of requests that do not name one: critical, interactive or batch.",
             show_default="interactive",
         ),
     ] = None,
     ceiling: Annotated[
         str | None,
-        typer.Option("--ceiling", help="The highest class that it may ask for.", show_default="interactive"),
+        typer.Option("--ceiling", help="The highest class it may request.", show_default="interactive"),
     ] = None,
     timeout: Annotated[
         str | None,
-        typer.Option("--timeout", help="Deadline of requests that name none: 30s, 5m.", show_default="none"),
+        typer.Option("--timeout", help="Deadline of requests that do not name one: 30s, 5m.", show_default="none"),
     ] = None,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print it. It is shown this once: only an HMAC of it is kept.
+    """Create a key and print it. It is shown only now, because only an HMAC of it is stored.
 
-    With the first key the server asks everybody for one, within a second.
+    Within a second after the first key, the server requires a key of everyone.
 
     Examples: roundhouse keys create --team search --name "nightly index" --models starter-embed --expires 90d;
     roundhouse keys create --team reports --class batch --ceiling batch;
@@ -110,25 +114,25 @@ def create(
 @app.command()
 def rotate(
     key: Id,
-    grace: Annotated[str, typer.Option("--grace", help="How long the old key goes on: 7d, 12h, 0s.")] = "1d",
+    grace: Annotated[str, typer.Option("--grace", help="How long the old key stays valid: 7d, 12h, 0s.")] = "1d",
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a successor that may do the same, and print it. The old key goes on for a while, beside it.
+    """Create a successor with the same permissions and print it. The old key stays valid for a while.
 
     Example: roundhouse keys rotate Ab3dE6gH --grace 7d
     """
     left = seconds(grace, "--grace")
     with open_keys(data_dir, database) as tables:
         made, text = tables.rotate(key, left)
-    note(f"{key} goes on for {grace}, if it does not expire before." if left else f"{key} is refused from now on.")
+    note(f"{key} stays valid for {grace}, unless it expires earlier." if left else f"{key} is refused from now on.")
     _print_key(made, text, as_json)
 
 
 @app.command()
 def revoke(key: Id, data_dir: DataDir = None, database: Database = None, as_json: AsJson = False) -> None:
-    """Refuse a key for good, within a second. What it has running goes on.
+    """Revoke a key permanently, within a second. Its running requests continue.
 
     Example: roundhouse keys revoke Ab3dE6gH
     """
@@ -148,7 +152,7 @@ def _scopes(text: str) -> frozenset["Scope"]:
     try:
         return frozenset(Scope(word.strip()) for word in text.split(","))
     except ValueError:
-        raise UsageError(f"--scopes: write some of {', '.join(Scope)} with commas, or all.") from None
+        raise UsageError(f"--scopes: write some of {', '.join(Scope)}, separated by commas, or all.") from None
 
 
 def _class(text: str | None, option: str) -> "ServiceClass | None":
@@ -157,16 +161,16 @@ def _class(text: str | None, option: str) -> "ServiceClass | None":
     if text is None:
         return None
     if text not in CLASSES:
-        raise UsageError(f"{option} is one of {', '.join(CLASSES)}.")
+        raise UsageError(f"{option} must be one of {', '.join(CLASSES)}.")
     return ServiceClass.of(text)
 
 
 def _print_key(key: "Key", text: str, as_json: bool) -> None:
-    """The key alone on standard output, so that a shell can take it."""
+    """Print only the key on standard output, so that a shell can capture it."""
     if as_json:
         emit({**_as_dict(key), "value": text})
         return
-    note(f"key {key.id} of team {key.team}: {', '.join(sorted(key.scopes))}. Store it: it is not displayed again.")
+    note(f"key {key.id} of team {key.team}: {', '.join(sorted(key.scopes))}. Store it; it is not shown again.")
     print(text)
 
 

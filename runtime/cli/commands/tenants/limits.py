@@ -22,18 +22,18 @@ Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"One of {KINDS}.", sh
 Amount = Annotated[
     str, typer.Argument(metavar="AMOUNT", help="The limit: a number; money as 12.50.", show_default=False)
 ]
-Team = Annotated[str | None, typer.Option("--team", help="Id of the team that is limited.", show_default=False)]
-Key = Annotated[str | None, typer.Option("--key", help="Id of the key that is limited.", show_default=False)]
+Team = Annotated[str | None, typer.Option("--team", help="Id of the limited team.", show_default=False)]
+Key = Annotated[str | None, typer.Option("--key", help="Id of the limited key.", show_default=False)]
 Model = Annotated[
     str,
     typer.Option(
         "--model",
         help="Count only requests to this model, given by its id, not by an alias or adapter.",
-        show_default="all together",
+        show_default="all models together",
     ),
 ]
 Begin = Annotated[str | None, typer.Option("--from", help="A day in UTC, or seconds since the epoch.")]
-End = Annotated[str | None, typer.Option("--to", help="End of the time, exclusive: as --from.")]
+End = Annotated[str | None, typer.Option("--to", help="Exclusive end of the period, in the format of --from.")]
 
 
 @app.command("set")
@@ -44,13 +44,13 @@ def set_(
     key: Key = None,
     model: Model = "",
     mode: Annotated[
-        str, typer.Option("--mode", help="enforce: refuse; warn: a header says so; shadow: only count.")
+        str, typer.Option("--mode", help="enforce: refuse; warn: add a header; shadow: only count.")
     ] = "enforce",
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a limit, in the place of the one of this kind. A running server follows within a second.
+    """Set a limit, replacing the one of the same kind. A running server follows within a second.
 
     Examples: roundhouse limits set tokens_per_minute 60000 --team search;
     roundhouse limits set spend_per_month 250 --team search --mode warn;
@@ -93,12 +93,12 @@ def list_(
 
 @app.command()
 def remove(
-    limit: Annotated[str, typer.Argument(metavar="LIMIT", help="Its id; see roundhouse limits list.")],
+    limit: Annotated[str, typer.Argument(metavar="LIMIT", help="Id of a limit; see roundhouse limits list.")],
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a limit, within a second.
+    """Remove a limit. A running server follows within a second.
 
     Example: roundhouse limits remove lim_0123456789abcdef
     """
@@ -153,17 +153,17 @@ def simulate(
 
 
 def _limit_of(kind: str, amount: str, team: str | None, key: str | None, model: str, mode: str) -> "Limit":
-    """Raises UsageError, BadRequest."""
+    """Build a limit from the options. Raises UsageError."""
     from registry.errors import BadRequest
     from tenants.limits.records import Kind as Kinds
     from tenants.limits.records import Limit, Mode, amount_of
 
     if (team is None) == (key is None):
-        raise UsageError("Say whose limit it is: --team or --key.")
+        raise UsageError("Name the owner of the limit: --team or --key.")
     try:
         known, how = Kinds(kind.replace("-", "_")), Mode(mode)
     except ValueError:
-        raise UsageError(f"A limit is one of {KINDS}; its --mode is enforce, warn or shadow.") from None
+        raise UsageError(f"KIND must be one of {KINDS}; --mode must be enforce, warn or shadow.") from None
     try:
         return Limit("", "team" if team else "key", team or key or "", known, amount_of(known, amount), how, model)
     except BadRequest as error:

@@ -14,18 +14,18 @@ from runtime.cli.output import ago, emit, table
 if TYPE_CHECKING:
     from tenants.keys.records import Team
 
-app = typer.Typer(no_args_is_help=True, help="List, make, change, declare and archive the teams that share a server.")
-WEIGHT = "Its part of a model that is contended: 2 gets twice what 1 gets, in tokens."
+app = typer.Typer(no_args_is_help=True, help="List, create, edit, declare and archive the teams that share a server.")
+WEIGHT = "Its share of a contended model in tokens: weight 2 gets twice as much as weight 1."
 Id = Annotated[str, typer.Argument(metavar="TEAM", help="Id of a team: a-z, 0-9, '-' and '_'.", show_default=False)]
 
-TEXTS = "Keep what its last requests asked and were answered, in memory, for the console's page Requests."
-HOURS = "Store its answers of Responses for this many hours; 0 deletes them and stores none."
-ZONE = "Where days and months of its budgets begin, such as Europe/Berlin."
+TEXTS = "Keep the texts of its last requests and answers in memory, for the console's page Requests."
+HOURS = "Store its Responses for this many hours; 0 deletes them and stores none."
+ZONE = "Time zone of the days and months of its budgets, such as Europe/Berlin."
 
 
 @app.command("list")
 def list_(data_dir: DataDir = None, database: Database = None, as_json: AsJson = False) -> None:
-    """List all teams with their keys that are active.
+    """List all teams with the number of their active keys.
 
     Example: roundhouse teams list
     """
@@ -45,14 +45,14 @@ def list_(data_dir: DataDir = None, database: Database = None, as_json: AsJson =
 @app.command()
 def create(
     team: Id,
-    name: Annotated[str, typer.Option("--name", help="For people.", show_default="the id")] = "",
+    name: Annotated[str, typer.Option("--name", help="Display name.", show_default="the id")] = "",
     weight: Annotated[float, typer.Option("--weight", help=WEIGHT)] = 1.0,
     timezone: Annotated[str, typer.Option("--timezone", help=ZONE)] = "UTC",
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a team. Its keys are made with `roundhouse keys create`.
+    """Create a team. Create its keys with `roundhouse keys create`.
 
     Example: roundhouse teams create search --name "Search and ranking" --weight 2
     """
@@ -63,25 +63,25 @@ def create(
 @app.command()
 def edit(
     team: Id,
-    name: Annotated[str | None, typer.Option("--name", help="For people.", show_default="as it is")] = None,
-    weight: Annotated[float | None, typer.Option("--weight", help=WEIGHT, show_default="as it is")] = None,
-    timezone: Annotated[str | None, typer.Option("--timezone", help=ZONE, show_default="as it is")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Display name.", show_default="unchanged")] = None,
+    weight: Annotated[float | None, typer.Option("--weight", help=WEIGHT, show_default="unchanged")] = None,
+    timezone: Annotated[str | None, typer.Option("--timezone", help=ZONE, show_default="unchanged")] = None,
     store_texts: Annotated[
-        bool | None, typer.Option("--store-texts/--no-store-texts", help=TEXTS, show_default="as it is")
+        bool | None, typer.Option("--store-texts/--no-store-texts", help=TEXTS, show_default="unchanged")
     ] = None,
     store_responses: Annotated[
-        int | None, typer.Option("--store-responses", metavar="HOURS", help=HOURS, show_default="as it is")
+        int | None, typer.Option("--store-responses", metavar="HOURS", help=HOURS, show_default="unchanged")
     ] = None,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a team. A running server follows within a second, for requests that come then.
+    """Change a team. A running server follows within a second, for new requests.
 
     Example: roundhouse teams edit search --weight 4
     """
     if name is None and weight is None and timezone is None and store_texts is None and store_responses is None:
-        raise UsageError("Say what is to change: --name, --weight, --timezone, --store-texts or --store-responses.")
+        raise UsageError("Name what to change: --name, --weight, --timezone, --store-texts or --store-responses.")
     with open_keys(data_dir, database) as tables:
         changed = tables.edit_team(
             team,
@@ -97,12 +97,12 @@ def edit(
 @app.command()
 def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML; see docs/teams.md.", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make and change teams and their limits as a file declares them. Once more changes nothing.
+    """Create and change teams and their limits as declared in a file. Repeating it changes nothing.
 
     Example: roundhouse teams apply teams.yaml --dry-run
     """
@@ -124,7 +124,7 @@ def apply(
 
 @app.command()
 def archive(team: Id, data_dir: DataDir = None, database: Database = None, as_json: AsJson = False) -> None:
-    """Refuse all keys of a team, within a second. Only its stored responses are deleted.
+    """Refuse all keys of a team, within a second. Deletes only its stored responses.
 
     Example: roundhouse teams archive search
     """
@@ -134,7 +134,7 @@ def archive(team: Id, data_dir: DataDir = None, database: Database = None, as_js
 
 @app.command()
 def restore(team: Id, data_dir: DataDir = None, database: Database = None, as_json: AsJson = False) -> None:
-    """Take the keys of an archived team again.
+    """Accept the keys of an archived team again.
 
     Example: roundhouse teams restore search
     """

@@ -25,8 +25,8 @@ Prices = Annotated[
     ),
 ]
 MIN_KEEP, MAX_KEEP = 35, 10_000
-"""Days. A month's budget reads the requests of its first and last hour; before 1970 there is none."""
-app = typer.Typer(no_args_is_help=True, help="What teams used, and whether the ledger's sums agree.")
+"""Days. A month's budget needs the requests of its first and last hour; the maximum stays after 1970."""
+app = typer.Typer(no_args_is_help=True, help="Show the usage of teams, and check the ledger's sums.")
 
 
 @app.command()
@@ -34,16 +34,18 @@ def report(
     team: Annotated[str | None, typer.Option("--team", help="One team.", show_default="all")] = None,
     day: Annotated[str | None, typer.Option("--date", help="A day in UTC, 2026-11-23.", show_default="today")] = None,
     begin: Annotated[str | None, typer.Option("--from", help="A day, or seconds since the epoch.")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="End of the time, exclusive: as --from.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="Exclusive end of the period, in the format of --from.")
+    ] = None,
     by: Annotated[
-        str, typer.Option("--by", help="With commas: team, key, model, adapter, class, endpoint, hour, day.")
+        str, typer.Option("--by", help="Comma-separated: team, key, model, adapter, class, endpoint, hour, day.")
     ] = "team,model",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Requests and tokens of teams, summed up. Whole hours count.
+    """Sum up the requests and tokens of teams, in whole hours.
 
     Examples: roundhouse usage report;
     roundhouse usage report --team search --from 2026-11-01 --to 2026-12-01 --by day,model --csv
@@ -82,8 +84,10 @@ def report(
 
 @app.command()
 def daily(
-    team: Annotated[str, typer.Argument(metavar="TEAM", help="See roundhouse teams list.")],
-    day: Annotated[str | None, typer.Option("--date", help="A day of its zone.", show_default="yesterday")] = None,
+    team: Annotated[str, typer.Argument(metavar="TEAM", help="Id of a team; see roundhouse teams list.")],
+    day: Annotated[
+        str | None, typer.Option("--date", help="A day in the team's time zone.", show_default="yesterday")
+    ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_html: Annotated[bool, typer.Option("--html", help="Print one page of HTML.")] = False,
     prices: Prices = None,
@@ -94,7 +98,7 @@ def daily(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """A team's day as JSON: totals, by hour, by model and adapter. As a page it has plots, and fetches nothing.
+    """Print a team's day as JSON: totals, by hour, by model and adapter. The HTML page has plots and is self-contained.
 
     Examples: roundhouse usage daily search --html > search.html;
     roundhouse usage daily search --date 2026-11-22 --csv
@@ -120,12 +124,14 @@ def compare(
     prices: Annotated[Path, typer.Argument(metavar="PRICES", help="YAML table of providers' prices; docs/costs.md.")],
     team: Annotated[str | None, typer.Option("--team", help="One team.", show_default="all")] = None,
     begin: Annotated[str | None, typer.Option("--from", help="A day, or seconds since the epoch.")] = None,
-    end: Annotated[str | None, typer.Option("--to", help="End of the time, exclusive: as --from.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="Exclusive end of the period, in the format of --from.")
+    ] = None,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """The cost of the same traffic elsewhere, at each day's prices, and the saving in per cent.
+    """Show the cost of the same traffic at providers, at each day's prices, and the saving in percent.
 
     Example: roundhouse usage compare prices.yaml --from 2026-11-01
     """
@@ -149,7 +155,7 @@ def compare(
 
 @app.command()
 def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJson = False) -> None:
-    """Prove that the sums of hours are those of the ledger's rows. The exit code is 1 if they are not.
+    """Check that the hourly sums match the ledger's rows. The exit code is 1 if they do not.
 
     Example: roundhouse usage reconcile
     """
@@ -172,9 +178,9 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
             note(f"{_time(one.hour)} {' '.join(filter(None, one.names))}: rows {one.rows}, sums {one.kept}")
         sums = f"sums since {_time(since)}" if since else "sums"
         agree = f"all {sums} agree with their rows" if not differences else f"{len(differences)} {sums} differ"
-        print(f"{agree}; {open_rows} requests are under way")
+        print(f"{agree}; {open_rows} requests are running")
     if differences:
-        wrong = "The ledger's sums are not those of its rows: its tables were changed from outside."
+        wrong = "The ledger's sums do not match its rows, because its tables were changed from outside."
         raise RefusedError(wrong, document=result)
 
 
@@ -186,15 +192,17 @@ def prune(
             "--keep", min=MIN_KEEP, max=MAX_KEEP, help="Keep the requests of this many days.", show_default=False
         ),
     ],
-    force: Annotated[bool, typer.Option("--force", help="Also where the newest request is over a month old.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Prune even if the newest request is over a month old.")
+    ] = False,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete single requests that are older. The sums of their hours stay: reports, bills and budgets are as before.
+    """Delete older single requests. Their hourly sums stay, so reports, bills and budgets do not change.
 
-    A server may run meanwhile. What needs single requests is then told of those that stay only: simulated limits,
-    reports of routers, feedback.
+    The server may be running. Simulated limits, reports of routers and feedback then use only the remaining requests,
+    because they need single ones.
 
     Example: roundhouse usage prune --keep 90
     """
@@ -202,18 +210,18 @@ def prune(
         from tenants.ledger.pruning import check_clock, first_kept_hour
         from tenants.ledger.pruning import prune as pruned
 
-        now, gone = time.time(), 0
+        now, deleted = time.time(), 0
         if not force:
             check_clock(tables, now)
-        for gone in pruned(tables, now - keep * 86_400):
-            if gone % 100_000 == 0:
-                note(f"{gone:,} requests are deleted")
+        for deleted in pruned(tables, now - keep * 86_400):
+            if deleted % 100_000 == 0:
+                note(f"deleted {deleted:,} requests")
         with tables.read() as connection:
             since = first_kept_hour(connection)
     if as_json:
-        emit({"object": "usage.pruned", "deleted": gone, "kept_since": since})
+        emit({"object": "usage.pruned", "deleted": deleted, "kept_since": since})
     else:
-        print(f"{gone:,} requests are deleted; those since {_time(since)} stay")
+        print(f"deleted {deleted:,} requests; those since {_time(since)} stay")
 
 
 def _named(columns: list[str], row: list[Any]) -> dict[str, Any]:

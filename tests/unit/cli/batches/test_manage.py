@@ -45,7 +45,7 @@ def test_show_has_the_forecast(server: FakeServer, run: Run) -> None:
     assert "60 min left (30 min to 2.0 h)" in run("batch", "show", "batch_1").stdout
     more["roundhouse"]["late"] = True
     server.on("GET", "/v1/batches/batch_1", Answer(batch("in_progress", 2, **more)))
-    assert "2.0 h): later than its window" in run("batch", "show", "batch_1").stdout
+    assert "2.0 h), after the end of its window" in run("batch", "show", "batch_1").stdout
 
 
 def test_watch(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

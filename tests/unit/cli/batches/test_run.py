@@ -158,7 +158,7 @@ def test_ctrl_c_leaves_it_running_and_a_second_run_goes_on(
         patch.setattr(time, "sleep", interrupt)
         result = run("batch", "run", str(input_), "-o", output)
     assert result.exit_code == 130
-    assert "batch_1 goes on" in result.stderr
+    assert "batch_1 continues" in result.stderr
     served.states[:] = [batch("completed", 5)]
     assert run("batch", "run", str(input_), "-o", output).exit_code == 0
     assert (len(served.sent("/v1/files")), len(served.sent("/v1/batches"))) == (1, 1)

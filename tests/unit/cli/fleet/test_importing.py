@@ -25,7 +25,7 @@ def test_a_servers_names_are_taken_once(run: Run, postgres_url: str, tmp_path: P
     assert json.loads(first.stdout)["taken"] == ["adapter m:a:default", "recipe n@1"]
     again = run(*words)
     assert (again.exit_code, again.stdout) == (0, "")
-    assert f"has all names of {data}" in again.stderr
+    assert f"has all names from {data}" in again.stderr
     other = tmp_path / "other"
     with State(other) as state:
         state.adapters.register(KEY, new(2))

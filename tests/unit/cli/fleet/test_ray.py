@@ -52,4 +52,4 @@ def test_servers_are_not_ended_while_ray_does_not_run(
     (tmp_path / "ray").touch()
     refused = run("fleet", "ray", "down", str(file))
     assert refused.exit_code == 1
-    assert "Ray does not run on 127.0.0.1" in refused.stderr
+    assert "Ray is not running on 127.0.0.1" in refused.stderr

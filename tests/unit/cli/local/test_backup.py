@@ -243,7 +243,7 @@ def test_what_a_backup_that_was_killed_left_goes_with_the_next(tmp_path: Path) -
     data, copies = tmp_path / "data", tmp_path / "copies"
     with State(data):
         pass
-    killed("_whole", "back_up", str(data), str(copies / "monday"))
+    killed("_check_complete", "back_up", str(data), str(copies / "monday"))
     [half] = copies.iterdir()
     running, held = backup._part(copies)  # it takes away what is half done, and leaves what another one still writes
     assert not half.exists()
@@ -263,7 +263,7 @@ def test_a_restore_that_was_killed_starts_no_server_and_is_done_again(tmp_path: 
     back_up(data, copy, pepper=False)
     killed("copy_private", "restore", str(copy), str(again))
     assert (again / "store").is_dir()
-    with pytest.raises(RefusedError, match="cut short"), DataDir(again, "http://127.0.0.1:1"):
+    with pytest.raises(RefusedError, match="was interrupted"), DataDir(again, "http://127.0.0.1:1"):
         pass
     restore(copy, again)
     with DataDir(again, "http://127.0.0.1:1"), State(again) as state:

@@ -182,7 +182,7 @@ def test_bounds_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPa
         ("tols=7", "tols is not a bound"),
         ("tools", "--bounds tools"),
         ("tools=0", "greater than 0"),
-        ("nesting=65", "nesting is set by --bounds-factor alone"),
+        ("nesting=65", "nesting can only be set by --bounds-factor"),
         ("compile_seconds=inf", "finite number"),
         ("grammar_bytes=much", "--bounds grammar_bytes"),
     ],
@@ -206,7 +206,7 @@ def test_a_setting_of_an_earlier_version_is_refused_with_its_replacement(
     option = f"--{name.replace('_', '-')}"
     for result in (run("serve", option, "1"), run("serve", f"{option}=1")):
         assert result.exit_code == 2
-        assert f"There is no {option} any more: {REMOVED[name]}" in " ".join(result.stderr.split())
+        assert f"{option} no longer exists: {REMOVED[name]}" in " ".join(result.stderr.split())
     monkeypatch.setenv(f"ROUNDHOUSE_{name.upper()}", "1")
     assert REMOVED[name] in " ".join(run("serve").stderr.split())
 
@@ -251,7 +251,7 @@ def test_a_server_that_others_reach_needs_a_key(tmp_path: Path, keys: tuple[str,
         eventually(lambda: json.loads(run(*listed).stdout)["data"][0]["state"] == "expired")
     done = serve("--host", "0.0.0.0", "--data-dir", str(tmp_path))
     assert done.returncode == 1
-    assert "no key that they could show" in done.stderr
+    assert "there is no key yet" in done.stderr
     assert "roundhouse keys create" in done.stderr
     assert "--open" in done.stderr
     assert not (tmp_path / "server.json").exists()
@@ -428,7 +428,7 @@ def test_the_announcement_without_a_key_does_not_say_that_there_is_no_model(
     server.on("GET", "/v1/models", Answer({"error": {"message": "No key was sent.", "code": "no_key"}}, 401))
     assert announce.main([server.url, str(os.getppid())]) == 0
     message = capsys.readouterr()
-    assert "No key was sent. Commands take it from the variable ROUNDHOUSE_API_KEY." in message.err
+    assert "No key was sent. Commands read it from the variable ROUNDHOUSE_API_KEY." in message.err
     assert "Roundhouse is ready" in message.out
     assert "no model" not in message.out
 

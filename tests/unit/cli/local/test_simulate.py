@@ -24,8 +24,8 @@ def test_figures_for_people_and_for_scripts(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "Name a file or --nodes"),
-        (["fleet.yaml", "--nodes", "3"], "Name a file or --nodes"),
+        ([], "Name either a file or --nodes"),
+        (["fleet.yaml", "--nodes", "3"], "Name either a file or --nodes"),
         (["none.yaml"], "none.yaml"),
         (["wrong.yaml"], "is not a valid scenario"),
     ],

@@ -41,7 +41,7 @@ def test_eval_of_a_version_decides_as_that_version(served: TestClient, run: Run,
     data = write_examples(tmp_path)
     served.post("/v1/routers", json=router(intents=INTENTS)).raise_for_status()
     fitted = run("routers", "fit", "support", str(data))
-    assert "support: v2 counts now" in fitted.stdout, fitted.output
+    assert "support: v2 is now current" in fitted.stdout, fitted.output
     other = {"routes": {"weather": ["big"], "money": ["small"]}, "threshold": 0.4}
     served.post("/v1/routers?alias=next", json=router(intents=other)).raise_for_status()
     for name, label, target in (

@@ -103,7 +103,7 @@ def test_a_look_makes_nothing(run: Run, data_dir: Path) -> None:
 def test_a_first_key_where_no_server_was_started_tells_where_it_is(run: Run, data_dir: Path) -> None:
     for command in (("teams", "create", "search"), ("keys", "create")):
         message = run(*command).stderr
-        assert f"{data_dir}, and no server has been started" in message
+        assert f"{data_dir}, but no server has been started" in message
         assert "--data-dir" in message
     assert "no server" not in run("keys", "create", "--team", "nobody").stderr, "nothing was made"
     (data_dir / "state.db").touch()
@@ -117,7 +117,7 @@ def test_a_data_directory_of_another_user(run: Run, data_dir: Path, monkeypatch:
     monkeypatch.setattr("tenants.key_settings.KeySettings.has_tables", refused)
     done = run("keys", "list")
     assert done.exit_code == 1
-    assert "as the user that the server runs as" in done.stderr
+    assert "as the server's user" in done.stderr
     monkeypatch.setattr("tenants.key_settings.KeySettings.has_tables", lambda _: True)
     monkeypatch.setattr("registry.storage.database.make_private", refused)
     done = run("keys", "create")

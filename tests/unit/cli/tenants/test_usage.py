@@ -107,7 +107,7 @@ def test_a_wrong_question(run: Run) -> None:
 
 def test_reconcile(run: Run, database: Database) -> None:
     done = run("usage", "reconcile")
-    assert (done.exit_code, done.stdout.strip()) == (0, "all sums agree with their rows; 1 requests are under way")
+    assert (done.exit_code, done.stdout.strip()) == (0, "all sums agree with their rows; 1 requests are running")
     with database.write() as connection:
         connection.execute(sa.text("UPDATE hours SET requests = requests + 1 WHERE team = 'speech'"))
     done = run("usage", "reconcile", "--json")
@@ -124,10 +124,10 @@ def test_old_requests_are_deleted_and_reports_stay(run: Run, database: Database)
     assert (refused.exit_code, "35" in refused.output) == (2, True), "a month's budget needs them"
     assert run("usage", "prune").exit_code == 2
     displayed = run("usage", "prune", "--keep", "90", "--force").stdout
-    assert displayed.startswith("3 requests are deleted; those since 20"), "one is under way"
+    assert displayed.startswith("deleted 3 requests; those since 20"), "one is under way"
     assert run(*report).stdout == before
     reported = run("usage", "reconcile").stdout
-    assert re.fullmatch(r"all sums since 20[-\d]+ \d\d:00 agree with their rows; 1 requests are under way\n", reported)
+    assert re.fullmatch(r"all sums since 20[-\d]+ \d\d:00 agree with their rows; 1 requests are running\n", reported)
     result = json.loads(run("usage", "prune", "--keep", "90", "--force", "--json").stdout)
     assert (result["object"], result["deleted"], result["kept_since"] % 3600) == ("usage.pruned", 0, 0)
     longer = json.loads(run("usage", "prune", "--keep", "900", "--force", "--json").stdout)
