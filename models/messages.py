@@ -46,7 +46,7 @@ class HttpCall(Message, frozen=True):
     request_id: str = ""
     """Unique; the engine names its own request by it. Empty: the engine makes one."""
     team: str = ""
-    """Whose it is: work that takes turns takes them by team."""
+    """The team of the call, by which work takes turns."""
     priority: int = 0
     """Lower goes first, and is kept longer where the engine's memory is short."""
     tier: str = ""

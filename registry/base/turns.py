@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 
 class FairTurns:
-    """As a semaphore of `count`, but owners that wait take turns. For one event loop.
+    """A semaphore of `count` for one event loop, at which waiting owners take turns.
 
     | call of `take`  | a turn is free | none is free                             |
     |-----------------|----------------|------------------------------------------|
