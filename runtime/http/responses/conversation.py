@@ -76,12 +76,17 @@ class StoreRequest(msgspec.Struct):
         before: list[Any] = []
         if row is not None:
             answer = _ANSWER.decode(row.answer)
-            if answer["status"] not in ("completed", "incomplete"):
+            status, output = answer.get("status"), answer.get("output")
+            if status not in ("completed", "incomplete"):
                 raise BadRequest(
-                    f"The response {row.id} is {answer['status']}: continue from a completed one.",
+                    f"The response {row.id} is {status}: continue from a completed one.", param="previous_response_id"
+                )
+            if not isinstance(output, list):  # a provider's answer is stored as it is
+                raise BadRequest(
+                    f"The response {row.id} cannot be continued: its provider sent no list of items as 'output'.",
                     param="previous_response_id",
                 )
-            before = [*msgspec.json.decode(row.input), *answer["output"]]
+            before = [*msgspec.json.decode(row.input), *output]
             earlier = {str(item.get("id")) for item in before if isinstance(item, dict)}
             for id_ in earlier & stored.keys():
                 raise _twice(id_)

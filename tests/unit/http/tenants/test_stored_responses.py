@@ -172,6 +172,16 @@ async def test_a_conversation_goes_on_whatever_became_of_its_beginning(rig: Rig)
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("output", [None, "hello", {}])
+async def test_an_answer_without_a_list_of_items_cannot_be_continued(rig: Rig, output: Any) -> None:
+    answer = {**engine_answer("hello"), "output": output}
+    head = ResponseStart(status=200, content_type="application/json")
+    rig.gateway.links["chat"].script = lambda _: [head, Chunk(data=json.dumps(answer).encode()), END]
+    first = (await rig.respond()).json()["id"]
+    second = await rig.respond(previous_response_id=first)
+    assert (second.status_code, second.json()["error"]["param"]) == (400, "previous_response_id")
+
+
 async def test_input_items_by_pages(rig: Rig) -> None:
     first = (await rig.respond()).json()
     second = (await rig.respond(previous_response_id=first["id"], input="more")).json()["id"]
