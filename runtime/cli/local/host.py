@@ -1,6 +1,7 @@
 """Check a host's requirements, and say how to meet them. Imports no engine."""
 
 import ctypes
+import errno
 import os
 import platform
 import resource
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Literal
 
 import psutil
@@ -157,13 +159,22 @@ def _data_dir(folder: Path) -> HostNeed:
     """Where the server can write, and take uploads. One without room for uploads starts, and answers requests."""
     name, folder = "data directory", folder.absolute()
     place = next(place for place in (folder, *folder.parents) if place.exists())
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+    if not _is_writable(place):
         how = "look as the server's user, mount the disk writable, or name another folder: --data-dir"
         return _need(name, False, f"{folder} cannot be written", how)
     reserve = DiskReserve(place)
     free, size = reserve.measure()
     how = f"uploads are refused below {size / GIB:.1f} GiB (--disk-reserve): remove adapters, files and old backups"
     return _need(name, not reserve.is_short, f"{free / GIB:.1f} GiB free at {folder}", how, optional=True)
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a file can be made. os.access does not know of a disk that an error has made read-only."""
+    try:
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return True
 
 
 def _files() -> HostNeed:
