@@ -8,7 +8,7 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedWriter
 from pathlib import Path
@@ -197,7 +197,13 @@ async def receive(
                 raise BadRequest(f"Send the {what} in the field 'file'; it is missing or empty.", param="file")
             yield Upload(path, parts.size, parts.filename, parts.fields)
         finally:
-            path.unlink(missing_ok=True)
+            discard(path)
+
+
+def discard(path: Path) -> None:
+    """Remove a file that a request leaves, if it is there. The next start removes what a read-only disk keeps."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 @asynccontextmanager

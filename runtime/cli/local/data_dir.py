@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -111,7 +112,8 @@ class DataDir:
         if self.run.id:
             processes.sweep(self.run.id)
         _remove(self.run_dir)
-        self._record.unlink(missing_ok=True)
+        with suppress(OSError):  # as on a disk that has become read-only: the next start sees that the run has ended
+            self._record.unlink(missing_ok=True)
         self._lock.release()
 
     def _last(self) -> Run | None:

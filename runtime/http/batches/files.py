@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Annotated, Any
@@ -98,8 +99,8 @@ async def upload_file(request: Request, gateway: CurrentGateway, context: Curren
             _check_purpose(value)
 
     limit = gateway.services.settings.max_file
-    await asyncio.to_thread(make_private, service.incoming)
     try:
+        await asyncio.to_thread(make_private, service.incoming)
         async with receive(request, gateway.services.uploads, service.incoming, limit, on_field, "file", "") as upload:
             new = await _new_file(context, fields, upload, key)
             return json_answer(file_view(await service.files.add(new, upload.path, upload.size)))
@@ -109,6 +110,9 @@ async def upload_file(request: Request, gateway: CurrentGateway, context: Curren
         if error.code not in ("no_space", "storage_full"):
             raise
         raise StorageFull(error.message, code="storage_full") from error
+    except OSError as error:
+        text = f"The file could not be stored: {os.strerror(error.errno or 0)}. Nothing was stored."
+        raise StorageFull(text, code="storage_full") from error
 
 
 @route("GET", PATH, scope=Scope.INFER, answer=LIST, errors=(*MANAGEMENT, 429, 503))

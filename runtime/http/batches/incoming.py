@@ -18,7 +18,7 @@ from runtime.gateway.core import Gateway
 from runtime.http.bodies import too_large_error
 from runtime.http.guard.memory import SHARES, owners_of
 from runtime.http.middleware import context_of
-from runtime.http.upload import BUFFER, new_file
+from runtime.http.upload import BUFFER, discard, new_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ async def receive_body(request: Request, gateway: Gateway) -> AsyncIterator[Stor
         text = f"The body could not be stored: {os.strerror(error.errno or 0)}. Nothing was created."
         raise StorageFull(text, code="storage_full") from error
     finally:
-        await asyncio.shield(asyncio.to_thread(path.unlink, missing_ok=True))
+        await asyncio.shield(asyncio.to_thread(discard, path))
 
 
 def _write(file: BufferedWriter, pending: bytearray, digest: "hashlib._Hash") -> None:

@@ -334,6 +334,16 @@ def test_a_data_directory_on_a_full_disk_is_named_and_nothing_is_left(
         pass
 
 
+def test_a_stop_on_a_disk_that_has_become_read_only_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, DataDir(tmp_path, "http://x") as held:
+        patched.setattr(Path, "unlink", full)
+    assert not held.run_dir.exists()
+    with DataDir(tmp_path, "http://y"):  # it is not held any more
+        pass
+
+
 def full(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -331,6 +331,31 @@ async def test_a_disk_at_its_reserve_takes_no_batch_and_no_answers(
     assert worker._is_open()
 
 
+@pytest.mark.parametrize("last", ["make_private", "receive"])
+async def test_a_disk_that_has_become_read_only_is_named(
+    served: BatchServer, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """There, even the removal of a file that was never made fails."""
+
+    def read_only(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        if last == "make_private":
+            for module in ("files", "incoming"):
+                patch.setattr(f"runtime.http.batches.{module}.make_private", read_only)
+        patch.setattr("runtime.http.upload._create", read_only)
+        patch.setattr(Path, "unlink", read_only)
+        with pytest.raises(openai.InternalServerError) as caught:
+            await served.upload(jsonl("a"))
+        requests = [{"custom_id": "a", "body": {"model": "chat", "messages": []}}]
+        inline = await served.http.post("/v1/batch", json={"url": URL, "requests": requests})
+    assert (caught.value.status_code, caught.value.code) == (507, "storage_full")
+    assert "Read-only file system" in caught.value.message
+    assert (inline.status_code, inline.json()["error"]["code"]) == (507, "storage_full")
+    assert await _nothing_is_stored(served)
+
+
 async def test_a_store_that_fails_keeps_neither_row_nor_bytes(
     served: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
