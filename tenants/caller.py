@@ -1,4 +1,4 @@
-"""The caller of a request: all facts about its key."""
+"""The caller of a request: its team, key, permissions and defaults."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -9,17 +9,17 @@ from registry.names import DEFAULT_TEAM
 
 
 class ServiceClass(IntEnum):
-    """Lower goes first."""
+    """Priority class of a request. Lower values run first."""
 
     label: str
-    """The form for people."""
+    """The class as users write it, such as `batch`."""
     CRITICAL = 0
     INTERACTIVE = 1
     BATCH = 2
 
     @classmethod
     def of(cls, label: str) -> Self:
-        """The class of this name. Raises ValueError for another word."""
+        """Return the class with this label. Raises ValueError if there is none."""
         for one in cls:
             if one.label == label:
                 return one
@@ -32,22 +32,22 @@ CLASSES = tuple(one.label for one in ServiceClass)
 
 
 EVERY = ("*",)
-"""Patterns that every name fits."""
+"""Patterns that match every name."""
 
 
 class Scope(StrEnum):
-    """A permission of a key. None includes another."""
+    """A permission of a key. No scope implies another."""
 
     INFER = "infer"
-    """Ask models, and see which there are."""
+    """Send requests to models, and list the models."""
     ADAPTERS = "adapters"
     """Register, change and remove adapters."""
     PATHS = "paths"
-    """Name folders of the server's machine as sources of adapters and models."""
+    """Name folders on the server as sources of adapters and models."""
     MODELS = "models"
     """Operate the server: load, unload, pin, status, metrics."""
     USAGE = "usage"
-    """See what was used."""
+    """Read usage and costs."""
     ADMIN = "admin"
     """Manage teams and keys."""
 
@@ -57,7 +57,7 @@ SCOPES = frozenset(Scope)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request. Without keys everybody is the team `default` and may do everything."""
+    """The caller of a request. Without keys, everyone is team `default` with all permissions."""
 
     team: str = DEFAULT_TEAM
     key: str | None = None
@@ -66,38 +66,38 @@ class Caller:
     models: tuple[str, ...] = EVERY
     """Patterns of model ids, with `*`, `?` and `[...]`."""
     adapters: tuple[str, ...] = EVERY
-    """Patterns of adapter names; one with a ':' is held against `base:name`."""
+    """Patterns of adapter names. A pattern with a ':' is matched against `base:name`."""
     salt: str = field(default="", repr=False)
-    """Cache salt of the team: prompts with different salts share no cache. '' shares with all others without one."""
+    """The team's cache salt: prompts with different salts share no cache. Empty salts share one cache."""
     weight: float = 1.0
-    """The team's part of a contended model, beside the others'."""
+    """The team's share of a contended model, relative to other teams."""
     service_class: ServiceClass = ServiceClass.INTERACTIVE
-    """Class of requests that name none."""
+    """Class of requests that do not name one."""
     ceiling: ServiceClass = ServiceClass.CRITICAL
-    """The highest class that it may ask for."""
+    """The highest class that the caller may request."""
     timeout: float | None = None
-    """Seconds until the deadline of requests that name none."""
+    """Seconds until the deadline of requests that do not set one."""
     line: str | None = None
-    """The key from which this one came by rotations, the first of them; None: it came from none."""
+    """The first key of this key's rotation chain. None if the key was never rotated."""
 
     person: str = field(default="", repr=False)
-    """The name of a person without a key, for their own pages: it is never stored or logged."""
+    """Name of a person who signed in, for their own pages. Never stored or logged."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether there are names that this caller does not see."""
+        """Whether some names are hidden from this caller."""
         return self.models != EVERY or self.adapters != EVERY
 
     @property
     def metered(self) -> str | None:
-        """The key whose limits hold: all of a line of rotations share those of the first."""
+        """The key whose limits apply: all keys of a rotation chain share the limits of the first."""
         return self.line or self.key
 
     def sees(self, model: str, adapter: str | None = None) -> bool:
-        """Whether it may use this model, and on it this adapter."""
+        """Whether the caller may use this model, and this adapter on it."""
         if not self.is_limited:
             return True
-        model = model.partition("@")[0]  # a former version is seen as the model is
+        model = model.partition("@")[0]  # old versions have the model's visibility
         if not any(fnmatchcase(model, pattern) for pattern in self.models):
             return False
         return adapter is None or any(
@@ -106,15 +106,15 @@ class Caller:
 
 
 PERSON_MARK = "@"
-"""Begins a person's id, and no key's."""
+"""Prefix of a person's id. No key's id starts with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A person who signed in at the company's provider, without a key."""
+    """A person who signed in at the identity provider, without a key."""
 
     id: str
-    """Stands where a key's id stands: '@' and 7 characters."""
+    """Used in place of a key's id: '@' and 7 characters."""
     name: str
     """Name for the person's own pages; never stored."""
     team: str
@@ -126,4 +126,4 @@ EVERYBODY = Caller()
 VISITOR = Caller(scopes=frozenset((Scope.INFER,)), ceiling=ServiceClass.INTERACTIVE)
 """A request without a key on an open server that has keys: inference only."""
 ANONYMOUS = Caller("", scopes=frozenset(), models=(), adapters=())
-"""A request without a key, where none is needed, on a server that has keys."""
+"""A request without a key to a path that needs none, on a server that has keys."""

@@ -1,4 +1,4 @@
-"""Teams declared in a file: names, weights, zones and limits; never keys.
+"""Teams declared in a file: names, weights, time zones and limits, but never keys.
 
     teams:
       - id: search
@@ -8,8 +8,8 @@
           - {kind: tokens_per_minute, amount: 60000}
           - {kind: spend_per_month, amount: 250, mode: warn, model: starter-chat}
 
-What is left out stays as it is. `limits`, where it is there, are all limits of that team; its keys' limits stay. Teams
-that the file does not name stay too.
+Fields that are left out stay as they are. If `limits` is present, it replaces all limits of the team but not those of
+its keys. Teams that are not in the file are not changed.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ class TeamChange:
 
 
 def read(text: bytes) -> DeclaredTeams:
-    """Raises BadRequest for whatever could not be applied as a whole."""
+    """Parse and check the file. Raises BadRequest if any part of it could not be applied."""
     try:
         declared: DeclaredTeams = msgspec.yaml.decode(text, type=DeclaredTeams)
     except NOT_JSON as error:
@@ -74,10 +74,10 @@ def read(text: bytes) -> DeclaredTeams:
 
 
 def changes(declared: DeclaredTeams, keys: KeyTable, limits: LimitTable) -> Iterator[TeamChange]:
-    """The changes, in order, that make all as declared; none if it is."""
-    there = {team.id: team for team in keys.list_teams()}
+    """Yield the changes, in order, that make the tables match the file."""
+    existing = {team.id: team for team in keys.list_teams()}
     for team in declared.teams:
-        yield from _of_team(team, there.get(team.id), keys)
+        yield from _of_team(team, existing.get(team.id), keys)
         if team.limits is not None:
             yield from _of_limits(team.id, [limit.of(team.id) for limit in team.limits], limits)
 
@@ -104,7 +104,7 @@ def _of_team(declared: DeclaredTeam, existing: Team | None, keys: KeyTable) -> I
 
 
 def _of_limits(team: str, declared: list[Limit], limits: LimitTable) -> Iterator[TeamChange]:
-    """Set limits in the place of like ones, as `roundhouse limits set` does."""
+    """Set limits, replacing those with the same identity, as `roundhouse limits set` does."""
     existing = limits.all("team", team)
     for limit in declared:
         alike = [one for one in existing if _identity(one) == _identity(limit)]
@@ -119,5 +119,5 @@ def _of_limits(team: str, declared: list[Limit], limits: LimitTable) -> Iterator
 
 
 def _identity(limit: Limit) -> tuple[Kind, str, bool]:
-    """A limit's identity: setting one replaces the limit with the same identity."""
+    """Return a limit's identity. Setting a limit replaces the one with the same identity."""
     return limit.kind, limit.model, limit.mode is Mode.WARN

@@ -4,20 +4,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE = "tenants.db"
-"""Beside the registry's state.db, not in it: writes of each request must not delay a registration."""
+"""Separate from the registry's state.db, so that writing each request does not delay a registration."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySettings:
-    """The database of keys, and callers that need none.
+    """Where the keys are stored, and which requests need none.
 
     Attributes:
-        database: a URL; None: SQLite in the data directory, once a key was made.
-        pepper: None: the file in the data directory.
+        database: a URL. None for SQLite in the data directory, created with the first key.
+        pepper: None to use the file in the data directory.
         loopback: only this machine can reach the server.
-        open: accept requests without a key; where there are keys, for inference only.
-        sign_in: people sign in at a provider, so that nobody without a key or session is an administrator.
-        in_fleet: other servers change the keys, too: a database at an older state is refused.
+        open: accept requests without a key; once there are keys, for inference only.
+        sign_in: people sign in at a provider, so no one without a key or session is an administrator.
+        in_fleet: other servers change the keys, too. A database that was reset to an older state is refused.
     """
 
     data_dir: Path

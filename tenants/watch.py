@@ -1,4 +1,4 @@
-"""The keyring of a running server: kept up to date as keys are made and revoked, by this process or another one."""
+"""The keyring of a running server, updated when this or another process creates or revokes keys."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,25 +30,25 @@ if TYPE_CHECKING:  # a server without keys loads no database
 
 log = logging.getLogger("roundhouse.tenants")
 POLL_SECONDS = 0.5
-"""Between two looks: a revoked key is refused within twice that."""
+"""Interval between refreshes. A revoked key is refused within twice this time."""
 
 
 class KeyWatch:
     """`tenants.keys.keyring.Callers`.
 
-    `opened` is called once, when there is a database; `changed` whenever a team, key or limit has changed.
+    `opened` is called once, when the database is first opened; `changed` after any change of a team, key or limit.
 
-    | keys                         | requests without a key                  | cost each half second |
-    |------------------------------|-----------------------------------------|-----------------------|
-    | none was ever made           | accepted on loopback or with `open`     | one SELECT            |
-    | none, but people sign in     | with `open` accepted, inference only    | one SELECT            |
-    | there are some               | with `open` accepted, inference only    | one SELECT            |
-    | no tables could be made      | as if none was ever made; nothing is counted | one stat(2)      |
-    | the database does not answer | as before; at the start it is an error  | one try               |
-    | the database of a fleet is at an older state than before | as before, until the next start | one SELECT |
-    | it has never answered yet    | 503, with or without a key              | one try               |
+    | keys                            | requests without a key                     | cost each half second |
+    |---------------------------------|--------------------------------------------|-----------------------|
+    | none was ever made              | accepted on loopback or with `open`        | one SELECT            |
+    | none, but people sign in        | accepted with `open`, inference only       | one SELECT            |
+    | some                            | accepted with `open`, inference only       | one SELECT            |
+    | tables could not be created     | as if none was ever made; no usage counted | one stat(2)           |
+    | database down                   | as before; an error at startup             | one attempt           |
+    | fleet database in older state   | as before, until the next start            | one SELECT            |
+    | tables never read               | 503, with or without a key                 | one attempt           |
 
-    The last: tables came while the server ran, and it may not read them. That there are no keys is then not known.
+    The last row: tables appeared while the server ran, but it cannot read them. It cannot know that there are no keys.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class KeyWatch:
         self._ring = self._keyring({}, bytes(32), (), {})
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
-        """One look at a time: it opens the database once, and no older ring takes the place of a newer one."""
+        """Serialises refreshes: the database is opened once, and an older ring never replaces a newer one."""
         self._failed, self._was_read = False, False
-        """Whether the last refresh failed; whether any refresh read the tables."""
+        """Whether the last refresh failed, and whether any refresh succeeded."""
         self._is_refused = False
-        """The fleet's database is at an older state: a revoked key may be active in it."""
+        """The fleet's database is in an older state, in which a revoked key may still be active."""
 
     @property
     def is_unclaimed(self) -> bool:
@@ -98,7 +98,7 @@ class KeyWatch:
         return self._ring
 
     async def start(self) -> None:
-        """Raises what keeps the keys from being read."""
+        """Read the keys and start polling. Raises the error if the keys cannot be read."""
         await self.look()
         self._task = asyncio.create_task(self._watch(), name="keys")
 
@@ -111,7 +111,7 @@ class KeyWatch:
                 await asyncio.to_thread(self._database.close)
 
     async def tables(self) -> "tuple[KeyTable, Database]":
-        """Open the tables, creating them if need be. Raises the reason why that fails."""
+        """Return the tables, creating them if needed. Raises the error if that fails."""
         if self._table is None:
             await asyncio.shield(self._look(make=True))
         if self._is_refused:
@@ -121,31 +121,31 @@ class KeyWatch:
         return self._table, self._database
 
     async def make_tables(self) -> None:
-        """Make the tables ahead of the first key: usage counts from the start, by the team of an open server.
+        """Create the tables before the first key, so that an open server's usage counts from the start.
 
-        A failure is logged, and the server serves without them.
+        A failure is logged, and the server runs without them.
         """
         existed = self._settings.has_tables()
         try:
             await self.tables()
-        except Exception as error:  # whatever it is: models can answer without a ledger
-            log.error("no tables for teams and usage could be made: usage is not counted", exc_info=error)
-            if not existed:  # else a later look would find half of a database, and refuse all requests
+        except Exception as error:  # any error: models can answer without a ledger
+            log.error("cannot create the tables of teams and usage: usage is not counted", exc_info=error)
+            if not existed:  # else the next refresh would find a partial database and refuse all requests
                 for suffix in ("", "-wal", "-shm"):
                     (self._settings.data_dir / f"{FILE}{suffix}").unlink(missing_ok=True)
 
     def derive(self, use: str) -> bytes:
-        """A secret that is the same at all servers with these tables. Once they are open."""
+        """Return a secret that is the same on all servers with these tables. They must be open."""
         assert self._table is not None
         return hmac.digest(self._table.pepper, f"roundhouse {use}".encode(), "sha256")
 
     def refuse_database(self) -> None:
-        """Read and write no keys any more: those known go on."""
+        """Stop reading and writing keys. The known keys stay valid."""
         self._is_refused = True
 
     async def look(self) -> None:
-        """Look for changes; once it returns, every change that was made before counts."""
-        await asyncio.shield(self._look())  # the thread goes on when its waiter leaves, and so does the lock
+        """Refresh the keyring. Every change committed before the call is in effect when it returns."""
+        await asyncio.shield(self._look())  # the thread outlives a cancelled caller, so the lock must, too
 
     async def _look(self, *, make: bool = False) -> None:
         async with self._looking:
@@ -170,10 +170,10 @@ class KeyWatch:
             try:
                 await self.look()
                 self._failed = False
-            except Exception as error:  # whatever it is: the next look may succeed
+            except Exception as error:  # any error: the next refresh may succeed
                 if not self._failed:
-                    meanwhile = "those known go on" if self._was_read else "requests are refused until they can be"
-                    log.error(f"keys cannot be read: {meanwhile}", exc_info=error)
+                    effect = "known keys stay valid" if self._was_read else "requests are refused until they can be"
+                    log.error(f"keys cannot be read: {effect}", exc_info=error)
                 self._failed = True
 
     def _read(self) -> None:
@@ -233,11 +233,11 @@ class Administration:
         self._threads = Threads("database of teams")
 
     async def refresh(self) -> None:
-        """Look for changes of keys that were made just now. Raises Unavailable."""
+        """Refresh the keyring, so that changes made just now are in effect. Raises Unavailable."""
         await self._watch.look()
 
     async def do(self, work: Callable[[Tables], T]) -> T:
-        """Run work in a thread; the first use makes the tables. Raises what the work raises, Unavailable, QueueFull."""
+        """Run `work` in a thread; creates the tables if needed. Raises Unavailable, QueueFull and its errors."""
         keys, database = await self._watch.tables()
         from tenants.keys.accounts import AccountTable
         from tenants.limits.table import LimitTable

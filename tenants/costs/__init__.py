@@ -1,6 +1,6 @@
-"""Costs of requests, in whole millionths of the currency, rounded once each.
+"""Costs of requests, in whole millionths of the currency, each rounded once.
 
-prices.py     a recipe's list prices, what a request costs by them, and shares of the machine's own time
-compare.py    the same traffic at a provider's prices
-daily.py      a team's day: totals, by hour, by model and adapter, also as one self-contained page
+prices.py     list prices of a recipe, the cost of a request at those prices, and shares of accelerator time
+compare.py    the same traffic at other providers' prices
+daily.py      a team's day: totals, by hour, by model and adapter, also as a self-contained page
 """

@@ -1,9 +1,9 @@
-"""Cost of the same traffic at providers' prices, by a dated table.
+"""Costs of the same traffic at providers' prices, from a table with dates.
 
     - {provider: openai, model: gpt-x-mini, for: ["starter-chat"], from: 2026-01-01, input: 0.15, output: 0.60}
 
-`for` are patterns of our models' ids; prices are per million tokens, hour of audio and thousand pairs. Of several rows
-of one of their models the last one that had begun on a day counts for it.
+`for` lists patterns of our model ids. Prices are per million tokens, hour of audio and thousand pairs. If several rows
+price the same provider's model, the last one in effect on a day applies.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ Money = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 class ProviderPrice(BaseModel):
-    """Their price of one model from a day on, in the server's currency."""
+    """A provider's price of one model from a date on, in the server's currency."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
     provider: str = Field(min_length=1, max_length=100)
@@ -49,7 +49,7 @@ class ProviderPrice(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PriceComparison:
-    """A provider's model against ours, in millionths. saving: per cent; None: none."""
+    """A provider's price against ours, in millionths. Savings are in per cent, None if theirs is zero."""
 
     provider: str
     model: str
@@ -67,13 +67,13 @@ class PriceComparison:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Money in whole units."""
+        """The fields with money in whole units of the currency."""
         money = {name: getattr(self, name) / MILLION for name in ("theirs", "ours", "own")}
         return {**asdict(self), **money, "saving_percent": self.saving, "own_saving_percent": self.own_saving}
 
 
 def read(path: Path) -> list[ProviderPrice]:
-    """Raises BadRequest with every fault."""
+    """Read and check the table of prices. Raises BadRequest that names its faults."""
     try:
         if path.stat().st_size > LARGEST:
             raise BadRequest(f"{path} is larger than a table of prices.")
@@ -88,7 +88,7 @@ def read(path: Path) -> list[ProviderPrice]:
 def compared(
     database: Database, rows: Sequence[ProviderPrice], begin: int, end: int, team: str | None
 ) -> list[PriceComparison]:
-    """Day by day, so that each is priced as on it. Raises BadRequest, Unavailable."""
+    """Compare day by day, at the prices in effect on each day. Raises BadRequest, Unavailable."""
     days = used(database, UsageFilter(begin, end, (Grouping.DAY, Grouping.MODEL), team))
     sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for one in days:

@@ -1,4 +1,4 @@
-"""A team's day, in its zone, in whole hours: totals, by hour, by model."""
+"""One day of a team in its time zone, in whole hours: totals, by hour, by model."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +25,7 @@ class Day:
     timezone: str
     begin: int
     end: int
-    """Seconds since the epoch: 23 or 25 hours lie between where clocks are changed."""
+    """Seconds since the epoch. The day has 23 or 25 hours when clocks change."""
     currency: str
     total: UsageSum
     hours: list[UsageSum]
@@ -42,7 +42,7 @@ def day_of_team(
     prices: list[ProviderPrice],
     clock: Callable[[], float] = time.time,
 ) -> Day:
-    """date: None is the team's yesterday. Raises BadRequest, NotFound, Unavailable."""
+    """Return the usage of a day. date: None for the team's yesterday. Raises BadRequest, NotFound, Unavailable."""
     if date is not None:
         day_of(date)
     zone = LimitTable(database).zones().get(team)
@@ -70,7 +70,7 @@ COLUMNS = (
 
 
 def numbers(one: UsageSum) -> dict[str, float | int | None]:
-    """A sum as it is shown: seconds, and money in whole units."""
+    """Return a sum as it is shown: in seconds, and in whole units of money."""
     cost = one.cost_micro / MICRO
     values = (
         one.requests, one.interrupted, one.prompt_tokens, one.cached_tokens, one.completion_tokens, one.audio_ms / 1e3,
@@ -94,7 +94,7 @@ def as_json(day: Day) -> dict[str, Any]:
 
 
 def as_rows(day: Day) -> list[list[Any]]:
-    """Rows for CSV: a head, then a row by model, adapter and class."""
+    """Return rows for CSV: a header, then one row per model, adapter and class."""
     head = ["team", "date", "currency", "model", "adapter", "service_class", *COLUMNS]
     return [head, *([day.team, day.date, day.currency, *model.names, *numbers(model).values()] for model in day.models)]
 
@@ -107,25 +107,27 @@ _STYLE = (
     "td:first-child,th:first-child{text-align:left}h2{font-size:1.05rem;margin-top:2rem}"
     "svg{width:100%;max-width:60rem;height:auto}"
     "@media screen and (prefers-color-scheme:dark){body{background:#161616;color:#ddd}td,th{border-color:#444}}"
-    # a phone and paper are too narrow for 17 columns: each row becomes a list
+    # phones and paper are too narrow for 17 columns, so each row becomes a list
     "@media print,(max-width:72rem){table,tbody,tr,td{display:block}th{display:none}tr{margin-bottom:1.5rem;"
     "break-inside:avoid}td,td:first-child{display:flex;justify-content:space-between;gap:1rem;text-align:right}"
     "td::before{content:attr(data-label);color:#767676}svg{break-inside:avoid}}"
     "@media print{body{color:#000;margin:0}}"
 )
 VALUE = 'font-size="9" text-anchor="middle" fill="#767676"'
-_PLOTS = (("requests", "Requests"), ("output_tokens", "Tokens made"), ("input_tokens", "Tokens read"), ("cost", "Cost"))
+_PLOTS = (
+    ("requests", "Requests"), ("output_tokens", "Output tokens"), ("input_tokens", "Input tokens"), ("cost", "Cost"),
+)  # fmt: skip
 
 
 def page_of(day: Day) -> str:
-    """Every text in it is escaped: names of adapters are clients' own."""
+    """Return the page as HTML. All texts are escaped because clients choose names of adapters."""
     title = f"{escape(day.team)}, {day.date}"
     total = numbers(day.total)
     head = f"{total['requests']:,} requests, {total['cost']:,.4f} {day.currency}"
     parts = [
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">',
         f"<title>{title}</title><style>{_STYLE}</style>",
-        f"<main><h1>{title}</h1><p>{head}. Hours are those of {escape(day.timezone)}.</p>",
+        f"<main><h1>{title}</h1><p>{head}. Hours are in {escape(day.timezone)} time.</p>",
         *(f"<h2>{label} by hour</h2>{_bars(day, name)}" for name, label in _PLOTS),
         "<h2>By model, adapter and class</h2>",
         _table(
@@ -138,12 +140,12 @@ def page_of(day: Day) -> str:
             for one in day.compared
         ]
         columns = ("at", "theirs", "list price here", "saving %", "machine cost here", "saving %")
-        parts += ["<h2>The same at other providers</h2>", _table(columns, rows)]
+        parts += ["<h2>The same traffic at other providers</h2>", _table(columns, rows)]
     return "".join(parts) + "</main></html>\n"
 
 
 def _bars(day: Day, name: str) -> str:
-    """A bar for each hour; clock changes repeat or skip one."""
+    """Return a bar for each hour. Clock changes repeat or skip one."""
     zone = ZoneInfo(day.timezone)
     values = {int(hour.names[0]): _value(hour, name) for hour in day.hours}
     most = max(values.values(), default=0.0) or 1.0
@@ -164,7 +166,7 @@ def _bars(day: Day, name: str) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits, such as 12.3k: a bar is as wide as four letters."""
+    """Format in three digits, such as 12.3k: a bar is only four characters wide."""
     for unit in ("", "k", "M", "G"):
         if value < 999.5:
             return f"{value:.3g}{unit}"

@@ -1,4 +1,4 @@
-"""A recipe's list prices, and the cost of a request by them."""
+"""List prices of a recipe, and the cost of a request at those prices."""
 
 import hashlib
 import time
@@ -20,11 +20,11 @@ class PriceList:
     audio_hour: int = 0
     pairs: int = 0
     written: int = 0
-    """Price of prompt tokens written into the cache; may be above or below `input`."""
+    """Surcharge on `input` for prompt tokens written into the cache. May be negative."""
 
     @property
     def version(self) -> str:
-        """A version by content: a price that changes and comes back is the same version again."""
+        """A version derived from the content: a price that is changed and restored has the same version again."""
         return _version(self)
 
     def cost(
@@ -37,14 +37,14 @@ class PriceList:
         audio_ms: int = 0,
         pairs: int = 0,
     ) -> int:
-        """prompt: cached and written tokens included. Rounded to a millionth, once."""
+        """Return the cost, rounded once to a millionth. prompt: includes cached and written tokens."""
         tokens = (prompt - cached) * self.input + cached * self.cached + written * self.written + output * self.output
         # over the common denominator of a million tokens, 3.6 million ms and a thousand pairs
         whole = tokens * 18 + audio_ms * self.audio_hour * 5 + pairs * self.pairs * 18_000
         return (whole + 9 * MILLION) // (18 * MILLION)
 
     def most(self, *, prompt: int = 0, output: int = 0, audio_ms: int = 0, pairs: int = 0) -> int:
-        """The most it can cost, whatever part of the prompt is cached or written."""
+        """Return the highest possible cost, whatever part of the prompt is cached or written."""
         if self.cached > max(self.input, self.input + self.written):
             return self.cost(prompt=prompt, cached=prompt, output=output, audio_ms=audio_ms, pairs=pairs)
         written = prompt if self.written > 0 else 0
@@ -53,18 +53,18 @@ class PriceList:
 
 @lru_cache(256)
 def _version(prices: PriceList) -> str:
-    """Cached: each row of the ledger needs it three times, and a recipe has few lists."""
+    """Cached because each ledger row needs it three times, and a recipe has few price lists."""
     return hashlib.sha256(repr(astuple(prices)).encode()).hexdigest()[:16]
 
 
 class DeviceTime:
-    """Shares the time of devices among running requests, on one event loop."""
+    """Divides the time of devices among running requests. Runs on one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._at, self._running, self._shared = clock(), 0, 0.0
         self.busy = 0.0
-        """Seconds in which something ran."""
+        """Seconds during which at least one request ran."""
 
     def _now(self) -> None:
         now = self._clock()
@@ -74,13 +74,13 @@ class DeviceTime:
         self._at = now
 
     def begin(self) -> float:
-        """A mark for `end`."""
+        """Start a request. Returns a mark for `end`."""
         self._now()
         self._running += 1
         return self._shared
 
     def end(self, mark: float) -> float:
-        """Seconds of the machine that it is charged."""
+        """End a request. Returns the seconds of device time charged to it."""
         self._now()
         self._running -= 1
         return self._shared - mark

@@ -1,9 +1,9 @@
-"""Keys: the text that a client sends, and the parts that are stored.
+"""API keys: their text, the stored form, and the callers they identify.
 
     make ──> active ──(expires)──> expired
-               │  └─(rotate)─────> active until the grace period ends, beside its successor; then expired
+               │  └─(rotate)─────> active until the grace period ends, alongside its successor; then expired
                └──(revoke)───────> revoked
 
-A revoked or expired key never comes back, and none is ever deleted. A team that is archived takes its keys with it;
-one that is restored gives back those that are active.
+A revoked or expired key never becomes active again, and no key is ever deleted. Archiving a team disables its keys;
+restoring it makes the active ones usable again.
 """

@@ -1,4 +1,4 @@
-"""OpenAI's service accounts, which own keys and take them along when deleted."""
+"""OpenAI's service accounts. They own keys, which are revoked when the account is deleted."""
 
 import secrets
 import time
@@ -26,13 +26,13 @@ class Account:
 
 
 class AccountTable:
-    """Every call is one transaction, and waits for the database."""
+    """Each call is one transaction and blocks on the database."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
 
     def all(self, team: str, *, deleted: bool = False) -> list[Account]:
-        """The oldest first. deleted: those too."""
+        """Return a team's accounts, oldest first. deleted: include deleted ones."""
         query = sa.select(ACCOUNTS).where(ACCOUNTS.c.team == team)
         if not deleted:
             query = query.where(ACCOUNTS.c.deleted.is_(None))
@@ -40,14 +40,14 @@ class AccountTable:
             return [_account(row) for row in connection.execute(query.order_by(ACCOUNTS.c.created, ACCOUNTS.c.id))]
 
     def find(self, team: str, id_: str) -> Account:
-        """Raises NotFound."""
+        """Return an account that is not deleted. Raises NotFound."""
         account = next((one for one in self.all(team) if one.id == id_), None)
         if account is None:
             raise NotFound(f"There is no service account {quoted(id_)}.", code="account_not_found")
         return account
 
     def create(self, team: str, name: str) -> Account:
-        """Create an account of an existing team; BadRequest, or Conflict if archived."""
+        """Create an account of an existing team. Raises BadRequest, and Conflict if the team is archived."""
         check_name(name)
         account = Account(f"svc_{secrets.token_hex(8)}", team, name, "member", self._clock())
         with self._database.write_durably() as connection:
@@ -58,7 +58,7 @@ class AccountTable:
         return account
 
     def edit(self, team: str, id_: str, name: str | None, role: str | None) -> Account:
-        """Raises BadRequest, NotFound."""
+        """Change the name or role, if given. Raises BadRequest, NotFound."""
         old = self.find(team, id_)
         check_name(name or old.name)
         values = {"name": name or old.name, "role": role or old.role}

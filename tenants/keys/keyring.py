@@ -1,14 +1,14 @@
-"""Map keys to callers in memory, without the database: one look-up and one HMAC.
+"""Maps keys to callers in memory, without the database: one lookup and one HMAC.
 
 | key of the request                  | no keys, loopback or --open | keys exist | keys exist, --open  |
 |-------------------------------------|-----------------------------|------------|---------------------|
-| nothing                             | everybody                   | 401        | a visitor: `infer`  |
+| none                                | everybody                   | 401        | a visitor: `infer`  |
 | not in our format                   | everybody                   | 401        | a visitor           |
 | an active key of ours               | -                           | its caller | its caller          |
 | a wrong, expired or revoked key     | everybody                   | 401        | 401                 |
-| several that differ                 | everybody                   | 401        | 401, if one is ours |
+| several different keys              | everybody                   | 401        | 401, if one is ours |
 
-Where people sign in at a provider it is as if keys existed.
+If people sign in at a provider, the columns for existing keys apply.
 """
 
 import hmac
@@ -23,7 +23,7 @@ from tenants.keys import secret
 from tenants.keys.records import Key
 
 LONGEST = 512
-"""Characters of what is looked at: providers' keys are up to 200."""
+"""Most characters of a key that are inspected. Providers' keys have up to 200."""
 HOW = "Send it as Authorization: Bearer, x-api-key or api-key."
 
 
@@ -35,23 +35,23 @@ class Callers(Protocol):
     def by_id(self, id_: str, team: str) -> Caller:
         """Return the caller of a key's id, for work that outlives its request. Raises Unauthorized, Unavailable.
 
-        A key that was rotated stands for its successors; '': requests without a key. A person's id stands for a member
-        of the person's `team` with the scope `infer`: their groups are unknown once they have signed out.
+        A rotated key stands for its successors; '' stands for requests without a key. A person's id stands for a member
+        of `team` with the scope `infer`, because the groups of a person who signed out are unknown.
         """
         ...
 
     def by_exact_id(self, id_: str) -> Caller:
-        """Like `by_id`, without successors: for a browser that has shown this key. Raises Unauthorized, Unavailable."""
+        """Like `by_id`, without successors: for a browser that presented this key. Raises Unauthorized, Unavailable."""
         ...
 
     def member(self, person: Person) -> Caller:
-        """Return the caller for a person of a team. Raises Unauthorized, Unavailable."""
+        """Return the caller for a member of a team. Raises Unauthorized, Unavailable."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TeamEntry:
-    """A team in memory: what its callers have of it."""
+    """The fields of a team that its callers need."""
 
     salt: str = ""
     weight: float = 1.0
@@ -76,12 +76,12 @@ class KeyEntry:
 
 
 class Keyring:
-    """A snapshot of all keys; replaced when they change.
+    """A snapshot of all keys, replaced when they change.
 
     Args:
         is_open: accept requests without a key.
         archived: teams whose keys are refused.
-        teams: for people without a key.
+        teams: the teams of people without a key.
         sign_in: people sign in at a provider.
     """
 
@@ -104,7 +104,7 @@ class Keyring:
 
     @property
     def is_unclaimed(self) -> bool:
-        """Whether everybody is an administrator, so that nobody is billed for usage."""
+        """Whether everyone is an administrator, so that nobody is billed for usage."""
         return self.is_open and not self._is_claimed
 
     def identify(self, keys: Sequence[str]) -> Caller:
@@ -115,7 +115,7 @@ class Keyring:
         if not keys:
             raise Unauthorized(f"This server needs a key. {HOW}", code="missing_api_key")
         if len(set(keys)) > 1:
-            raise Unauthorized("Several keys that differ came with this request. Send one.")
+            raise Unauthorized("This request has several different keys. Send one.")
         return self._active(keys[0])
 
     def _active(self, text: str) -> Caller:
@@ -189,4 +189,4 @@ class Keyring:
 
 
 OPEN = Keyring({}, bytes(32), is_open=True)
-"""Keyring of a server without keys."""
+"""The keyring of a server without keys."""

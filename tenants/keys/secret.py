@@ -1,13 +1,13 @@
 """The format of keys: `rh-` id `_` secret checksum.
 
-| part     | letters and digits | what for                                                        |
+| part     | letters and digits | purpose                                                         |
 |----------|--------------------|-----------------------------------------------------------------|
-| id       | 8                  | finds the row; stands in logs and lists                         |
+| id       | 8                  | finds the row; appears in logs and lists                        |
 | secret   | 43                 | 256 random bits                                                 |
-| checksum | 6                  | CRC-32 of what is before it: finds typing errors                |
+| checksum | 6                  | CRC-32 of the rest: detects typing errors                       |
 
-Stored is an HMAC-SHA256 of the whole text with a pepper that is not in the database. A random key needs no slow hash:
-who stole the table could not try 2^256 of them, and each request would wait for it.
+The database stores an HMAC-SHA256 of the whole text with a pepper, which is not in the database. A random key needs no
+slow hash: a thief of the table could not try 2^256 of them, while each request would wait for it.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from registry.storage.files import give, make_private, make_private_file, unusab
 
 FILE = "pepper"
 LEAST = 32
-"""Characters."""
+"""Fewest characters of a pepper."""
 
 
 def load_pepper(data_dir: Path, configured: str | None = None) -> bytes:
-    """The given pepper, else that of the data directory, made if missing.
+    """Return the configured pepper, else that of the data directory, which is created if missing.
 
-    Raises BadRequest for one that is too short, Unavailable for a file that cannot be read or made.
+    Raises BadRequest if the pepper is too short, Unavailable if the file cannot be read or created.
     """
     if configured is not None:
         return _checked(configured, "ROUNDHOUSE_PEPPER")
@@ -53,7 +53,7 @@ def load_pepper(data_dir: Path, configured: str | None = None) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Make the file, whole or not at all. If two processes make it at once, the first one's stays."""
+    """Create the file atomically. If two processes create it at once, the first one's stays."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{FILE}-")
     try:
         give(handle, path.parent)
@@ -69,7 +69,7 @@ def _make(path: Path) -> None:
 
 def _checked(text: str, where: str) -> bytes:
     if len(text) < LEAST:
-        raise BadRequest(f"The pepper in {where} is too short: {LEAST} characters at least. Try openssl rand -hex 32.")
+        raise BadRequest(f"The pepper in {where} is too short: it needs {LEAST} characters. Try openssl rand -hex 32.")
     return text.encode()
 
 
@@ -82,7 +82,7 @@ PREFIX = "rh-"
 class NewKey(NamedTuple):
     id: str
     text: str
-    """Displayed once, to the client that created the key."""
+    """Shown once, to the client that created the key."""
 
 
 def make() -> NewKey:
@@ -92,7 +92,7 @@ def make() -> NewKey:
 
 
 def id_of(text: str) -> str | None:
-    """The id in a well-formed key; None for a malformed one."""
+    """Return the id in a key, or None if the key is malformed."""
     match = _FORM.match(text)
     if match is None or not hmac.compare_digest(text[-_SUM:], _checksum(text[:-_SUM])):
         return None
@@ -100,7 +100,7 @@ def id_of(text: str) -> str | None:
 
 
 def digest(pepper: bytes, text: str) -> bytes:
-    """The stored form of a key."""
+    """Return the stored form of a key."""
     return hmac.digest(pepper, text.encode(), "sha256")
 
 

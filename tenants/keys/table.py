@@ -1,4 +1,4 @@
-"""Teams and keys in the database. Changes raise the revision that servers watch."""
+"""Teams and keys in the database. Each change increments the revision that servers watch."""
 
 import hmac
 import time
@@ -34,7 +34,7 @@ def lines(connection: sa.Connection) -> dict[str, str]:
 
 
 def rotation_chain(id_: str, roots: dict[str, str]) -> list[str]:
-    """All keys of a key's chain, first one first. `roots` comes from `lines`."""
+    """Return all keys of a key's rotation chain, first one first. roots: result of `lines`."""
     first = roots.get(id_, id_)
     return [first, *(other for other, its_first in roots.items() if its_first == first)]
 
@@ -43,10 +43,10 @@ _OWNER = b"roundhouse pepper"
 
 
 class KeyTable:
-    """Every call is one transaction, and waits for the database.
+    """Each call is one transaction and blocks on the database.
 
     Args:
-        pepper: of the keys that are made. Raises Conflict when the keys in the database have another one.
+        pepper: for the keys. Raises Conflict if the keys in the database were created with another one.
     """
 
     def __init__(self, database: Database, pepper: bytes, clock: Callable[[], float] = time.time) -> None:
@@ -75,12 +75,12 @@ class KeyTable:
         return [_team(row) for row in rows]
 
     def team(self, id_: str) -> Team:
-        """Raises NotFound."""
+        """Return a team. Raises NotFound."""
         with self._database.read() as connection:
             return _team(self._of_team(connection, id_))
 
     def create_team(self, id_: str, name: str = "", weight: float = 1.0, timezone: str = "UTC") -> Team:
-        """Raises BadRequest for a bad name, weight or zone, Conflict if it is taken."""
+        """Create a team. Raises BadRequest for a bad name, weight or zone, Conflict if the id is taken."""
         check_team(id_)
         check_name(name)
         check_weight(weight)
@@ -94,9 +94,9 @@ class KeyTable:
         return team
 
     def archive(self, id_: str, archived: bool) -> Team:
-        """Refuse a team's keys and delete its stored responses, or accept its keys again.
+        """Archive or restore a team. Archiving refuses its keys and deletes its stored responses.
 
-        Raises NotFound; Conflict for the team of an open server.
+        Raises NotFound, and Conflict for the default team.
         """
         if id_ == DEFAULT_TEAM and archived:
             raise Conflict(
@@ -123,7 +123,10 @@ class KeyTable:
         store_texts: bool | None = None,
         response_hours: int | None = None,
     ) -> Team:
-        """Change what is given, within a second; 0 hours delete stored responses. Raises BadRequest, NotFound."""
+        """Change the given fields. In effect within a second. Raises BadRequest, NotFound.
+
+        0 `response_hours` deletes the stored responses.
+        """
         with self._database.write_durably() as connection:
             team = _team(self._of_team(connection, id_))
             if name is not None:
@@ -160,7 +163,7 @@ class KeyTable:
 
     # --- keys -------------------------------------------------------------------------------------------------------
     def list_keys(self, team: str | None = None) -> list[Key]:
-        """All keys, or a team's, oldest first. Raises NotFound for an unknown team."""
+        """Return all keys or those of a team, oldest first. Raises NotFound for an unknown team."""
         query = sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id)
         with self._database.read() as connection:
             if team is not None:
@@ -169,7 +172,7 @@ class KeyTable:
             return [_key(row) for row in connection.execute(query)]
 
     def create(self, request: KeyRequest) -> tuple[Key, str]:
-        """A new key, and its text, stored nowhere. NotFound; Conflict if archived."""
+        """Create a key. Also returns its text, which is not stored. Raises NotFound, Conflict for an archived team."""
         now = self._clock()
         expires = None if request.seconds is None else now + request.seconds
         with self._database.write_durably() as connection:
@@ -184,12 +187,12 @@ class KeyTable:
             return self._insert(connection, request, expires, None)
 
     def rotate(self, id_: str, grace: float) -> tuple[Key, str]:
-        """A successor that may do the same, of the same account and limits.
+        """Create a successor with the same rights, account and limits.
 
-        The old key goes on for `grace` seconds, and never longer than it had.
+        The old key stays valid for `grace` seconds, or until its own expiry if that is earlier.
 
-        Raises NotFound; Conflict for a key that is not active, or was rotated: another successor would end with its
-        grace.
+        Raises NotFound, and Conflict if the key is not active or was already rotated: a second successor would expire
+        at the end of the grace period.
         """
         now = self._clock()
         with self._database.write_durably() as connection:
@@ -215,7 +218,7 @@ class KeyTable:
             return self._insert(connection, request, old.expires, old.id)
 
     def revoke(self, id_: str) -> Key:
-        """Refuse it from now on. Revoking it again changes nothing. Raises NotFound."""
+        """Refuse a key from now on. Does nothing if it is revoked already. Raises NotFound."""
         with self._database.write_durably() as connection:
             if self._key(connection, id_).revoked is None:
                 connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(revoked=self._clock()))
@@ -223,9 +226,9 @@ class KeyTable:
             return self._key(connection, id_)
 
     def check_admin_remains(self, goes: Callable[[Key], bool]) -> None:
-        """Refuse to remove the last administrator's key, but on the host itself.
+        """Refuse to remove the last administrator's key over HTTP.
 
-        Raises Conflict if every key that works and has the scope `admin` goes.
+        goes: whether a key is to be removed. Raises Conflict if every active key with scope `admin` is.
         """
         now = self._clock()
         archived = {team.id for team in self.list_teams() if team.archived is not None}
@@ -243,7 +246,7 @@ class KeyTable:
             )
 
     def edit(self, id_: str, scopes: frozenset[Scope] | None = None, seconds: float | None = None) -> Key:
-        """Change what is given; seconds: until it expires. BadRequest, NotFound, Conflict."""
+        """Change the given fields. seconds: until it expires. Raises BadRequest, NotFound, Conflict."""
         now = self._clock()
         with self._database.write_durably() as connection:
             old = self._key(connection, id_)
@@ -300,7 +303,7 @@ class KeyTable:
 
 
 class KeySnapshot(NamedTuple):
-    """Keys by id, archived teams, and all teams, as of a revision or later."""
+    """Keys by id, archived teams, and all teams, at this revision or a later one."""
 
     revision: int
     keys: dict[str, KeyEntry]
@@ -309,13 +312,13 @@ class KeySnapshot(NamedTuple):
 
 
 def teams_storing_texts(database: Database) -> list[str]:
-    """Teams that have texts kept."""
+    """Return the teams whose texts are kept."""
     with database.read() as connection:
         return list(connection.execute(sa.select(TEAMS.c.id).where(TEAMS.c.store_texts)).scalars())
 
 
 def _find(connection: sa.Connection, table: sa.Table, id_: str) -> Any:
-    """The row, locked until the end of this transaction."""
+    """Return the row, locked until the end of this transaction. None if missing."""
     return connection.execute(sa.select(table).where(table.c.id == id_).with_for_update()).one_or_none()
 
 

@@ -1,16 +1,16 @@
-"""Ledger rows that wait on disk while the database takes none.
+"""Ledger rows that wait on disk while the database accepts none.
 
-A file that takes its room beforehand, so that it needs none on a full disk.
+The file is allocated at its full size, so that it needs no space on a full disk later.
 
-| what                  | then                                                                                     |
+| operation             | effect                                                                                   |
 |-----------------------|------------------------------------------------------------------------------------------|
-| `append`              | beginnings and ends follow each other in the file; a kill of the server loses none       |
-| `drop`                | the database has a part of them; the file has all of them still                          |
-| `clear`               | the database has them: the file is as if empty, at its full size                          |
-| the server was killed | the next one reads them, and writes to the database those that it does not have           |
+| `append`              | adds beginnings and ends to the file; killing the server loses none                      |
+| `drop`                | the database has some of them; the file still contains all                               |
+| `clear`               | the database has all of them; the file counts as empty, at its full size                 |
+| restart after a kill  | reads the file, and writes to the database what it does not have                         |
 
-Layout: a number of 4 bytes that `clear` raises, then frames of length, CRC-32 and MessagePack. The number seeds the
-CRC-32, so that frames from before a `clear` do not count.
+Layout: a 4-byte number that `clear` increments, then frames of length, CRC-32 and MessagePack. The number seeds the
+CRC-32, which invalidates the frames from before a `clear`.
 """
 
 import os
@@ -24,15 +24,15 @@ import msgspec
 from tenants.ledger.rows import Entry, Settlement
 
 MOST, MOST_IN_FLEET = 8 << 20, 64 << 20
-"""Bytes; of a small disk no more than a sixteenth. A request takes about 1,200."""
+"""Size in bytes, but at most a sixteenth of the disk. A request takes about 1,200."""
 _HEAD, _FRAME = struct.Struct("<I"), struct.Struct("<II")
 _rows = msgspec.msgpack.Decoder(tuple[list[Entry], list[Settlement]])
 
 
 class Journal:
-    """Rows on disk, for one thread. begun, ended: its rows, in order.
+    """Rows on disk, for use by one thread. begun, ended: its rows, in order.
 
-    most: bytes of the file. Raises OSError where it cannot be made at its size.
+    most: upper bound of the file size in bytes. Raises OSError if the file cannot be allocated.
     """
 
     def __init__(self, path: Path, size: int | None = None, *, most: int = MOST) -> None:
@@ -57,7 +57,7 @@ class Journal:
         return len(self.begun) + len(self.ended)
 
     def append(self, begun: Sequence[Entry], ended: Sequence[Settlement]) -> bool:
-        """Append an entry. Returns False, having written nothing, where there is no room. Raises OSError."""
+        """Append rows. Returns False without writing anything if they do not fit. Raises OSError."""
         if not begun and not ended:
             return True
         data = msgspec.msgpack.encode((begun, ended))
@@ -70,16 +70,16 @@ class Journal:
         return True
 
     def first(self, most: int) -> tuple[Sequence[Entry], Sequence[Settlement]]:
-        """The first rows, at most so many: beginnings, and ends only where no beginning is left."""
+        """Return the first rows, at most `most`: beginnings, or ends if no beginning is left."""
         return (self.begun[:most], ()) if self.begun else ((), self.ended[:most])
 
     def drop(self, begun: int, ended: int) -> None:
-        """Hold the first ones no longer. A restart reads them once more."""
+        """Drop the first rows from memory. A restart reads them again."""
         del self.begun[:begun]
         del self.ended[:ended]
 
     def clear(self) -> None:
-        """Forget all rows. Raises OSError."""
+        """Drop all rows. Raises OSError."""
         if self._end > _HEAD.size:
             self._number = (self._number + 1) % 2**32
             os.pwrite(self._file, _HEAD.pack(self._number), 0)
@@ -90,7 +90,7 @@ class Journal:
         os.close(self._file)
 
     def _frame(self, content: bytes) -> bytes | None:
-        """The next one that is whole."""
+        """Return the next complete frame, if any."""
         if self._end + _FRAME.size > len(content):
             return None
         length, check = _FRAME.unpack_from(content, self._end)

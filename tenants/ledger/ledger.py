@@ -1,4 +1,4 @@
-"""The ledger of a running server: nothing until there is a database for it, then every request."""
+"""The ledger of a running server. Records nothing until there is a database, then every request."""
 
 import asyncio
 import logging
@@ -37,21 +37,21 @@ class Ledger:
 
     @property
     def journalled(self) -> int:
-        """Rows that wait for room on the database's disk."""
+        """Rows in the journal, waiting for the database to accept them."""
         return 0 if self._writer is None else self._writer.journalled
 
     @property
     def backlog(self) -> int:
-        """Rows that wait for their transaction."""
+        """Rows waiting for their transaction."""
         return 0 if self._writer is None else self._writer.backlog
 
     @property
     def is_failing(self) -> bool:
-        """Requests are refused now, because the ledger cannot be written."""
+        """Whether requests are refused because the ledger cannot be written."""
         return self._writer is not None and self._writer.is_failing
 
     async def enable(self, database: "Database") -> None:
-        """Begin. What an earlier run journalled is written; what it left open is ended as interrupted.
+        """Start recording. Writes the journal of an earlier run, and ends the rows that it left open as interrupted.
 
         Raises Unavailable.
         """
@@ -66,9 +66,9 @@ class Ledger:
             if journal:
                 rows = len(journal)
                 await asyncio.to_thread(write_journal, table, journal)
-                log.warning("rows of the journal were written to the ledger", extra={"rows": rows})
+                log.warning("wrote the journal to the ledger", extra={"rows": rows})
             if interrupted := await asyncio.to_thread(table.interrupt, alone=alone):
-                log.warning("requests that the last run did not end", extra={"requests": interrupted})
+                log.warning("marked requests of the last run as interrupted", extra={"requests": interrupted})
         except BaseException:
             if journal is not None:
                 journal.close()
@@ -82,46 +82,47 @@ class Ledger:
         try:
             return Journal(self._data_dir / "ledger.journal", most=MOST_IN_FLEET if self._in_fleet else MOST)
         except OSError as error:
-            log.warning("no room for the ledger's journal: a full disk refuses requests", extra={"cause": str(error)})
+            message = "no room for the ledger's journal: requests are refused while the disk is full"
+            log.warning(message, extra={"cause": str(error)})
             return None
 
     def begin(self, entry: Entry) -> "asyncio.Future[None]":
-        """Done once it is committed. Raises Unavailable. Only while it is kept."""
+        """Return a future that is done once the row is committed. Only while enabled. Raises Unavailable."""
         assert self._writer is not None
         return self._writer.begin(entry)
 
     def note(self, entry: Entry) -> None:
-        """Begin as `begin` does, for a request that does not wait for it."""
+        """Begin a request like `begin`, without waiting for the commit."""
         assert self._writer is not None
         self._writer.note(entry)
 
     def end(self, settled: Settlement, rider: Rider | None = None, *, soon: bool = False) -> None:
-        """soon: no request waits for it."""
+        """Settle a request. soon: nothing waits for the commit."""
         assert self._writer is not None
         self._writer.end(settled, rider, soon=soon)
 
     async def flush(self) -> None:
-        """Return once everything so far is committed, or the database did not answer."""
+        """Wait until all rows so far are committed, or the database failed to answer."""
         if self._writer is not None:
             await self._writer.flush()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run short work that writes the ledger's database in the ledger's thread. Only while it is enabled.
+        """Run short work that writes to the ledger's database in the ledger's thread. Only while enabled.
 
-        Raises what the work raises, and Unavailable once the server stops.
+        Raises what the work raises, and Unavailable if the server is stopping.
         """
         assert self._writer is not None
         return await self._writer.run(work)
 
     def interrupt_server(self, server: str) -> int:
-        """End the open rows of another server, which is gone, as interrupted. Returns how many. Blocks.
+        """End the open rows of a dead server as interrupted. Returns how many. Blocks on the database.
 
         Raises Unavailable.
         """
         return 0 if self._table is None else self._table.interrupt_server(server)
 
     def refuse_database(self) -> None:
-        """Journal everything from now on: the database is at an older state."""
+        """Journal everything from now on, because the database is in an older state."""
         if self._writer is not None:
             self._writer.is_refused = True
 

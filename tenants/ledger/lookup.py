@@ -1,13 +1,13 @@
-"""Requests as the ledger has them: a row for each attempt, the row that answered, and what a router chose.
+"""Requests in the ledger: one row per attempt, the row that answered, and what a router chose.
 
 `runtime.http.attempts` makes the attempts:
 
-| its attempts                              | the row that answered                          |
-|-------------------------------------------|------------------------------------------------|
-| one after the other                       | the last                                       |
-| two beside each other, in ledgers of      | not the one that was given up (code `hedged`)  |
-| servers that still made such attempts     |                                                |
-| two, of which the second failed by itself | the first: it alone has begun its answer       |
+| attempts                                    | the row that answered                         |
+|---------------------------------------------|-----------------------------------------------|
+| sequential                                  | the last                                      |
+| two concurrent ones, in ledgers written by  | the one not abandoned (code `hedged`)         |
+| earlier versions                            |                                               |
+| two, of which the second failed on its own  | the first: only it has started its answer     |
 """
 
 from collections import defaultdict
@@ -25,11 +25,11 @@ from tenants.ledger.rows import NAMES
 from tenants.storage.tables import HOURS, LEDGER
 
 MAX_ROWS = 100
-"""Rows of one id: clients may send the same one often."""
+"""Most rows of one id: clients may reuse ids often."""
 
 
 class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Money is in millionths of the server's currency, as it is kept."""
+    """Money is in millionths of the server's currency, as stored."""
 
     uid: str
     attempt: int
@@ -70,7 +70,7 @@ class LedgerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_of(database: Database, request: str, team: str | None) -> list[LedgerRow]:
-    """Newest first; of one team, or of all. Raises Unavailable."""
+    """Return the rows of a request id, newest first. team: None for all. Raises Unavailable."""
     columns = [LEDGER.c[name] for name in LedgerRow.__struct_fields__]
     query = sa.select(*columns).where(LEDGER.c.request == request)
     if team is not None:
@@ -81,7 +81,7 @@ def rows_of(database: Database, request: str, team: str | None) -> list[LedgerRo
 
 
 HEDGED = "hedged"
-"""The code of an attempt that was given up for the one beside it; no new row has it."""
+"""Code of an attempt that was abandoned for a concurrent one. Not written any more."""
 
 
 class AttemptRow(Protocol):
@@ -97,7 +97,7 @@ Row = TypeVar("Row", bound=AttemptRow)
 
 
 def last_request(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of the last request, newest first: clients may send an id again."""
+    """Return the rows of the last request with this id, newest first. Clients may reuse ids."""
     attempts: list[Row] = []
     for row in rows:
         attempts.append(row)
@@ -107,13 +107,13 @@ def last_request(rows: Iterable[Row]) -> list[Row]:
 
 
 def answering_row(rows: Sequence[Row]) -> Row:
-    """Return the row that answered, from one request's rows, newest first."""
+    """Return the row that answered. rows: those of one request, newest first."""
     stayed = [row for row in rows if row.code != HEDGED] or rows
     return next((row for row in stayed if row.status is not None and row.status < 400), stayed[0])
 
 
 MAX_ROUTED_ROWS = 200_000
-"""Rows that a report reads, newest first."""
+"""Most rows that a report reads, newest first."""
 _COLUMNS = (
     "team", "request", "attempt", "status", "code", "model", "adapter", "reason", "score", "accepted", "cost_micro",
 )  # fmt: skip
@@ -122,16 +122,16 @@ _COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
     target: str
-    """The target that answered, maybe another than was chosen: `model`, or `model:adapter`."""
+    """The target that answered, which may differ from the chosen one: `model` or `model:adapter`."""
     reason: str
     score: float | None
     accepted: bool | None
-    """None: no feedback."""
+    """None without feedback."""
     cost_micro: int
 
 
 def routed_requests(database: Database, router: str, since: float, team: str | None = None) -> list[RoutedRequest]:
-    """Requests that any version of the router has sent somewhere, newest first. team: None for all."""
+    """Return requests that any version of the router sent somewhere, newest first. team: None for all."""
     query = (
         sa.select(*(LEDGER.c[name] for name in _COLUMNS))
         .where(LEDGER.c.router.startswith(f"{router}@", autoescape=True), LEDGER.c.at >= since)
@@ -146,13 +146,13 @@ def routed_requests(database: Database, router: str, since: float, team: str | N
 
 
 def _requests(rows: sa.CursorResult[Any]) -> Iterator[list[Any]]:
-    """The rows of each, newest first. A request begins with its first attempt: clients may send an id again."""
-    under_way: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    """Yield the rows of each request, newest first. A first attempt starts a request: clients may reuse ids."""
+    pending: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for row in rows:
-        under_way[row.team, row.request].append(row)
+        pending[row.team, row.request].append(row)
         if row.attempt == 1:
-            yield under_way.pop((row.team, row.request))
-    yield from under_way.values()
+            yield pending.pop((row.team, row.request))
+    yield from pending.values()
 
 
 def _chosen(row: Any) -> RoutedRequest:
@@ -162,11 +162,11 @@ def _chosen(row: Any) -> RoutedRequest:
 
 
 def judge(database: Database, team: str, request: str, accepted: bool) -> str | None:
-    """Judge the answer to a team's last request of this id; the last verdict counts.
+    """Store the verdict on a team's last request with this id; the last verdict counts.
 
-    Returns its model; None: the verdict was the same already.
+    Returns its model, or None if the verdict is unchanged.
 
-    Raises NotFound, Conflict for one that is under way, Unavailable.
+    Raises NotFound, Conflict if it is still running, Unavailable.
     """
     query = sa.select(LEDGER).where(LEDGER.c.request == request, LEDGER.c.team == team)
     query = query.order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc()).limit(MAX_ROWS).with_for_update()

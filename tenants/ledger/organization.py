@@ -17,9 +17,9 @@ WIDTHS: Mapping[str, tuple[int, int, int]] = {"1m": (MINUTE, 60, 1440), "1h": (H
 """Bucket widths: seconds, default and largest number of buckets per page."""
 COST_WIDTHS = {"1d": (DAY, 7, 180)}
 TIERS = {"critical": "priority", "interactive": "default", "batch": "flex"}
-"""Our classes as OpenAI's clients call them."""
+"""Our classes by the names that OpenAI's clients use."""
 MOST_READ = 1_000_000
-"""Rows of the ledger for one page of minutes: a second's work on SQLite. Hours and days read sums."""
+"""Most ledger rows read for a page of minutes, about a second on SQLite. Hours and days read sums."""
 _SUMS = ("requests", *COUNTS)
 Columns = Mapping[str, sa.ColumnElement[Any]]
 
@@ -41,12 +41,12 @@ def _cost_groups(c: Columns) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """A query for one page. Empty filters let everything through.
+    """A query for one page. Empty filters match everything.
 
     Attributes:
         begin, end: seconds since the epoch; buckets are whole, in UTC.
-        page: the beginning of its first bucket; None: of the first page.
-        endpoints: whose requests count.
+        page: start of its first bucket. None for the first page.
+        endpoints: only requests to these count.
     """
 
     begin: int
@@ -61,7 +61,7 @@ class UsageQuery:
     models: tuple[str, ...] = ()
     batch: bool | None = None
     costs: bool = False
-    """True: sums by project, key and line item (model and adapter), by the day."""
+    """Return daily sums by project, key and line item (model and adapter)."""
     line_items: tuple[str, ...] = ()
 
     def groups(self, columns: Columns) -> Columns:
@@ -77,18 +77,18 @@ class UsageBucket:
     begin: int
     end: int
     results: list[dict[str, Any]]
-    """The groups, and sums by the ledger's names."""
+    """The groups and their sums, under the ledger's names."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsagePage:
     buckets: list[UsageBucket]
     next: int | None
-    """The beginning of the next page's first bucket."""
+    """Start of the next page's first bucket."""
 
 
 def page_of(database: Database, query: UsageQuery) -> UsagePage:
-    """Empty buckets are there too. Raises BadRequest, Unavailable."""
+    """Return a page of buckets, including empty ones. Raises BadRequest, Unavailable."""
     seconds, count = _bounds(query)
     first = (query.begin if query.page is None else query.page) // seconds * seconds
     starts = range(first, query.end, seconds)
@@ -111,7 +111,7 @@ def _bounds(query: UsageQuery) -> tuple[int, int]:
         raise BadRequest("end_time must be after start_time.", param="end_time")
     seconds, usual, most = query.widths[query.width]
     if query.page is not None and query.page < query.begin // seconds * seconds:
-        raise BadRequest("page is the next_page of an answer to the same question.", param="page")
+        raise BadRequest("page must be the next_page of an answer to the same query.", param="page")
     if query.limit is not None and not 1 <= query.limit <= most:
         raise BadRequest(f"limit is 1 to {most} for buckets of {query.width}.", param="limit")
     return seconds, query.limit or usual
@@ -136,14 +136,14 @@ def _rows(database: Database, usage_query: UsageQuery, seconds: int, first: int,
         query = query.group_by(bucket, *groups).order_by(bucket, *groups).limit(MAX_ROWS + 1)
         rows = [dict(row._mapping) for row in connection.execute(query)]
     if len(rows) > MAX_ROWS:
-        raise BadRequest(f"That is more than {MAX_ROWS:,} results. Ask for fewer buckets, or by less.", param="limit")
+        raise BadRequest(f"That is more than {MAX_ROWS:,} results. Ask for fewer buckets or groups.", param="limit")
     return rows
 
 
 def _single(
     database: Database, connection: sa.Connection, first: int, last: int
 ) -> tuple[Columns, sa.ColumnElement[Any]]:
-    """The ledger's own rows that have ended, as if each were sums, and the second of each. Raises BadRequest."""
+    """Return ended ledger rows as if each were a sum, and the second of each. Raises BadRequest."""
     at = LEDGER.c.at
     within = sa.select(LEDGER.c.uid).where(at >= first, at < last).limit(MOST_READ + 1)
     if (connection.scalar(sa.select(sa.func.count()).select_from(within.subquery())) or 0) > MOST_READ:

@@ -1,4 +1,4 @@
-"""Delete old single requests; the sums of their hours stay."""
+"""Deletes old rows of single requests. The sums of their hours stay."""
 
 import time
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ from tenants.ledger.rows import HOUR
 from tenants.storage.tables import LEDGER, PRUNED
 
 LONGEST_QUIET = 31 * 86_400
-"""Seconds without a request after which somebody has to say that the clock is right."""
+"""Seconds without a request after which an operator must confirm that the clock is right."""
 BATCH = 5_000
-"""Rows of a transaction: a server that writes meanwhile waits for one of them."""
+"""Rows per transaction. A concurrent writer waits for at most one transaction."""
 
 
 def first_kept_hour(connection: sa.Connection) -> int:
-    """The first hour whose sums have their rows; 0: all have."""
+    """Return the first hour whose rows still exist, 0 if nothing was pruned."""
     return int(connection.execute(sa.select(PRUNED.c.hour)).scalar() or 0)
 
 
 def check_clock(database: Database, now: float) -> None:
-    """Raises Conflict where the newest request is long ago: a clock that is ahead makes all requests old."""
+    """Raise Conflict if the newest request is long ago: a clock that is ahead makes all requests look old."""
     with database.read() as connection:
         newest = connection.execute(sa.select(sa.func.max(LEDGER.c.at))).scalar()
     if newest is not None and now - newest > LONGEST_QUIET:
@@ -35,9 +35,9 @@ def check_clock(database: Database, now: float) -> None:
 
 
 def prune(database: Database, before: float) -> Iterator[int]:
-    """Delete the requests of the hours before that moment; how many are gone, after each transaction.
+    """Delete the requests of the hours before a moment. Yields the total deleted after each transaction.
 
-    Those under way stay. Whenever it is broken off, what `first_kept_hour` tells is true.
+    Running requests stay. `first_kept_hour` is correct even if this is interrupted.
     Raises Unavailable.
     """
     hour, deleted = int(before) // HOUR * HOUR, 0

@@ -17,11 +17,11 @@ from tenants.storage.tables import HOURS, TEAMS
 
 DAY = 86_400
 MAX_ROWS = 10_000
-"""Rows of an answer."""
+"""Most rows in an answer."""
 
 
 class Grouping(StrEnum):
-    """Groupings of sums."""
+    """What sums can be grouped by."""
 
     TEAM = "team"
     KEY = "key"
@@ -47,7 +47,7 @@ _COLUMNS: dict[Grouping, sa.ColumnElement[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class UsageFilter:
-    """begin, end: seconds since the epoch; whole hours count, those that begin between them. team: None for all."""
+    """begin, end: seconds since the epoch; hours that start between them count whole. team: None for all."""
 
     begin: int
     end: int
@@ -57,7 +57,7 @@ class UsageFilter:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """A sum. `names` are the values of what was asked by, in that order; times are seconds since the epoch."""
+    """Usage of one group. `names` are the values of the groupings, in order; times are seconds since the epoch."""
 
     names: tuple[str | int, ...]
     requests: int
@@ -79,33 +79,34 @@ class UsageSum:
     rejected: int
 
 
-def used(database: Database, question: UsageFilter) -> list[UsageSum]:
-    """Sums in the order of their names; without any `by` exactly one. Raises BadRequest for too many, Unavailable."""
-    columns = [_COLUMNS[by].label(f"by_{by}") for by in question.by]
+def used(database: Database, filters: UsageFilter) -> list[UsageSum]:
+    """Return sums in the order of their names, exactly one without groupings. Raises BadRequest, Unavailable."""
+    columns = [_COLUMNS[by].label(f"by_{by}") for by in filters.by]
     sums = [sa.cast(sa.func.coalesce(sa.func.sum(HOURS.c[name]), 0), sa.BigInteger) for name in SUMS]
-    query = sa.select(*columns, *sums).where(HOURS.c.hour >= question.begin, HOURS.c.hour < question.end)
-    if question.team is not None:
-        query = query.where(HOURS.c.team == question.team)
+    query = sa.select(*columns, *sums).where(HOURS.c.hour >= filters.begin, HOURS.c.hour < filters.end)
+    if filters.team is not None:
+        query = query.where(HOURS.c.team == filters.team)
     query = query.group_by(*columns).order_by(*columns).limit(MAX_ROWS + 1)
     with database.read() as connection:
         rows = connection.execute(query).all()
     if len(rows) > MAX_ROWS:
-        raise BadRequest(f"That is more than {MAX_ROWS:,} rows. Ask for less time, or by less.", param="group_by")
+        raise BadRequest(f"That is more than {MAX_ROWS:,} rows. Ask for less time or fewer groups.", param="group_by")
     size = len(columns)
     return [UsageSum(tuple(row[:size]), *row[size:]) for row in rows]
 
 
 def check_team(database: Database, team: str) -> None:
-    """Raises NotFound for one that is not there and has used nothing: its sums would be zeros, as of an idle one."""
-    there, used_some = TEAMS.c.id == team, HOURS.c.team == team
+    """Raise NotFound if a team neither exists nor has usage. Otherwise its sums would be zero, as if it were idle."""
+    is_team, has_usage = TEAMS.c.id == team, HOURS.c.team == team
     with database.read() as connection:
-        exists = connection.execute(sa.select(sa.or_(sa.exists().where(there), sa.exists().where(used_some)))).scalar()
+        query = sa.select(sa.or_(sa.exists().where(is_team), sa.exists().where(has_usage)))
+        exists = connection.execute(query).scalar()
     if not exists:
         raise NotFound(f"There is no team {quoted(team)}.", code="team_not_found", param="team_id")
 
 
 def parse_groupings(words: Sequence[str]) -> tuple[Grouping, ...]:
-    """Parse a user's groupings: words, with commas or one each. Raises BadRequest."""
+    """Parse groupings from words, which may contain commas. Raises BadRequest."""
     names = [word.strip() for text in words for word in text.split(",") if word.strip()]
     try:
         return tuple(dict.fromkeys(Grouping(word) for word in names))
@@ -114,11 +115,11 @@ def parse_groupings(words: Sequence[str]) -> tuple[Grouping, ...]:
 
 
 _LAST = 10_000_000_000
-"""Seconds since the epoch that a user may write."""
+"""The largest time that users may give, in seconds since the epoch."""
 
 
 def day_of(text: str, param: str = "date") -> tuple[int, int]:
-    """A day's beginning and end. Raises BadRequest."""
+    """Return the beginning and end of a day. Raises BadRequest."""
     try:
         if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
             raise ValueError
@@ -130,7 +131,7 @@ def day_of(text: str, param: str = "date") -> tuple[int, int]:
 
 
 def moment_of(text: str, param: str) -> int:
-    """A day's beginning, or a time in seconds. Raises BadRequest."""
+    """Return the beginning of a day, or a time in seconds. Raises BadRequest."""
     if text.isascii() and text.isdigit():
         if len(text) > len(str(_LAST)) or int(text) > _LAST:
             raise BadRequest("Times are seconds since 1970, not milliseconds.", param=param)
@@ -139,7 +140,7 @@ def moment_of(text: str, param: str) -> int:
 
 
 def span(day: str | None, begin: str | None, end: str | None, now: float) -> tuple[int, int]:
-    """A day, or from `begin` to `end`; what is left out: today. Raises BadRequest."""
+    """Return the span of a day, or from `begin` to `end`. Either defaults to today. Raises BadRequest."""
     if day is not None:
         if begin is not None or end is not None:
             raise BadRequest("Give a date, or from and to.", param="date")

@@ -1,4 +1,4 @@
-"""Ledger rows at the beginning and the end of a request. Whole numbers only."""
+"""Ledger rows at the start and the end of a request. Integers only."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -10,9 +10,9 @@ if TYPE_CHECKING:  # a server without keys loads no database
 
 HOUR = 3600
 BATCH: Final = "batch"
-"""Source of lines of batches. An attempt at one that ends without an answer is repeated, so it counts nothing."""
+"""Source of batch lines. An attempt at a line that ends without an answer is repeated, so it counts nothing."""
 NAMES = ("team", "key", "model", "adapter", "endpoint", "service_class", "source")
-"""Names by which sums are kept. No value of them is None: '' stands for none."""
+"""Names by which sums are stored. Their values are never None; '' stands for none."""
 COUNTS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "audio_ms", "queue_ms", "total_ms",
     "pairs", "device_us", "cold_ms", "cost_micro", "own_micro",
@@ -21,10 +21,10 @@ COUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A request that is to begin."""
+    """A request that is about to start."""
 
     uid: str
-    """Ours, and unique; clients may send one X-Request-Id twice."""
+    """Our unique id. Clients may send the same X-Request-Id twice."""
     request: str
     attempt: int
     at: float
@@ -35,19 +35,19 @@ class Entry:
     model: str
     revision: str
     adapter: str
-    """`name@sha256:…`; '' is the base."""
+    """`name@sha256:…`, or '' for the base model."""
     service_class: str
     source: str
     price: PriceList | None = None
-    """Price list by which it is charged, even when the recipe has changed by then."""
+    """Prices by which it is charged, even if the recipe changes in the meantime."""
     reserved_tokens: int = 0
-    """The most that it can use: what counts if the server is killed under it."""
+    """The most that it can use, which counts if the server is killed before it ends."""
     reserved_micro: int = 0
     reserved_audio_ms: int = 0
     asked: str = ""
-    """The name as the client wrote it."""
+    """The model name as the client sent it."""
     router: str = ""
-    """`name@version` of the router that chose; '': the model was named itself."""
+    """`name@version` of the router that chose. '' if the client named the model itself."""
     target: str = ""
     """The chosen target, by its name in the router's definition."""
     reason: str = ""
@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def hour(self) -> int:
-        """The start of the hour in which it began."""
+        """Start of the hour in which the request began."""
         return int(self.at) // HOUR * HOUR
 
 
@@ -80,17 +80,17 @@ class Settlement:
     total_ms: int = 0
     pairs: int = 0
     device_us: int = 0
-    """Share of the machine's own time, in microseconds."""
+    """Share of device time, in microseconds."""
     cold_ms: int = 0
-    """Load time that it caused, in milliseconds."""
+    """Time of a load that it triggered, in milliseconds."""
     cost_micro: int = 0
-    """Cost by the list price."""
+    """Cost at list prices."""
     own_micro: int = 0
-    """Cost by the machine's price."""
+    """Cost at the machine's price."""
 
     @property
     def revision(self) -> str:
-        """Revision that answered: it may have changed while the request waited."""
+        """Revision that answered. It may have changed while the request waited."""
         return self.entry.revision
 
 
@@ -98,16 +98,16 @@ class Rider(Protocol):
     """A write in the transaction that settles a row, so that both are committed or neither."""
 
     def may_write(self, connection: "sa.Connection") -> bool:
-        """Whether there still is something to write, until this transaction ends. If not, the row ends at no cost.
+        """Return whether there is still something to write, valid until this transaction ends.
 
-        Called before any row of the ledger is locked.
+        If not, the row ends at no cost. Called before any ledger row is locked.
         """
         ...
 
     def write(self, connection: "sa.Connection") -> None:
-        """Write, only if the row was still open. May be called again after a transaction that was rolled back."""
+        """Write, only if the row was still open. May be called again after a rollback."""
         ...
 
     def end(self) -> None:
-        """The row's end is committed, or the row will never have one. Called in the ledger's thread; never raises."""
+        """Finish: the row's end is committed, or will never be. Called in the ledger's thread; must not raise."""
         ...

@@ -1,4 +1,4 @@
-"""The ledger in the database: rows and the sums of each hour, changed together."""
+"""The ledger in the database: rows and hourly sums, always changed together."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -37,7 +37,7 @@ _NOTHING_RESERVED = {"reserved_tokens": 0, "reserved_micro": 0, "reserved_audio_
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Sums of an hour that are not those of its rows."""
+    """Sums of an hour that do not match its rows."""
 
     hour: int
     names: tuple[str, ...]
@@ -53,15 +53,15 @@ class _RowState(NamedTuple):
 
 
 class _NotOpen(Exception):
-    """Some rows had ended before: roll back and write only those still open."""
+    """Some rows had already ended: roll back, and write only those still open."""
 
 
 class LedgerTable:
-    """Every call is one transaction.
+    """Each call is one transaction.
 
     Args:
-        server: whose rows these are; several servers may share a database.
-        in_fleet: others end this server's rows if it is silent for long, and its own ends count once they come.
+        server: id of the server that owns these rows; several servers may share a database.
+        in_fleet: other servers end this server's rows if it is silent for long; its own ends replace theirs.
     """
 
     def __init__(self, database: Database, server: str, currency: str = "USD", *, in_fleet: bool = False) -> None:
@@ -89,13 +89,13 @@ class LedgerTable:
         again: bool = False,
         riders: Mapping[str, Rider] = _NO_RIDERS,
     ) -> None:
-        """Write beginnings, then ends, whose beginnings came before or with them. Raises Unavailable.
+        """Write beginnings, then ends. Each end's beginning was written earlier or in this call. Raises Unavailable.
 
         riders: by the uid of their rows.
 
-        again: some of it may be written already: the connection broke at the commit, or the server was killed before
-            it cleared the journal. Rows that are there stay, unless they are open and end, or were ended by another
-            server of the fleet because this one was silent.
+        again: some rows may be written already, because the connection broke at the commit or the server was killed
+            before it cleared the journal. Existing rows stay as they are, unless they are open and end now, or another
+            server of the fleet ended them because this one was silent.
         """
         try:
             self._write(begun, ended, again, riders)
@@ -128,7 +128,7 @@ class LedgerTable:
                         rider.write(connection)
 
     def _states(self, connection: sa.Connection, uids: Iterable[str]) -> dict[str, _RowState]:
-        """Rows that may end: open ones, and this server's that others have ended; but lines of batches are repeated."""
+        """Return the rows that may end: open ones, and ours ended by others, except batch lines, which are repeated."""
         which = LEDGER.c.state == "open"
         if self._in_fleet:
             swept = (LEDGER.c.state == "interrupted") & (LEDGER.c.server == self._server) & (LEDGER.c.source != BATCH)
@@ -141,7 +141,7 @@ class LedgerTable:
     def _write_late(
         self, connection: sa.Connection, ended: Mapping[str, Settlement], states: Mapping[str, _RowState]
     ) -> None:
-        """Correct a charge at the most that a request could cost to its true cost."""
+        """Replace the charge of the highest possible cost with the true cost."""
         late = [(one, states[uid]) for uid, one in ended.items() if uid in states and not states[uid].is_open]
         self._end_late.run(connection, [(*_ended(one), "settled") for one, _ in late])
         self._sum(connection, ((one.entry, (0, -1, *_counts(one), -row.reserved_micro, 0, 0)) for one, row in late))
@@ -156,20 +156,20 @@ class LedgerTable:
     def interrupt(self, *, alone: bool = False) -> int:
         """End the rows that an earlier run of this server left open. Returns how many there were.
 
-        Each counts as the most that it could have cost, but for attempts at lines of batches, which are repeated.
+        Each counts as the most that it could have cost, except attempts at batch lines, which are repeated.
 
-        alone: no other server has the database, so that those of another are of the one that a backup was made of.
+        alone: no other server uses the database, so rows of other servers come from the one a backup was made of.
         """
         with self._database.write() as connection:
             return self._interrupt(connection, sa.true() if alone else LEDGER.c.server == self._server)
 
     def interrupt_server(self, server: str) -> int:
-        """Like `interrupt`, for another server, which is gone. Its own ends count once they come."""
+        """Like `interrupt`, for another server that is dead. If its own ends arrive later, they count."""
         with self._database.write() as connection:
             return self._interrupt(connection, LEDGER.c.server == server)
 
     def interrupt_lines(self, connection: sa.Connection, server: str) -> int:
-        """End the open rows of another server's lines of batches, within the transaction that takes these from it."""
+        """End the open rows of another server's batch lines, in the transaction that takes these lines over."""
         return self._interrupt(connection, (LEDGER.c.server == server) & (LEDGER.c.source == BATCH))
 
     def _interrupt(self, connection: sa.Connection, which: sa.ColumnElement[bool]) -> int:
@@ -182,12 +182,12 @@ class LedgerTable:
         return len(rows)
 
     def _sum(self, connection: sa.Connection, ended: Iterable[tuple[Entry | sa.Row[Any], tuple[int, ...]]]) -> None:
-        """counts: a row's part in each of `SUMS`."""
+        """Add to the hourly sums. ended: rows, each with its contribution to each of `SUMS`."""
         sums: dict[tuple[object, ...], tuple[int, ...]] = {}
         for entry, counts in ended:
             key = _alike(entry)
             sums[key] = tuple(map(add, sums[key], counts)) if key in sums else counts
-        keys = sorted(sums, key=str)  # in one order, so that two servers never wait for each other
+        keys = sorted(sums, key=str)  # always in the same order, so that two servers never deadlock
         self._grow.run(connection, [(*key, *sums[key]) for key in keys])
 
     def open_rows(self) -> int:
@@ -196,9 +196,9 @@ class LedgerTable:
             return int(connection.execute(query).scalar_one())
 
     def differences(self) -> list[Difference]:
-        """Hours whose sums are not those of their rows: none, or something outside has changed the tables.
+        """Return the hours whose sums do not match their rows: none, unless something else changed the tables.
 
-        Of hours whose requests were deleted (`tenants.ledger.pruning`) the sums are all that there is.
+        Hours whose rows were deleted are skipped (`tenants.ledger.pruning`).
         """
         alike = [LEDGER.c[name] for name in _ALIKE]
         interrupted = sa.func.sum(sa.case((LEDGER.c.state == "interrupted", 1), else_=0))
@@ -224,7 +224,7 @@ def _may_ride(connection: sa.Connection, settled: Settlement, riders: Mapping[st
 
 
 def _without_answer(settled: Settlement) -> Settlement:
-    """An attempt whose answer nobody gets, and nobody pays for."""
+    """Return the end of an attempt whose answer nobody receives or pays for."""
     return Settlement(settled.entry, "cancelled", None, None, total_ms=settled.total_ms)
 
 

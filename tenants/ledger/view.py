@@ -1,4 +1,4 @@
-"""Usage, as far as the caller may see it."""
+"""Usage that the caller may see."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A sum; the first fields are there where it was asked by them."""
+    """Usage of one group. The first fields are present if they were grouped by."""
 
     team_id: str | msgspec.UnsetType = msgspec.UNSET
     api_key_id: str | msgspec.UnsetType = msgspec.UNSET
@@ -41,12 +41,12 @@ class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_seconds: float
     pairs: int
     device_seconds: float
-    """Share of the machine's time that is charged to these."""
+    """Share of device time that is charged to these requests."""
     cold_start_seconds: float
     cost: float
-    """Cost by the list prices of the recipes."""
+    """Cost at the recipes' list prices."""
     own_cost: float
-    """Cost by the machine's price."""
+    """Cost at the machine's price."""
     lost_cost: float
     """Highest possible cost of interrupted requests. It counts against budgets."""
     accepted: int
@@ -64,17 +64,18 @@ class UsageReportView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReport:
-    """prices: the table of providers' prices, read anew each time; None: there is none."""
+    """prices: file with providers' prices, read on every use. None without one."""
 
     def __init__(self, ledger: Ledger, currency: str = "USD", prices: Path | None = None) -> None:
         self._ledger, self.currency, self._table = ledger, currency, prices
         self.threads = Threads("ledger")
 
     def database(self) -> "Database":
-        """The database of the sums. Raises NotFound (no_ledger)."""
+        """Return the database with the sums. Raises NotFound (no_ledger)."""
         if self._ledger.database is None:
             raise NotFound(
-                "This server counts no usage now: its tables are being made, or could not be made. Its log says why.",
+                "This server does not count usage now: its tables do not exist yet, or could not be created. "
+                "See its log.",
                 code="no_ledger",
             )
         return self._ledger.database
@@ -82,7 +83,7 @@ class UsageReport:
     async def ask(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None, by: list[str]
     ) -> UsageReportView:
-        """Sums of the caller's team; with the scope `admin` of one team or of all.
+        """Return usage of the caller's team, or with scope `admin` of any team or all.
 
         Raises NotFound (no_ledger, team_not_found), BadRequest, Forbidden, Unavailable.
         """
@@ -102,7 +103,7 @@ class UsageReport:
         )
 
     def visible_team(self, caller: Caller, team: str | None) -> str | None:
-        """The team that this caller may ask about; None: all. Raises Forbidden."""
+        """Return the team whose usage this caller may see, None for all. Raises Forbidden."""
         if Scope.ADMIN in caller.scopes:
             return team
         if team not in (None, caller.team):
@@ -114,7 +115,7 @@ class UsageReport:
         return caller.team
 
     async def day(self, caller: Caller, team: str | None, date: str | None) -> "Day":
-        """A team's day; left out: yesterday where it is, and the caller's team. Raises as `ask`."""
+        """Return a team's day. Defaults: the caller's team, and yesterday in its time zone. Raises as `ask`."""
         database = self.database()
         from tenants.costs.daily import day_of_team
 
@@ -125,7 +126,7 @@ class UsageReport:
     async def compare(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None
     ) -> "list[PriceComparison]":
-        """The same at providers' prices. Raises as `ask`; NotFound (no_prices) where no table was given."""
+        """Return the cost at providers' prices. Raises as `ask`, and NotFound (no_prices) without a table of prices."""
         database = self.database()
         from tenants.costs.compare import compared
         from tenants.ledger.report import check_team, span
@@ -140,7 +141,7 @@ class UsageReport:
         return await self.threads.run(compared, database, prices, first, last, team)
 
     async def of_request(self, team: str | None, request: str) -> "list[LedgerRow]":
-        """A request's rows, newest first; none where no ledger is kept. team: None for all. Raises Unavailable."""
+        """Return a request's rows, newest first; empty without a ledger. team: None for all. Raises Unavailable."""
         if self._ledger.database is None:
             return []
         from tenants.ledger.lookup import rows_of
@@ -149,7 +150,7 @@ class UsageReport:
         return await self.threads.run(rows_of, self._ledger.database, request, team)
 
     async def _prices(self) -> "list[ProviderPrice]":
-        """Read prices in a thread: a large table takes seconds."""
+        """Read prices in a thread, because a large table takes seconds."""
         if self._table is None:
             return []
         from tenants.costs.compare import read
@@ -157,7 +158,7 @@ class UsageReport:
         return await asyncio.to_thread(read, self._table)
 
     async def judge(self, caller: Caller, request: str, accepted: bool) -> str | None:
-        """Store a verdict, and return the model that answered, unless it was judged so already.
+        """Store a verdict. Returns the model that answered, or None if the verdict is unchanged.
 
         Raises NotFound, Conflict, Unavailable.
         """

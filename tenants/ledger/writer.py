@@ -1,17 +1,17 @@
-"""Write the ledger in one thread: rows that arrive during a commit share the next one.
+"""Writes the ledger in one thread: rows that arrive during a commit share the next one.
 
 | a request's   | while the database answers | while its disk is full | while it does not answer                |
 |---------------|----------------------------|------------------------|-----------------------------------------|
-| beginning     | committed, then it goes on | journalled, then too   | Unavailable: nothing runs without a row |
+| beginning     | committed, then it starts  | journalled, then, too  | Unavailable: nothing runs without a row |
 | end           | committed                  | journalled             | kept, and written once it answers again |
 
-In a fleet, a database that does not answer within ANSWER_SECONDS is as one whose disk is full.
+In a fleet, a database that does not answer within ANSWER_SECONDS is treated like a full disk.
 
-An end with a rider is not journalled, as its rider could not be: it is kept, and committed once there is room.
+An end with a rider is not journalled, because its rider cannot be. It is kept, and committed once there is room.
 
-What is in the journal is committed once there is room, a part at a time; meanwhile new rows follow in the journal. A
-full journal counts as a database that does not answer: then nothing more is kept than there are requests under way,
-since each waits for the commit of its beginning.
+The journal is committed in parts once there is room; new rows are appended to it in the meantime. A full journal is
+treated like a database that does not answer. Then at most one row per running request is kept, because each request
+waits for the commit of its beginning.
 """
 
 import asyncio
@@ -33,28 +33,27 @@ from tenants.ledger.table import LedgerTable
 
 log = logging.getLogger("roundhouse.tenants")
 MAX_BATCH = 1000
-"""Rows of one transaction."""
+"""Rows per transaction."""
 RETRY_SECONDS = 0.5
 ANSWER_SECONDS = 1.0
-"""Seconds without an answer after which a fleet's rows are journalled."""
+"""Seconds without an answer after which a fleet's server journals its rows."""
 FAILING_SECONDS = 10.0
-"""Time that a failure counts, without a new request that fails or succeeds."""
-
+"""Time for which a failure counts if no new request fails or succeeds."""
 
 GATHER_SECONDS = 1.0
-"""Time for which rows that no request waits for are gathered: their commits must not slow down requests."""
+"""Time for which rows that no request waits for are gathered, so that their commits do not slow requests."""
 Begun = tuple[Entry, "asyncio.Future[None] | None"]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Work of another table in this database, between two transactions of the ledger."""
+    """Work on another table of this database, between two transactions of the ledger."""
 
     run: Callable[[], None]
-    """Runs in the thread, resolves its future and raises nothing."""
+    """Runs in the thread, resolves its future, and must not raise."""
     refuse: Callable[[], None]
-    """Runs in its place where the database does not answer anyway."""
+    """Called instead if the database does not answer."""
 
 
 @dataclass(slots=True)
@@ -69,24 +68,24 @@ class _Work:
 
 
 class LedgerWriter:
-    """A writer of the ledger for one event loop; all but `close` is called on it.
+    """Writes the ledger for one event loop. All methods but `close` must be called on it.
 
     Args:
-        journal: closed with it; None: requests are refused.
-        in_fleet: it also journals what the database does not answer in time.
+        journal: closed with the writer. None to refuse requests when the disk is full.
+        in_fleet: also journal what the database does not accept in time.
     """
 
     def __init__(self, table: LedgerTable, journal: Journal | None = None, *, in_fleet: bool = False) -> None:
         self._table, self._journal = table, journal
         self._bounded = _BoundedCalls() if in_fleet else None
         self.is_refused = False
-        """Nothing more goes to the database, which is at an older state."""
+        """Whether nothing is sent to the database any more, because it is in an older state."""
         self._retry_at = 0.0
-        """Monotonic time before which the table is not tried, while the journal takes all."""
+        """Monotonic time before which the table is not retried; until then, the journal takes all rows."""
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Begun | Settlement | _Job | asyncio.Future[None] | None] = queue.SimpleQueue()
         self._dropped: set[str] = set()
-        """Requests whose beginning was not written: their ends are not either."""
+        """Requests whose beginning was not written. Their ends are not written either."""
         self._riders: dict[str, Rider] = {}
         """Riders by the uid of their rows, until these have ended."""
         self._deferred: list[Settlement] = []
@@ -99,7 +98,7 @@ class LedgerWriter:
 
     @property
     def is_failing(self) -> bool:
-        """Requests are refused now, because their beginnings cannot be written."""
+        """Whether requests are refused because their beginnings cannot be written."""
         return time.monotonic() - self._failed < FAILING_SECONDS
 
     @property
@@ -109,22 +108,22 @@ class LedgerWriter:
 
     @property
     def journalled(self) -> int:
-        """Rows that wait in the journal for room on the database's disk."""
+        """Rows in the journal, waiting for the database to accept them."""
         return 0 if self._journal is None else len(self._journal)
 
     def begin(self, entry: Entry) -> "asyncio.Future[None]":
-        """Done once it is committed or journalled. Raises Unavailable."""
+        """Return a future that is done once the row is committed or journalled. It raises Unavailable."""
         done: asyncio.Future[None] = self._loop.create_future()
         done.add_done_callback(lambda made: made.cancelled() or made.exception())  # its client may have left
         self._put((entry, done))
         return done
 
     def note(self, entry: Entry) -> None:
-        """Begin as `begin` does, for a request that does not wait: it is committed soon."""
+        """Begin a request like `begin`, without waiting. The row is committed soon."""
         self._queue.put((entry, None))
 
     def end(self, settled: Settlement, rider: Rider | None = None, *, soon: bool = False) -> None:
-        """soon: it may be gathered with others, as what `note` got."""
+        """Settle a request. soon: the row may be gathered with others, like those of `note`."""
         if rider is not None:
             self._riders[settled.entry.uid] = rider
         if soon:
@@ -133,7 +132,7 @@ class LedgerWriter:
             self._put(settled)
 
     async def flush(self) -> None:
-        """Wait until what has come until now is committed, or the database did not answer."""
+        """Wait until everything so far is committed, or the database failed to answer."""
         if self._stopping.is_set():  # nothing reads the queue any more
             return
         done: asyncio.Future[None] = self._loop.create_future()
@@ -141,9 +140,9 @@ class LedgerWriter:
         await done
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run short work that writes this database, so that it never waits for the ledger, nor the ledger for it.
+        """Run short work that writes to this database, so that it and the ledger never block each other.
 
-        Raises what the work raises, and Unavailable once the server stops.
+        Raises what the work raises, and Unavailable if the server is stopping.
         """
         if self._stopping.is_set():  # nothing reads the queue any more
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
@@ -152,7 +151,7 @@ class LedgerWriter:
         def run() -> None:
             try:
                 result = work()
-            except Exception as error:  # its waiter gets it
+            except Exception as error:  # raised in the waiter
                 self._loop.call_soon_threadsafe(_fail, done, error)
             else:
                 self._loop.call_soon_threadsafe(_succeed, done, result)
@@ -164,7 +163,7 @@ class LedgerWriter:
         return await done
 
     async def close(self) -> None:
-        """Write what has come; what a database that does not answer keeps out is lost, and the log tells how much."""
+        """Write all pending rows. Rows that the database does not accept are lost; the log says how many."""
         self._stopping.set()
         self._put(None)
         await asyncio.to_thread(self._thread.join)
@@ -173,10 +172,12 @@ class LedgerWriter:
         if self._bounded is not None:
             self._bounded.close()
         if self._deferred:
-            log.warning("ends of lines were not written: they run again", extra={"lines": len(self._deferred)})
+            log.warning(
+                "ends of batch lines were not written: they will run again", extra={"lines": len(self._deferred)}
+            )
 
     def _put(self, item: "Begun | Settlement | _Job | asyncio.Future[None] | None") -> None:
-        """Put a write into the next transaction."""
+        """Queue an item for the next transaction, without gathering."""
         self._queue.put(item)
         self._urgent.set()
 
@@ -191,7 +192,7 @@ class LedgerWriter:
             try:
                 self._write([entry for entry, _ in work.begun], work.ended, again=bool(pending))
                 pending, fails, self._failed = [], False, -FAILING_SECONDS
-            except Exception as failure:  # whatever it is: requests wait for this thread
+            except Exception as failure:  # any error: requests wait for this thread
                 if not fails:
                     log.error("the ledger cannot be written: requests are refused until it can", exc_info=failure)
                 self._failed = time.monotonic()
@@ -211,13 +212,13 @@ class LedgerWriter:
         elif self.is_refused or self._bounded.is_late:
             job.refuse()
         else:
-            with suppress(Unavailable):  # it takes longer, and resolves its future then
+            with suppress(Unavailable):  # it takes longer, and will resolve its future later
                 self._bounded.run(job.run)
 
     def _write(self, begun: list[Entry], ended: list[Settlement], *, again: bool) -> None:
-        """Commit to the table, after what is in the journal; or to the journal while the disk is full.
+        """Commit to the table after the rows in the journal, or journal the rows while the disk is full.
 
-        Raises as the table does, where the journal has no room either.
+        Raises as the table does if the journal has no room either.
         """
         journal = self._journal
         if journal is None:
@@ -240,7 +241,9 @@ class LedgerWriter:
             if error.code != "disk_full" and self._bounded is None:
                 raise
             if not journal:
-                log.error("the ledger's database takes no rows: requests are journalled until it does", exc_info=error)
+                log.error(
+                    "the ledger's database accepts no rows: requests are journalled until it does", exc_info=error
+                )
             if not self._append(journal, begun, ended):
                 raise
             self._retry_at = time.monotonic() + RETRY_SECONDS
@@ -267,7 +270,7 @@ class LedgerWriter:
             self._end_rider(one)
 
     def _append(self, journal: Journal, begun: list[Entry], ended: list[Settlement]) -> bool:
-        """Journal all but ends with riders, which are kept."""
+        """Journal all but ends with riders, which are kept. Returns whether there was room."""
         deferred = [one for one in ended if one.entry.uid in self._riders]
         plain = [one for one in ended if one.entry.uid not in self._riders] if deferred else ended
         if not journal.append(begun, plain):
@@ -280,7 +283,7 @@ class LedgerWriter:
             rider.end()
 
     def _next(self, pending: list[Settlement]) -> _Work:
-        """Collect leftover and new items; waits for one where there is neither."""
+        """Collect leftover and new items. Blocks if there are none."""
         work = _Work(ended=list(pending))
         timeout = self._pause()
         while len(work.begun) + len(work.ended) < len(pending) + MAX_BATCH:
@@ -309,19 +312,19 @@ class LedgerWriter:
                     break
                 case _:
                     work.begun.append(item)
-        if not self._queue.empty():  # what is left may be urgent, and came before the flag was cleared
+        if not self._queue.empty():  # remaining items may be urgent and older than the cleared flag
             self._urgent.set()
         return work
 
     def _pause(self) -> float | None:
-        """Seconds to wait for rows before the journal is tried."""
+        """Return the seconds to wait for rows before retrying the journal. None for no limit."""
         if not self._journal:
             return RETRY_SECONDS if self._deferred else None
         has_parts = len(self._journal) > MAX_BATCH and time.monotonic() >= self._retry_at
         return 0.0 if has_parts else RETRY_SECONDS
 
     def _undropped(self, work: _Work) -> list[Settlement]:
-        """Ends that are to be written yet, once the beginnings of this transaction are given up."""
+        """Give up the beginnings of this transaction. Returns the ends that must still be written."""
         dropped = {entry.uid for entry, _ in work.begun}
         self._dropped |= dropped - {one.entry.uid for one in work.ended}
         for one in work.ended:
@@ -331,7 +334,7 @@ class LedgerWriter:
 
 
 def write_journal(table: LedgerTable, journal: Journal) -> None:
-    """Commit all of it, some of which may be committed already. Raises as the table does."""
+    """Commit the whole journal, parts of which may be committed already. Raises as the table does."""
     while journal:
         begun, ended = journal.first(MAX_BATCH)
         table.write(begun, ended, again=True)
@@ -346,7 +349,7 @@ def _silent() -> Unavailable:
 
 
 class _BoundedCalls:
-    """Calls that wait no longer than ANSWER_SECONDS, in a thread of their own. One at a time."""
+    """Runs calls in its own thread, one at a time, waiting at most ANSWER_SECONDS for each."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="ledger-database")
@@ -354,11 +357,11 @@ class _BoundedCalls:
 
     @property
     def is_late(self) -> bool:
-        """Whether one still runs that took too long."""
+        """Whether a call that took too long is still running."""
         return self._last is not None and not self._last.done()
 
     def run(self, work: Callable[[], None]) -> None:
-        """Raises what the work raises, and Unavailable where it, or one before it, takes longer."""
+        """Raise what the work raises, or Unavailable if it or an earlier call takes too long."""
         if not self.is_late:
             self._last = self._pool.submit(work)
             if wait((self._last,), ANSWER_SECONDS).done:
@@ -370,7 +373,7 @@ class _BoundedCalls:
 
 
 def _succeed(done: "asyncio.Future[T]", result: T) -> None:
-    if not done.done():  # its waiter has left
+    if not done.done():  # nobody waits any more
         done.set_result(result)
 
 
@@ -386,7 +389,7 @@ def _resolve(
         if not done.done():
             done.set_result(None)
     for done in begun:
-        if done.done():  # its client has left
+        if done.done():  # its client has disconnected
             continue
         if error is None:
             done.set_result(None)

@@ -1,8 +1,8 @@
-"""Usage of the last minute and of budget periods, where meters begin.
+"""Usage of the last minute and of budget periods: the initial values of meters.
 
-A request whose end the ledger does not know (`interrupted`: the server was killed) counts as the most that it could
-have used; an attempt at a line of a batch counts nothing then, since it is repeated. Rates count no lines at all.
-Requests under way are not included: the limiter holds them.
+A request whose end is not in the ledger (`interrupted`: the server was killed) counts as the most it could have used,
+unless it is an attempt at a batch line, which counts nothing because it is repeated. Batch lines never count for rates.
+Running requests are not included: the limiter holds their reservations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,21 +21,21 @@ from tenants.limits.table import LimitTable
 from tenants.storage.tables import HOURS, LEDGER
 
 LATE_SECONDS = 60
-"""A row counts for the period after its own if it began so shortly before: clocks may differ."""
+"""A row that began this shortly before a period still counts for it, because clocks may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpendingHistory:
     recent: Sequence[PastRequest]
-    """The oldest first."""
+    """Oldest first."""
     spent: Mapping[str, int]
-    """Spending by a limit's id."""
+    """Spending by limit id."""
 
 
 def history_of(
     database: Database, limits: Sequence[Limit], zones: Mapping[str, ZoneInfo], now: float
 ) -> SpendingHistory:
-    """Raises Unavailable."""
+    """Return the usage from which the meters of `limits` start. Raises Unavailable."""
     with database.read() as connection:
         firsts = lines(connection)
         spent = {
@@ -45,10 +45,10 @@ def history_of(
             for limit in limits
             if limit.kind.is_spend
         }
-        lately = LEDGER.c.at.between(
+        recently = LEDGER.c.at.between(
             now - 2 * MINUTE, now
-        )  # not hours of what is to come, of a clock that was set back
-        query = sa.select(LEDGER).where(lately, LEDGER.c.state != "open", LEDGER.c.source != BATCH)
+        )  # excludes rows in the future, after the clock was set back
+        query = sa.select(LEDGER).where(recently, LEDGER.c.state != "open", LEDGER.c.source != BATCH)
         recent = [
             PastRequest(row.team, firsts.get(row.key, row.key), row.model, now - row.at, used_of(row))
             for row in connection.execute(query.order_by(LEDGER.c.at))
@@ -57,7 +57,7 @@ def history_of(
 
 
 def used_of(row: "sa.Row[tuple[object, ...]]") -> Amounts:
-    """The usage that a row of the ledger counts."""
+    """Return the usage that a ledger row counts for."""
     if row.state == "interrupted":
         return Amounts(row.reserved_tokens, row.reserved_audio_ms, row.reserved_micro)
     return Amounts(row.prompt_tokens + row.completion_tokens, row.audio_ms, row.cost_micro)
@@ -76,9 +76,11 @@ def spent_of(
     now: float,
     until: float | None = None,
 ) -> int:
-    """Money spent in the period around `now`, or in the part before `until`. line: keys that a key's limit is for.
+    """Return the money spent in the period around `now`, or in its part before `until`.
 
-    Sums of whole hours, and rows where they begin or end within one: zones are not all whole hours apart.
+    line: the keys of the rotation chain that a key's limit covers.
+
+    Sums whole hours, and single rows for partial hours: some time zones differ by fractions of an hour.
     """
     begin, end = period_of(limit.kind, zone, now)
     end_at = end if until is None else until
@@ -104,11 +106,12 @@ def spent_of(
 def spent_by_server(
     connection: sa.Connection, limit: Limit, line: Sequence[str], server: str, since: int
 ) -> int | None:
-    """The most that one server may have spent of a budget since its period began; None: its rows were deleted.
+    """Return the most that one server may have spent of a budget in this period. None if its rows were deleted.
 
     Args:
-        line: keys that a key's limit is for.
+        line: the keys of the rotation chain that a key's limit covers.
         server: id of its data directory.
+        since: when the period began, in seconds since the epoch.
     """
     if first_kept_hour(connection) > since - LATE_SECONDS:
         return None
@@ -122,7 +125,7 @@ def spent_by_server(
 
 
 def spending_of(database: Database, server: str) -> Callable[[str, int], int | None]:
-    """`spent_by_server` by a limit's id and its period's beginning; None: the limit is gone. Raises Unavailable."""
+    """Return `spent_by_server` by limit id and period start, None if the limit is gone. Raises Unavailable."""
     limits = {limit.id: limit for limit in LimitTable(database).all() if limit.kind.is_spend}
 
     def spent(id_: str, since: int) -> int | None:

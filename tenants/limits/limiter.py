@@ -1,4 +1,4 @@
-"""One request against all of its limits. On one event loop: between a check and its reservation nothing else runs."""
+"""Checks requests against their limits. Runs on one event loop, so a check and its reservation are atomic."""
 
 import logging
 import time
@@ -22,13 +22,13 @@ OnLimit = Callable[[Limit, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """The amounts that a request uses, or may use at most. money: millionths of the currency."""
+    """What a request uses, or may use at most. money: millionths of the currency."""
 
     tokens: int = 0
     audio_ms: int = 0
     money: int = 0
     explicit_tokens: int = 0
-    """Tokens that the client set by number; the others are an upper bound."""
+    """Tokens that the client requested as a number. The others are an upper bound."""
 
     def of(self, kind: Kind) -> int:
         match kind:
@@ -44,11 +44,11 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class PastRequest:
-    """A past request in the ledger, which ended `age` seconds ago or before."""
+    """A past request in the ledger that ended at least `age` seconds ago."""
 
     team: str
     key: str
-    """The first of its line of rotations."""
+    """The first key of its rotation chain."""
     model: str
     age: float
     used: Amounts
@@ -61,12 +61,12 @@ class _LimitMeter:
     zone: ZoneInfo
     """The time zone in which a budget's days begin."""
     shared: SharedMeter | None = None
-    """The meter, where other servers use the limit, too."""
+    """The same meter, if other servers share the limit."""
     warned: int = -1
-    """Period of a budget, or day, of the last warning in the log."""
+    """Budget period, or day, of the last warning in the log."""
 
     def amount_to_reserve(self, most: Amounts) -> int:
-        """Return what to reserve. An upper bound is capped at what could ever fit."""
+        """Return the amount to reserve. An upper bound is capped at the whole limit."""
         amount = most.of(self.limit.kind)
         if self.limit.kind is Kind.TOKENS and most.explicit_tokens <= self.limit.amount:
             return min(amount, self.limit.amount)
@@ -74,30 +74,30 @@ class _LimitMeter:
 
 
 _COUNTED = (Kind.REQUESTS, Kind.AT_ONCE)
-"""Kinds that count a request once, however often it is tried."""
+"""Kinds that count a request once, no matter how often it is retried."""
 
 
 @dataclass(slots=True)
 class Admission:
-    """An attempt at a request that was let in, until it is settled. Others may follow it."""
+    """One admitted attempt at a request, until it is settled. Retries are further attempts."""
 
     caller: Caller
     model: str
     most: Amounts
     holds: list[tuple[_LimitMeter, Hold]] = field(default_factory=list)
-    """Holds of this attempt: tokens, audio, money."""
+    """Reservations of this attempt: tokens, audio, money."""
     counted: list[tuple[_LimitMeter, Hold]] = field(default_factory=list)
-    """Holds of the request, shared by all its attempts."""
+    """Reservations of the request, shared by all its attempts."""
     warnings: list[str] = field(default_factory=list)
     """Warnings of the request, shared by all its attempts."""
     reported: set[str] = field(default_factory=set)
     """Ids of limits already reported for the request."""
     is_settled: bool = False
     spends_only: bool = False
-    """Only budgets count it: it is a line of a batch."""
+    """Whether only budgets count it, because it is a batch line."""
 
     def share(self, other: "Admission") -> None:
-        """Share the request's own counts with another attempt at it."""
+        """Share the counts of the request with another attempt at it."""
         self.counted, self.warnings, self.reported = other.counted, other.warnings, other.reported
 
     def hold(self, one: _LimitMeter, hold: Hold) -> None:
@@ -105,9 +105,9 @@ class Admission:
 
 
 class Limiter:
-    """A limiter without any limits; `replace` gives it those that there are now.
+    """Starts without limits; `replace` sets the current ones.
 
-    source: of meters that this server shares with others; None: limits are its own.
+    source: makes the meters of limits shared with other servers. None if limits are this server's own.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Limiter:
 
     @property
     def is_shared(self) -> bool:
-        """Whether `prepare` comes before `admit`."""
+        """Whether `prepare` must be called before `admit`."""
         return self._source is not None
 
     # --- a request --------------------------------------------------------------------------------------------------
@@ -141,9 +141,9 @@ class Limiter:
         *,
         spends_only: bool = False,
     ) -> None:
-        """Take what this server lacks of shared limits. `admit` decides, with the same arguments, and at once.
+        """Fetch what this server lacks of shared limits. Call `admit` with the same arguments right after it.
 
-        Another request may use what was taken for this one: then it takes more, until there is no more.
+        Another request may use up what was fetched for this one. Then more is fetched, until nothing is left.
         """
         while True:
             meters = self._meters_of(caller, model, () if before is None else before.counted, spends_only)
@@ -165,9 +165,10 @@ class Limiter:
         *,
         spends_only: bool = False,
     ) -> Admission:
-        """Reserve the most that it can use. Raises LimitExceeded, and reserves nothing then.
+        """Reserve the most that the request can use. Raises LimitExceeded without reserving anything.
 
-        before: of the same request's attempt before; spends_only: only budgets count it.
+        before: the previous attempt at the same request.
+        spends_only: only budgets count it.
         """
         now = self._clock()
         admission = Admission(caller, model, most, spends_only=spends_only)
@@ -191,13 +192,13 @@ class Limiter:
                 admission.reported.add(one.limit.id)
                 self._report(one, admission)
             if wait != 0.0 and one.limit.mode is Mode.SHADOW:
-                continue  # what would have been refused would have used nothing
+                continue  # a refused request would have used nothing
             admission.hold(one, one.meter.take(one.amount_to_reserve(most), now))
         self._running[id(admission)] = admission
         return admission
 
     def has_room(self, caller: Caller, model: str, most: Amounts) -> bool:
-        """Whether `admit` would let it in now."""
+        """Whether `admit` would admit the request now."""
         now = self._clock()
         meters = (one for one in self._of(caller.team, caller.metered, model) if one.limit.mode is Mode.ENFORCE)
         return all(
@@ -207,7 +208,7 @@ class Limiter:
         )
 
     def settle(self, admission: Admission, used: Amounts, *, last: bool = True) -> None:
-        """Settle it once, whatever its end was; called again it does nothing. last: the request ends with it."""
+        """Settle an attempt however it ended. Further calls do nothing. last: the request ends with this attempt."""
         now = self._clock()
         if not admission.is_settled:
             admission.is_settled = True
@@ -222,7 +223,7 @@ class Limiter:
             admission.counted.clear()
 
     def levels(self, caller: Caller, model: str) -> dict[Kind, LimitLevel]:
-        """The level of each kind of limit with the least remaining, for headers."""
+        """Return the limit with the least remaining of each kind, for headers."""
         levels: dict[Kind, LimitLevel] = {}
         now = self._clock()
         for one in self._of(caller.team, caller.metered, model):
@@ -233,7 +234,7 @@ class Limiter:
         return levels
 
     def spendable(self, caller: Caller, model: str) -> int | None:
-        """The rest of this caller's budgets, in millionths of the currency; None: it has none."""
+        """Return what remains of this caller's budgets, in millionths of the currency. None without a budget."""
         now = self._clock()
         spends = (o for o in self._of(caller.team, caller.metered, model) if o.limit.kind.is_spend)
         return min((o.meter.level(now).remaining for o in spends if o.limit.mode is Mode.ENFORCE), default=None)
@@ -241,7 +242,7 @@ class Limiter:
     def _meters_of(
         self, caller: Caller, model: str, counted: Sequence[tuple[_LimitMeter, Hold]], spends_only: bool
     ) -> list[_LimitMeter]:
-        """The meters of an attempt. counted: reservations of earlier attempts for the whole request."""
+        """Return the meters of an attempt. counted: reservations of earlier attempts for the whole request."""
         if not self._metered:
             return []
         held_ids = {id(one) for one, _ in counted}
@@ -253,7 +254,7 @@ class Limiter:
         return [one for one in both if one.limit.counts(model)]
 
     def _report(self, one: _LimitMeter, admission: Admission) -> None:
-        """A request is over a limit that lets it in."""
+        """Report a request that exceeds a limit that does not refuse it."""
         if one.limit.mode is Mode.SHADOW:
             self._on_limit(one.limit, "shadow")
             return
@@ -264,19 +265,22 @@ class Limiter:
             one.warned = period
             log.warning("over a limit", extra={"limit": one.limit.id, "words": one.limit.words})
 
-    # --- which limits there are -------------------------------------------------------------------------------------
+    # --- the set of limits ------------------------------------------------------------------------------------------
     def new(self, limits: Iterable[Limit], zones: Mapping[str, ZoneInfo]) -> list[Limit]:
-        """The limits whose meters `replace` would begin: new ones, or those that counted something else."""
+        """Return the limits for which `replace` would start a meter: new or redefined ones."""
         before = {one.limit.id: one for many in self._metered.values() for one in many}
         return [limit for limit in limits if _goes_on(before.get(limit.id), limit, zones) is None]
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Collect ends until `replace`, which must come within: the ledger may not have them yet."""
+        """Collect requests that end before `replace`, which must be called inside.
+
+        The ledger may not have them yet.
+        """
         self._ended = []
         try:
             yield
-        finally:  # also where the ledger cannot be read: it may take long before it can
+        finally:  # also if the ledger cannot be read, possibly for long
             self._ended = None
 
     def replace(
@@ -286,14 +290,14 @@ class Limiter:
         recent: Sequence[PastRequest] = (),
         spent: Mapping[str, int] | None = None,
     ) -> None:
-        """Meters of limits that were there before go on. New ones begin with what the ledger tells.
+        """Set the limits. Meters of existing limits continue; new meters start from the ledger's figures.
 
-        A request whose end was written while the ledger was read may count twice then: never too little.
+        A request that ends while the ledger is read may count twice, but never too little.
 
         Args:
-            zones: of teams, and of keys by their ids.
-            recent: the last minute's ended requests, the oldest first.
-            spent: in the present period of a budget, by the limit's id.
+            zones: time zones by team and by key id.
+            recent: requests that ended in the last minutes, oldest first.
+            spent: spending in the current budget period, by limit id.
         """
         before = {one.limit.id: one for many in self._metered.values() for one in many}
         ended, self._ended, self._metered = self._ended or [], None, {}
@@ -350,7 +354,7 @@ class Limiter:
 
 
 def _goes_on(before: _LimitMeter | None, limit: Limit, zones: Mapping[str, ZoneInfo]) -> _LimitMeter | None:
-    """It, where the same thing is counted, of a budget in the same days."""
+    """Return `before` if it counts the same thing and, for a budget, in the same days. None otherwise."""
     if before is None:
         return None
     old = before.limit

@@ -1,4 +1,4 @@
-"""Load the limits of a running server anew after each change."""
+"""Reloads the limits of a running server after each change."""
 
 import asyncio
 import time
@@ -24,18 +24,18 @@ class LimitLoader:
         self.storage, self.queue = storage or StorageLimiter(), queue or QueueLimiter()
 
     async def read(self, database: "Database") -> None:
-        """Read the limits that are in the database; once it returns, they count. Raises Unavailable."""
+        """Load the limits from the database. They are in effect when it returns. Raises Unavailable."""
         from tenants.limits.history import history_of
         from tenants.limits.table import LimitTable
 
         table = LimitTable(database)
-        every = await asyncio.to_thread(table.all)
-        self.storage.replace([limit for limit in every if limit.kind.is_stored])
-        self.queue.replace([limit for limit in every if limit.kind.is_queued])
-        limits = [limit for limit in every if limit.kind.is_of_requests]
+        all_limits = await asyncio.to_thread(table.all)
+        self.storage.replace([limit for limit in all_limits if limit.kind.is_stored])
+        self.queue.replace([limit for limit in all_limits if limit.kind.is_queued])
+        limits = [limit for limit in all_limits if limit.kind.is_of_requests]
         zones = await asyncio.to_thread(table.zones)
         new = self.limiter.new(limits, zones)
-        if not new:  # their meters go on: the ledger tells nothing that they do not know
+        if not new:  # their meters continue and already know all that the ledger does
             self.limiter.replace(limits, zones)
             return
         with self.limiter.collecting():

@@ -1,4 +1,4 @@
-"""Count what is left of a limit, in monotonic nanoseconds; budgets go by the calendar."""
+"""Meters of what is left of a limit, in monotonic nanoseconds. Budgets follow the calendar."""
 
 import math
 from collections import deque
@@ -12,14 +12,14 @@ from tenants.limits.records import MINUTE, Limit
 SECOND = 1_000_000_000
 _WINDOW = MINUTE * SECOND
 _JOINED = 64
-"""Holds in a rate's line beyond those under way, before it is made shorter."""
+"""Settled holds that a rate's queue may contain before it is compacted."""
 _PERIODS = 4
-"""Periods of a budget that are remembered."""
+"""Number of budget periods that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitLevel:
-    """A limit's level for headers. seconds: until all of it is there again."""
+    """What is left of a limit, for headers. seconds: until the whole limit is available again."""
 
     limit: int
     remaining: int
@@ -28,7 +28,7 @@ class LimitLevel:
 
 @dataclass(slots=True)
 class Hold:
-    """A request's reservation. mark: the meter's own; is_over: settled, for meters that need it."""
+    """The reservation of a request. mark: for the meter's use. is_over: settled, for meters that need it."""
 
     amount: int
     mark: int
@@ -37,60 +37,60 @@ class Hold:
 
 class Meter(Protocol):
     def wait(self, amount: int, now: int) -> float | None:
-        """Seconds until there is room for it if nothing else comes; 0: there is; None: there never will be."""
+        """Return the seconds until `amount` fits, 0 if it fits now, None if it never will."""
         ...
 
     def take(self, amount: int, now: int) -> Hold:
-        """Whether or not there is room."""
+        """Reserve `amount`, even if there is no room."""
         ...
 
     def settle(self, hold: Hold, used: int, now: int) -> None:
-        """Give back what was not used, or charge what was used beyond it."""
+        """Return the unused part of a reservation, or charge what was used beyond it."""
         ...
 
     def level(self, now: int) -> LimitLevel: ...
 
     def change(self, limit: int, now: int) -> None:
-        """Go on with another limit."""
+        """Continue with another limit."""
         ...
 
 
 class SharedMeter(Meter, Protocol):
-    """A limit that several servers share: each takes parts of it, and lets requests into these."""
+    """A limit shared by several servers. Each takes parts of it and admits requests against those."""
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nobody can tell now how much the others have left of it."""
+        """Whether the other servers' usage cannot be determined now."""
         ...
 
     async def prepare(self, amount: int) -> bool:
-        """Take a part if there is too little here. Returns whether there was one; another request may use it first."""
+        """Fetch a part if too little is here. Returns whether there was one; another request may use it first."""
         ...
 
 
 class MeterSource(Protocol):
-    """A maker of meters for a server that shares its limits with others."""
+    """Makes the meters of a server that shares its limits with others."""
 
     def meter(self, limit: Limit, zone: ZoneInfo, since: int, spent: int) -> SharedMeter:
-        """Make the meter of a rate or budget. since: when its period began; spent: what was spent in it so far."""
+        """Return the meter of a rate or budget. since: start of its period; spent: spending in it so far."""
         ...
 
     def concurrency(self, limit: Limit) -> SharedMeter:
-        """A meter for requests at once."""
+        """Return the meter of a limit on concurrent requests."""
         ...
 
 
 class Rate:
-    """GCRA: a bucket of `limit` that `limit` a minute drains from. In whole numbers: a unit is one nanosecond's drain.
+    """GCRA: a bucket of size `limit` that drains at `limit` per minute. Integers; a unit is one nanosecond's drain.
 
-    It drains in the order in which it was filled: a hold's mark is what is still there of it. What drained while a
-    request held it is not given back at its end: the next one may have it already.
+    It drains in the order in which it was filled. A hold's mark is the part of it that has not drained yet. What
+    drained while its request ran is not returned at the end, because the next request may have used it already.
     """
 
     def __init__(self, limit: int, now: int) -> None:
         self.limit, self._level, self._at = limit, 0, now
         self._line: deque[Hold] = deque()
-        """Amounts in the order in which they drain; together they are the level."""
+        """Reservations in the order in which they drain. Their sum is the level."""
         self._longest = _JOINED
 
     def change(self, limit: int, now: int) -> None:
@@ -117,7 +117,7 @@ class Rate:
         return hold
 
     def _join(self) -> None:
-        """Neighbours that are over become one, so that the line is no longer than the requests that are under way."""
+        """Merge settled neighbours, so that the queue grows with running requests only."""
         line: deque[Hold] = deque()
         for hold in self._line:
             if hold.is_over and line and line[-1].is_over:
@@ -155,7 +155,7 @@ class Rate:
 
 
 class Concurrency:
-    """Requests at once. The predicted wait is the mean duration of earlier ones."""
+    """Concurrent requests. The predicted wait is the mean duration of past requests."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self._running, self._seconds = limit, 0, 1.0
@@ -179,12 +179,12 @@ class Concurrency:
 
 
 class Budget:
-    """Money of a day or month.
+    """Money per day or month.
 
     Args:
-        period: begin and end of the one around a moment, in seconds since the epoch.
-        spent: in the present one.
-        wall: seconds since the epoch.
+        period: returns begin and end of the period around a moment, in seconds since the epoch.
+        spent: spending so far in the current period.
+        wall: returns seconds since the epoch.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Budget:
         self.limit, self._period, self._wall = limit, period, wall
         self.begin, self._end = period(wall())
         self._spent_in = {self.begin: spent}
-        """Spent and reserved money, by when a period began: a clock may be set back into one that was over."""
+        """Spent and reserved money by the period's start: the clock may be set back into an earlier period."""
 
     def change(self, limit: int, now: int) -> None:
         self.limit = limit
@@ -207,7 +207,7 @@ class Budget:
         now = self._wall()
         if not self.begin <= now < self._end:
             self.begin, self._end = self._period(now)
-            self._spent_in[self.begin] = self._spent_in.pop(self.begin, 0)  # the newest is the last
+            self._spent_in[self.begin] = self._spent_in.pop(self.begin, 0)  # keeps the newest last
             self._spent_in = dict(list(self._spent_in.items())[-_PERIODS:])
 
     def wait(self, amount: int, now: int) -> float | None:

@@ -1,4 +1,4 @@
-"""Limits as they are stored, and the periods of budgets by the team's own clock."""
+"""Limits as they are stored, and the periods of budgets in the team's time zone."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ from registry.base.wording import plain, size_words
 from registry.errors import BadRequest
 
 MICRO = 1_000_000
-"""Money in whole millionths of the server's currency."""
+"""Money is stored in whole millionths of the server's currency."""
 MINUTE = 60
 MAX_AMOUNT = 10**15
 
@@ -34,34 +34,34 @@ class Kind(StrEnum):
 
     @property
     def is_stored(self) -> bool:
-        """Counts what a team keeps, and not what its requests use."""
+        """Whether it limits what a team stores instead of what its requests use."""
         return self in (Kind.ADAPTERS, Kind.ADAPTER_BYTES)
 
     @property
     def is_queued(self) -> bool:
-        """Counts what a team's unfinished batches hold."""
+        """Whether it limits the tokens of a team's unfinished batches."""
         return self is Kind.BATCH_TOKENS
 
     @property
     def is_of_requests(self) -> bool:
-        """Counts what requests use, each at its time."""
+        """Whether it limits what requests use."""
         return not self.is_stored and not self.is_queued
 
     @property
     def unit(self) -> int:
-        """The amount of one user-facing unit in the stored whole numbers."""
+        """The stored integer that corresponds to one unit as users write it."""
         return MICRO if self.is_spend else 1000 if self is Kind.AUDIO else 1
 
 
 class Mode(StrEnum):
-    """The effect of a limit on requests for which it has no room."""
+    """What happens to requests over a limit."""
 
     ENFORCE = "enforce"
-    """It is refused."""
+    """They are refused."""
     WARN = "warn"
-    """It is let in; its answer says so in a header, and the log once a period."""
+    """They are admitted with a response header, and a log line once per period."""
     SHADOW = "shadow"
-    """It is let in and counted: what enforcing it would do."""
+    """They are admitted and counted, to show what enforcing the limit would do."""
 
 
 Owner = Literal["team", "key"]
@@ -72,7 +72,7 @@ class Limit:
     """A limit of a team or key.
 
     amount: requests, tokens, milliseconds of audio, millionths of the currency, adapters or bytes.
-    model: '' is all together.
+    model: '' for all models together.
     """
 
     id: str
@@ -99,13 +99,13 @@ class Limit:
         return self.amount if self.kind.unit == 1 else self.amount / self.kind.unit
 
     def display(self, value: int) -> str:
-        """A value of its kind for people, bytes with their size in a larger unit."""
+        """Format a value of this kind for people; bytes also in a larger unit."""
         if self.kind is not Kind.ADAPTER_BYTES:
             return plain(value / self.kind.unit)
         return f"{value} ({size_words(value)})" if value >= 1024 else str(value)
 
     def counts(self, model: str) -> bool:
-        """Whether requests to a model count; those to `id@version` count as the model's."""
+        """Whether requests to `model` count. Requests to `id@version` count as the model's."""
         return self.model in ("", model, model.partition("@")[0])
 
     @property
@@ -115,20 +115,20 @@ class Limit:
 
 
 def amount_of(kind: Kind, text: str) -> int:
-    """'60', '0.5', '12.50' as it is kept. Raises BadRequest."""
+    """Parse an amount such as '60', '0.5' or '12.50' into its stored form. Raises BadRequest."""
     from decimal import Decimal
 
     try:
         value = Decimal(text) * kind.unit
         if not value.is_finite() or abs(value) > MAX_AMOUNT or value != value.to_integral_value():
             raise ValueError
-    except (ArithmeticError, ValueError):  # what is no number; 1e999999999, which is too large for a Decimal's product
+    except (ArithmeticError, ValueError):  # not a number, or too large for Decimal to multiply (1e999999999)
         raise BadRequest(f"'{text[:40]}' is not an amount for {kind}.", param="amount") from None
     return int(value)
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """Raises BadRequest."""
+    """Return the time zone of this name. Raises BadRequest."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -136,12 +136,12 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def period_of(kind: Kind, zone: ZoneInfo, at: float) -> tuple[int, int]:
-    """Begin and end of the day or month around a moment, in seconds since the epoch."""
+    """Return begin and end of the day or month around a moment, in seconds since the epoch."""
     local = datetime.fromtimestamp(at, zone)
     begin = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     if kind is Kind.MONTH:
         begin = begin.replace(day=1)
         end = (begin + timedelta(days=32)).replace(day=1)
     else:
-        end = begin + timedelta(days=1)  # the wall clock's next midnight, also where a day has 23 hours
+        end = begin + timedelta(days=1)  # the wall clock's next midnight, even if the day has 23 hours
     return int(begin.timestamp()), int(end.timestamp())

@@ -9,7 +9,7 @@ from tenants.limits.meters import LimitLevel
 from tenants.limits.records import Kind, Limit
 
 CONTENTION = 60.0
-"""Longest Retry-After in seconds for limits that other requests may free."""
+"""Longest Retry-After, in seconds, for limits that other requests may free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +19,23 @@ class BindingLimit:
     limit: Limit
     level: LimitLevel
     amount: int
-    """The most that the request may use of it."""
+    """The most of it that the request may use."""
     wait: float | None
-    """Seconds until there is room; None: there never will be."""
+    """Seconds until there is room, or None if there never will be."""
     is_shared: bool
-    """Other servers use it, too."""
+    """Whether other servers share it."""
 
 
 def unknown(limit: Limit) -> Unavailable:
     return Unavailable(
-        f"How much is left of {limit.words} cannot be looked up now: the fleet's database does not answer. Try again.",
+        f"Cannot determine what is left of {limit.words}: the fleet's database does not answer. Try again.",
         code="limits_unavailable",
         retry_after=5,
     )
 
 
 def refusal(binding: Sequence[BindingLimit], levels: Mapping[Kind, LimitLevel], *, has_audio: bool) -> LimitExceeded:
-    """Every limit that binds. Money first: it comes back last. levels: of all limits, for headers."""
+    """Return the error that names all exceeded limits, budgets first. levels: of all limits, for headers."""
     spends = any(one.limit.kind.is_spend for one in binding)
     never = any(one.wait is None for one in binding)
     refusals, waits = [], [0.0]

@@ -1,4 +1,4 @@
-"""Replay the ledger against a limit: how many requests it would have refused."""
+"""Replays the ledger against a limit, to count the requests it would have refused."""
 
 import heapq
 from collections import Counter
@@ -22,7 +22,7 @@ from tenants.storage.tables import LEDGER
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """first, last: when the first and the last refused one came, in seconds since the epoch."""
+    """first, last: arrival of the first and last refused request, in seconds since the epoch."""
 
     requests: int
     refused: int
@@ -31,9 +31,9 @@ class Outcome:
 
 
 def simulate(database: Database, limit: Limit, zone: ZoneInfo, begin: float, end: float) -> Outcome:
-    """Replay requests in their order; each held its reservation until it ended. Raises Unavailable, BadRequest.
+    """Replay requests in order; each holds its reservation until it ends. Raises Unavailable, BadRequest.
 
-    A request is one, however often it was tried. Of a budget, what its period had spent before `begin` is spent.
+    Retries count as one request. A budget starts with what its period had spent before `begin`.
     """
     if limit.kind.is_stored:
         raise BadRequest(f"{limit.kind} counts stored adapters, and the ledger records requests: set it to try it.")
@@ -49,15 +49,15 @@ def simulate(database: Database, limit: Limit, zone: ZoneInfo, begin: float, end
         replayed.append(LEDGER.c.team == limit.subject if limit.owner == "team" else LEDGER.c.key.in_(line))
         query = sa.select(LEDGER).where(*replayed).order_by(LEDGER.c.at, LEDGER.c.uid)
         spent = spent_of(connection, limit, line, zone, begin, begin) if limit.kind.is_spend else 0
-        tried = sa.select(LEDGER.c.request).where(*replayed, LEDGER.c.attempt > 1)
-        further = Counter(connection.execute(tried).scalars())
+        retries = sa.select(LEDGER.c.request).where(*replayed, LEDGER.c.attempt > 1)
+        further = Counter(connection.execute(retries).scalars())
         rows = connection.execution_options(yield_per=1000).execute(query)
         return _Replay(limit, zone, begin, spent, further).of(rows)
 
 
 @dataclass(slots=True)
 class _Request:
-    """further: attempts at it that are still to come."""
+    """further: attempts at it that have not been replayed yet."""
 
     further: int
     admission: Admission | None = None
@@ -66,7 +66,7 @@ class _Request:
 
 
 class _Replay:
-    """further: by the request, how many rows are not its first attempt."""
+    """further: number of retries by request id."""
 
     def __init__(self, limit: Limit, zone: ZoneInfo, begin: float, spent: int, further: Counter[str]) -> None:
         self._now, self._further = begin, further
@@ -75,21 +75,21 @@ class _Replay:
         self._limiter.replace([limit], {limit.subject: zone}, (), {limit.id: spent})
         self._running: list[tuple[float, str, _Request, Admission, Amounts]] = []
         self._tried: dict[str, _Request] = {}
-        """Requests with further attempts. Of a repeated id, attempts count for its first request."""
+        """Requests with attempts to come. If an id was reused, its attempts count for the first request."""
 
     def of(self, rows: Iterable[Any]) -> Outcome:
-        came, refused, first, last = 0, 0, None, None
+        requests, refused, first, last = 0, 0, None, None
         for row in rows:
             self._end_until(row.at)
             self._now = row.at
             request, is_new = self._request(row)
-            came += is_new
+            requests += is_new
             if not request.is_refused and not self._is_let_in(row, request):
                 refused, first, last = refused + 1, row.at if first is None else first, row.at
-        return Outcome(came, refused, first, last)
+        return Outcome(requests, refused, first, last)
 
     def _request(self, row: Any) -> tuple[_Request, bool]:
-        """The request of an attempt, and whether that is seen for the first time."""
+        """Return the request of an attempt, and whether this is its first row."""
         is_further = row.attempt > 1
         known_request = self._tried.get(row.request) if is_further else None
         request = known_request or _Request(self._further.pop(row.request, 0))

@@ -1,4 +1,4 @@
-"""Limits on stored and queued items. On one event loop: `admit` and commit must not interleave."""
+"""Limits on stored and queued items. Runs on one event loop: nothing may run between `admit` and the commit."""
 
 import logging
 import time
@@ -35,13 +35,13 @@ class StorageLimiter:
             self._limits.setdefault(limit.subject, []).append(limit)
 
     def check(self, key: AdapterKey, stored: Callable[[], Sequence[Adapter]]) -> None:
-        """Refuse a new name for which there is no room, before its content is known. Raises StorageExceeded."""
+        """Refuse a new name if there is no room, before its content is known. Raises StorageExceeded."""
         self._refuse(self._exceeded(key, stored, "", 0))
 
     def admit(
         self, key: AdapterKey, stored: Callable[[], Sequence[Adapter]], digest: str, size: int
     ) -> tuple[str, ...]:
-        """Let a version of `size` bytes in. Returns warnings of limits that only warn. Raises StorageExceeded."""
+        """Admit a version of `size` bytes. Returns the warnings of limits that only warn. Raises StorageExceeded."""
         exceeded = self._exceeded(key, stored, digest, size)
         self._refuse(exceeded)
         warnings = []
@@ -58,7 +58,7 @@ class StorageLimiter:
     def _exceeded(
         self, key: AdapterKey, stored: Callable[[], Sequence[Adapter]], digest: str, size: int
     ) -> list[tuple[Limit, int, int]]:
-        """Limits that have no room for it, with what is used of each and what it would add."""
+        """Return the limits without room for it, each with its current use and the addition."""
         exceeded = []
         for limit in self._limits.get(key.team, ()):
             if limit.counts(key.base):
@@ -89,7 +89,7 @@ class StorageLimiter:
             )
 
     def _use(self, limit: Limit, key: AdapterKey, stored: Iterable[Adapter], digest: str, size: int) -> tuple[int, int]:
-        """The team's usage of a limit's kind, and the part that this content adds. Equal content counts once."""
+        """Return the team's use of a limit, and what this content would add. Identical content counts once."""
         own = [one for one in stored if one.key.team == key.team and limit.counts(one.key.base)]
         if limit.kind is Kind.ADAPTERS:
             return len(own), int(all(one.key != key for one in own))
@@ -100,7 +100,7 @@ class StorageLimiter:
 
 
 class QueueLimiter:
-    """Checks a batch against the limits that `replace` sets. Called in any thread."""
+    """Checks a batch against the limits that `replace` sets. Thread-safe."""
 
     def __init__(self, on_limit: OnLimit = lambda _limit, _what: None, wall: Callable[[], float] = time.time) -> None:
         self._on_limit, self._wall = on_limit, wall
@@ -118,14 +118,14 @@ class QueueLimiter:
         return team in self._limits
 
     def refusal(self, team: str, added: Mapping[str, int], queued: Mapping[str, int]) -> str | None:
-        """Return why a batch has no room, and what to do; None: it has.
+        """Return why a batch has no room and what to do. None if it has room.
 
-        added: the batch's tokens by model or adapter; queued: the same of the team's other unfinished batches.
+        added: the batch's tokens by model or adapter; queued: the same for the team's other unfinished batches.
         """
         refusals = []
         for limit in self._limits.get(team, ()):
-            new, there = _counted(limit, added), _counted(limit, queued)
-            if not new or there + new <= limit.amount:
+            new, used = _counted(limit, added), _counted(limit, queued)
+            if not new or used + new <= limit.amount:
                 continue
             if limit.mode is Mode.ENFORCE:
                 self._on_limit(limit, "refused")
@@ -135,7 +135,7 @@ class QueueLimiter:
                     else "create it again once some of the team's batches have ended"
                 )
                 refusals.append(
-                    f"{limit.words} is {limit.amount}, of which {there} are used; this batch has about {new}: {advice}"
+                    f"{limit.words} is {limit.amount}, of which {used} are used; this batch has about {new}: {advice}"
                 )
                 continue
             self._on_limit(limit, "shadow" if limit.mode is Mode.SHADOW else "warned")
@@ -147,5 +147,5 @@ class QueueLimiter:
 
 
 def _counted(limit: Limit, tokens: Mapping[str, int]) -> int:
-    """Tokens that a limit counts; those of an adapter count as its model's."""
+    """Return the tokens that a limit counts. An adapter's tokens count as its model's."""
     return sum(count for name, count in tokens.items() if limit.counts(name) or limit.counts(name.partition(":")[0]))

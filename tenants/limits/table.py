@@ -1,4 +1,4 @@
-"""Limits in the database. Each change raises the keyring's revision, by which servers notice it."""
+"""Limits in the database. Each change increments the keyring's revision, so that servers notice it."""
 
 import secrets
 import time
@@ -18,13 +18,13 @@ from tenants.storage.tables import CHANGED, KEYS, LIMITS, TEAMS
 
 
 class LimitTable:
-    """Every call is one transaction, and waits for the database."""
+    """Each call is one transaction and blocks on the database."""
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
         self._database, self._clock = database, clock
 
     def all(self, owner: str | None = None, subject: str | None = None) -> list[Limit]:
-        """All limits, oldest first. Limits of a key are those of its rotation chain, listed for its first key."""
+        """Return limits, oldest first. Limits of a key are those of its rotation chain, listed under its first key."""
         query = sa.select(LIMITS).order_by(LIMITS.c.created, LIMITS.c.id)
         if owner is not None:
             query = query.where(LIMITS.c.owner == owner)
@@ -37,7 +37,7 @@ class LimitTable:
             return [_of_line(_limit(row), firsts) for row in connection.execute(query)]
 
     def zones(self) -> dict[str, ZoneInfo]:
-        """Time zones of teams, and of keys by their ids."""
+        """Return time zones by team and by key id."""
         with self._database.read() as connection:
             teams = connection.execute(sa.select(TEAMS.c.id, TEAMS.c.timezone)).all()
             keys = connection.execute(sa.select(KEYS.c.id, KEYS.c.team)).all()
@@ -45,19 +45,19 @@ class LimitTable:
         return {**zones, **{row.id: zones[row.team] for row in keys}}
 
     def zone(self, limit: Limit) -> ZoneInfo:
-        """Time zone of the team of a limit. Raises NotFound."""
+        """Return the time zone of a limit's team. Raises NotFound."""
         self.check(limit.owner, limit.subject)
         return self.zones()[limit.subject]
 
     def check(self, owner: str, subject: str) -> None:
-        """Raises NotFound for a team or key that is not there."""
+        """Raise NotFound if there is no such team or key."""
         with self._database.read() as connection:
             _check(connection, owner, subject)
 
     def set(self, limit: Limit) -> Limit:
-        """Replace the limit of the same owner, kind and model, enforced or shadow; or the one that warns.
+        """Set a limit, replacing the one with the same owner, kind and model. Warning limits only replace each other.
 
-        Raises NotFound for a team or key that is not there.
+        Raises NotFound if there is no such team or key.
         """
         alike = (LIMITS.c.owner == limit.owner) & (LIMITS.c.kind == limit.kind) & (LIMITS.c.model == limit.model)
         alike &= (LIMITS.c.mode == Mode.WARN) == (limit.mode is Mode.WARN)
@@ -72,26 +72,26 @@ class LimitTable:
             return self._insert(connection, replace(limit, id=rows[0] if rows else ""))
 
     def add(self, limit: Limit) -> Limit:
-        """Beside those that are there. Raises NotFound."""
+        """Add a limit without replacing any. Raises NotFound."""
         with self._database.write_durably() as connection:
             _check(connection, limit.owner, limit.subject)
             return self._insert(connection, _of_line(limit, lines(connection)))
 
     def change(self, id_: str, changed: Callable[[Limit], Limit]) -> Limit:
-        """Raises NotFound."""
+        """Replace a limit by what `changed` makes of it. Raises NotFound."""
         with self._database.write_durably() as connection:
             row = self._take(connection, id_)
             return self._insert(connection, changed(_limit(row)), row.created)
 
     def remove(self, id_: str) -> Limit:
-        """Raises NotFound."""
+        """Remove a limit and return it. Raises NotFound."""
         with self._database.write_durably() as connection:
             row = self._take(connection, id_)
             connection.execute(CHANGED)
         return _limit(row)
 
     def _take(self, connection: sa.Connection, id_: str) -> Any:
-        """The row, which is there no more. Raises NotFound."""
+        """Delete the row and return it. Raises NotFound."""
         row = connection.execute(sa.delete(LIMITS).where(LIMITS.c.id == id_).returning(LIMITS)).one_or_none()
         if row is None:
             raise NotFound(f"There is no limit {quoted(id_)}; see `roundhouse limits list`.", code="limit_not_found")

@@ -1,4 +1,4 @@
-"""A stored response, and how its JSON is edited. Knows nothing of the database."""
+"""A stored response, and how its JSON is edited. Imports no database."""
 
 import hashlib
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class StoredResponse:
     expires: float
     running: bool
     input: bytes
-    """JSON list of every item that the model was given."""
+    """JSON list of all items of the model's input."""
     answer: bytes
     """The response object as JSON."""
 
@@ -61,7 +61,7 @@ SEND_ITSELF = "Send the item itself: in Vercel's AI SDK set providerOptions: {op
 
 
 def failure(code: str, message: str) -> Mapping[str, Any]:
-    """The fields of a failed response. code: one of OpenAI's `ResponseError` codes."""
+    """Return the fields of a failed response. code: one of OpenAI's `ResponseError` codes."""
     return {"status": "failed", "error": {"code": code, "message": message}}
 
 

@@ -1,4 +1,4 @@
-"""A running server's stored responses: which teams store them, and the background work behind them."""
+"""The stored responses of a running server: which teams store them, and background work."""
 
 import asyncio
 import logging
@@ -25,13 +25,13 @@ ITEMS_AT_ONCE = 500
 
 
 class ResponseStore:
-    """Stores, finds and deletes responses, and runs those in the background.
+    """Stores, finds and deletes responses, and runs background ones.
 
-    open_hours: how long responses to requests without a key are stored, where team `default` sets nothing.
+    open_hours: how long responses without a key are stored, unless team `default` has its own setting.
 
     | call         | a team that stores | another team, or unknown id | no database yet |
     |--------------|--------------------|-----------------------------|-----------------|
-    | hours        | its life           | 0                           | 0               |
+    | hours        | its setting        | 0                           | 0               |
     | get, delete  | the row            | NotFound                    | NotFound        |
     | items        | the items          | NotFound                    | NotFound        |
     | put, run     | stored             | not called: `hours` is 0    | not called      |
@@ -46,7 +46,7 @@ class ResponseStore:
         self._sweeping: asyncio.Task[None] | None = None
 
     async def read(self, database: "Database") -> None:
-        """Read the teams' settings again; the first call also ends what the previous run left running."""
+        """Read the teams' settings again. The first call also marks responses of the previous run as failed."""
         from tenants.responses.table import ResponseTable
 
         if self._table is None:
@@ -64,11 +64,11 @@ class ResponseStore:
         self._hours = hours
 
     def hours(self, team: str) -> int:
-        """Hours for which a team's responses are stored; 0: not at all."""
+        """Return the hours for which a team's responses are stored, 0 for not at all."""
         return self._hours.get(team, 0) if self._table is not None else 0
 
     async def get(self, team: str, id_: str) -> StoredResponse:
-        """Fetch a response. Raises NotFound, also for another team's; Unavailable, QueueFull."""
+        """Return a response. Raises NotFound if it is missing or another team's, Unavailable, QueueFull."""
         if self._table is None or (row := await self._threads.run(self._table.get, team, id_)) is None:
             raise self._missing(team, id_)
         if self._table.is_lost(row) and id_ not in self._running:  # storing its end failed
@@ -96,7 +96,7 @@ class ResponseStore:
         return found
 
     async def put(self, id_: str, team: str, input_: bytes, answer: bytes, *, running: bool = False) -> bool:
-        """Store a response. False if it is too large or its team is archived. Raises QueueFull, Unavailable."""
+        """Store a response. Returns False if it is too large or its team is archived. Raises QueueFull, Unavailable."""
         assert self._table is not None
         if len(input_) + len(answer) > self._bounds.response_bytes:
             return False
@@ -117,7 +117,7 @@ class ResponseStore:
             )
 
     async def delete(self, team: str, id_: str) -> None:
-        """Delete a response and end its work. Raises NotFound, Unavailable, QueueFull."""
+        """Delete a response and stop its work. Raises NotFound, Unavailable, QueueFull."""
         await self.get(team, id_)
         await self._stop(id_)
         assert self._table is not None
@@ -141,7 +141,7 @@ class ResponseStore:
         return answer
 
     async def end(self, row: StoredResponse, answer: bytes) -> StoredResponse:
-        """Stop a running response and store this answer, unless it ended first. Returns the row afterwards."""
+        """Stop a running response and store this answer, unless it ended first. Returns the stored row."""
         await self._stop(row.id)
         assert self._table is not None
         await self._threads.run(self._table.end, row.id, answer)
@@ -153,7 +153,7 @@ class ResponseStore:
             await asyncio.wait({task})
 
     async def close(self) -> None:
-        """End all background work; each response then says that the server stopped."""
+        """Stop all background work. Its responses then say that the server stopped."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         if tasks := list(self._running.values()):
@@ -163,7 +163,7 @@ class ResponseStore:
             assert self._table is not None
             try:
                 await asyncio.to_thread(self._table.interrupt)
-            except RoundhouseError as error:  # the next start ends them
+            except RoundhouseError as error:  # the next start marks them
                 log.warning("background responses could not be marked as failed", extra={"cause": error.message})
 
     async def _sweep(self, table: "ResponseTable") -> None:
@@ -175,5 +175,5 @@ class ResponseStore:
             await asyncio.sleep(SWEEP_SECONDS)
 
     def _missing(self, team: str, id_: str) -> NotFound:
-        why = "" if self.hours(team) else " This server stores none for you: see docs/chat.md."
+        why = "" if self.hours(team) else " This server does not store your responses: see docs/chat.md."
         return NotFound(f"There is no response {quoted(id_)}; it may have expired.{why}", code="response_not_found")

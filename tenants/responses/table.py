@@ -1,4 +1,4 @@
-"""The table of stored responses. A team sees only its own rows, and none that has expired."""
+"""The table of stored responses. A team sees only its own rows that have not expired."""
 
 import time
 from collections import Counter
@@ -17,21 +17,21 @@ HOUR = 3600.0
 
 
 class ResponseTable:
-    """Every call is one blocking transaction. most: bytes that all rows of a team may have together."""
+    """Each call is one transaction and blocks on the database. most: total bytes of a team's rows."""
 
     def __init__(self, database: Database, server: str, most: int, clock: Callable[[], float] = time.time) -> None:
         self._database, self._server, self._most, self._clock = database, server, most, clock
 
     def hours(self) -> dict[str, int]:
-        """Hours for which each team stores responses, without those that store none."""
+        """Return the hours for which teams store responses, without teams that store none."""
         query = sa.select(TEAMS.c.id, TEAMS.c.response_hours).where(TEAMS.c.response_hours > 0)
         with self._database.read() as connection:
             return {row.id: row.response_hours for row in connection.execute(query)}
 
     def put(self, id_: str, team: str, hours: int, input_: bytes, answer: bytes, *, running: bool = False) -> bool:
-        """Store a row, deleting the team's oldest ones for room.
+        """Store a row. Deletes the team's oldest ended rows if it needs room.
 
-        False if the team is archived. Raises QueueFull if only running ones are left to delete.
+        Returns False if the team is archived. Raises QueueFull if running responses leave no room.
         """
         now, items = self._clock(), output_items(answer)
         size = len(input_) + _size(answer, items)
@@ -52,11 +52,11 @@ class ResponseTable:
         over = int(stored) + size - self._most
         oldest = sa.select(RESPONSES.c.id, RESPONSES.c.bytes).where(mine, ~RESPONSES.c.running)
         rows = connection.execute(oldest.order_by(RESPONSES.c.created)) if over > 0 else ()
-        gone = []
+        evicted = []
         for row in rows:
             if over <= 0:
                 break
-            gone.append(row.id)
+            evicted.append(row.id)
             over -= row.bytes
         if over > 0:
             raise QueueFull(
@@ -64,7 +64,7 @@ class ResponseTable:
                 code="responses_full",
                 retry_after=5,
             )
-        for id_ in gone:
+        for id_ in evicted:
             connection.execute(sa.delete(RESPONSES).where(RESPONSES.c.id == id_))
 
     def get(self, team: str, id_: str) -> StoredResponse | None:
@@ -106,7 +106,7 @@ class ResponseTable:
             return {keys[row.id]: row.item for row in connection.execute(query)}
 
     def end(self, id_: str, answer: bytes) -> bool:
-        """Store the answer of a running response. False if it is not running."""
+        """Store the answer of a running response. Returns False if it is not running."""
         items = output_items(answer)
         size = sa.func.length(RESPONSES.c.input) + _size(answer, items)
         query = sa.update(RESPONSES).where(RESPONSES.c.id == id_, RESPONSES.c.running)
@@ -122,17 +122,17 @@ class ResponseTable:
             return connection.execute(query).rowcount > 0
 
     def sweep(self) -> int:
-        """Delete expired rows; returns how many."""
+        """Delete expired rows. Returns how many."""
         with self._database.write() as connection:
             old = sa.delete(RESPONSES).where(RESPONSES.c.expires <= self._clock(), ~RESPONSES.c.running)
             return connection.execute(old).rowcount
 
     def is_lost(self, row: StoredResponse) -> bool:
-        """Whether the row says that this server is running it."""
+        """Whether the row claims to be running on this server."""
         return row.running and row.server == self._server
 
     def interrupt(self, *ids: str) -> int:
-        """Mark this server's running responses, or only those named, as failed; returns how many."""
+        """Mark this server's running responses as failed, or only those with these ids. Returns how many."""
         mine = [RESPONSES.c.server == self._server, RESPONSES.c.running]
         if ids:
             mine.append(RESPONSES.c.id.in_(ids))

@@ -24,19 +24,19 @@ from tenants.sign_in.settings import OidcSettings, is_safe, value_of
 log = logging.getLogger("roundhouse.sign_in")
 DISCOVERY = "/.well-known/openid-configuration"
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
-"""Signatures with a public key. `none`, and HMAC with the client's secret, are never accepted."""
+"""Public-key signatures. `none` and HMAC with the client's secret are never accepted."""
 SECONDS = 15.0
-"""Time limit for all calls of one step together."""
+"""Time limit for all calls of one step."""
 LEEWAY = 60
-"""Seconds by which the provider's clock may differ."""
+"""Seconds by which the provider's clock may differ from ours."""
 FRESH = 3600.0
-"""Seconds after which addresses and keys are fetched anew."""
+"""Seconds after which endpoints and keys are fetched again."""
 KEYS_AGAIN = 30.0
-"""Seconds between two fetches of keys because a token names an unknown one."""
+"""Least seconds between two fetches because a token names an unknown key."""
 LARGEST = 1 << 20
-"""Bytes of an answer."""
+"""Largest answer in bytes."""
 MOST_STEPS = 32
-"""Sign-ins that call the provider at one time."""
+"""Most concurrent steps that call the provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Endpoints:
 
 
 class OidcProvider:
-    """Calls of a provider. Their failures are Unavailable; what is wrong with an answer is Unauthorized."""
+    """Calls an OpenID Connect provider. Raises Unavailable if it fails, Unauthorized if its answer is wrong."""
 
     def __init__(self, settings: OidcSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._clock = settings, clock
@@ -61,7 +61,7 @@ class OidcProvider:
         self._steps = 0
 
     async def authorization_url(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
-        """The provider's sign-in page."""
+        """Return the URL of the provider's sign-in page."""
         async with self._step(redirect_uri) as client:
             endpoints = await self._discover(client)
             url, _ = client.create_authorization_url(
@@ -70,9 +70,9 @@ class OidcProvider:
             return str(url)
 
     async def claims(self, code: str, redirect_uri: str, nonce: str, verifier: str) -> Mapping[str, object]:
-        """The provider's checked claims about the person who got this code.
+        """Exchange a code for the person's verified claims.
 
-        Groups that are not in the ID token come from the userinfo endpoint.
+        If the ID token has no groups, they come from the userinfo endpoint.
         """
         async with self._step(redirect_uri) as client:
             endpoints = await self._discover(client)
@@ -83,12 +83,12 @@ class OidcProvider:
             if value_of(claims, self._settings.groups_claim) is None and endpoints.user is not None:
                 more = _object(await client.get(endpoints.user))
                 if more.get("sub") != claims["sub"]:
-                    raise _refused("the userinfo endpoint answered for another person")
+                    raise _refused("the userinfo endpoint described another person")
                 return {**more, **claims}
             return claims
 
     async def access_claims(self, token: str, audience: str, now: float) -> Mapping[str, object]:
-        """The checked claims of an access token for this audience. now: seconds since the epoch."""
+        """Return the verified claims of an access token for this audience. now: seconds since the epoch."""
         needed = jwt.JWTClaimsRegistry(
             now=int(now),
             leeway=LEEWAY,
@@ -110,11 +110,11 @@ class OidcProvider:
                 f"Its claim '{error.claim}' is missing or wrong: get one for the audience '{audience}'."
             ) from None
         except (JoseError, ValueError, TypeError):
-            raise _token_error("Its signature does not hold: get a new one from the provider.") from None
+            raise _token_error("Its signature is invalid: get a new one from the provider.") from None
         return decoded.claims
 
     async def sign_out_url(self, back_to: str) -> str | None:
-        """The page that ends the browser's session with the provider; None: there is none."""
+        """Return the page that ends the browser's session with the provider. None if it has none."""
         if not self._settings.ends_session:
             return None
         async with self._step(back_to) as client:
@@ -127,9 +127,9 @@ class OidcProvider:
     # --- parts ------------------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def _step(self, redirect_uri: str) -> AsyncIterator[AsyncOAuth2Client]:
-        """A client for some calls. Raises QueueFull, Unavailable, Unauthorized."""
+        """Yield a client for the calls of one step. Raises QueueFull, Unavailable, Unauthorized."""
         if self._steps >= MOST_STEPS:
-            raise QueueFull("Too many people sign in at this moment. Try again in a few seconds.", retry_after=5)
+            raise QueueFull("Too many people are signing in at the moment. Try again in a few seconds.", retry_after=5)
         settings = self._settings
         secret = settings.client_secret()
         self._steps += 1
@@ -161,11 +161,11 @@ class OidcProvider:
         if self._endpoints is not None and self._clock() - self._endpoints[0] < FRESH:
             return self._endpoints[1]
         issuer = self._settings.issuer
-        found = _object(await client.request("GET", f"{issuer.rstrip('/')}{DISCOVERY}", withhold_token=True))
-        if found.get("issuer") != issuer:
-            log.error("the sign-in provider has another issuer than the file of --oidc", extra={"expected": issuer})
-            raise self._silent("It names another issuer than the file of --oidc: write its own, to the last letter.")
-        texts = {name: value for name, value in found.items() if isinstance(value, str)}
+        document = _object(await client.request("GET", f"{issuer.rstrip('/')}{DISCOVERY}", withhold_token=True))
+        if document.get("issuer") != issuer:
+            log.error("the sign-in provider's issuer differs from the --oidc file", extra={"expected": issuer})
+            raise self._silent("Its issuer differs from the one in the --oidc file: copy it exactly.")
+        texts = {name: value for name, value in document.items() if isinstance(value, str)}
         needed = [texts.get(name, "") for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")]
         more = [texts.get(name) for name in ("userinfo_endpoint", "end_session_endpoint")]
         if not all(map(is_safe, needed)) or not all(address is None or is_safe(address) for address in more):
@@ -198,17 +198,17 @@ class OidcProvider:
             )
             claims.validate(leeway=LEEWAY)
         except (JoseError, ValueError, TypeError) as error:
-            raise _refused(f"its ID token does not hold: {getattr(error, 'error', type(error).__name__)}") from None
+            raise _refused(f"its ID token is invalid: {getattr(error, 'error', type(error).__name__)}") from None
         if not isinstance(claims["sub"], str) or not claims["sub"]:
-            raise _refused("its ID token names nobody")
+            raise _refused("its ID token names no one")
         return dict(claims)
 
     async def _key_set(self, client: AsyncOAuth2Client, endpoints: Endpoints, *, again: bool = False) -> KeySet:
         if self._keys is not None and self._clock() - self._keys[0] < (KEYS_AGAIN if again else FRESH):
             return self._keys[1]
-        found = _object(await client.request("GET", endpoints.keys, withhold_token=True))
+        answer = _object(await client.request("GET", endpoints.keys, withhold_token=True))
         try:
-            keys = KeySet.import_key_set(found)  # type: ignore[arg-type]
+            keys = KeySet.import_key_set(answer)  # type: ignore[arg-type]
         except (JoseError, ValueError, TypeError, KeyError):
             log.error("the sign-in provider's keys cannot be read")
             raise self._silent("Its keys cannot be read.") from None
@@ -216,7 +216,7 @@ class OidcProvider:
         return keys
 
     async def _shared_keys(self, *, again: bool = False) -> KeySet:
-        """The provider's keys, without a client where they are known; requests at one time share a fetch."""
+        """Return the provider's keys. Concurrent requests share a fetch; known keys need no client."""
         if self._keys is not None and self._clock() - self._keys[0] < (KEYS_AGAIN if again else FRESH):
             return self._keys[1]
         if self._fetch is None:
@@ -231,7 +231,7 @@ class OidcProvider:
     def _fetched(self, task: asyncio.Task[KeySet]) -> None:
         self._fetch = None
         if not task.cancelled():
-            task.exception()  # those who wait for it have raised it, unless they left
+            task.exception()  # already raised by those who wait for it, if any
 
     def _silent(self, words: str = "Try again in a moment, or sign in with a key.") -> Unavailable:
         return Unavailable(
@@ -242,7 +242,7 @@ class OidcProvider:
 
 
 class _BoundedStream(httpx.AsyncByteStream):
-    """An answer's bytes, with an error where there are too many."""
+    """The bytes of an answer. Raises an error if there are too many."""
 
     def __init__(self, stream: httpx.AsyncByteStream) -> None:
         self._stream = stream
@@ -265,7 +265,7 @@ async def _bound(response: httpx.Response) -> None:
 
 
 def _object(response: httpx.Response) -> dict[str, object]:
-    """A JSON object, or httpx.HTTPError."""
+    """Return the JSON object in an answer. Raises httpx.HTTPError if it is not one."""
     response.raise_for_status()
     try:
         return msgspec.json.decode(response.content, type=dict[str, object])
@@ -282,6 +282,6 @@ def expired_error() -> Unauthorized:
 
 
 def _refused(cause: str) -> Unauthorized:
-    """cause: one of our own phrases, or an error code of the protocol; never what a provider wrote."""
-    log.warning("a sign-in was refused", extra={"cause": cause})
-    return Unauthorized("This sign-in did not succeed. Begin again.", code="sign_in_failed")
+    """Log and return a refusal. cause: our own phrase or a protocol error code, never the provider's text."""
+    log.warning("refused a sign-in", extra={"cause": cause})
+    return Unauthorized("The sign-in failed. Start again.", code="sign_in_failed")

@@ -1,4 +1,4 @@
-"""The file of `--oidc`: an OpenID Connect provider, and what its groups may do.
+"""The file of `--oidc`: an OpenID Connect provider, and the rights of its groups.
 
 issuer: https://login.example/realms/company
 client_id: roundhouse
@@ -26,16 +26,16 @@ from tenants.caller import PERSON_MARK, SCOPES, Person, Scope
 from tenants.keys.records import TEAM
 
 LARGEST = 1 << 20
-"""Bytes of the file."""
+"""Largest file in bytes."""
 LONGEST_SECRET = 4096
 ALL = "all"
 ANYONE = "*"
-"""The group of everybody that the provider lets sign in."""
+"""Matches everyone whom the provider lets sign in."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class GroupRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rights of one group's people."""
+    """The rights of the members of one group."""
 
     group: str
     team: str
@@ -50,15 +50,15 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A provider and its groups.
 
     Attributes:
-        issuer: as the provider's discovery document and tokens write it.
-        client_secret_env, client_secret_file: where the secret is; neither for a public client, which has none.
-        audience: of access tokens for this server, as the provider writes it; None: they are not accepted.
-        groups: the first entry with a group of the person decides on the team; the scopes of all entries of that team
-            count.
-        groups_claim: the claim that lists groups; a dot leads into an object, as in `realm_access.roles`.
-        scopes: what is requested of the provider.
-        label: what the button says: "Sign in with …".
-        ends_session: sign out at the provider too, where it offers that.
+        issuer: exactly as in the provider's discovery document and tokens.
+        client_secret_env, client_secret_file: where to read the secret. Neither for a public client, which has none.
+        audience: of access tokens for this server, as the provider writes it. None to refuse access tokens.
+        groups: the first entry that matches a group of the person sets the team. The scopes of all matching entries of
+            that team are combined.
+        groups_claim: the claim that lists groups. A dot leads into an object, as in `realm_access.roles`.
+        scopes: scopes requested from the provider.
+        label: the rest of the button's text "Sign in with …".
+        ends_session: also sign out at the provider, if it supports that.
     """
 
     issuer: str
@@ -73,7 +73,7 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ends_session: bool = True
 
     def client_secret(self) -> str | None:
-        """The secret, read anew each time; None for a public client, "" where it is missing."""
+        """Return the secret, read again each time. None for a public client, '' if it is missing."""
         if self.client_secret_file is not None:
             with suppress(OSError, ValueError), Path(self.client_secret_file).open(encoding="utf-8") as file:
                 return file.read(LONGEST_SECRET).strip()
@@ -82,7 +82,7 @@ class OidcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_oidc(path: Path) -> OidcSettings:
-    """Read the file. Raises Unfit with every fault."""
+    """Read and check the file. Raises Unfit with every fault."""
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST + 1)
@@ -115,7 +115,7 @@ def _faults(settings: OidcSettings) -> list[str]:
     if settings.audience == "":
         faults.append("audience: it is empty; write the one of your access tokens, or leave the line out")
     elif settings.audience == settings.client_id:
-        faults.append("audience: it is the client's id, so that ID tokens would do; give this server one of its own")
+        faults.append("audience: it is the client's id, so ID tokens would be accepted; give this server its own")
     if "openid" not in settings.scopes:
         faults.append("scopes: 'openid' is missing; without it a provider sends no ID token")
     if not settings.groups:
@@ -131,7 +131,7 @@ def _faults(settings: OidcSettings) -> list[str]:
 
 
 def is_safe(url: str) -> bool:
-    """Whether this is an https URL, or an http one of this machine."""
+    """Whether this is an https URL, or an http URL on this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -147,14 +147,14 @@ def _unfit(path: Path, faults: list[str]) -> Unfit:
 
 
 NAMES = ("preferred_username", "email", "name", "sub")
-"""Claims that name a person, the best first."""
+"""Claims that may name a person, in order of preference."""
 LONGEST_NAME = 128
 MOST_GROUPS = 10_000
-"""Groups of one person that are looked at."""
+"""Most groups of one person that are considered."""
 
 
 def person_of(settings: OidcSettings, claims: Mapping[str, object]) -> Person:
-    """The person with these claims. Raises Forbidden where no group of theirs is in the file."""
+    """Return the person with these claims. Raises Forbidden if none of their groups is in the file."""
     groups = set(groups_of(claims, settings.groups_claim))
     rules = [rule for rule in settings.groups if rule.group == ANYONE or rule.group in groups]
     if not rules:
@@ -169,16 +169,16 @@ def person_of(settings: OidcSettings, claims: Mapping[str, object]) -> Person:
 
 
 def groups_of(claims: Mapping[str, object], claim: str) -> Iterator[str]:
-    """The groups in a claim: a list of texts, or one text. A name with dots leads into objects."""
-    found = value_of(claims, claim)
-    values = found[:MOST_GROUPS] if isinstance(found, list) else [found]
+    """Yield the groups in a claim, which is a list of strings or one string. Dots lead into objects."""
+    claimed = value_of(claims, claim)
+    values = claimed[:MOST_GROUPS] if isinstance(claimed, list) else [claimed]
     for value in values:
         if isinstance(value, str):
             yield value
 
 
 def value_of(claims: Mapping[str, object], claim: str) -> object:
-    """The value of a claim, by its whole name first: some providers name claims by URLs."""
+    """Return the value of a claim. Its whole name is tried first, because some providers use URLs as names."""
     if claim in claims:
         return claims[claim]
     value: object = claims
@@ -190,9 +190,9 @@ def value_of(claims: Mapping[str, object], claim: str) -> object:
 
 
 def id_of(issuer: str, subject: str) -> str:
-    """A person's id, in place of a key's id: '@' and 7 letters or digits.
+    """Return a person's id, used in place of a key's id: '@' and 7 letters or digits.
 
-    A provider's subject is unique within its issuer. Key ids have no '@'.
+    A provider's subjects are unique within its issuer. Key ids contain no '@'.
     """
     digest = hashlib.sha256(f"{issuer}\0{subject}".encode()).digest()
     return PERSON_MARK + base64.b32encode(digest)[:7].decode().lower()

@@ -1,16 +1,16 @@
-"""Access tokens of the provider, which programs and the command line send in place of a key.
+"""Access tokens of the provider, which programs and the command line send instead of a key.
 
-| a bearer                                              | then                                                    |
+| bearer token                                          | result                                                  |
 |-------------------------------------------------------|---------------------------------------------------------|
-| no JWT, or one of another issuer                      | it is looked up as a key                                |
-| of this issuer, but the file names no `audience`      | 401 `access_tokens_off`                                 |
-| its signature, audience or another claim does not hold| 401 `invalid_access_token`                              |
-| it has expired                                        | 401 `access_token_expired`                              |
+| not a JWT, or from another issuer                     | looked up as a key                                      |
+| from this issuer, but the file names no `audience`    | 401 `access_tokens_off`                                 |
+| wrong signature, audience or other claim              | 401 `invalid_access_token`                              |
+| expired                                               | 401 `access_token_expired`                              |
 | none of its groups is in the file                     | 403 `no_group`                                          |
-| else                                                  | the person with these groups, as one who signed in      |
+| otherwise                                             | the person with these groups, as if signed in           |
 
-A token that was checked is remembered by its SHA-256 until it expires, for 12 hours at most, so that most requests
-call nobody.
+A verified token is remembered by its SHA-256 until it expires, for at most 12 hours, so that most requests need no
+call to the provider.
 """
 
 import base64
@@ -28,11 +28,11 @@ from tenants.sign_in.provider import LEEWAY, OidcProvider, expired_error
 from tenants.sign_in.settings import OidcSettings, person_of
 
 LONGEST = 16 * 1024
-"""Characters of a token."""
+"""Longest token in characters."""
 SECONDS = 12 * 3600
-"""Longest time until a token is checked again: the provider may have withdrawn the key that signed it."""
+"""Longest time before a token is verified again, because the provider may have withdrawn its signing key."""
 MOST = 10_000
-"""Tokens that are remembered; the least recently used one goes first."""
+"""Most tokens that are remembered; the least recently used one is dropped first."""
 
 
 class _Issued(msgspec.Struct):
@@ -43,14 +43,14 @@ _ISSUED = msgspec.json.Decoder(_Issued)
 
 
 class AccessTokens:
-    """Args: clock: seconds since the epoch."""
+    """clock: returns seconds since the epoch."""
 
     def __init__(self, settings: OidcSettings, provider: OidcProvider, clock: Callable[[], float] = time.time) -> None:
         self._settings, self._provider, self._clock = settings, provider, clock
         self._people: TLRUCache[bytes, tuple[Person, float]] = TLRUCache(MOST, _end_of, timer=clock)
 
     def is_issued(self, text: str) -> bool:
-        """Whether this names the provider as its issuer. Nothing else is checked."""
+        """Whether the token names the provider as its issuer. Nothing else is checked."""
         parts = text.split(".") if len(text) <= LONGEST else ()
         if len(parts) != 3:
             return False
@@ -61,14 +61,14 @@ class AccessTokens:
             return False
 
     async def check(self, token: str) -> None:
-        """Check a token, so that `person` knows it. Raises Unauthorized, Forbidden, Unavailable, QueueFull."""
+        """Verify a token, so that `person` accepts it. Raises Unauthorized, Forbidden, Unavailable, QueueFull."""
         if (digest := _digest(token)) in self._people:
             return
         audience = self._settings.audience
         if audience is None:
             raise Unauthorized(
-                "This server takes no access tokens. Send a key, or ask the server's operator to name an audience in "
-                "the file of --oidc.",
+                "This server does not accept access tokens. Send a key, or ask the server's operator to name an "
+                "audience in the file of --oidc.",
                 code="access_tokens_off",
             )
         claims = await self._provider.access_claims(token, audience, self._clock())
@@ -76,7 +76,7 @@ class AccessTokens:
         self._people[digest] = person_of(self._settings, claims), expires
 
     def person(self, token: str) -> Person:
-        """The person behind a checked token. Raises Unauthorized once it has expired."""
+        """Return the person of a verified token. Raises Unauthorized if it has expired."""
         if (entry := self._people.get(_digest(token))) is None:
             raise expired_error()
         return entry[0]

@@ -1,6 +1,6 @@
 """The tables of teams, keys and the ledger, and their migrations.
 
-tables.py      as they are now
-migrations/    the steps to them; a step is never changed after a release, the next one is added
-opening.py     where the database is, opened and brought up to date
+tables.py      the current tables
+migrations/    the steps that create them. A released step never changes; add a new one instead
+opening.py     locates and opens the database, and migrates it
 """

@@ -1,4 +1,4 @@
-"""Locate the tables of this room."""
+"""Opens the database of teams."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def open_tables(data_dir: Path, url: str | None = None) -> Database:
-    """Opened, made where they are missing, and brought up to date. url: None for SQLite in the data directory.
+    """Open the database, creating and migrating it if needed. url: None for SQLite in the data directory.
 
-    Raises BadRequest for a wrong address, Conflict for a newer version's database, Unavailable.
+    Raises BadRequest for a wrong URL, Conflict for a database of a newer version, Unavailable.
     """
     database = Database(url_of(url or f"{SQLITE}:///{(data_dir / FILE).absolute()}"))
     try:

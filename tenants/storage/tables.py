@@ -1,17 +1,18 @@
 """The tables of teams, keys and the ledger. Times are seconds since the epoch.
 
-| table    | a row is                                                                                          |
-|----------|---------------------------------------------------------------------------------------------------|
-| teams    | a team; archived: its keys are refused. Never deleted: its usage stays                              |
-| api_keys | a key, by its HMAC; revoked or expired ones stay, so that an emptied table never means 'open'       |
-| ledger   | a request: `tenants.ledger`                                                                        |
-| hours    | the sums of an hour's ended requests that are alike in team, key, model, ...                       |
-| service_accounts | what OpenAI's administration makes keys for                                                |
-| limits   | what a team or key may use: `tenants.limits`                                                       |
-| prices   | a recipe's prices as they were when its first request began, by their version                      |
-| responses | a stored answer with all that it was given: `tenants.responses`                                 |
-| response_items | an item of a stored answer, so that later requests may name it: goes with its response        |
-| keyring  | one row: `revision` grows with each change, so that every gateway notices; `pepper` tells whose it is |
+| table            | a row is                                                                                        |
+|------------------|-------------------------------------------------------------------------------------------------|
+| teams            | a team; if archived, its keys are refused. Never deleted, because its usage stays               |
+| api_keys         | a key by its HMAC. Revoked and expired keys stay, so that an emptied table never means 'open'   |
+| ledger           | a request: `tenants.ledger`                                                                     |
+| hours            | the sums of ended requests with the same hour, team, key, model, ...                            |
+| pruned           | one row: the first hour whose ledger rows still exist                                           |
+| service_accounts | an owner of keys in OpenAI's administration API                                                 |
+| limits           | a limit of a team or key: `tenants.limits`                                                      |
+| prices           | a version of a recipe's prices                                                                  |
+| responses        | a stored response with all of its input: `tenants.responses`                                    |
+| response_items   | an item of a stored response, which later requests may name; deleted with its response          |
+| keyring          | one row: `revision` increases with each change, so that servers notice; a mark of the pepper    |
 """
 
 import sqlalchemy as sa
@@ -21,12 +22,12 @@ VERSION_TABLE = "tenants_version"
 
 
 def _wider(before: int, now: int) -> sa.types.TypeEngine[str]:
-    """A text that may be longer than at first. SQLite counts no letters, and would have to copy the whole table."""
+    """Return the type of a string that became longer. SQLite ignores lengths, and would have to copy the table."""
     return sa.String(before).with_variant(sa.String(now), "postgresql")
 
 
 def _numbers(*names: str, default: str | None = None) -> list[sa.Column[int]]:
-    """default: of rows that are older than the column."""
+    """Return integer columns. default: for rows older than the column."""
     return [sa.Column(name, sa.BigInteger, nullable=False, server_default=default) for name in names]
 
 
@@ -101,7 +102,7 @@ KEYRING = sa.Table(
     sa.Column("pepper", sa.LargeBinary),
 )
 CHANGED = sa.update(KEYRING).values(revision=KEYRING.c.revision + 1)
-"""Part of each change of teams, keys and limits."""
+"""Executed with each change of teams, keys and limits."""
 
 LEDGER = sa.Table(
     "ledger",

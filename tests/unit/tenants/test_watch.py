@@ -226,7 +226,7 @@ async def test_keys_that_were_read_once_go_on_while_looks_fail(
         raise Unavailable("not now")
 
     monkeypatch.setattr(KeyTable, "revision", lost)
-    await asyncio.to_thread(eventually, lambda: "those known go on" in caplog.text)
+    await asyncio.to_thread(eventually, lambda: "known keys stay valid" in caplog.text)
     assert watch.identify([text]).key == key.id
     with pytest.raises(Unauthorized):
         watch.identify([])

@@ -1,4 +1,4 @@
-"""Teams, their keys, and the one row that tells of changes. There is a team `default` from the start."""
+"""Teams with their keys, and the row with the revision. Creates team `default`."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The ledger of requests, and its sums by the hour."""
+"""The ledger of requests, and its hourly sums."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""How teams share a contended model: their weights, and the classes and deadlines of their keys."""
+"""How teams share a contended model: team weights, and the classes and deadlines of keys."""
 
 import sqlalchemy as sa
 from alembic import op

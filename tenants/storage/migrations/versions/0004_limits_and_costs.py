@@ -1,4 +1,4 @@
-"""Limits of teams and keys, prices and costs, what was accepted, and the zone in which a team's days begin."""
+"""Limits of teams and keys, prices and costs, verdicts on answers, and teams' time zones."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Which name a request asked for, and the router that chose for it."""
+"""The model name that a request sent, and the router that chose for it."""
 
 import sqlalchemy as sa
 from alembic import op

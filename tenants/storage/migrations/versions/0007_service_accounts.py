@@ -1,4 +1,4 @@
-"""Service accounts, for which OpenAI's administration makes keys."""
+"""Service accounts, which own keys in OpenAI's administration API."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Whether texts of a team's last requests are kept for the console."""
+"""Whether the texts of a team's latest requests are kept for the console."""
 
 import sqlalchemy as sa
 from alembic import op

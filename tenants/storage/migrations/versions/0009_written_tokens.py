@@ -1,4 +1,4 @@
-"""The price of prompt tokens that are written into a cache, beyond that of the others."""
+"""The surcharge for prompt tokens that are written into a cache."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,6 +1,6 @@
-"""Room for the longest names: an adapter is written with its team and digest, a model perhaps with its version.
+"""Room for the longest names: adapters with team and digest, models with a version.
 
-SQLite counts no letters.
+SQLite ignores lengths.
 """
 
 import sqlalchemy as sa

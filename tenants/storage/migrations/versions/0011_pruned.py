@@ -1,4 +1,4 @@
-"""From which hour on the sums have their rows: older requests may be deleted, and their sums stay."""
+"""The first hour whose rows still exist: older rows may be deleted, but not their sums."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Responses that a team stores, and for how many hours it does."""
+"""Stored responses, and the hours for which a team stores them."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -245,7 +245,7 @@ def test_each_hour_of_a_day_on_which_clocks_are_changed_has_a_bar(database: Data
     for number in range(5):  # 02:30 comes twice
         settle(ledger, f"a{number}", second - HOUR // 2 + HOUR * (number > 1))
     page = page_of(day_of_team(database, "search", "2026-10-25", "EUR", []))
-    requests = page[page.index("Requests by hour") : page.index("Tokens made")]
+    requests = page[page.index("Requests by hour") : page.index("Output tokens by hour")]
     assert re.findall("<title>(.*?)</title>", requests)[:5] == [
         "00:00: 0", "01:00: 0", "02:00: 2", "02:00: 3", "03:00: 0",
     ]  # fmt: skip

@@ -169,7 +169,7 @@ async def test_only_the_browser_that_began_may_end_it_and_only_soon(provider: Ru
     state, code = back["state"], back["code"]
     later = departure.cookie.replace(f"{now:.0f}", f"{now + 5:.0f}")
     for cookie in ("", "x", other.cookie, later, departure.cookie.replace("models", "teams"), "models-9-" + "0" * 32):
-        with pytest.raises(Unauthorized, match="Begin again"):
+        with pytest.raises(Unauthorized, match="Start again"):
             await flow.finish(cookie, state, code, BACK)
     for wrong in ("", "x" * 43, "ä", other.cookie):
         with pytest.raises(Unauthorized):
@@ -232,7 +232,7 @@ async def test_no_secret_code_or_token_is_logged(provider: RunningProvider, capl
     with pytest.raises(Unauthorized):
         await finish(flow, provider)
     logged = "\n".join(str(vars(record)) for record in caplog.records if record.name.startswith("roundhouse"))
-    assert "a sign-in was refused" in logged
+    assert "refused a sign-in" in logged
     sent = [values for path, values, _ in provider.requests if path == "/oauth2/token"]
     private = [SECRET, "ada", *(values[name] for values in sent for name in ("code", "code_verifier"))]
     assert not [one for one in private if one in logged]

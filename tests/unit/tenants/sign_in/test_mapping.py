@@ -99,7 +99,7 @@ def test_a_file_is_read_and_its_secret_anew_each_time(tmp_path: Path) -> None:
         ({"client_secret_env": "A", "client_secret_file": "b"}, "not both"),
         ({"client_secret_env": "ROUNDHOUSE_NO_SUCH_SECRET"}, "no client secret in ROUNDHOUSE_NO_SUCH_SECRET"),
         ({"audience": ""}, "audience: it is empty"),
-        ({"audience": "roundhouse"}, "ID tokens would do"),
+        ({"audience": "roundhouse"}, "ID tokens would be accepted"),
         ({"scopes": ["profile"]}, "'openid' is missing"),
         ({"groups": []}, "nobody could sign in"),
         ({"groups": [{"group": "a", "team": "A team"}]}, "'A team' is not a team id"),
