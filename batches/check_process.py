@@ -1,20 +1,20 @@
-"""The process that reads what clients sent: `python -m batches.check_process`, a job in, answers out, lines of JSON.
+"""Parses what clients send: `python -m batches.check_process` reads a job and writes answers, as lines of JSON.
 
-An `InputJob` is answered with `InputPart`s, which have the place of each line in the file, then one `InputSummary`; a
-`SplitJob` with one `SplitSummary` (`batches.intake.split`). Clients wrote the file, so it is read within bounds of
-memory and time, outside the gateway. A file with a fault has no parts after it: its batch fails as a whole.
+An `InputJob` is answered with `InputPart`s, which hold each line's position in the file, then an `InputSummary`; a
+`SplitJob` with one `SplitSummary` (`batches.intake.split`). Clients wrote the file, so it is parsed outside the
+gateway, with bounds on memory and time. No parts follow a fault, because the batch fails as a whole.
 
 | a line that                                                  | code                         |
 |--------------------------------------------------------------|------------------------------|
-| is no JSON object, is not UTF-8, or is nested too deeply     | `invalid_json_line`          |
+| is not a JSON object, not UTF-8, or nested too deeply        | `invalid_json_line`          |
 | has more bytes or more values than a body may have           | `line_too_large`             |
 | lacks custom_id, method, url or body                         | `missing_required_parameter` |
-| has a custom_id that is not text, or is too long             | `invalid_custom_id`          |
+| has a custom_id that is not a string, or is too long         | `invalid_custom_id`          |
 | has the custom_id of an earlier line                         | `duplicate_custom_id`        |
-| has another method than POST                                 | `invalid_method`             |
-| names another url than its batch, or one that no batch takes | `url_mismatch`, `invalid_url`|
+| has a method other than POST                                 | `invalid_method`             |
+| has a url other than its batch's, or an unsupported one      | `url_mismatch`, `invalid_url`|
 
-Faults of the whole file: `empty_file`, `too_many_tasks`. Blank lines, a BOM and CRLF are accepted and not counted.
+Faults of the whole file: `empty_file`, `too_many_tasks`. A BOM and CRLF are accepted. Blank lines are not counted.
 """
 
 import os
@@ -34,21 +34,21 @@ from registry.base.json import NOT_JSON, Values
 from registry.errors import TooLarge
 
 MEMORY = 384 << 20
-"""Bytes of address space. The process itself takes 40 MiB of memory, 200 MiB of addresses."""
+"""Bytes of address space. The process itself uses 40 MiB of memory and 200 MiB of address space."""
 MOST_FAULTS = 100
 CUSTOM_ID_LETTERS = 512
 READ_BYTES = 1 << 20
 PART_LINES, PART_BYTES = 500, 1 << 17
-"""A part ends with the line that reaches either."""
+"""A part ends with the line that reaches either bound."""
 VALUE_BYTES = 2
-"""The least that a value takes in a body, its comma included: shorter lines need no count."""
+"""The least bytes that a value takes in a body, including its comma. Shorter lines need no count."""
 NUL = "\0"
-"""Refused in names, since PostgreSQL's texts cannot hold it."""
+"""Refused in names, because PostgreSQL cannot store it in text."""
 BOM = b"\xef\xbb\xbf"
 
 
 class InputJob(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
-    """`url`: what each line must name; None: any of `urls`. `seconds`: of CPU time."""
+    """`url`: what each line must name. None for any of `urls`. `seconds`: CPU time."""
 
     path: Path
     urls: tuple[str, ...]
@@ -60,7 +60,7 @@ class InputJob(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
 
 
 class InputLine(msgspec.Struct, frozen=True, array_like=True):
-    """The place of one line's body in the file, and the model that it names; an empty text where it names none."""
+    """The position of a line's body in the file, and the model it names ('' if none)."""
 
     custom_id: str
     model: str
@@ -73,7 +73,7 @@ class InputPart(msgspec.Struct, frozen=True, tag="part"):
 
 
 class InputSummary(msgspec.Struct, frozen=True, tag="summary"):
-    """`faults`: the first of `fault_count`; their lines count blank ones, as editors do."""
+    """`faults`: the first of `fault_count`. Their line numbers include blank lines, as in editors."""
 
     lines: int
     faults: tuple[BatchFault, ...]
@@ -88,7 +88,7 @@ class _Body(msgspec.Struct):
 
 
 class _Line(msgspec.Struct):
-    """The fields as they stand, so that each fault has a name of its own."""
+    """The raw fields, so that each fault can be reported on its own."""
 
     custom_id: msgspec.Raw = msgspec.Raw(b"")
     method: msgspec.Raw = msgspec.Raw(b"")
@@ -107,22 +107,22 @@ class _Fault(Exception):
 
 
 def encode_job(job: InputJob | SplitJob) -> bytes:
-    """One line of JSON, its end included."""
+    """Return the job as one line of JSON, including the line end."""
     return (
         msgspec.json.encode(job, enc_hook=lambda value: str(value) if isinstance(value, Path) else int(value)) + b"\n"
     )
 
 
 def decode_job(line: bytes) -> InputJob | SplitJob:
-    """Raises msgspec.DecodeError."""
+    """Parse a job. Raises msgspec.DecodeError."""
     return msgspec.json.decode(line, type=InputJob | SplitJob, dec_hook=lambda kind, value: kind(value))
 
 
 def check(job: InputJob) -> Iterator[Answer]:
-    """The parts of a file without faults, then the summary. Raises OSError."""
+    """Yield the parts of a file without faults, then the summary. Raises OSError."""
     reader = _Reader(job)
     faults: list[BatchFault] = []
-    found: list[InputLine] = []
+    part: list[InputLine] = []
     lines = fault_count = size = 0
     with job.path.open("rb", buffering=READ_BYTES) as file:
         for number, offset, line in _lines(file, job.line_bytes):
@@ -136,33 +136,33 @@ def check(job: InputJob) -> Iterator[Answer]:
                 one = reader.read(line, offset)
             except _Fault as fault:
                 fault_count += 1
-                found.clear()
+                part.clear()
                 if len(faults) < MOST_FAULTS:
                     faults.append(BatchFault(fault.code, fault.message, number, fault.param))
                 continue
             if fault_count:
                 continue
-            found.append(one)
+            part.append(one)
             size += len(one.custom_id) + 64
-            if len(found) == PART_LINES or size >= PART_BYTES:
-                yield InputPart(tuple(found))
-                found.clear()
+            if len(part) == PART_LINES or size >= PART_BYTES:
+                yield InputPart(tuple(part))
+                part.clear()
                 size = 0
-    if found:
-        yield InputPart(tuple(found))
+    if part:
+        yield InputPart(tuple(part))
     if not lines:
-        faults.append(BatchFault("empty_file", "The file has no lines: send one request a line."))
+        faults.append(BatchFault("empty_file", "The file has no lines: write one request per line."))
         fault_count = 1
     yield InputSummary(lines, tuple(faults), fault_count)
 
 
 def _lines(file: BinaryIO, most: int) -> Iterator[tuple[int, int, bytes | None]]:
-    """Number, offset and bytes of each line that is not blank; None: it has more than `most` bytes."""
+    """Yield number, offset and bytes of each line that is not blank. None if it is longer than `most` bytes."""
     offset = number = 0
     if file.read(len(BOM)) == BOM:
         offset = len(BOM)
     file.seek(offset)
-    while line := file.readline(most + 2):  # a CRLF beside its bytes
+    while line := file.readline(most + 2):  # allow for a CRLF
         number += 1
         start, offset = offset, offset + len(line)
         is_long = not line.endswith(b"\n") and len(line) == most + 2
@@ -181,17 +181,17 @@ class _Reader:
     def __init__(self, job: InputJob) -> None:
         self._job = job
         self._seen: set[bytes] = set()
-        """Digests of the ids so far: texts would take what a client makes of them."""
+        """Digests of the ids so far: the ids themselves could be arbitrarily large."""
 
     def read(self, line: bytes | None, offset: int) -> InputLine:
-        """Raises _Fault."""
+        """Parse a line and return its position. Raises _Fault."""
         if line is None:
             raise _Fault("line_too_large", f"A line may have {self._job.line_bytes} bytes; this one has more.")
         if len(line) > VALUE_BYTES * self._job.values:
             try:
                 Values(self._job.values).add(line)
             except TooLarge:
-                text = f"A line may hold {self._job.values} lists, objects and texts; this one holds more."
+                text = f"A line may hold {self._job.values} lists, objects and strings; this one holds more."
                 raise _Fault("line_too_large", text) from None
         try:
             line.decode()
@@ -201,7 +201,7 @@ class _Reader:
         except UnicodeDecodeError:
             raise _Fault("invalid_json_line", "The line is not UTF-8.") from None
         except NOT_JSON as error:
-            raise _Fault("invalid_json_line", f"The line is no JSON object: {error}.") from None
+            raise _Fault("invalid_json_line", f"The line is not a JSON object: {error}.") from None
         custom_id = self._custom_id(bytes(fields.custom_id))
         self._check_method(bytes(fields.method))
         self._check_url(bytes(fields.url))
@@ -211,7 +211,7 @@ class _Reader:
         if mark in self._seen:
             raise _Fault("duplicate_custom_id", f"An earlier line has the custom_id {custom_id[:64]!r}.", "custom_id")
         self._seen.add(mark)
-        return InputLine(custom_id, model, offset + line.index(body), len(body))  # or an equal text before it
+        return InputLine(custom_id, model, offset + line.index(body), len(body))  # or of equal text before it
 
     def _custom_id(self, raw: bytes) -> str:
         if not raw or raw in (b"null", b'""'):
@@ -219,12 +219,12 @@ class _Reader:
         try:
             text = _TEXT.decode(raw)
         except NOT_JSON:
-            raise _Fault("invalid_custom_id", "A custom_id must be a text.", "custom_id") from None
+            raise _Fault("invalid_custom_id", "A custom_id must be a string.", "custom_id") from None
         if len(text) > CUSTOM_ID_LETTERS:
-            words = f"A custom_id may have {CUSTOM_ID_LETTERS} letters; this one has {len(text)}."
+            words = f"A custom_id may have {CUSTOM_ID_LETTERS} characters; this one has {len(text)}."
             raise _Fault("invalid_custom_id", words, "custom_id")
         if NUL in text:
-            raise _Fault("invalid_custom_id", "A custom_id must not hold a NUL character.", "custom_id")
+            raise _Fault("invalid_custom_id", "A custom_id must not contain a NUL character.", "custom_id")
         return text
 
     def _check_method(self, raw: bytes) -> None:
@@ -243,14 +243,14 @@ class _Reader:
             url = ""
         expected = self._job.url
         if expected is not None and url != expected:
-            text = f"The batch's endpoint is {expected}, and the line names {url[:64]!r}."
+            text = f"The batch's endpoint is {expected}, but the line names {url[:64]!r}."
             raise _Fault("url_mismatch", text, "url")
         if url not in self._job.urls:
-            raise _Fault("invalid_url", f"A line may name {', '.join(self._job.urls)}.", "url")
+            raise _Fault("invalid_url", f"A line's url must be one of {', '.join(self._job.urls)}.", "url")
 
 
 def _model(raw: bytes) -> str:
-    """The name in a body; empty where it names none: the line fails then, when it runs. Raises _Fault."""
+    """Return the model named in a body. '' if there is none: the line will fail when it runs. Raises _Fault."""
     if not raw or raw == b"null":
         raise _missing("body")
     try:
@@ -269,9 +269,9 @@ def _missing(name: str) -> _Fault:
 
 
 def limit_process(job: InputJob | SplitJob | None = None) -> None:
-    """Bound a process that reads what clients wrote: memory, and once its job is known CPU time.
+    """Limit the memory of a process that parses clients' data, and its CPU time once its job is known.
 
-    A body that it maps takes addresses beside that.
+    A body that it maps needs additional address space.
     """
     if job is not None:
         resource.setrlimit(resource.RLIMIT_CPU, (max(1, int(job.seconds)), resource.RLIM_INFINITY))
@@ -279,14 +279,14 @@ def limit_process(job: InputJob | SplitJob | None = None) -> None:
             most = MEMORY + job.path.stat().st_size
             resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
         return
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the server's port among them, when its event loop lets them through
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the server ends this process
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # including the server's port, which an event loop may leak
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, but the server stops this process
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
 
 
 def main() -> None:
-    """Answer one job."""
+    """Read one job and answer it."""
     limit_process()
     job = decode_job(sys.stdin.buffer.readline())
     limit_process(job)

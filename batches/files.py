@@ -1,4 +1,4 @@
-"""The table of files: what is stored of each, beside its bytes. A team sees only its own."""
+"""The table of files, without their bytes. A team sees only its own."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,9 +19,9 @@ class FileTable:
         self._database = database
 
     def create(self, file: FileRecord, repeated_since: float | None = None) -> FileRecord:
-        """Store a file whose bytes are stored.
+        """Store the row of a file whose bytes are stored.
 
-        repeated_since: return the file that the same Idempotency-Key of the team created since then, if there is one.
+        repeated_since: return the file that the team created since then with the same Idempotency-Key, if there is one.
         """
         with self._database.write() as connection:
             if file.idempotency and repeated_since is not None:
@@ -33,7 +33,7 @@ class FileTable:
         return file
 
     def get(self, id_: str, team: str | None = None, *, deleted: bool = False) -> FileRecord | None:
-        """The file; None: unknown, or another team's. team: None for any; deleted: return deleted ones too."""
+        """Return the file, or None if unknown or another team's. team: None for any. deleted: include deleted ones."""
         query = sa.select(FILES).where(FILES.c.id == id_)
         if team is not None:
             query = query.where(FILES.c.team == team)
@@ -44,23 +44,23 @@ class FileTable:
     def list(
         self, team: str, *, purpose: str | None = None, after: str | None = None, limit: int = 100, newest: bool = True
     ) -> Sequence[FileRecord] | None:
-        """List in the order of creation. after: id of the last one of the page before. None: `after` is unknown."""
+        """Return files in order of creation, or None if `after` is unknown. after: last id of the previous page."""
         where = [FILES.c.team == team, FILES.c.deleted.is_(None)]
         if purpose is not None:
             where.append(FILES.c.purpose == purpose)
         return page(self._database, FILES, _file, where, team, after, limit, newest=newest)
 
     def find_repeat(self, team: str, idempotency: str, since: float) -> FileRecord | None:
-        """The file that the same Idempotency-Key of the team created since then, also one that was deleted."""
+        """Return the file that the team created since then with the same Idempotency-Key, even if it was deleted."""
         return find(self._database, _repeat(team, idempotency, since), _file)
 
     def ids(self) -> set[str]:
-        """Ids of all files whose bytes are stored."""
+        """Return the ids of all files whose bytes are stored."""
         with self._database.read() as connection:
             return set(connection.execute(sa.select(FILES.c.id)).scalars())
 
     def stored(self, team: str | None = None) -> tuple[int, int]:
-        """Files and their bytes, deleted ones included as long as their bytes are there."""
+        """Return the number of files and their bytes, including deleted files whose bytes still exist."""
         query = sa.select(sa.func.count(), sa.cast(sa.func.coalesce(sa.func.sum(FILES.c.size), 0), sa.BigInteger))
         if team is not None:
             query = query.where(FILES.c.team == team)
@@ -69,20 +69,20 @@ class FileTable:
         return int(count), int(size)
 
     def delete(self, id_: str, team: str, now: float) -> bool:
-        """Hide a file from its team. False: there is none. `unused` then names it once no batch reads it."""
+        """Hide a file from its team. Returns False if there is none. `unused` returns it once no batch reads it."""
         query = sa.update(FILES).where(FILES.c.id == id_, FILES.c.team == team, FILES.c.deleted.is_(None))
         with self._database.write() as connection:
             return connection.execute(query.values(deleted=now)).rowcount > 0
 
     def unused(self, now: float, limit: int = 100) -> Sequence[FileRecord]:
-        """Files that are deleted or past their life, and that no unfinished batch reads."""
+        """Return files that are deleted or expired and that no unfinished batch reads."""
         states = [state.value for state in UNFINISHED]
         reads = sa.exists().where(BATCHES.c.input_file == FILES.c.id, BATCHES.c.state.in_(states))
         query = sa.select(FILES).where(FILES.c.deleted.is_not(None) | (FILES.c.expires <= now), ~reads).limit(limit)
         return find_all(self._database, query, _file)
 
     def remove(self, id_: str) -> None:
-        """Remove the row of a file whose bytes are gone."""
+        """Delete the row of a file whose bytes are deleted."""
         with self._database.write() as connection:
             connection.execute(sa.delete(FILES).where(FILES.c.id == id_))
 

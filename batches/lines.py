@@ -1,4 +1,4 @@
-"""The table of lines: stored, claimed under an epoch, ended exactly once, read in the input's order."""
+"""The table of lines: stored, claimed under an epoch, ended exactly once, read in input order."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,24 +14,24 @@ from batches.work.ends import LONGEST_PAUSE
 from registry.storage.database import Database
 
 MAX_OUTPUT = 8 << 30
-"""Bytes of a batch's answers."""
+"""Most bytes of a batch's answers."""
 _NEW = ("number", "custom_id", "model", "offset", "length")
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingGroup:
-    """Lines of a batch that ask for the same name."""
+    """Waiting lines of a batch that name the same model."""
 
     batch: str
     model: str
     count: int
     suspects: int = 0
-    """Lines that ran in an engine that died; not in `count`."""
+    """Lines whose engine died while they ran. Not included in `count`."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedGroup:
-    """Lines of a batch that ask for the same name and have not ended."""
+    """Unfinished lines of a batch that name the same model."""
 
     batch: str
     model: str
@@ -48,7 +48,7 @@ class LineTable:
 
     # --- while the batch is validating ------------------------------------------------------------------------------
     def begin(self, batch: str, validator: str) -> bool:
-        """Remove what an earlier validation of a batch left. False: as `add`."""
+        """Remove the lines of an earlier validation. Returns False in the same cases as `add`."""
         with self._database.write() as connection:
             query = sa.update(BATCHES).where(is_validated(batch, validator))
             if not connection.execute(query.values(total=0)).rowcount:
@@ -59,8 +59,8 @@ class LineTable:
     def add(self, batch: str, lines: Sequence[NewLine], validator: str | None = None) -> bool:
         """Store at most `CHUNK` lines.
 
-        False, and nothing is stored: the batch has left `validating`, or another server than this validator
-        validates it.
+        Returns False without storing anything if the batch is no longer `validating` or if another server is validating
+        it.
         """
         assert len(lines) <= CHUNK
         with self._database.write() as connection:
@@ -76,7 +76,7 @@ class LineTable:
 
     # --- work -------------------------------------------------------------------------------------------------------
     def waiting(self, batches: Sequence[str], now: float) -> Sequence[WaitingGroup]:
-        """Lines that may run now, by batch and name."""
+        """Return the lines that may run now, grouped by batch and model name."""
         suspect = sa.case((LINES.c.deaths > 0, 1), else_=0)
         query = (
             sa.select(LINES.c.batch, LINES.c.model, sa.func.count(), sa.func.sum(suspect))
@@ -91,7 +91,7 @@ class LineTable:
         ]
 
     def unfinished(self, batches: Sequence[str]) -> Sequence[UnfinishedGroup]:
-        """Lines that wait or run, by batch and name. 50,000 lines take about 50 ms."""
+        """Return waiting and running lines, grouped by batch and model name. 50,000 lines take about 50 ms."""
         states = (LineState.WAITING.value, LineState.RUNNING.value)
         query = (
             sa.select(LINES.c.batch, LINES.c.model, sa.func.count(), sa.func.sum(LINES.c.length))
@@ -107,10 +107,10 @@ class LineTable:
     def claim(
         self, epoch: int, batch: str, model: str, most: int, now: float, *, suspects: bool = False
     ) -> Sequence[Line]:
-        """Take lines that wait, in the input's order: waiting → running under an open epoch.
+        """Claim waiting lines in input order, under an open epoch: waiting → running.
 
-        suspects: take lines that ran in an engine that died, in place of the others. Returns none where the epoch is
-        closed, or the batch does not run any more.
+        suspects: claim only lines whose engine died while they ran, instead of the others. Returns none if the epoch is
+        closed or the batch is not in progress.
         """
         deaths = LINES.c.deaths > 0 if suspects else LINES.c.deaths == 0
         chosen = (
@@ -138,14 +138,14 @@ class LineTable:
         return sorted((_line(row) for row in rows), key=lambda line: line.number)
 
     def end(self, epoch: int, line: Line, change: LineChange, now: float, uid: str | None = None) -> bool:
-        """End an attempt that has no row in the ledger. False as `change_line`, and where the epoch is closed."""
+        """End an attempt without a ledger row. Returns False as `change_line` does, and if the epoch is closed."""
         with self._database.write() as connection:
             return is_open(connection, epoch) and change_line(connection, epoch, line, change, now, uid)
 
     def drop(self, batch: str, to: LineState, now: float) -> int:
-        """Cancel or expire at most `CHUNK` waiting lines; with the last one the batch becomes final. Returns how many.
+        """Cancel or expire at most `CHUNK` waiting lines. The last one makes the batch final. Returns how many.
 
-        Lines that run are left to their runner.
+        Running lines are left to their runner.
         """
         assert to in (LineState.CANCELLED, LineState.EXPIRED)
         chosen = (
@@ -164,9 +164,9 @@ class LineTable:
 
     # --- results ----------------------------------------------------------------------------------------------------
     def results(self, batch: str, after: int = -1, limit: int = CHUNK, most: int = MAX_OUTPUT) -> Sequence[Line]:
-        """Final lines in the input's order, with their results.
+        """Return final lines with their results, in input order.
 
-        after: number of the last line before. most: bytes of the results together; a first line with more comes alone.
+        after: number of the previous line. most: total bytes of the results; a larger first line is returned alone.
         """
         final = [state.value for state in (LineState.ENDED, LineState.CANCELLED, LineState.EXPIRED)]
         chosen = (LINES.c.batch == batch, LINES.c.number > after, LINES.c.state.in_(final))
@@ -178,13 +178,13 @@ class LineTable:
             return [_line(row) for row in connection.execute(query)]
 
     def has_results(self, batch: str, *, completed: bool) -> bool:
-        """Whether final lines with a status below 400 are stored; not completed: other final lines."""
+        """Whether there are stored final lines with a status below 400 (completed) or other final lines."""
         query = sa.select(LINES.c.number).where(LINES.c.batch == batch, _is_final(completed))
         with self._database.read() as connection:
             return connection.execute(query.limit(1)).one_or_none() is not None
 
     def forget(self, batch: str, *, completed: bool) -> int:
-        """Remove at most `CHUNK` final lines with their results, as `has_results` chooses them. Returns how many."""
+        """Delete at most `CHUNK` final lines with their results, selected as in `has_results`. Returns how many."""
         query = sa.select(LINES.c.number).where(LINES.c.batch == batch, _is_final(completed)).limit(CHUNK)
         with self._database.write() as connection:
             numbers = list(connection.execute(query).scalars())
@@ -192,7 +192,7 @@ class LineTable:
         return len(numbers)
 
     def failures(self, batch: str) -> dict[str, int]:
-        """Failed lines by the error's code."""
+        """Return the number of failed lines by error code."""
         query = (
             sa.select(LINES.c.code, sa.func.count())
             .where(LINES.c.batch == batch, LINES.c.state == LineState.ENDED.value, LINES.c.status >= 400)
@@ -203,7 +203,7 @@ class LineTable:
 
 
 def _last_within(sizes: Iterable[tuple[int, int]], most: int) -> int:
-    """Number of the last line up to which the results have at most so many bytes, or of the first line; -1: none."""
+    """Return the last line whose cumulative bytes stay within `most`, else the first line. -1 if there are none."""
     last, total = -1, 0
     for number, size in sizes:
         total += size
@@ -232,9 +232,9 @@ _CHANGE = sa.update(LINES).where(
 def change_line(
     connection: sa.Connection, epoch: int, line: Line, change: LineChange, now: float, uid: str | None
 ) -> bool:
-    """End an attempt at a line under an epoch that is open in this transaction, with the counts of its batch.
+    """End an attempt at a line, and update its batch's counts. The epoch must be open in this transaction.
 
-    False, and nothing is changed: the line does not run under it any more.
+    Returns False without changing anything if the line is not running under the epoch any more.
     """
     end, is_final = change.end, change.state is LineState.ENDED
     values: dict[str, Any] = {
@@ -261,7 +261,7 @@ def change_line(
 
 
 def _leave_out(connection: sa.Connection, line: Line, end: LineEnd) -> BatchSums:
-    """Remove an answer for which its batch has no room, and count the line as failed."""
+    """Remove an answer that exceeds its batch's space, and count the line as failed."""
     _count_end(connection, line.batch, end, -1)
     failed = replace(end, status=None, code="output_too_large", body=b"")
     query = sa.update(LINES).where(LINES.c.batch == line.batch, LINES.c.number == line.number)
@@ -270,7 +270,7 @@ def _leave_out(connection: sa.Connection, line: Line, end: LineEnd) -> BatchSums
 
 
 def _is_ready(now: float) -> sa.ColumnElement[bool]:
-    """Whether a line's pause is over. None is longer than `LONGEST_PAUSE`, unless the clock was put back meanwhile."""
+    """Whether a line's pause is over. A pause beyond `LONGEST_PAUSE` means that the clock was set back."""
     return sa.or_(LINES.c.ready <= now, LINES.c.ready > now + LONGEST_PAUSE)
 
 

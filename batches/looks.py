@@ -1,4 +1,4 @@
-"""Tasks that look for work: at once when something changes, and now and then."""
+"""Runs a periodic check, and at once when something changes."""
 
 import asyncio
 import logging
@@ -10,9 +10,9 @@ log = logging.getLogger("roundhouse.batches")
 async def look_repeatedly(
     look: Callable[[], Awaitable[None]], changed: asyncio.Event, seconds: float, complaint: str, pause: float = 0.0
 ) -> None:
-    """Look once, then after each change and at least every so many seconds, until cancelled.
+    """Call `look` now, after each change, and at least every `seconds`, until cancelled.
 
-    pause: seconds after a change, in which others are waited for. complaint: for the log, at the first look that fails.
+    pause: seconds to wait after a change, to combine several. complaint: log message for the first failure in a row.
     """
     fails = False
     while True:
@@ -20,7 +20,7 @@ async def look_repeatedly(
         try:
             await look()
             fails = False
-        except Exception as error:  # whatever it is: the next look may succeed
+        except Exception as error:  # any error: the next call may succeed
             if not fails:
                 log.error(complaint, exc_info=error)
             fails = True

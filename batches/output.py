@@ -1,6 +1,6 @@
-"""Output and error files, rendered from lines whenever they are read.
+"""Output and error files, rendered from lines on each read.
 
-No file is written at the end of a batch, so none can be missing or half there after a crash.
+No file is written when a batch ends, so none can be missing or incomplete after a crash.
 
 | a line                  | OpenAI's files                                   | Anthropic's results |
 |-------------------------|--------------------------------------------------|---------------------|
@@ -9,7 +9,7 @@ No file is written at the end of a batch, so none can be missing or half there a
 | ended without a status  | errors: no response, error with the code         | errored             |
 | cancelled               | errors: `batch_cancelled`                        | canceled            |
 | expired                 | errors: `batch_expired`                          | expired             |
-| waiting, running        | not in them                                      | not in them         |
+| waiting, running        | in neither                                       | not included        |
 """
 
 from enum import StrEnum
@@ -23,10 +23,10 @@ from registry.base.json import NOT_JSON
 MESSAGES = {
     "batch_expired": "This request could not be executed before the completion window expired.",
     "batch_cancelled": "This request was not executed, because its batch was cancelled.",
-    "engine_died": "The model's engine died each time that it ran this request.",
-    "output_too_large": "The batch's answers are over the space that they may take; this one was not stored.",
+    "engine_died": "The model's engine died each time it ran this request.",
+    "output_too_large": "The batch's answers exceed their space limit; this one was not stored.",
 }
-"""Texts of errors without an HTTP answer."""
+"""Messages of errors without an HTTP answer."""
 OTHER_MESSAGE = "This request got no answer."
 
 
@@ -47,7 +47,7 @@ class _Error(msgspec.Struct):
 
 
 class _Details(msgspec.Struct, omit_defaults=True):
-    """Details of a line's answer, in a field that OpenAI's does not have."""
+    """Details of a line's answer, in a field that OpenAI does not have."""
 
     model: str = ""
     adapter: str = ""
@@ -78,14 +78,14 @@ _RAW = msgspec.json.Decoder(msgspec.Raw)
 
 
 def kind_of(line: Line) -> OutputKind | None:
-    """The file that a line stands in; None: it has not ended."""
+    """Return the file that contains a line. None if the line has not ended."""
     if line.state in (LineState.WAITING, LineState.RUNNING):
         return None
     return OutputKind.OUTPUT if _is_success(line) else OutputKind.ERRORS
 
 
 def render_line(line: Line) -> bytes:
-    """OpenAI's line of an output or error file, with its line end, for a line that has ended."""
+    """Return an ended line as a line of OpenAI's output or error file, including the line end."""
     details = _Details(line.served, line.adapter, line.attempts)
     response, error = None, None
     if line.state is LineState.ENDED and line.status is not None:
@@ -98,7 +98,7 @@ def render_line(line: Line) -> bytes:
 
 
 def render_result(line: Line) -> bytes:
-    """Anthropic's line of results, with its line end, for a line that has ended."""
+    """Return an ended line as a line of Anthropic's results, including the line end."""
     match line.state:
         case LineState.CANCELLED:
             result = _Result("canceled")
@@ -122,7 +122,7 @@ def _code(line: Line) -> str:
 
 
 def _body(result: bytes | None) -> msgspec.Raw:
-    """An answer's body on one line; a body other than JSON, such as a transcript, as a text."""
+    """Return an answer's body on one line. A body that is not JSON, such as a transcript, becomes a string."""
     data = result or b"null"
     try:
         _RAW.decode(data)
@@ -132,7 +132,7 @@ def _body(result: bytes | None) -> msgspec.Raw:
 
 
 def _anthropic_error(line: Line) -> msgspec.Raw:
-    """The error that the line got, which is in Anthropic's shape already; else one of that shape."""
+    """Return the line's error, which is in Anthropic's format already, or make one."""
     if line.status is not None and line.result:
         return _body(line.result)
     message = MESSAGES.get(_code(line), OTHER_MESSAGE)

@@ -1,4 +1,4 @@
-"""The table of rates: how fast each server did lines of each model, for forecasts."""
+"""The table of rates: how fast each server ran lines of each model. Used for forecasts."""
 
 from collections.abc import Mapping
 
@@ -34,7 +34,7 @@ class RateTable:
                 connection.execute(sa.insert(RATES), rows)
 
     def all(self) -> Mapping[str, RoomRate]:
-        """Rates of all servers that work on lines, added up by room; where none does, what one measured last."""
+        """Return the sum of working servers' rates by room, or the last measured rate if no server works on it."""
         works = sa.exists().where(RUNNERS.c.server == RATES.c.server, RUNNERS.c.closed.is_(None))
         with self._database.read() as connection:
             rows = connection.execute(sa.select(RATES, works.label("works")).order_by(RATES.c.measured)).all()

@@ -1,21 +1,21 @@
-"""Files, batches and lines as they are stored, free of the database. Times are seconds since the epoch."""
+"""Files, batches and lines as they are stored. Imports no database. Times are seconds since the epoch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 CHUNK = 1000
-"""Rows of one transaction: the ledger's commits wait for it."""
+"""Rows per transaction, kept small because the ledger's commits wait for it."""
 URLS = (
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/messages", "/v1/rerank",
     "/v2/rerank", "/v1/audio/transcriptions", "/v1/audio/translations",
 )  # fmt: skip
-"""Paths that a line of a batch may name."""
+"""Paths that lines of a batch may name."""
 
 
 class FileState(StrEnum):
     UPLOADED = "uploaded"
-    """The bytes are stored; they are being checked."""
+    """The bytes are stored, and are being checked."""
     PROCESSED = "processed"
     ERROR = "error"
 
@@ -56,18 +56,18 @@ class FileRecord:
     """Bytes."""
     created: float
     expires: float | None = None
-    """None: never."""
+    """None for never."""
     state: FileState = FileState.UPLOADED
     details: str = ""
-    """The details of a check's refusal."""
+    """Why the check refused the file."""
     lines: int | None = None
-    """Lines that the check counted; None: it is not a batch's input, or not checked yet."""
+    """Lines that the check counted. None if it is not a batch's input or not checked yet."""
     deleted: float | None = None
-    """Deleted for its team, and stored as long as a batch reads it."""
+    """Time when its team deleted it. It stays stored while a batch reads it."""
     idempotency: str = ""
-    """The client's Idempotency-Key; '': it sent none."""
+    """The client's Idempotency-Key, or ''."""
     body_hash: str = ""
-    """SHA-256 of the file and its fields, to compare repeated calls."""
+    """SHA-256 of the file and its fields, to recognise repeated calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +77,25 @@ class BatchFault:
     code: str
     message: str
     line: int | None = None
-    """Counts from 1."""
+    """Line number, from 1."""
     param: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LineCounts:
-    """Lines of a batch."""
+    """Numbers of lines of a batch."""
 
     total: int = 0
     completed: int = 0
-    """Ended with a status below 400."""
+    """Lines that ended with a status below 400."""
     failed: int = 0
-    """Ended with another status."""
+    """Lines that ended otherwise."""
     cancelled: int = 0
     expired: int = 0
 
     @property
     def left(self) -> int:
-        """Lines that wait or run."""
+        """Lines that are waiting or running."""
         return self.total - self.completed - self.failed - self.cancelled - self.expired
 
 
@@ -126,11 +126,11 @@ class BatchRecord:
     id: str
     team: str
     key: str
-    """Id of the key that created it; '': it came without one."""
+    """Id of the key that created it. '' without a key."""
     surface: str
     """API that created it: openai, anthropic or roundhouse."""
     endpoint: str
-    """Path that each line is a request to."""
+    """Path to which each line is a request."""
     input_file: str
     created: float
     window: int
@@ -140,11 +140,11 @@ class BatchRecord:
     """Order among the team's own batches: 0 low, 1 normal, 2 high."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
-    """The meaning of each name in the file at the batch's creation."""
+    """The meaning of each name in the file when the batch was created."""
     idempotency: str = ""
-    """The client's Idempotency-Key; '': it sent none."""
+    """The client's Idempotency-Key, or ''."""
     body_hash: str = ""
-    """SHA-256 of the creating body, to compare repeated calls."""
+    """SHA-256 of the creating body, to recognise repeated calls."""
     started: float | None = None
     cancelling: float | None = None
     ended: float | None = None
@@ -153,25 +153,25 @@ class BatchRecord:
     usage: LineUsage = LineUsage()
     output_bytes: int = 0
     faults: tuple[BatchFault, ...] = ()
-    """The first ones."""
+    """The first faults."""
     fault_count: int = 0
-    """All of them."""
+    """The number of all faults."""
     waits: str = ""
-    """Why no line runs, in words; '': they run, or only wait for a turn."""
+    """Why no line runs, in words. '' if lines run or only wait for their turn."""
     waits_until: float | None = None
     forecast: Forecast | None = None
-    """The newest one; None: nothing is known of its models yet."""
+    """The latest forecast. None if nothing is known about its models yet."""
     first_forecast: Forecast | None = None
     tenth_forecast: Forecast | None = None
-    """The first one after a tenth of its lines had ended."""
+    """The first forecast after a tenth of its lines had ended."""
     validator: str = ""
     """Id of the server that validates it."""
     callback: str = ""
-    """URL that is called when it ends; '': none of its own."""
+    """URL to call when it ends. '' if it has none of its own."""
     output_seconds: int | None = None
-    """Time for which answers are stored after the batch ended; None: the usual time."""
+    """Seconds for which answers are stored after the batch ended. None for the default."""
     queued: Mapping[str, int] = field(default_factory=dict)
-    """Input tokens of its lines by name, estimated."""
+    """Estimated input tokens of its lines, by model name."""
 
     @property
     def deadline(self) -> float:
@@ -179,14 +179,14 @@ class BatchRecord:
 
     @property
     def slack(self) -> float | None:
-        """Part of its window that the forecast leaves; None: there is no forecast, or it has ended."""
+        """Fraction of its window that the forecast leaves. None if there is no forecast or it has ended."""
         if self.forecast is None or self.state.is_final:
             return None
         return (self.deadline - self.forecast.likely) / self.window
 
     @property
     def is_late(self) -> bool:
-        """Whether its forecast, or its end, is beyond its window."""
+        """Whether it ended, or is expected to end, after its window."""
         if self.state.is_final:
             return self.ended is not None and self.ended > self.deadline
         return self.forecast is not None and self.forecast.likely > self.deadline
@@ -197,10 +197,10 @@ class NewLine:
     """A line of the input file."""
 
     number: int
-    """Counts from 0, without blank lines."""
+    """Counted from 0, without blank lines."""
     custom_id: str
     model: str
-    """Name that its body asks for; '': none that can be read."""
+    """Model name in its body. '' if none can be read."""
     offset: int
     length: int
     """Bytes of the request's body within the input file."""
@@ -208,7 +208,7 @@ class NewLine:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line's state. Its request is in the input file."""
+    """The state of a line. Its request is in the input file."""
 
     batch: str
     number: int
@@ -220,22 +220,22 @@ class Line:
     attempts: int = 0
     """Attempts that reached an engine and count."""
     deaths: int = 0
-    """Engines that died while it ran."""
+    """Number of engines that died while it ran."""
     ready: float = 0.0
-    """Time before which it waits."""
+    """Time until which it waits."""
     epoch: int | None = None
     """Epoch of the runner that runs it."""
     uid: str | None = None
-    """Row of the ledger that it ended with."""
+    """Uid of the ledger row that it ended with."""
     status: int | None = None
     code: str = ""
-    """The error's code; '': there is none."""
+    """The error code, or ''."""
     request: str = ""
     """X-Request-Id of its last attempt."""
     served: str = ""
     """`model@revision` that answered."""
     adapter: str = ""
-    """`name@sha256:…` of the adapter that answered; '': the base did."""
+    """`name@sha256:…` of the adapter that answered. '' for the base model."""
     result: bytes | None = field(default=None, repr=False)
     """Body of the answer."""
 
@@ -245,7 +245,7 @@ class LineEnd:
     """The end of one attempt at a line."""
 
     status: int | None
-    """None: it was stopped before there was an answer."""
+    """None if it was stopped before there was an answer."""
     code: str = ""
     body: bytes = field(default=b"", repr=False)
     request: str = ""
@@ -254,7 +254,7 @@ class LineEnd:
     usage: LineUsage = LineUsage()
     retry_after: float | None = None
     reached_engine: bool = True
-    """It had a turn: False for a refusal, for a wait that ended in the queue, and for a turn that it gave up."""
+    """False if it was refused, gave up its turn, or ended while still queued."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
-"""Runs of servers that work on lines. A run claims lines under its epoch, and writes only while that is open.
+"""Runs of servers that execute lines. A run claims lines under its epoch, and writes only while the epoch is open.
 
-| event                                       | then                                                             |
+| event                                       | effect                                                           |
 |---------------------------------------------|------------------------------------------------------------------|
-| a server starts                             | its earlier epochs are closed, their lines wait again; a new one |
-| a server stops                              | its epoch is closed, its lines wait again                        |
-| another server finds one silent             | its epoch is closed, its lines wait again, their rows of the     |
-|                                             | ledger end as interrupted, in one transaction; then batches that |
-|                                             | it was validating are validated anew                             |
-| a server finds that its epoch was closed    | it ends its calls, and takes a new epoch                         |
+| a server starts                             | closes its earlier epochs; their lines wait again; opens a new   |
+|                                             | epoch                                                            |
+| a server stops                              | closes its epoch; its lines wait again                           |
+| another server finds it silent              | in one transaction, closes its epoch, makes its lines wait again |
+|                                             | and ends their ledger rows as interrupted; then validates anew   |
+|                                             | the batches that it was validating                               |
+| a server finds its epoch closed             | ends its calls, and opens a new epoch                            |
 
-Epochs count up in the database and depend on no clock. Silence is measured by the database's clock.
+Epochs are numbers from the database and depend on no clock. Silence is measured with the database's clock.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from registry.storage.database import Database
 from tenants.ledger.table import LedgerTable
 
 SILENT_SECONDS = 30.0
-"""A runner that has not been seen for so long is taken for dead."""
+"""A runner that has been silent for this long is considered dead."""
 
 
 class RunnerTable:
@@ -39,10 +40,10 @@ class RunnerTable:
         )
 
     def open(self, *, alone: bool = False) -> tuple[int, int]:
-        """Close earlier epochs of this server and open the next one. Returns it, and how many lines came back.
+        """Close earlier epochs of this server and open the next. Returns it, and how many lines were returned.
 
-        Its open rows of the ledger were ended when the ledger was opened. alone: no other server has the database, so
-        epochs of any other name are of a restored backup.
+        Opening the ledger has already ended the epochs' ledger rows. alone: no other server uses the database, so
+        epochs of other servers come from a restored backup.
         """
         whose = sa.true() if alone else RUNNERS.c.server == self.server
         with self._database.write() as connection:
@@ -53,20 +54,20 @@ class RunnerTable:
         return epoch, returned
 
     def close(self, epoch: int) -> int:
-        """Close an epoch of this server. Returns how many lines came back."""
+        """Close an epoch of this server. Returns how many lines were returned."""
         with self._database.write() as connection:
             return self._close(connection, epoch)
 
     def beat(self, epoch: int) -> bool:
-        """Say that this server lives. False: another one has closed its epoch."""
+        """Record that this server is alive. Returns False if another server has closed its epoch."""
         query = sa.update(RUNNERS).where(RUNNERS.c.epoch == epoch, RUNNERS.c.closed.is_(None))
         with self._database.write() as connection:
             return connection.execute(query.values(seen=self._now)).rowcount > 0
 
     def take_validations(self, seconds: float = SILENT_SECONDS) -> Sequence[str]:
-        """Ids of batches that this server is to validate: its own, and those of servers without an open epoch.
+        """Take over batches to validate, from this server and from servers without an open epoch. Returns their ids.
 
-        seconds: for which a server may have a batch before it has an epoch.
+        seconds: how long a server may have a batch before it has an epoch.
         """
         works = sa.exists().where(RUNNERS.c.server == BATCHES.c.validator, RUNNERS.c.closed.is_(None))
         left = sa.and_(~works, BATCHES.c.created < self._now - seconds)
@@ -77,7 +78,7 @@ class RunnerTable:
             return list(connection.execute(query.values(validator=self.server).returning(BATCHES.c.id)).scalars())
 
     def close_silent(self, seconds: float = SILENT_SECONDS) -> Sequence[str]:
-        """Close the epochs of other servers that are silent. Returns these servers."""
+        """Close the epochs of other servers that are silent. Returns their ids."""
         silent = (
             sa.select(RUNNERS.c.epoch, RUNNERS.c.server)
             .where(RUNNERS.c.closed.is_(None), RUNNERS.c.server != self.server, RUNNERS.c.seen < self._now - seconds)
@@ -91,7 +92,7 @@ class RunnerTable:
         return [row.server for row in rows]
 
     def _close(self, connection: sa.Connection, epoch: int) -> int:
-        """The runner's row is locked before any row of the ledger, as in `LedgerTable.write`."""
+        """Close an epoch. Locks the runner's row before any row of the ledger, like `LedgerTable.write`."""
         closed = sa.update(RUNNERS).where(RUNNERS.c.epoch == epoch, RUNNERS.c.closed.is_(None))
         connection.execute(closed.values(closed=self._now))
         back = sa.update(LINES).where(LINES.c.epoch == epoch, LINES.c.state == LineState.RUNNING.value)

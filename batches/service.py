@@ -1,4 +1,4 @@
-"""Files and batches of a running server, for HTTP and the console."""
+"""The files and batches of a running server, for HTTP and the console."""
 
 import asyncio
 import logging
@@ -27,18 +27,18 @@ from tenants.limits.stored import QueueLimiter
 log = logging.getLogger("roundhouse.batches")
 SWEEP_SECONDS = 60.0
 FORECAST_SECONDS = 0.5
-"""Time that the answer to a creation waits for a forecast."""
-UNWRITTEN = "The ledger's database takes no rows now, such as on a full disk: lines wait until it does."
+"""Longest time that the answer to a creation waits for a forecast."""
+UNWRITTEN = "The ledger's database accepts no rows now, for example because its disk is full: lines wait until it does."
 FULL = "The server's disk has only its reserve left: lines wait until there is room for their answers."
 OUTPUT_SECONDS = 30 * 86_400
-"""Time for which the answers of an ended batch are stored, unless its creation asked for another."""
+"""Seconds for which answers of an ended batch are stored, unless its creation requested otherwise."""
 
 
 class BatchService:
-    """addresses: where callbacks may go. queue_limits: of tokens that unfinished batches hold.
+    """addresses: where callbacks may go. queue_limits: limits on tokens of unfinished batches.
 
-    is_unwritten: the ledger's database takes no rows now, so that no line can end. reserve: of the disk, which lines
-    and their answers do not touch; None: there is none.
+    is_unwritten: whether the ledger's database accepts no rows now, so that no line can end. reserve: disk space that
+    lines and their answers must not use. None without one.
     """
 
     def __init__(
@@ -62,22 +62,22 @@ class BatchService:
         self._wake: Callable[[], None] = lambda: None
 
     def _content(self) -> FileBytes:
-        """Choose the store of bytes: the database where several gateways may share it. Called once that is open."""
+        """Return the store of bytes: the database if several gateways may share it. Called once that is open."""
         if self._pieces is None and (database := self.store.shared_database) is not None:
             from batches.content.pieces import PieceBytes
             from batches.storage.opening import prepare
 
-            prepare(database)  # bytes are stored before the first row is
+            prepare(database)  # bytes are stored before the first row
             self._pieces = PieceBytes(database, self._data_dir)
         return self._pieces or self._folder
 
     @property
     def incoming(self) -> Path:
-        """Folder for uploads under way."""
+        """Folder for unfinished uploads."""
         return self._folder.incoming
 
     async def get(self, team: str, id_: str, surface: str | None = None) -> BatchRecord:
-        """Raises NotFound, alike for an unknown or deleted batch and another team's; Unavailable, QueueFull."""
+        """Return a batch. Raises NotFound if it is unknown, deleted or another team's; Unavailable, QueueFull."""
         batch = await self.store.find(lambda tables: tables.batches.get(id_, team), None)
         if batch is None or surface not in (None, batch.surface):
             raise missing_batch_error(id_)
@@ -86,7 +86,7 @@ class BatchService:
     async def list(
         self, team: str, surface: str, after: str | None, limit: int, *, newest: bool = True, param: str = "after"
     ) -> tuple[Sequence[BatchRecord], bool]:
-        """A page, and whether there are more. Raises BadRequest for an unknown `after`; Unavailable, QueueFull."""
+        """Return a page, and whether more follow. Raises BadRequest for an unknown `after`, Unavailable, QueueFull."""
         batches, more = await self.store.page(
             lambda tables, most: tables.batches.list(team, surface, after=after, limit=most, newest=newest),
             after,
@@ -96,13 +96,13 @@ class BatchService:
         return [self._with_wait(batch) for batch in batches], more
 
     async def recent(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
-        """The newest batches of a team, or of all. Raises Unavailable, QueueFull."""
+        """Return the newest batches of a team, or of all. Raises Unavailable, QueueFull."""
         none: Sequence[BatchRecord] = []
         batches = await self.store.find(lambda tables: tables.batches.recent(team, limit), none)
         return [self._with_wait(batch) for batch in batches]
 
     def _with_wait(self, batch: BatchRecord) -> BatchRecord:
-        """The batch with the reasons to wait that its row cannot hold."""
+        """Return the batch with reasons to wait that its row cannot contain."""
         if batch.state is not BatchState.IN_PROGRESS:
             return batch
         if self._is_unwritten():
@@ -110,13 +110,13 @@ class BatchService:
         return replace(batch, waits=FULL) if self._reserve is not None and self._reserve.is_short else batch
 
     async def failures(self, batch: BatchRecord) -> Mapping[str, int]:
-        """Failed lines by code. Raises Unavailable, QueueFull."""
+        """Return the number of failed lines by code. Raises Unavailable, QueueFull."""
         return await self.store.read(lambda tables: tables.lines.failures(batch.id))
 
     async def create_of_requests(self, new: NewBatch, lines: Path, count: int) -> BatchRecord:
-        """Create a batch of an input file that no client uploaded, and wait until it is validated.
+        """Create a batch from requests instead of an uploaded file, and wait until it is validated.
 
-        Raises what `BatchCreator.create` does, and StorageFull.
+        Raises what `BatchCreator.create` raises, and StorageFull.
         """
         file = await self.files.add_requests(new.team, lines, count)
         try:
@@ -127,18 +127,18 @@ class BatchService:
         return await self.get(new.team, batch.id)
 
     async def create(self, new: NewBatch) -> BatchRecord:
-        """Create a batch of an uploaded file, with its forecast where that is there in a moment.
+        """Create a batch from an uploaded file. Includes its forecast if that is ready in a moment.
 
-        Raises what `BatchCreator.create` does.
+        Raises what `BatchCreator.create` raises.
         """
         batch = await self.creator.create(new)
         await self.creator.validated(batch.id, FORECAST_SECONDS)
         return await self.get(new.team, batch.id)
 
     async def cancel(self, team: str, id_: str, surface: str | None = None) -> BatchRecord:
-        """The batch, which is being cancelled now; lines that run may end.
+        """Start cancelling a batch, and return it. Running lines may still end.
 
-        Raises NotFound, FinalConflict for a batch that has ended, Unavailable.
+        Raises NotFound, Unavailable, and FinalConflict if the batch has ended.
         """
         await self.get(team, id_, surface)
         if not await self.store.write(lambda tables: tables.batches.cancel(id_, time.time())):
@@ -151,7 +151,7 @@ class BatchService:
         return await self.get(team, id_, surface)
 
     async def delete(self, team: str, id_: str, surface: str | None = None) -> None:
-        """Remove an ended batch with its results. Raises NotFound, FinalConflict for one that runs, Unavailable."""
+        """Delete an ended batch and its results. Raises NotFound, Unavailable, and FinalConflict if it is running."""
         batch = await self.get(team, id_, surface)
         if not await self.store.write(lambda tables: tables.batches.delete(id_, team, time.time())):
             raise FinalConflict(
@@ -161,7 +161,7 @@ class BatchService:
         await self.forget(id_)
 
     async def remove_old(self, now: float) -> int:
-        """Remove the answers of batches whose time is over. Returns of how many batches.
+        """Delete the answers of batches that are past their storage time. Returns the number of batches.
 
         Raises Unavailable, QueueFull.
         """
@@ -171,23 +171,23 @@ class BatchService:
         return len(old)
 
     async def has_lines(self, batch: BatchRecord, kind: OutputKind) -> bool:
-        """Whether an output file still has its lines. Raises Unavailable, QueueFull."""
+        """Whether lines of an output file are still stored. Raises Unavailable, QueueFull."""
         completed = kind is OutputKind.OUTPUT
         return await self.store.read(lambda tables: tables.lines.has_results(batch.id, completed=completed))
 
     async def forget(self, id_: str, *kinds: OutputKind) -> None:
-        """Remove the lines of an ended batch that stand in these files, or in any. Raises Unavailable."""
+        """Delete the lines of an ended batch in these files, or in all. Raises Unavailable."""
         for kind in kinds or OutputKind:
             completed = kind is OutputKind.OUTPUT
             while await self.store.write(partial(_forget_lines, id_, completed)):
                 pass
 
     async def read_line(self, file_id: str, offset: int, length: int) -> bytes:
-        """The request of a line. Raises FileNotFoundError, OSError, Unavailable."""
+        """Return the request of a line. Raises FileNotFoundError, OSError, Unavailable."""
         return await asyncio.to_thread(self._content().read, file_id, offset, length)
 
     def set_worker(self, wake: Callable[[], None], forecast: Callable[[str], Awaitable[None]]) -> None:
-        """wake: called once lines may run, or a batch is being cancelled; forecast: with a batch that begins."""
+        """Set callbacks. wake: for lines that may run and cancelled batches. forecast: for a batch that starts."""
 
         async def started(id_: str) -> None:
             await forecast(id_)
@@ -196,16 +196,16 @@ class BatchService:
         self._wake, self.creator.started = wake, started
 
     async def open(self) -> None:
-        """Remove what a crash left of uploads. Before the first request."""
+        """Remove remains of uploads that a crash interrupted. Called before the first request."""
         try:
             if await self.store.opened():
                 await self.files.tidy()
-        except (RoundhouseError, OSError) as error:  # they take room, and do no other harm
-            log.warning("what is left of earlier uploads was not removed", extra={"cause": str(error)})
+        except (RoundhouseError, OSError) as error:  # they only take up space
+            log.warning("cannot remove remains of earlier uploads", extra={"cause": str(error)})
 
     async def run(self) -> None:
-        """Validate what a crash left; remove files and answers whose life is over. Until cancelled."""
-        await look_repeatedly(self._sweep, self._changed, SWEEP_SECONDS, "files and batches were not looked through")
+        """Resume validations after a crash, and remove expired files and answers. Runs until cancelled."""
+        await look_repeatedly(self._sweep, self._changed, SWEEP_SECONDS, "cannot check files and batches for work")
 
     async def _sweep(self) -> None:
         if not await self.store.opened():
@@ -217,11 +217,11 @@ class BatchService:
         await self.callbacks.forget(time.time())
 
     def wake(self) -> None:
-        """Keys or teams have changed: see at once whose lines may still run."""
+        """Check which lines may still run, because keys or teams have changed."""
         self._wake()
 
     def look(self) -> None:
-        """Go on with the work of a server that is dead."""
+        """Take over the work of a dead server soon."""
         self._changed.set()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The tables of a running server: nothing until the first file or batch, then beside the ledger."""
+"""The batch tables of a running server, created in the ledger's database with the first file or batch."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -37,15 +37,15 @@ class BatchTables:
 
 
 class BatchStore:
-    """open_database: creates the database of keys and ledger where it is missing. key: makes secrets of webhooks, once
-    it is open.
+    """open_database: creates the database of keys and ledger if it is missing. key: makes secrets of webhooks, once it
+    is open.
 
-    | call   | thread        | tables are missing |
-    |--------|---------------|--------------------|
-    | opened | any           | False              |
-    | write  | the ledger's  | creates them       |
-    | read   | one of two    | creates them       |
-    | find   | one of two    | gives `missing`    |
+    | call   | thread        | if tables are missing |
+    |--------|---------------|-----------------------|
+    | opened | any           | returns False         |
+    | write  | the ledger's  | creates them          |
+    | read   | one of two    | creates them          |
+    | find   | one of two    | returns `missing`     |
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class BatchStore:
         self._threads = Threads("database of batches", count=2, waiting=256)
 
     async def opened(self) -> bool:
-        """Whether a file or batch was ever stored. Raises Conflict for a newer version's tables, Unavailable."""
+        """Return whether a file or batch was ever stored. Raises Unavailable, Conflict for a newer version's tables."""
         if self._tables is not None:
             return True
         database = self._ledger.database
@@ -75,16 +75,16 @@ class BatchStore:
         return True
 
     async def write(self, work: Callable[[BatchTables], T]) -> T:
-        """Run short transactions in the ledger's thread. Raises what the work raises, Unavailable."""
+        """Run short transactions in the ledger's thread. Raises what the work raises, and Unavailable."""
         tables = await self._open()
         return await self._ledger.run(lambda: work(tables))
 
     async def read(self, work: Callable[[BatchTables], T]) -> T:
-        """Run reads, which keep no writer waiting. Raises what the work raises, Unavailable, QueueFull."""
+        """Run reads, which do not block writers. Raises what the work raises, Unavailable, QueueFull."""
         return await self._threads.run(work, await self._open())
 
     async def find(self, work: Callable[[BatchTables], T], missing: T) -> T:
-        """`read` for a server that may have no files and batches."""
+        """Read like `read`, or return `missing` if there are no tables."""
         return await self.read(work) if await self.opened() else missing
 
     async def page(
@@ -94,9 +94,11 @@ class BatchStore:
         limit: int,
         param: str = "after",
     ) -> tuple[Sequence[T], bool]:
-        """A page of a list, and whether there are more; work: reads so many, or None where `after` is unknown.
+        """Return a page of a list, and whether there are more.
 
-        Raises BadRequest for an unknown `after`; Unavailable, QueueFull.
+        work: reads up to that many rows, or returns None if `after` is unknown.
+
+        Raises BadRequest for an unknown `after`, Unavailable, QueueFull.
         """
         missing: Sequence[T] | None = [] if after is None else None
         rows = await self.find(lambda tables: work(tables, limit + 1), missing)
@@ -107,13 +109,13 @@ class BatchStore:
 
     @property
     def shared_database(self) -> "Database | None":
-        """The database if other gateways may have it too: a PostgreSQL that is open."""
+        """The database if other gateways may share it: a PostgreSQL database that is open."""
         database = self._ledger.database
         return None if database is None or database.is_sqlite else database
 
     @property
     def is_alone(self) -> bool:
-        """Whether no other server can have this database: SQLite in this server's data directory."""
+        """Whether no other server can use this database: SQLite in this server's data directory."""
         database = self._ledger.database
         return (
             database is not None
@@ -129,7 +131,7 @@ class BatchStore:
                 if self._ledger.database is None:
                     await self._open_database()
                 database = self._ledger.database
-                assert database is not None, "the ledger is kept as soon as its database is open"
+                assert database is not None, "the ledger is enabled once its database is open"
                 self._tables = await asyncio.to_thread(_open_tables, database, self._data_dir, self._key())
         return self._tables
 

@@ -15,7 +15,7 @@ from batches.storage.tables import BATCHES, FILES, LINES
 from registry.storage.database import Database
 
 FAULTS = 100
-"""Faults of a batch that are stored; the others are counted."""
+"""Most faults of a batch that are stored. The others are only counted."""
 _COUNTS = tuple(field.name for field in fields(LineCounts))
 _USAGE = {"input": "input_tokens", "cached": "cached_tokens", "output": "output_tokens",
           "reasoning": "reasoning_tokens"}  # fmt: skip
@@ -32,10 +32,10 @@ class BatchTable:
         self._database = database
 
     def create(self, batch: BatchRecord, repeated_since: float | None = None) -> BatchRecord | None:
-        """Store a new batch in the state `validating`; None: its input file is gone, or another team's.
+        """Store a new batch in state `validating`. Returns None if its input file is deleted or another team's.
 
-        repeated_since: return the batch that the same Idempotency-Key of the team created since then, if there is one;
-            the caller compares the body's hash.
+        repeated_since: return the batch that the team created since then with the same Idempotency-Key, if any.
+            The caller compares the hashes of the bodies.
         """
         with self._database.write() as connection:
             if batch.idempotency and repeated_since is not None:
@@ -54,11 +54,11 @@ class BatchTable:
         return batch
 
     def find_repeat(self, team: str, surface: str, idempotency: str, since: float) -> BatchRecord | None:
-        """The batch that the same Idempotency-Key of the team created since then."""
+        """Return the batch that the team created since then with the same Idempotency-Key."""
         return find(self._database, _repeat(team, surface, idempotency, since), _batch)
 
     def get(self, id_: str, team: str | None = None) -> BatchRecord | None:
-        """The batch; None: unknown, deleted, or another team's. team: None for any."""
+        """Return the batch, or None if it is unknown, deleted or another team's. team: None for any."""
         query = sa.select(BATCHES).where(BATCHES.c.id == id_, BATCHES.c.deleted.is_(None))
         if team is not None:
             query = query.where(BATCHES.c.team == team)
@@ -67,19 +67,19 @@ class BatchTable:
     def list(
         self, team: str, surface: str, *, after: str | None = None, limit: int = 20, newest: bool = True
     ) -> Sequence[BatchRecord] | None:
-        """The newest ones first. after: id of the last one of the page before; None: it is unknown."""
+        """Return batches, newest first, or None if `after` is unknown. after: last id of the previous page."""
         where = [BATCHES.c.team == team, BATCHES.c.surface == surface, BATCHES.c.deleted.is_(None)]
         return page(self._database, BATCHES, _batch, where, team, after, limit, newest=newest)
 
     def unfinished(self, team: str | None = None, limit: int = 1000) -> Sequence[BatchRecord]:
-        """Batches that are not final, the oldest first. team: None for all."""
+        """Return unfinished batches, oldest first. team: None for all."""
         query = sa.select(BATCHES).where(BATCHES.c.state.in_([state.value for state in UNFINISHED]))
         if team is not None:
             query = query.where(BATCHES.c.team == team)
         return find_all(self._database, query.order_by(BATCHES.c.created, BATCHES.c.id).limit(limit), _batch)
 
     def queued(self, team: str) -> Mapping[str, int]:
-        """Input tokens that the lines hold that are left of a team's batches, by name; estimated."""
+        """Return the estimated input tokens of a team's unfinished lines, by model name."""
         tokens = Counter[str]()
         for batch in self.unfinished(team):
             for name, count in batch.queued.items():
@@ -87,7 +87,7 @@ class BatchTable:
         return tokens
 
     def recent(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
-        """The newest batches of all surfaces. team: None for all."""
+        """Return the newest batches of all APIs. team: None for all."""
         query = sa.select(BATCHES).where(BATCHES.c.deleted.is_(None))
         if team is not None:
             query = query.where(BATCHES.c.team == team)
@@ -102,9 +102,9 @@ class BatchTable:
         validator: str | None = None,
         queued: Mapping[str, int] | None = None,
     ) -> bool:
-        """validating → in_progress, once all of its lines are stored. queued: its input tokens by name, estimated.
+        """validating → in_progress, once all lines are stored. queued: estimated input tokens by model name.
 
-        False: it has left `validating`, or another server than this validator validates it.
+        Returns False if the batch is no longer `validating` or if another server is validating it.
         """
         values: dict[str, Any] = {"state": BatchState.IN_PROGRESS.value, "started": now}
         if names is not None:
@@ -123,9 +123,9 @@ class BatchTable:
         fault_count: int | None = None,
         validator: str | None = None,
     ) -> bool:
-        """validating → failed, without its lines. fault_count: all, where `faults` has the first ones only.
+        """validating → failed, without its lines. fault_count: the total, if `faults` contains only the first ones.
 
-        False: as `start`.
+        Returns False in the same cases as `start`.
         """
         query = sa.update(BATCHES).where(is_validated(id_, validator))
         values = {
@@ -142,9 +142,9 @@ class BatchTable:
         return has_failed
 
     def cancel(self, id_: str, now: float, reason: BatchFault | None = None) -> bool:
-        """validating, in_progress → cancelling; cancelled at once where no line is left. False: it is final already.
+        """validating, in_progress → cancelling, or cancelled if no line is left. Returns False if it is final already.
 
-        Lines that wait are cancelled by `LineTable.drop`; a batch that is being cancelled stays as it is.
+        `LineTable.drop` cancels waiting lines. A batch that is already being cancelled is not changed.
         """
         query = sa.update(BATCHES).where(
             BATCHES.c.id == id_, BATCHES.c.state.in_((BatchState.VALIDATING.value, BatchState.IN_PROGRESS.value))
@@ -161,28 +161,28 @@ class BatchTable:
             return connection.execute(state).scalar_one_or_none() == BatchState.CANCELLING.value
 
     def wait(self, ids: Sequence[str], reason: str, until: float | None = None) -> None:
-        """Store why no line of these batches runs; '': they run."""
+        """Store why no line of these batches runs. '' if lines run."""
         with self._database.write() as connection:
             changes = sa.or_(BATCHES.c.waits != reason, BATCHES.c.waits_until.is_distinct_from(until))
             query = sa.update(BATCHES).where(BATCHES.c.id.in_(ids), changes)
             connection.execute(query.values(waits=reason, waits_until=until))
 
     def store_forecasts(self, forecasts: Mapping[str, Forecast], tenths: Collection[str] = ()) -> None:
-        """Store the newest forecast of each batch that is not final.
+        """Store the latest forecast of each batch that is not final.
 
-        tenths: batches with a tenth of their lines done; their first such forecast is kept, as the very first one is.
+        tenths: batches with a tenth of their lines done. Their first such forecast is kept, like the very first one.
         """
         with self._database.write() as connection:
             for id_, forecast in forecasts.items():
                 value = sa.literal(asdict(forecast), BATCHES.c.forecast.type)
-                kept = {"first_forecast": sa.func.coalesce(BATCHES.c.first_forecast, value)}
+                first = {"first_forecast": sa.func.coalesce(BATCHES.c.first_forecast, value)}
                 if id_ in tenths:
-                    kept["tenth_forecast"] = sa.func.coalesce(BATCHES.c.tenth_forecast, value)
+                    first["tenth_forecast"] = sa.func.coalesce(BATCHES.c.tenth_forecast, value)
                 query = sa.update(BATCHES).where(BATCHES.c.id == id_, BATCHES.c.ended.is_(None))
-                connection.execute(query.values(forecast=value, **kept))
+                connection.execute(query.values(forecast=value, **first))
 
     def judge(self, ids: Collection[str]) -> Sequence[BatchRecord]:
-        """The given batches that are completed and were not returned before, by any server."""
+        """Return those of the batches that are completed and that no server has judged before. Marks them as judged."""
         query = sa.update(BATCHES).where(
             BATCHES.c.id.in_(ids), BATCHES.c.state == BatchState.COMPLETED.value, BATCHES.c.judged.is_(False)
         )
@@ -190,9 +190,9 @@ class BatchTable:
             return [_batch(row) for row in connection.execute(query.values(judged=True).returning(BATCHES))]
 
     def with_old_results(self, now: float, seconds: int, limit: int = 100) -> Sequence[str]:
-        """Ids of batches whose lines are stored for longer than they should be.
+        """Return the ids of batches whose lines are past their storage time.
 
-        seconds: from the end of a batch on, where its creation said nothing.
+        seconds: storage time after the end of a batch, unless its creation set another.
         """
         stored = sa.exists().where(LINES.c.batch == BATCHES.c.id)
         expires = BATCHES.c.ended + sa.func.coalesce(BATCHES.c.output_seconds, seconds)
@@ -201,7 +201,7 @@ class BatchTable:
             return list(connection.execute(query).scalars())
 
     def delete(self, id_: str, team: str, now: float) -> bool:
-        """Hide a final batch from its team. False: there is none. `LineTable.forget` removes its results."""
+        """Hide a final batch from its team. Returns False if there is none. `LineTable.forget` removes its results."""
         final = [state.value for state in BatchState if state.is_final]
         query = sa.update(BATCHES).where(
             BATCHES.c.id == id_, BATCHES.c.team == team, BATCHES.c.deleted.is_(None), BATCHES.c.state.in_(final)
@@ -229,7 +229,7 @@ _COUNT = (
 
 
 class BatchSums(NamedTuple):
-    """Sums of a batch, once lines are counted: bytes of its answers, and lines that are left."""
+    """Sums of a batch after lines were counted: bytes of answers, and unfinished lines."""
 
     output_bytes: int
     left: int
@@ -243,7 +243,7 @@ def count(
     size: int = 0,
     by: int = 1,
 ) -> BatchSums:
-    """Add to the counts of a batch, within the transaction that changes its lines. by: -1 to take it back."""
+    """Add to a batch's counts, in the transaction that changes its lines. by: -1 to subtract."""
     more = {**_NOTHING, **counts, "output_bytes": size}
     if usage is not None:
         more |= {name: getattr(usage, field) for field, name in _USAGE.items()}
@@ -252,7 +252,7 @@ def count(
 
 
 def close(connection: sa.Connection, id_: str, now: float) -> bool:
-    """Give a batch whose last line has ended its final state. Returns whether it had ended."""
+    """Make a batch final if its last line has ended. Returns whether it did."""
     query = sa.update(BATCHES).where(
         BATCHES.c.id == id_,
         BATCHES.c.state.in_((BatchState.IN_PROGRESS.value, BatchState.CANCELLING.value)),
@@ -267,7 +267,7 @@ def close(connection: sa.Connection, id_: str, now: float) -> bool:
 
 
 def _end(connection: sa.Connection, query: sa.Update, now: float) -> bool:
-    """Run an update that ends a batch, and write what is sent to its team's URLs. False: it changed nothing."""
+    """Run an update that ends a batch, and queue its callbacks. Returns False if it changed nothing."""
     columns = BATCHES.c.id, BATCHES.c.team, BATCHES.c.surface, BATCHES.c.state, BATCHES.c.callback
     row = connection.execute(query.returning(*columns)).one_or_none()
     if row is None:
@@ -277,13 +277,13 @@ def _end(connection: sa.Connection, query: sa.Update, now: float) -> bool:
 
 
 def is_validated(id_: str, validator: str | None) -> sa.ColumnElement[bool]:
-    """Whether a batch is `validating`, by this server. validator: None for any."""
+    """Whether a batch is `validating` by this server. validator: None for any."""
     by = sa.true() if validator is None else BATCHES.c.validator == validator
     return sa.and_(BATCHES.c.id == id_, BATCHES.c.state == BatchState.VALIDATING.value, by)
 
 
 def remove(connection: sa.Connection, id_: str) -> int:
-    """Remove the lines of a batch, its results among them."""
+    """Delete the lines of a batch, including their results. Returns how many."""
     return connection.execute(sa.delete(LINES).where(LINES.c.batch == id_)).rowcount
 
 

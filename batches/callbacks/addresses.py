@@ -1,14 +1,14 @@
-"""Rules for URLs that may be called: https and public, or in a network that the operator lists.
+"""Rules for URLs that may be called: https and public, or in a network that the operator allows.
 
 | URL                                                             | at creation | when it is called             |
 |-----------------------------------------------------------------|-------------|-------------------------------|
-| https, all addresses of its name public or in a listed network  | accepted    | called                        |
+| https, all addresses public or in a listed network              | accepted    | called                        |
 | http, all addresses in a listed network                         | accepted    | called                        |
-| any other scheme; http elsewhere; with a user or a fragment     | refused     | -                             |
-| one of its addresses private and not listed, or link-local      | refused     | not called: the attempt fails |
+| any other scheme; other http; with a user or fragment           | refused     | -                             |
+| an address is link-local, or private and not listed             | refused     | not called: the attempt fails |
 | a name that cannot be resolved                                  | refused     | not called: the attempt fails |
 
-Names are resolved in threads of their own: a name server that is slow delays nothing else.
+Names are resolved in separate threads, so that a slow name server delays nothing else.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ FORM = "write an https URL such as https://example.com/batches, without user or 
 
 
 class CallbackAddresses:
-    """networks: private ones that may be called, also without TLS, such as 10.1.0.0/16."""
+    """networks: private networks that may be called, even without TLS, such as 10.1.0.0/16."""
 
     def __init__(self, networks: Sequence[str] = (), look_up: LookUp | None = None) -> None:
         self._rules = AddressRules(
@@ -53,7 +53,7 @@ class CallbackAddresses:
         return Resolver(self.rules(scheme), self._look_up_by)
 
     async def check(self, url: str, param: str) -> str:
-        """Return a URL that may be called now. Raises BadRequest, QueueFull."""
+        """Check that a URL may be called now, and return it. Raises BadRequest, QueueFull."""
         host, scheme = _host(url, param)
         if scheme == "http" and not self._rules.networks:
             raise _refused(param, "http is not encrypted: write https", REMEDY)
@@ -75,7 +75,7 @@ class CallbackAddresses:
 
 
 def _host(url: str, param: str) -> tuple[str, str]:
-    """Host and scheme of a URL, as the client reads it. Raises BadRequest."""
+    """Return host and scheme of a URL as the HTTP client parses it. Raises BadRequest."""
     if len(url) > MOST_URL or not url.isascii() or not url.isprintable() or " " in url:
         raise _refused(param, FORM)
     try:

@@ -1,11 +1,11 @@
-"""Works off the outbox: claims what is due under the server's epoch, sends it, and writes what came of it.
+"""Sends the outbox: claims due deliveries under the server's epoch, sends them, and stores the outcomes.
 
-| event                                 | then                                                             |
+| event                                 | effect                                                           |
 |---------------------------------------|------------------------------------------------------------------|
-| a delivery is due                     | it is claimed and sent: `MOST` at a time, `PER_TEAM` of one team |
-| it succeeded, or failed               | its row is written, if this server's epoch is open still         |
-| another server closed the epoch       | what is being sent is stopped; that server sends it              |
-| the server stops                      | what is being sent gets `CLOSE_SECONDS`; then it waits again     |
+| a delivery is due                     | it is claimed and sent: `MOST` at a time, `PER_TEAM` per team    |
+| it succeeded or failed                | its row is written, if this server's epoch is still open         |
+| another server closed the epoch       | sending stops; that server sends the delivery again              |
+| the server stops                      | it may finish within `CLOSE_SECONDS`; then it is pending again   |
 """
 
 import asyncio
@@ -28,14 +28,14 @@ if TYPE_CHECKING:  # a server without batches loads no database
 
 log = logging.getLogger("roundhouse.batches")
 MOST, PER_TEAM = 16, 4
-"""Deliveries at a time, in all and of one team: a slow receiver does not hold up those of other teams."""
+"""Most concurrent deliveries, in total and per team, so that slow receivers do not delay other teams."""
 POLL_SECONDS = 1.0
 CLOSE_SECONDS = 3.0
 NO_SECRET = "Its webhook was deleted."
 
 
 class CallbackDeliverer:
-    """epoch: the one under which this server claims; None: there is none now. chance: 0 to 1."""
+    """epoch: returns the epoch under which this server claims, None without one. chance: returns 0 to 1."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class CallbackDeliverer:
         self._task = asyncio.create_task(work, name="callbacks")
 
     def wake(self) -> None:
-        """A batch ended, or a delivery is to be sent again: look at once."""
+        """Check the outbox now: a batch ended, or a delivery is to be sent again."""
         self._changed.set()
 
     async def close(self) -> None:
-        """Stop. What is being sent waits again once the epoch is closed."""
+        """Stop. Deliveries being sent become pending again when the epoch is closed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -72,7 +72,7 @@ class CallbackDeliverer:
         await self._sender.close()
 
     async def look(self) -> None:
-        """Begin to send what is due. Raises what the store does."""
+        """Start sending due deliveries. Raises what the store raises."""
         epoch, now = self._epoch(), self._clock()
         await self._stop([task for task, (_, its_epoch) in self._running.items() if its_epoch != epoch])
         if epoch is None or not await self._store.opened():

@@ -1,4 +1,4 @@
-"""The table of deliveries: written with the end of a batch, claimed under an epoch, ended under it."""
+"""The table of deliveries: written when a batch ends, claimed and ended under an epoch."""
 
 import secrets
 from collections import Counter
@@ -15,14 +15,14 @@ from batches.storage.tables import OUTBOX, WEBHOOKS
 from registry.storage.database import Database
 
 LISTED = 100
-"""Deliveries of one batch that are listed."""
+"""Most deliveries of one batch that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDelivery:
     delivery: Delivery
     secrets: tuple[str, ...] = field(repr=False)
-    """The secrets that sign it now; none: its webhook is gone."""
+    """The secrets that sign it now. Empty if its webhook was deleted."""
 
 
 class OutboxTable:
@@ -32,7 +32,7 @@ class OutboxTable:
         self._database, self._key = database, key
 
     def is_due(self, now: float) -> bool:
-        """Whether a delivery waits whose time has come."""
+        """Whether a pending delivery is due."""
         query = sa.select(OUTBOX.c.id).where(_is_pending(), OUTBOX.c.due <= now).limit(1)
         with self._database.read() as connection:
             return connection.execute(query).one_or_none() is not None
@@ -40,9 +40,9 @@ class OutboxTable:
     def claim(
         self, epoch: int, now: float, most: int, per_team: int, running: Mapping[str, int]
     ) -> Sequence[ClaimedDelivery]:
-        """Take deliveries whose time has come, the longest due first: pending → sending under an open epoch.
+        """Claim due deliveries under an open epoch, longest due first: pending → sending.
 
-        most: of all teams. per_team: of one, with those that are being sent: `running`, by team.
+        most: for all teams. per_team: for one team, including `running`, those being sent by team.
         """
         busy = [team for team, count in running.items() if count >= per_team]
         candidates = (
@@ -69,7 +69,7 @@ class OutboxTable:
         return [ClaimedDelivery(_delivery(row), signers.get(row.webhook, ())) for row in rows]
 
     def end(self, epoch: int, delivery: Delivery, change: DeliveryChange, now: float) -> bool:
-        """End an attempt. False, and nothing is changed: it is not sent under this epoch any more."""
+        """End an attempt. Returns False without changing anything if this epoch is not sending it any more."""
         is_over = change.state in (DeliveryState.DELIVERED, DeliveryState.DEAD)
         query = sa.update(OUTBOX).where(
             OUTBOX.c.id == delivery.id, OUTBOX.c.state == DeliveryState.SENDING.value, OUTBOX.c.epoch == epoch
@@ -87,23 +87,25 @@ class OutboxTable:
             return connection.execute(query.values(**values)).rowcount > 0
 
     def of(self, batch: str) -> Sequence[Delivery]:
-        """Deliveries of a batch, at most `LISTED`."""
+        """Return the deliveries of a batch, at most `LISTED`."""
         query = sa.select(OUTBOX).where(OUTBOX.c.batch == batch).order_by(OUTBOX.c.created, OUTBOX.c.id).limit(LISTED)
         return find_all(self._database, query, _delivery)
 
     def redeliver(self, batch: str, now: float) -> int:
-        """Send the deliveries of a batch again that are delivered or dead, and pending ones at once. Returns how many.
+        """Make delivered and dead deliveries of a batch pending again, and pending ones due now. Returns how many.
 
-        Those of a webhook that was deleted stay dead.
+        Deliveries of a deleted webhook stay dead.
         """
-        there = sa.exists().where(WEBHOOKS.c.id == OUTBOX.c.webhook)
-        query = sa.update(OUTBOX).where(OUTBOX.c.batch == batch, OUTBOX.c.state != DeliveryState.SENDING.value, there)
+        has_webhook = sa.exists().where(WEBHOOKS.c.id == OUTBOX.c.webhook)
+        query = sa.update(OUTBOX).where(
+            OUTBOX.c.batch == batch, OUTBOX.c.state != DeliveryState.SENDING.value, has_webhook
+        )
         values = {"state": DeliveryState.PENDING.value, "since": now, "due": now, "attempts": 0, "ended": None}
         with self._database.write() as connection:
             return connection.execute(query.values(**values)).rowcount
 
     def forget(self, before: float, limit: int = 1000) -> int:
-        """Remove deliveries that ended before this time. Returns how many."""
+        """Delete deliveries that ended before this time. Returns how many."""
         old = sa.select(OUTBOX.c.id).where(OUTBOX.c.ended < before).limit(limit)
         with self._database.write() as connection:
             return connection.execute(sa.delete(OUTBOX).where(OUTBOX.c.id.in_(old.scalar_subquery()))).rowcount
@@ -112,8 +114,8 @@ class OutboxTable:
 def announce(
     connection: sa.Connection, id_: str, team: str, surface: str, state: BatchState, callback: str, now: float
 ) -> None:
-    """Write the deliveries of a batch that ends, within the transaction that ends it."""
-    if surface != "openai":  # a Message Batch: its clients know no such events
+    """Write the deliveries of a batch that ends, in the transaction that ends it."""
+    if surface != "openai":  # clients of Message Batches do not know such events
         return
     event = EVENTS[state]
     for row in connection.execute(sa.select(WEBHOOKS).where(WEBHOOKS.c.team == team)).all():
@@ -124,7 +126,7 @@ def announce(
 
 
 def give_back(connection: sa.Connection, epoch: int) -> int:
-    """Let the deliveries of an epoch that is closed wait again. Returns how many."""
+    """Make the deliveries of a closed epoch pending again. Returns how many."""
     query = sa.update(OUTBOX).where(OUTBOX.c.epoch == epoch, OUTBOX.c.state == DeliveryState.SENDING.value)
     return connection.execute(query.values(state=DeliveryState.PENDING.value, epoch=None)).rowcount
 

@@ -1,25 +1,25 @@
-"""Times at which deliveries are tried again. Pure: no clock, no I/O.
+"""Decides when deliveries are retried. Pure: no clock, no I/O.
 
-| what came                                | the delivery                                               |
+| outcome                                  | the delivery becomes                                       |
 |------------------------------------------|------------------------------------------------------------|
 | 2xx                                      | delivered                                                  |
 | 410                                      | dead: the receiver wants no more (Standard Webhooks)       |
-| anything else, or no answer              | pending; after 24 hours of attempts dead                   |
+| another status or no answer              | pending; dead after 24 hours of attempts                   |
 """
 
 from batches.callbacks.records import Delivery, DeliveryChange, DeliveryOutcome, DeliveryState
 
 PAUSES = (5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0)
-"""Seconds after the first, second, … failed attempt; the last one after all others."""
+"""Seconds after the first, second, … failed attempt. The last value applies to all later ones."""
 SPREAD = 0.1
-"""Part of a pause by which it may be longer, so that deliveries that failed together do not come back together."""
+"""Largest relative extension of a pause, so that deliveries that failed together are not retried together."""
 LIFE_SECONDS = 86_400.0
-"""Seconds from the first attempt; a pause that ends later is not begun."""
+"""Seconds from the first attempt. No pause may end later."""
 GONE = 410
 
 
 def decide(delivery: Delivery, outcome: DeliveryOutcome, now: float, chance: float = 0.0) -> DeliveryChange:
-    """chance: 0 to 1, chosen at random."""
+    """Return the state of a delivery after an attempt. chance: random, 0 to 1."""
     attempts = delivery.attempts + 1
     if not outcome.error:
         return DeliveryChange(DeliveryState.DELIVERED, outcome, attempts, now)

@@ -1,4 +1,4 @@
-"""Deliveries, webhooks and events, free of the database. Times are seconds since the epoch."""
+"""Deliveries, webhooks and events. Imports no database. Times are seconds since the epoch."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,9 +11,9 @@ EVENTS = {
     BatchState.EXPIRED: "batch.expired",
     BatchState.CANCELLED: "batch.cancelled",
 }
-"""OpenAI's event of each final state."""
+"""OpenAI's event for each final state."""
 MOST_URL = 2048
-"""Characters of a URL."""
+"""Longest URL in characters."""
 
 
 class DeliveryState(StrEnum):
@@ -34,27 +34,27 @@ class Delivery:
     url: str
     event: str
     created: float
-    """The end of the batch, in seconds since the epoch."""
+    """End of the batch, in seconds since the epoch."""
     since: float
-    """The first moment of its attempts: the end of the batch, or a later `redeliver`."""
+    """Start of its attempts: the end of the batch, or a later `redeliver`."""
     due: float
     """Time of the next attempt."""
     state: DeliveryState = DeliveryState.PENDING
     attempts: int = 0
     """Attempts since `since`."""
     epoch: int | None = None
-    """Epoch of the server that sends it."""
+    """Epoch of the server that is sending it."""
     status: int | None = None
-    """The receiver's last answer; None: there was none."""
+    """The receiver's last status. None if there was no answer."""
     error: str = ""
     """Why the last attempt failed."""
     ended: float | None = None
-    """The moment of delivery or of giving up."""
+    """Time of the delivery or of giving up."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """An attempt's outcome. error: the reason of a failure; '' on success."""
+    """The outcome of an attempt. error: the reason of a failure, '' on success."""
 
     status: int | None
     error: str = ""
@@ -62,7 +62,7 @@ class DeliveryOutcome:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryChange:
-    """A delivery's state after an attempt."""
+    """The state of a delivery after an attempt."""
 
     state: DeliveryState
     outcome: DeliveryOutcome
@@ -72,7 +72,7 @@ class DeliveryChange:
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A URL that gets events of all of a team's batches. The one without a URL signs a team's `callback_url`s."""
+    """A URL that receives events of all of a team's batches. The one without a URL signs a team's `callback_url`s."""
 
     id: str
     team: str
@@ -83,10 +83,10 @@ class Webhook:
     url: str = ""
     events: tuple[str, ...] = ()
     previous: str = field(default="", repr=False)
-    """The secret before the last rotation, which signs too until `previous_until`."""
+    """The secret before the last rotation. It also signs until `previous_until`."""
     previous_until: float | None = None
 
     def secrets(self, now: float) -> tuple[str, ...]:
-        """The secrets that sign now, the newest first."""
+        """Return the secrets that sign now, newest first."""
         is_rotating = self.previous and self.previous_until is not None and now < self.previous_until
         return (self.secret, self.previous) if is_rotating else (self.secret,)

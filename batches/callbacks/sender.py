@@ -1,15 +1,15 @@
-"""One attempt to deliver an event: signed as Standard Webhooks, sent without redirects, proxies and cookies.
+"""One attempt to deliver an event: signed as Standard Webhooks, without redirects, proxies and cookies.
 
-| what happens                          | `DeliveryOutcome.error`                                   |
+| what happens                          | `DeliveryOutcome.error` says                      |
 |---------------------------------------|---------------------------------------------------|
-| an answer with 2xx                    | empty                                             |
-| an answer with 3xx                    | the redirect is not followed                      |
+| an answer with 2xx                    | nothing                                           |
+| an answer with 3xx                    | that the redirect is not followed                 |
 | another answer                        | its status                                        |
-| no whole head of an answer in time    | that it took too long                             |
-| no connection, a broken one           | the kind of error                                 |
+| no complete response head in time     | that it took too long                             |
+| no connection, or a broken one        | the kind of error                                 |
 | its address is refused                | why                                               |
 
-The body of an answer is not read; a connection over which too many bytes come is broken.
+Bodies of answers are not read. A connection that receives too many bytes is broken off.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ else:
 
 CONNECT_SECONDS, WHOLE_SECONDS = 5.0, 15.0
 BUFFER = 4096
-"""Bytes of an answer that may wait in memory."""
+"""Most bytes of an answer that are buffered in memory."""
 MOST_ANSWER = 64 * 1024
-"""Bytes of an answer, its TLS handshake included."""
+"""Most bytes of an answer, including its TLS handshake."""
 
 
 class WebhookEvent(msgspec.Struct):
-    """An event in OpenAI's shape."""
+    """An event in OpenAI's format."""
 
     id: str
     type: str
@@ -49,12 +49,12 @@ class WebhookEvent(msgspec.Struct):
 
 
 def event_body(id_: str, event: str, batch: str, created: float) -> bytes:
-    """The same bytes in each attempt."""
+    """Return the body of an event, identical in all attempts."""
     return msgspec.json.encode(WebhookEvent(id_, event, int(created), {"id": batch}))
 
 
 def signed_headers(id_: str, body: bytes, secrets: Sequence[str], now: float) -> dict[str, str]:
-    """Headers of Standard Webhooks, with a signature for each secret."""
+    """Return the headers of Standard Webhooks, with a signature for each secret."""
     at = datetime.fromtimestamp(int(now), UTC)
     signatures = (Signer(secret).sign(id_, at, body.decode()) for secret in secrets)
     return {
@@ -66,14 +66,14 @@ def signed_headers(id_: str, body: bytes, secrets: Sequence[str], now: float) ->
 
 
 class CallbackSender:
-    """A sender of callbacks. It may be made anywhere; it is used and closed on one event loop."""
+    """Sends callbacks. May be created anywhere; used and closed on one event loop."""
 
     def __init__(self, addresses: CallbackAddresses) -> None:
         self._addresses = addresses
         self._sessions = dict[str, "aiohttp.ClientSession"]()
 
     async def send(self, url: str, id_: str, body: bytes, secrets: Sequence[str], now: float) -> DeliveryOutcome:
-        """now: seconds since the epoch. Raises nothing but CancelledError."""
+        """Send an event. now: seconds since the epoch. Raises only CancelledError."""
         target = URL(url)
         if (wrong := host_fault(target.host or "", self._addresses.rules(target.scheme))) is not None:
             return DeliveryOutcome(None, f"It is not called: {wrong}.")

@@ -13,9 +13,9 @@ from registry.base.wording import quoted
 from registry.errors import Conflict, FinalConflict, NotFound, QueueFull
 
 KEPT_SECONDS = 30 * 86_400
-"""Time for which ended deliveries can be listed."""
+"""Time for which ended deliveries are listed."""
 TESTS = 4
-"""Test events under way."""
+"""Most concurrent test events."""
 
 
 class CallbackService:
@@ -28,7 +28,7 @@ class CallbackService:
         self._tests = 0
 
     def set_wake(self, wake: Callable[[], None]) -> None:
-        """wake: called once a delivery is due at once."""
+        """Set a callback for when a delivery is due now."""
         self._wake = wake
 
     async def close(self) -> None:
@@ -39,7 +39,7 @@ class CallbackService:
         return await self._store.read(lambda tables: tables.outbox.of(batch.id))
 
     async def redeliver(self, batch: BatchRecord) -> Sequence[Delivery]:
-        """Send the events of a batch again. Raises FinalConflict where there is none to send."""
+        """Send the events of a batch again. Raises FinalConflict if there are none."""
         if not await self._store.write(lambda tables: tables.outbox.redeliver(batch.id, time.time())):
             raise FinalConflict(
                 f"Batch {quoted(batch.id)} has no event to send again: it had no callback_url and no webhook when it "
@@ -50,36 +50,36 @@ class CallbackService:
         return await self.deliveries(batch)
 
     async def forget(self, now: float) -> None:
-        """Remove deliveries that ended long ago."""
+        """Delete deliveries that ended long ago."""
         while await self._store.write(lambda tables: tables.outbox.forget(now - KEPT_SECONDS)) >= 1000:
             pass
 
     # --- the secret of callback_url -----------------------------------------------------------------------------------
     async def signer(self, team: str) -> Webhook:
-        """The secret that signs the team's callbacks. Raises NotFound before the first one."""
-        found = await self._store.find(lambda tables: tables.webhooks.signer(team), None)
-        if found is None:
+        """Return the signer of the team's callbacks. Raises NotFound before there is one."""
+        signer = await self._store.find(lambda tables: tables.webhooks.signer(team), None)
+        if signer is None:
             raise NotFound(
-                "Your team has no secret for callbacks yet: it is made with the first batch that has a callback_url, "
-                "or when you rotate it.",
+                "Your team has no secret for callbacks yet: it is created with the first batch with a callback_url, or "
+                "when you rotate it.",
                 code="no_callback_secret",
             )
-        return found
+        return signer
 
     async def rotate_signer(self, team: str, *, keeps_previous: bool) -> Webhook:
-        """A new secret for the team's callbacks. The former one signs too for a day, unless it is not kept."""
+        """Rotate the secret of the team's callbacks. The old one also signs for a day if it is kept."""
         now = time.time()
 
         def rotate(tables: BatchTables) -> Webhook:
-            had = tables.webhooks.signer(team)
-            signer = had and tables.webhooks.rotate(had.id, team, now, keeps_previous=keeps_previous)
+            existing = tables.webhooks.signer(team)
+            signer = existing and tables.webhooks.rotate(existing.id, team, now, keeps_previous=keeps_previous)
             return signer or tables.webhooks.ensure_signer(team, now)
 
         return await self._store.write(rotate)
 
     # --- webhooks -----------------------------------------------------------------------------------------------------
     async def create(self, team: str, name: str, url: str, events: Sequence[str]) -> Webhook:
-        """Raises BadRequest for a URL that is refused, Conflict where the team has too many."""
+        """Create a webhook. Raises BadRequest if its URL is refused, Conflict if the team has too many."""
         from batches.callbacks.webhooks import MOST, new_seed
 
         await self.addresses.check(url, "url")
@@ -92,17 +92,17 @@ class CallbackService:
         return created
 
     async def list(self, team: str, after: str | None, limit: int) -> tuple[Sequence[Webhook], bool]:
-        """A page, and whether there are more. Raises BadRequest for an unknown `after`."""
+        """Return a page, and whether more follow. Raises BadRequest for an unknown `after`."""
         return await self._store.page(lambda tables, most: tables.webhooks.list(team, after, most), after, limit)
 
     async def get(self, team: str, id_: str) -> Webhook:
-        """Raises NotFound."""
+        """Return a webhook. Raises NotFound."""
         return _found(await self._store.find(lambda tables: tables.webhooks.get(id_, team), None), id_)
 
     async def update(
         self, team: str, id_: str, *, name: str | None, url: str | None, events: Sequence[str] | None
     ) -> Webhook:
-        """Change what is not None. Raises NotFound, BadRequest for a URL that is refused."""
+        """Change the fields that are not None. Raises NotFound, and BadRequest if the URL is refused."""
         await self.get(team, id_)
         if url is not None:
             await self.addresses.check(url, "url")
@@ -113,7 +113,7 @@ class CallbackService:
         return _found(changed, id_)
 
     async def rotate(self, team: str, id_: str, *, keeps_previous: bool) -> Webhook:
-        """A new secret; the former one signs too for a day if it is kept. Raises NotFound."""
+        """Rotate the secret. The old one also signs for a day if it is kept. Raises NotFound."""
         await self.get(team, id_)
         rotated = await self._store.write(
             lambda tables: tables.webhooks.rotate(id_, team, time.time(), keeps_previous=keeps_previous)
@@ -121,12 +121,12 @@ class CallbackService:
         return _found(rotated, id_)
 
     async def delete(self, team: str, id_: str) -> None:
-        """Raises NotFound."""
+        """Delete a webhook. Raises NotFound."""
         await self.get(team, id_)
         await self._store.write(lambda tables: tables.webhooks.delete(id_, team, time.time()))
 
     async def test(self, team: str, id_: str, event: str) -> DeliveryOutcome:
-        """Send a sample of an event now. Raises NotFound."""
+        """Send a sample event now. Raises NotFound, QueueFull."""
         webhook = await self.get(team, id_)
         if self._tests >= TESTS:
             raise QueueFull("Several test events are being sent: try again in a moment.", retry_after=5)

@@ -1,7 +1,7 @@
 """The table of webhooks. A team sees only its own.
 
-Their secrets sign, so a hash of them would not do. Stored is a random text for each, of which a key that is not in the
-database makes the secret (`secret_of`); earlier versions stored secrets themselves.
+Secrets must be usable for signing, so a hash would not do. The table stores a random seed, from which a key outside the
+database derives the secret (`secret_of`). Earlier versions stored the secrets themselves.
 """
 
 import base64
@@ -20,21 +20,21 @@ from batches.storage.tables import OUTBOX, WEBHOOKS
 from registry.storage.database import Database, inserting
 
 MOST = 10
-"""Webhooks of one team."""
+"""Most webhooks of one team."""
 ROTATION_SECONDS = 86_400.0
-"""Time for which the former secret signs too."""
+"""Time for which the previous secret also signs."""
 PREFIX = "whsec_"
-"""The beginning of a secret in Standard Webhooks; base64 follows."""
+"""Prefix of a Standard Webhooks secret, followed by base64."""
 DELETED_WORDS = "Its webhook was deleted."
 
 
 def new_seed() -> str:
-    """The stored seed of a new secret."""
+    """Return a random seed for a new secret."""
     return secrets.token_hex(32)
 
 
 def secret_of(stored: str, key: bytes) -> str:
-    """The secret for a stored text; '' for none."""
+    """Return the secret for a stored seed, '' for none."""
     if not stored or stored.startswith(PREFIX):
         return stored
     return f"{PREFIX}{base64.b64encode(hmac.digest(key, stored.encode(), 'sha256')).decode()}"
@@ -48,7 +48,7 @@ class WebhookTable:
         self._webhook = partial(webhook_of, key=key)
 
     def create(self, webhook: Webhook) -> Webhook | None:
-        """Store a webhook with the seed of a secret, and return it with the secret. None: the team has `MOST`."""
+        """Store a webhook with its seed, and return it with the secret. Returns None if the team has `MOST`."""
         mine = sa.select(sa.func.count()).where(WEBHOOKS.c.team == webhook.team, WEBHOOKS.c.url != "")
         with self._database.write() as connection:
             if int(connection.execute(mine).scalar_one()) >= MOST:
@@ -57,22 +57,22 @@ class WebhookTable:
         return replace(webhook, secret=secret_of(webhook.secret, self._key))
 
     def get(self, id_: str, team: str) -> Webhook | None:
-        """The webhook; None: unknown, or another team's."""
+        """Return the webhook, or None if it is unknown or another team's."""
         return find(self._database, _one(id_, team), self._webhook)
 
     def signer(self, team: str) -> Webhook | None:
-        """The one that signs the team's `callback_url`s; None: it has had no such batch yet."""
+        """Return the signer of the team's `callback_url`s, or None if the team has none yet."""
         return find(self._database, _signer(team), self._webhook)
 
     def list(self, team: str, after: str | None = None, limit: int = 20) -> Sequence[Webhook] | None:
-        """The newest ones first. after: id of the last one of the page before; None: it is unknown."""
+        """Return webhooks, newest first, or None if `after` is unknown. after: last id of the previous page."""
         where = [WEBHOOKS.c.team == team, WEBHOOKS.c.url != ""]
         return page(self._database, WEBHOOKS, self._webhook, where, team, after, limit)
 
     def update(
         self, id_: str, team: str, now: float, *, name: str | None, url: str | None, events: Sequence[str] | None
     ) -> Webhook | None:
-        """Change what is not None. Deliveries that wait go to the new URL. None: there is none."""
+        """Change the fields that are not None. Pending deliveries go to the new URL. Returns None if there is none."""
         given = {"name": name, "url": url, "events": None if events is None else list(events)}
         values: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         with self._database.write() as connection:
@@ -87,7 +87,7 @@ class WebhookTable:
         return webhook_of(row, self._key)
 
     def rotate(self, id_: str, team: str, now: float, *, keeps_previous: bool) -> Webhook | None:
-        """Give it a new secret; the former one signs too for a day, or not at all. None: there is none."""
+        """Rotate the secret. The old one also signs for a day if kept. Returns None if there is no such webhook."""
         query = sa.update(WEBHOOKS).where(WEBHOOKS.c.id == id_, WEBHOOKS.c.team == team).returning(WEBHOOKS)
         former = {"previous": WEBHOOKS.c.secret, "previous_until": now + ROTATION_SECONDS}
         values = former if keeps_previous else {"previous": "", "previous_until": None}
@@ -96,7 +96,7 @@ class WebhookTable:
         return None if row is None else webhook_of(row, self._key)
 
     def delete(self, id_: str, team: str, now: float) -> bool:
-        """Delete a webhook; its waiting deliveries are dead then. False: there is none."""
+        """Delete a webhook and make its unfinished deliveries dead. Returns False if there is none."""
         query = sa.delete(WEBHOOKS).where(WEBHOOKS.c.id == id_, WEBHOOKS.c.team == team, WEBHOOKS.c.url != "")
         with self._database.write() as connection:
             if not connection.execute(query).rowcount:
@@ -107,14 +107,14 @@ class WebhookTable:
         return True
 
     def ensure_signer(self, team: str, now: float) -> Webhook:
-        """The one that signs the team's `callback_url`s, made if there is none."""
+        """Return the signer of the team's `callback_url`s, created if missing."""
         with self._database.write() as connection:
             ensure_signer(connection, team, now)
             return webhook_of(connection.execute(_signer(team)).one(), self._key)
 
 
 def ensure_signer(connection: sa.Connection, team: str, now: float) -> None:
-    """`WebhookTable.ensure_signer` within a transaction. Its id follows from the team: two cannot be made."""
+    """`WebhookTable.ensure_signer` in a transaction. The id depends only on the team, so there is at most one."""
     made = Webhook(_signer_id(team), team, now, now, new_seed())
     connection.execute(inserting(connection, WEBHOOKS).values(**_values(made)).on_conflict_do_nothing())
 
@@ -139,7 +139,7 @@ def _one(id_: str, team: str) -> "sa.Select[Any]":
 
 
 def _waiting(id_: str) -> sa.Update:
-    """The webhook's deliveries that are neither delivered nor dead."""
+    """Return an update of the webhook's unfinished deliveries."""
     states = (DeliveryState.PENDING.value, DeliveryState.SENDING.value)
     return sa.update(OUTBOX).where(OUTBOX.c.webhook == id_, OUTBOX.c.state.in_(states))
 

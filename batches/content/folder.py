@@ -1,4 +1,4 @@
-"""Bytes of files in a folder of the data directory, a file each."""
+"""Bytes of files in a folder of the data directory, one file each."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -58,19 +58,19 @@ class FolderBytes:
         self._path(file_id).unlink(missing_ok=True)
 
     def remove_orphans(self) -> int:
-        return 0  # `keep_only` has removed them: no other server has this folder
+        return 0  # `keep_only` removes them, because no other server uses this folder
 
     def keep_only(self, file_ids: Collection[str]) -> int:
         if not self._folder.is_dir():
             return 0
         for half in self.incoming.iterdir() if self.incoming.is_dir() else ():
             half.unlink(missing_ok=True)
-        gone = [path for path in self._folder.iterdir() if path.is_file() and path.name not in file_ids]
-        for path in gone:
+        unused = [path for path in self._folder.iterdir() if path.is_file() and path.name not in file_ids]
+        for path in unused:
             path.unlink(missing_ok=True)
-        return len(gone)
+        return len(unused)
 
     def _path(self, file_id: str) -> Path:
-        """Ids are ours: letters, digits and a hyphen."""
-        assert file_id.replace("-", "").replace("_", "").isalnum(), "an id of ours"
+        """Return the path of a file. Its id is ours: letters, digits, hyphens and underscores."""
+        assert file_id.replace("-", "").replace("_", "").isalnum(), "not one of our ids"
         return self._folder / file_id

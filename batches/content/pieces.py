@@ -1,4 +1,4 @@
-"""Bytes of files in pieces in a table, so that every gateway on the database has them."""
+"""Bytes of files in pieces in a table, available to all gateways on the database."""
 
 import tempfile
 import time
@@ -15,18 +15,18 @@ from registry.storage.database import Database
 from registry.storage.files import make_private
 
 PIECE = 1 << 20
-"""Bytes of each piece but the last."""
+"""Bytes per piece, except the last."""
 ORPHAN_SECONDS = 3600.0
-"""Age at which bytes without a row are deleted: the server that stored them may have been stopped midway."""
+"""Age at which bytes without a row are deleted: the server that stored them may have died in between."""
 
 
 class PieceBytes:
-    """`batches.content.protocol.FileBytes`, for servers on PostgreSQL. data_dir: for uploads under way."""
+    """`batches.content.protocol.FileBytes`, for servers on PostgreSQL. data_dir: for unfinished uploads."""
 
     def __init__(self, database: Database, data_dir: Path) -> None:
         self._database, self._folder = database, data_dir / FOLDER
         self._orphans: dict[str, float] = {}
-        """Files without a row, and since when."""
+        """Files without a row, and when they were first seen."""
 
     @property
     def incoming(self) -> Path:
@@ -39,7 +39,7 @@ class PieceBytes:
             while data := file.read(PIECE):
                 connection.execute(sa.insert(PIECES).values(file=file_id, number=number, data=data))
                 number += 1
-            if not number:  # an empty file is one, too
+            if not number:  # an empty file needs a piece, too
                 connection.execute(sa.insert(PIECES).values(file=file_id, number=0, data=b""))
         source.unlink(missing_ok=True)
 
@@ -76,19 +76,19 @@ class PieceBytes:
             connection.execute(sa.delete(PIECES).where(PIECES.c.file == file_id))
 
     def remove_orphans(self) -> int:
-        """Remove pieces without a row for `ORPHAN_SECONDS`: a row follows its bytes in another transaction."""
+        """Delete pieces without a row for `ORPHAN_SECONDS`: a row is written in a transaction after its bytes."""
         is_first = sa.and_(PIECES.c.number == 0, ~sa.exists().where(FILES.c.id == PIECES.c.file))
         with self._database.read() as connection:
-            found = list(connection.execute(sa.select(PIECES.c.file).where(is_first)).scalars())
+            files = list(connection.execute(sa.select(PIECES.c.file).where(is_first)).scalars())
         now = time.monotonic()
-        self._orphans = {file_id: self._orphans.get(file_id, now) for file_id in found}
-        gone = [file_id for file_id, since in self._orphans.items() if now - since >= ORPHAN_SECONDS]
-        for file_id in gone:
+        self._orphans = {file_id: self._orphans.get(file_id, now) for file_id in files}
+        orphans = [file_id for file_id, since in self._orphans.items() if now - since >= ORPHAN_SECONDS]
+        for file_id in orphans:
             self.delete(file_id)
-        return len(gone)
+        return len(orphans)
 
     def keep_only(self, file_ids: Collection[str]) -> int:
-        """Remove this server's unfinished uploads only: another gateway may be storing a file whose row is to come."""
+        """Remove this server's unfinished uploads only: other gateways may be storing files that have no row yet."""
         for half in self.incoming.iterdir() if self.incoming.is_dir() else ():
             half.unlink(missing_ok=True)
         return 0

@@ -1,1 +1,1 @@
-"""The intake of files and batches: stored, checked in a process of their own, turned into lines."""
+"""The intake of files and batches: stores them, checks them in a separate process, splits them into lines."""

@@ -1,6 +1,6 @@
-"""Runs the processes that read what clients sent, two at a time. Asynchronous; one event loop.
+"""Runs the processes that parse what clients sent, two at a time. For use on one event loop.
 
-Teams take turns: a team may have a hundred large files checked at once, which takes minutes.
+Teams take turns, because checking a hundred large files of one team takes minutes.
 """
 
 import asyncio
@@ -18,30 +18,30 @@ from registry.errors import EngineFailed
 
 AT_ONCE = 2
 LINE_BYTES = 8 << 20
-"""Bytes of one answer of the process: a part has 500 lines, and JSON writes a control letter in six."""
+"""Longest answer of the process: a part has 500 lines, and JSON escapes a control character as six bytes."""
 GRACE_SECONDS = 30.0
-"""Seconds beyond the job's CPU time, on a busy machine twice that, after which a silent process is ended."""
+"""Seconds that a silent process gets beyond twice its job's CPU time, for busy machines."""
 _ANSWERS = msgspec.json.Decoder(InputPart | InputSummary)
 _SPLIT = msgspec.json.Decoder(SplitSummary)
 
 
 class InputChecker:
-    """Reads input files in a process of its own each. team: whose turn a file takes."""
+    """Checks each input file in its own process. team: the team whose turn a file takes."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._turns = FairTurns(at_once)
 
     @asynccontextmanager
     async def check(self, job: InputJob, team: str = "") -> AsyncIterator[AsyncIterator[InputPart | InputSummary]]:
-        """The parts of a file, then its summary. The process ends with the context.
+        """Yield the parts of a file, then its summary. The process ends with the context.
 
-        Raises EngineFailed (check_failed) for a process that died, OSError for one that did not start.
+        Raises EngineFailed (check_failed) if the process died, OSError if it did not start.
         """
         async with self._turns.take(team), _process(job) as child:
             yield _answers(child, 2 * job.seconds + GRACE_SECONDS)
 
     async def summarise(self, job: InputJob, team: str = "") -> InputSummary:
-        """The faults of a file, without its parts. Raises what `check` does."""
+        """Return the faults of a file, without its parts. Raises what `check` raises."""
         async with self.check(job, team) as answers:
             async for answer in answers:
                 if isinstance(answer, InputSummary):
@@ -49,7 +49,7 @@ class InputChecker:
         raise _died()
 
     async def split(self, job: SplitJob, team: str = "") -> SplitSummary:
-        """Make an input file of a body. Raises what `check` does."""
+        """Turn a body into an input file. Raises what `check` raises."""
         async with self._turns.take(team), _process(job) as child:
             return _SPLIT.decode(await _line(child, 2 * job.seconds + GRACE_SECONDS))
 
@@ -75,7 +75,7 @@ async def _answers(child: Child, seconds: float) -> AsyncIterator[InputPart | In
 
 
 async def _line(child: Child, seconds: float) -> bytes:
-    """The next line of a process. Raises EngineFailed."""
+    """Return the next line of a process. Raises EngineFailed."""
     try:
         async with asyncio.timeout(seconds):
             line = await child.stdout.readline()
@@ -88,7 +88,7 @@ async def _line(child: Child, seconds: float) -> bytes:
 
 def _died() -> EngineFailed:
     return EngineFailed(
-        "The process that checks input files was ended while it read this one. Create the batch again; if that fails "
+        "The process that checks input files died while it read this one. Create the batch again; if that fails "
         "too, the file is the cause.",
         code="check_failed",
     )

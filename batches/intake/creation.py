@@ -1,7 +1,7 @@
-"""Create batches, and validate them: their lines are read by the checker and stored while they are `validating`.
+"""Creates batches and validates them: while a batch is `validating`, its lines are checked and stored.
 
-A validation that a crash ended begins again, with the batch's lines removed: at the next start of that server, or by
-another one that has closed its epoch.
+A validation that a crash interrupted starts again without the batch's old lines: at the next start of that server, or
+on another server that has closed its epoch.
 """
 
 import asyncio
@@ -25,23 +25,23 @@ from tenants.limits.stored import QueueLimiter
 
 log = logging.getLogger("roundhouse.batches")
 UNFINISHED = 100
-"""Batches of one team that may be under way."""
+"""Most unfinished batches of one team."""
 ANTHROPIC = "anthropic"
 MOST_LINES = {ANTHROPIC: 100_000}
-"""The most lines a batch may have, by surface, where it is not the usual bound."""
+"""Most lines of a batch by API, if other than the default."""
 PREFIXES = {ANTHROPIC: "msgbatch"}
-"""Prefixes of ids by surface, where they are not `batch`."""
+"""Prefixes of ids by API, if other than `batch`."""
 BYTES_PER_TOKEN = 4
-"""Bytes of a body per estimated input token: no tokenizer reads a file of 50,000 lines."""
+"""Bytes of a body per estimated input token. Tokenizing 50,000 lines would take too long."""
 AGAIN_SECONDS = 5.0
-"""Seconds until the next try after a failure of the database."""
+"""Seconds before a retry after the database failed."""
 Resolve = Callable[[BatchRecord, Sequence[str]], Awaitable[Mapping[str, str]]]
-"""Resolves each name in a batch as it is now."""
+"""Returns what each name in a batch refers to now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
-    """`window`: seconds. `body_hash`: of the creating body."""
+    """`window`: seconds. `body_hash`: of the request that creates it."""
 
     team: str
     key: str
@@ -66,7 +66,7 @@ async def _do_nothing(_: str) -> None:
 
 
 class BatchCreator:
-    """limits: of the tokens that a team's unfinished batches hold. reserve: of the disk; None: there is none."""
+    """limits: on tokens of a team's unfinished batches. reserve: of the disk, None without one."""
 
     def __init__(
         self,
@@ -79,16 +79,16 @@ class BatchCreator:
         self._store, self._files, self._checker, self._limits = store, files, checker, limits
         self._reserve = reserve
         self.resolve: Resolve = _as_named
-        """Run at the end of a validation."""
+        """Called at the end of a validation."""
         self.started: Callable[[str], Awaitable[None]] = _do_nothing
-        """Called with a batch whose lines may run now."""
+        """Called with the id of a batch whose lines may run now."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def create(self, new: NewBatch) -> BatchRecord:
-        """Return the batch once it is committed, or the one that the same call created before.
+        """Return the batch once it is committed, or the batch that an identical call created earlier.
 
-        Raises NotFound for the input file, BadRequest for one of another purpose, QueueFull (too_many_batches),
-        FinalConflict for an Idempotency-Key that came with another body, Unavailable (storage_full where the disk has
+        Raises NotFound for a missing input file, BadRequest if it has another purpose, QueueFull (too_many_batches),
+        FinalConflict if its Idempotency-Key was used with another body, and Unavailable (storage_full if the disk has
         only its reserve left).
         """
         self._check_room()
@@ -125,12 +125,12 @@ class BatchCreator:
         return stored
 
     async def validated(self, id_: str, seconds: float | None = None) -> None:
-        """Wait until a batch has left `validating`, or the server stops; at most so long."""
+        """Wait until a batch is no longer `validating` or the server stops, for at most `seconds`."""
         if (task := self._tasks.get(id_)) is not None:
             await asyncio.wait({task}, timeout=seconds)
 
     async def resume(self) -> int:
-        """Validate what an earlier run of this server left, and one that works no more. Returns how many.
+        """Resume validations of an earlier run of this server and of dead servers. Returns how many.
 
         Raises Unavailable, QueueFull.
         """
@@ -144,7 +144,7 @@ class BatchCreator:
         return len(left)
 
     async def close(self) -> None:
-        """Stop validations; the next start begins them again."""
+        """Stop validations. The next start resumes them."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -161,13 +161,13 @@ class BatchCreator:
         while True:
             try:
                 return await self._try(batch)
-            except (BadRequest, EngineFailed) as error:  # the database takes no such text, or the checker died of it
+            except (BadRequest, EngineFailed) as error:  # the database rejects such text, or the checker died
                 return await self._fail(batch, [BatchFault(error.code, error.message)])
             except FileNotFoundError:
-                text = "The input file is gone: upload it again and create another batch."
+                text = "The input file was deleted: upload it again and create another batch."
                 return await self._fail(batch, [BatchFault("file_not_found", text)])
             except (RoundhouseError, OSError) as error:
-                log.warning("a batch's validation begins again", extra={"batch": batch.id, "cause": str(error)})
+                log.warning("the validation of a batch will be retried", extra={"batch": batch.id, "cause": str(error)})
                 await asyncio.sleep(AGAIN_SECONDS)
 
     async def _try(self, batch: BatchRecord) -> None:
@@ -203,7 +203,7 @@ class BatchCreator:
     def _start(
         self, tables: BatchTables, batch: BatchRecord, resolved: Mapping[str, str], tokens: Mapping[str, int]
     ) -> bool:
-        """Let a batch whose lines are stored begin; fail it where its team's limit has no room for its tokens."""
+        """Start a batch whose lines are stored, or fail it if its team's limit has no room for its tokens."""
         if self._limits.is_limited(batch.team):
             refusal = self._limits.refusal(batch.team, tokens, tables.batches.queued(batch.team))
             if refusal is not None:
@@ -212,13 +212,13 @@ class BatchCreator:
         return tables.batches.start(batch.id, time.time(), resolved, tables.runners.server, tokens)
 
     async def _add(self, batch: BatchRecord, waiting: list[NewLine]) -> bool:
-        """Store the first lines of those that wait. False: the batch is cancelled, or another server validates it."""
+        """Store the first of the waiting lines. Returns False if the batch is not validated here any more."""
         self._check_room()
         lines, waiting[:CHUNK] = waiting[:CHUNK], []
         return await self._store.write(lambda tables: tables.lines.add(batch.id, lines, tables.runners.server))
 
     def _check_room(self) -> None:
-        """Raises Unavailable: lines take room too, and a file makes any number of batches."""
+        """Raise Unavailable if the disk is short: lines take space, too, and one file can create many batches."""
         if self._reserve is not None and self._reserve.is_short:
             raise self._reserve.full_error()
 

@@ -1,9 +1,9 @@
-"""A body with a list of requests becomes an input file, one line a request.
+"""Turns a body with a list of requests into an input file, one line per request.
 
     {"requests": [{"custom_id": "a", "params": {…}}, …], "url": …}   →   {"custom_id":"a","method":"POST",…}\n…
 
-The body is mapped, not read, and what a request holds is a view of it until it is written. So memory grows with the
-number of requests only, and whoever sends more of them than fit gets the same answer as for too many.
+The body is memory-mapped, and requests are views of it until they are written. So memory grows only with the number of
+requests, and running out of it is reported as too many requests.
 """
 
 import itertools
@@ -21,21 +21,21 @@ from registry.errors import TooLarge
 
 LIST = "requests"
 REST_BYTES = 1 << 16
-"""All other fields of the body together."""
+"""Most bytes of all other fields of the body."""
 ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ID_LETTERS = 512
 _PLACE = re.compile(r"(.*) - at `\$\[(\d+)\]")
-"""The part of msgspec's message that names an item of a list."""
+"""The part of msgspec's message that names a list item."""
 _BYTE = re.compile(r"\(byte (\d+)\)$")
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[][{},]', re.DOTALL)
 MOST_TOKENS = 5_000_000
-"""Texts, brackets and commas of a body that are looked through for the request with the error: a few seconds."""
+"""Most strings, brackets and commas to scan for the request with the error: a few seconds."""
 
 
 class SplitJob(msgspec.Struct, frozen=True, kw_only=True, tag="split"):
-    """`form`: `messages` has custom_id and params, as Anthropic's; `requests` has body, and custom_id or none.
+    """`form`: `messages` has custom_id and params, like Anthropic's; `requests` has body, and optionally custom_id.
 
-    `urls`: what the body's `url` may be, where it has one for all requests; else the one of all lines.
+    `urls`: allowed values of the body's `url`, which applies to all requests; for `messages` the url of all lines.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class SplitJob(msgspec.Struct, frozen=True, kw_only=True, tag="split"):
 
 
 class SplitSummary(msgspec.Struct, frozen=True, tag="split"):
-    """`rest`: the body without its requests. `fault`: what is wrong with it, and then there is no file."""
+    """`rest`: the body without its requests. `fault`: what is wrong; then no file is written."""
 
     lines: int
     rest: msgspec.Raw = msgspec.Raw(b"{}")
@@ -85,15 +85,15 @@ _KINDS = {"messages": list[_MessagesRequest], "requests": list[_Request]}
 
 
 def split(job: SplitJob) -> SplitSummary:
-    """Write the lines, and say what else the body holds. Raises OSError."""
+    """Write the lines, and return what else the body contains. Raises OSError."""
     try:
         fields = _fields(job.path)
-        listed = fields.pop(LIST, None)
+        requests = fields.pop(LIST, None)
         if sum(memoryview(field).nbytes for field in fields.values()) > REST_BYTES:
-            raise _Fault(f"The fields beside '{LIST}' have more than {REST_BYTES} bytes.")
+            raise _Fault(f"The fields other than '{LIST}' have more than {REST_BYTES} bytes.")
         url = job.urls[0] if job.form == "messages" else _url(fields, job.urls)
         with job.out.open("wb") as out:
-            lines = 0 if listed is None else _write(job, listed, url, out)
+            lines = 0 if requests is None else _write(job, requests, url, out)
         return SplitSummary(lines, msgspec.Raw(msgspec.json.encode(fields)))
     except _Fault as fault:
         return SplitSummary(0, fault=fault.message, param=fault.param)
@@ -102,7 +102,7 @@ def split(job: SplitJob) -> SplitSummary:
 
 
 def _fields(path: Path) -> dict[str, msgspec.Raw]:
-    """The fields of a body, as views of it. Raises _Fault."""
+    """Return the fields of a body, as views of it. Raises _Fault."""
     with path.open("rb") as file:
         body = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
     try:
@@ -112,13 +112,13 @@ def _fields(path: Path) -> dict[str, msgspec.Raw]:
     except msgspec.ValidationError as error:
         raise _Fault(f"The body is not a JSON object: {error}.") from None
     except NOT_JSON as error:
-        found = _BYTE.search(str(error))
-        where = _request_at(body, int(found[1]) if found else len(body))
+        match = _BYTE.search(str(error))
+        where = _request_at(body, int(match[1]) if match else len(body))
         raise _Fault(f"{where or 'The body'} is not JSON: {error}.", where) from None
 
 
 def _request_at(body: bytes | mmap.mmap, place: int) -> str:
-    """The request that a byte of a body with an error belongs to; empty where it is in none."""
+    """Return the request that contains the byte at `place` of an invalid body. '' if none does."""
     depth = number = 0
     is_listed, field = False, b""
     for token in itertools.islice(_TOKEN.finditer(body, 0, place), MOST_TOKENS):
@@ -136,11 +136,11 @@ def _request_at(body: bytes | mmap.mmap, place: int) -> str:
 
 
 def _url(fields: Mapping[str, msgspec.Raw], urls: tuple[str, ...]) -> str:
-    """The body's `url`. Raises _Fault."""
-    with suppress(*NOT_JSON):  # also a number that no float holds
+    """Return the body's `url`. Raises _Fault."""
+    with suppress(*NOT_JSON):  # including a number too large for a float
         if (url := msgspec.json.decode(fields.get("url", b"null"))) in urls:
             return str(url)
-    raise _Fault(f"'url' is one of {', '.join(urls)}.", "url")
+    raise _Fault(f"'url' must be one of {', '.join(urls)}.", "url")
 
 
 def _write(job: SplitJob, listed: msgspec.Raw, url: str, out: BinaryIO) -> int:
@@ -148,8 +148,8 @@ def _write(job: SplitJob, listed: msgspec.Raw, url: str, out: BinaryIO) -> int:
     try:
         requests: Sequence[_MessagesRequest | _Request] = msgspec.json.decode(listed, type=_KINDS[job.form])
     except NOT_JSON as error:
-        found = _PLACE.match(str(error))
-        where, text = (f"{LIST}.{found[2]}", found[1]) if found else (LIST, str(error))
+        match = _PLACE.match(str(error))
+        where, text = (f"{LIST}.{match[2]}", match[1]) if match else (LIST, str(error))
         raise _Fault(f"{where}: {text}.", where) from None
     if not requests:
         raise _Fault(f"'{LIST}' is empty: send at least one request.", LIST)
@@ -166,29 +166,29 @@ def _write(job: SplitJob, listed: msgspec.Raw, url: str, out: BinaryIO) -> int:
 
 
 def _body(job: SplitJob, body: bytes, where: str) -> bytes:
-    """A request's body on one line. Raises _Fault."""
+    """Return a request's body on one line. Raises _Fault."""
     if len(body) > job.line_bytes:
-        raise _Fault(f"{where} has more than the {job.line_bytes} bytes that it may have.", where)
+        raise _Fault(f"{where} may have {job.line_bytes} bytes; this one has more.", where)
     if not body.startswith(b"{"):
         name = "params" if job.form == "messages" else "body"
         raise _Fault(f"{where}.{name}: it must be an object.", f"{where}.{name}")
     try:
         Values(job.values).add(body)
     except TooLarge:
-        raise _Fault(f"{where}: a request may hold {job.values} lists, objects and texts.", where) from None
-    return body.replace(b"\n", b" ").replace(b"\r", b" ")  # JSON has line ends between values only
+        raise _Fault(f"{where}: a request may hold {job.values} lists, objects and strings.", where) from None
+    return body.replace(b"\n", b" ").replace(b"\r", b" ")  # JSON has line ends only between values
 
 
 def _check_id(job: SplitJob, text: str, ids: set[str], where: str) -> None:
-    """Raises _Fault for an id that is malformed, or among those before."""
+    """Check an id. Raises _Fault if it is malformed or a duplicate."""
     if job.form == "messages" and not ANTHROPIC_ID.fullmatch(text):
         raise _Fault(f"{where}: it must have 1 to 64 letters, digits, hyphens or underscores.", where)
     if not 0 < len(text) <= ID_LETTERS:
-        raise _Fault(f"{where}: it must have 1 to {ID_LETTERS} letters.", where)
+        raise _Fault(f"{where}: it must have 1 to {ID_LETTERS} characters.", where)
     if "\0" in text:
-        raise _Fault(f"{where}: it must not hold a NUL character.", where)
+        raise _Fault(f"{where}: it must not contain a NUL character.", where)
     if text in ids:
-        raise _Fault(f"{where}: {text[:64]!r} is there twice.", where)
+        raise _Fault(f"{where}: {text[:64]!r} is a duplicate.", where)
     ids.add(text)
 
 

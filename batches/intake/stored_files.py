@@ -1,4 +1,4 @@
-"""Files of teams: stored whole or not at all, checked, listed, deleted, removed at the end of their life."""
+"""Files of teams: stored atomically, checked, listed, deleted, and removed when they expire."""
 
 import asyncio
 import logging
@@ -25,18 +25,18 @@ BATCH = "batch"
 PURPOSES = (BATCH, "user_data", "evals")
 DAY = 86_400
 LIFE_SECONDS = 30 * DAY
-"""Life of a file whose upload names none, in seconds."""
+"""Lifetime of a file in seconds, unless its upload sets one."""
 UNREAD_SECONDS = 3600
-"""Life of a batch's input, in seconds, if a crash comes before the batch is created."""
+"""Lifetime of a batch's input in seconds if a crash prevents the batch's creation."""
 REPEAT_SECONDS = DAY
-"""Time for which an Idempotency-Key is remembered."""
+"""Seconds for which an Idempotency-Key is remembered."""
 TEAM_SHARE = 0.75
-"""The part of the disk that one team's files may take: else one could keep all others from uploading any."""
+"""Part of the disk that one team's files may take, so that it cannot keep the others from uploading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLimits:
-    """`disk`: bytes of all files; `largest`: of one. The others: of a line of a batch's input, and how many."""
+    """`disk`: bytes of all files. `largest`: bytes of one. The others bound a batch's input: lines and their number."""
 
     disk: int
     largest: int
@@ -46,13 +46,13 @@ class FileLimits:
 
     @property
     def team_disk(self) -> int:
-        """Bytes of one team's files; one file always fits."""
+        """Most bytes of one team's files. One file of the largest size always fits."""
         return max(int(TEAM_SHARE * self.disk), min(self.disk, self.largest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """`life`: seconds. `body_hash`: of all that was sent, where an Idempotency-Key was."""
+    """`life`: seconds. `body_hash`: of the whole upload, if it has an Idempotency-Key."""
 
     team: str
     name: str
@@ -63,7 +63,7 @@ class NewFile:
 
 
 class StoredFiles:
-    """content: made once the database is known."""
+    """content: returns the store of bytes, once the database is known."""
 
     def __init__(
         self, store: BatchStore, content: Callable[[], FileBytes], checker: InputChecker, limits: FileLimits
@@ -72,9 +72,9 @@ class StoredFiles:
 
     # --- create -----------------------------------------------------------------------------------------------------
     async def add(self, new: NewFile, source: Path, size: int) -> FileRecord:
-        """Store a file that has arrived whole. Its bytes are durable before its row is written.
+        """Store a complete upload. Its bytes are durable before its row is written.
 
-        Raises StorageFull, FinalConflict for an Idempotency-Key that came with another file, Unavailable, QueueFull.
+        Raises StorageFull, FinalConflict if its Idempotency-Key was used with another file, Unavailable, QueueFull.
         """
         if (earlier := await self._repeated(new)) is not None:
             return earlier
@@ -87,7 +87,7 @@ class StoredFiles:
         return await self.insert(await self._checked(file, source), source)
 
     async def insert(self, file: FileRecord, source: Path) -> FileRecord:
-        """Store bytes and row of a file. Raises what `add` does."""
+        """Store the bytes and the row of a file. Raises what `add` raises."""
         content = self.content
         try:
             await asyncio.to_thread(lambda: content().store(file.id, source))
@@ -107,7 +107,7 @@ class StoredFiles:
         try:
             stored = await self._store.write(create)
         finally:
-            if stored is None or stored.id != file.id:  # the same call came twice at once
+            if stored is None or stored.id != file.id:  # a concurrent duplicate call
                 await asyncio.shield(asyncio.to_thread(lambda: content().delete(file.id)))
         if stored.body_hash != file.body_hash:
             raise repeat_error()
@@ -116,7 +116,7 @@ class StoredFiles:
     async def split(
         self, team: str, body: Path, form: Literal["messages", "requests"], urls: Sequence[str], most: int
     ) -> SplitSummary:
-        """Put the requests of a body in its place, one a line. Raises BadRequest with the first fault, EngineFailed."""
+        """Replace a body by its requests, one per line. Raises BadRequest for the first fault, EngineFailed."""
         out = body.with_name(f"{body.name}.jsonl")
         try:
             summary = await self._checker.split(
@@ -134,7 +134,7 @@ class StoredFiles:
         return summary
 
     async def add_requests(self, team: str, source: Path, lines: int) -> FileRecord:
-        """Store the input of a batch that came without a file. It goes as soon as no batch reads it.
+        """Store the input of a batch that was sent without a file. It is removed when no batch reads it.
 
         Raises StorageFull, Unavailable.
         """
@@ -147,7 +147,7 @@ class StoredFiles:
         return await self.insert(file, source)
 
     async def hide(self, file: FileRecord) -> None:
-        """Hide a file from its team; `sweep` removes it once no batch reads it. Raises Unavailable."""
+        """Hide a file from its team. `sweep` removes it when no batch reads it. Raises Unavailable."""
         await self._store.write(lambda tables: tables.files.delete(file.id, file.team, time.time()))
 
     async def _checked(self, file: FileRecord, source: Path) -> FileRecord:
@@ -157,7 +157,7 @@ class StoredFiles:
         return _with_check(file, summary)
 
     def job(self, path: Path, url: str | None = None, most_lines: int | None = None) -> InputJob:
-        """A job for the checker. url: the one that each line must name; None: any that a line may name."""
+        """Return a job for the checker. url: what each line must name, None for any supported url."""
         limits = self._limits
         return InputJob(
             path=path, urls=URLS, url=url, most_lines=most_lines or limits.lines, line_bytes=limits.line_bytes,
@@ -165,7 +165,7 @@ class StoredFiles:
         )  # fmt: skip
 
     async def _repeated(self, new: NewFile) -> FileRecord | None:
-        """The file that the same call created before. Raises FinalConflict."""
+        """Return the file that an identical call created earlier. Raises FinalConflict."""
         if not new.idempotency:
             return None
         since = time.time() - REPEAT_SECONDS
@@ -175,11 +175,11 @@ class StoredFiles:
         return file
 
     async def _check_room(self, team: str, size: int) -> None:
-        """Raises StorageFull, Unavailable, QueueFull."""
+        """Check that a file fits now. Raises StorageFull, Unavailable, QueueFull."""
         self._check_space(size, await self._store.find(lambda tables: _stored_bytes(tables, team), (0, 0)))
 
     def _check_space(self, size: int, stored: tuple[int, int]) -> None:
-        """stored: bytes of all files, and of the team's. Raises StorageFull."""
+        """Raise StorageFull if a file does not fit. stored: bytes of all files, and of the team's."""
         (whole, own), limits = stored, self._limits
         if whole + size > limits.disk:
             raise StorageFull(
@@ -196,7 +196,7 @@ class StoredFiles:
 
     # --- read -------------------------------------------------------------------------------------------------------
     async def get(self, team: str, id_: str, param: str | None = None) -> FileRecord:
-        """Raises NotFound, alike for an unknown, deleted or expired file and another team's; Unavailable, QueueFull."""
+        """Return a file. Raises NotFound if unknown, deleted, expired or another team's; Unavailable, QueueFull."""
         file = await self._store.find(lambda tables: tables.files.get(id_, team), None)
         if file is None or (file.expires is not None and file.expires <= time.time()):
             raise missing_error(id_, param)
@@ -205,7 +205,7 @@ class StoredFiles:
     async def list(
         self, team: str, purpose: str | None, after: str | None, limit: int, *, newest: bool
     ) -> tuple[Sequence[FileRecord], bool]:
-        """A page, and whether there are more. Raises BadRequest for an unknown `after`; Unavailable, QueueFull."""
+        """Return a page, and whether more follow. Raises BadRequest for an unknown `after`, Unavailable, QueueFull."""
         return await self._store.page(
             lambda tables, most: tables.files.list(team, purpose=purpose, after=after, limit=most, newest=newest),
             after,
@@ -221,21 +221,21 @@ class StoredFiles:
         await self.sweep()
 
     async def tidy(self) -> None:
-        """Remove bytes without a row, which a crash left. Only before files can be added.
+        """Remove bytes that a crash left without a row. Only before files can be added.
 
         Raises Unavailable, QueueFull, OSError.
         """
         ids = await self._store.read(lambda tables: tables.files.ids())
         if removed := await asyncio.to_thread(self.content().keep_only, ids):
-            log.info("bytes of files without a row were removed", extra={"files": removed})
+            log.info("removed files without a row", extra={"files": removed})
 
     async def remove_orphans(self) -> None:
-        """Remove bytes without a row, which another server left. Raises Unavailable, OSError."""
+        """Remove bytes that another server left without a row. Raises Unavailable, OSError."""
         if removed := await asyncio.to_thread(self.content().remove_orphans):
-            log.info("bytes of files without a row were removed", extra={"files": removed})
+            log.info("removed files without a row", extra={"files": removed})
 
     async def sweep(self) -> int:
-        """Remove files that are deleted or past their life, and that no unfinished batch reads. Returns how many."""
+        """Remove deleted and expired files that no unfinished batch reads. Returns how many."""
         content, removed = await asyncio.to_thread(self.content), 0
         while unused := await self._store.read(lambda tables: tables.files.unused(time.time())):
             for file in unused:
@@ -259,7 +259,7 @@ def _with_check(file: FileRecord, summary: InputSummary) -> FileRecord:
 
 
 def missing_error(id_: str, param: str | None = None) -> NotFound:
-    """The error for an unknown file, a deleted one and another team's: one text for all."""
+    """Return the error for a missing file: the same for an unknown, a deleted and another team's file."""
     return NotFound(
         f"There is no file {quoted(id_)}; it may have been deleted or expired.", code="file_not_found", param=param
     )
@@ -267,6 +267,6 @@ def missing_error(id_: str, param: str | None = None) -> NotFound:
 
 def repeat_error() -> FinalConflict:
     return FinalConflict(
-        "This Idempotency-Key came with another request less than a day ago: use a new key for each new request.",
+        "This Idempotency-Key was used for another request less than a day ago: use a new key for each new request.",
         code="idempotency_conflict",
     )

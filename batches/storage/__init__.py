@@ -1,6 +1,6 @@
-"""The tables of files, batches and lines, and how they came to be.
+"""The tables of files, batches and lines, and their migrations.
 
-tables.py      as they are now
-migrations/    the steps to them; a step is never changed after a release, the next one is added
-opening.py     their place in the ledger's database, brought up to date
+tables.py      the current tables
+migrations/    the steps that create them. A released step never changes; add a new one instead
+opening.py     creates and migrates the tables in the ledger's database
 """

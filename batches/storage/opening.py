@@ -1,4 +1,4 @@
-"""The tables of this room in the ledger's database, which `tenants.storage.opening` opens."""
+"""Creates and migrates these tables in the ledger's database, which `tenants.storage.opening` opens."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ def has_tables(database: Database) -> bool:
 
 
 def prepare(database: Database) -> None:
-    """Create the tables, or bring them up to date.
+    """Create or migrate the tables.
 
-    Raises Conflict for a newer version's database, Unavailable.
+    Raises Conflict for a database of a newer version, Unavailable.
     """
     upgrade(database, MIGRATIONS, VERSION_TABLE)

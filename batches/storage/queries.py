@@ -19,12 +19,12 @@ def is_open(connection: sa.Connection, epoch: int) -> bool:
 
 
 def find(database: Database, query: "sa.Select[Any]", convert: Callable[[sa.Row[Any]], T]) -> T | None:
-    """The one record of a query; None: there is none."""
+    """Return the record of a query, or None if there is none."""
     return next(iter(find_all(database, query, convert)), None)
 
 
 def find_all(database: Database, query: "sa.Select[Any]", convert: Callable[[sa.Row[Any]], T]) -> list[T]:
-    """The records of a query."""
+    """Return the records of a query."""
     with database.read() as connection:
         return [convert(row) for row in connection.execute(query)]
 
@@ -40,9 +40,9 @@ def page(
     *,
     newest: bool = True,
 ) -> list[T] | None:
-    """A page of a team's records, in the order of their creation: those that follow the one with the id `after`.
+    """Return a page of a team's records in order of creation: those that follow the record with id `after`.
 
-    None: the team has no such record. newest: the newest ones come first.
+    Returns None if the team has no such record. newest: newest first.
     """
     order = sa.tuple_(table.c.created, table.c.id)
     query, columns = sa.select(table).where(*where), (table.c.created, table.c.id)
@@ -59,7 +59,7 @@ def page(
 
 
 def lock_repeats(connection: sa.Connection, team: str, idempotency: str) -> None:
-    """Let calls with the same Idempotency-Key come one after the other; on SQLite all writers do."""
+    """Serialise calls with the same Idempotency-Key. SQLite serialises all writers anyway."""
     if connection.dialect.name != "sqlite":
         key = sa.func.hashtext(f"{team} {idempotency}")
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext("batches"), key)))

@@ -2,14 +2,14 @@
 
 | table    | a row is                                                                                      |
 |----------|-----------------------------------------------------------------------------------------------|
-| files    | a file that a team uploaded, or that a batch was created with                                 |
-| pieces   | 1 MiB of a file's bytes, on PostgreSQL; on SQLite they are files of the data directory        |
+| files    | a file that a team uploaded, or the input of a batch that was sent without a file             |
+| pieces   | 1 MiB of a file's bytes, on PostgreSQL. With SQLite, they are in the data directory           |
 | batches  | a batch with its counts, which change in the transaction that changes its lines               |
 | lines    | a line of a batch; its request is in the input file, its result is here                       |
-| runners  | a run of a server that works on lines; its number is the epoch under which it claims them     |
-| rates    | how fast lines of one model were done on one server, for forecasts                            |
-| webhooks | a URL that gets a team's events, or what signs the team's `callback_url`s                     |
-| outbox   | an event on its way to a URL; written in the transaction that ends the batch                  |
+| runners  | a run of a server that executes lines; its number is the epoch under which it claims them     |
+| rates    | how fast one server ran lines of one model, for forecasts                                     |
+| webhooks | a URL that receives a team's events, or the signer of its `callback_url`s                     |
+| outbox   | an event to deliver to a URL, written in the transaction that ends the batch                  |
 """
 
 import sqlalchemy as sa

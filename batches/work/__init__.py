@@ -1,11 +1,11 @@
-"""The work on lines.
+"""The execution of lines.
 
 policy.py   which lines run next, and how many
 forecast.py when batches end
 forecaster.py  measures for forecasts, and stores them
-ends.py     what a line becomes at the end of an attempt
-running.py  one attempt, written with the end of its row in the ledger
-waiting.py  how many lines wait, counted now and then
+ends.py     the outcome of a line's attempt
+running.py  one attempt, whose end is written with its ledger row
+waiting.py  how many lines wait, counted periodically
 lost.py     work that lines lost to people's requests
-worker.py   the loop: claims, runs, returns
+worker.py   the loop: claims lines, runs them, returns unfinished ones
 """

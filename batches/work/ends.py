@@ -1,31 +1,31 @@
 """The outcome of a line's attempt. Pure: no clock, no I/O.
 
-| what came                                            | the line                                                     |
+| outcome of the attempt                               | the line                                                     |
 |------------------------------------------------------|--------------------------------------------------------------|
-| 2xx, or 4xx but 408 and 429                          | ended, as it is                                              |
-| 408, 429, 500, 502, 503, 504, after it had a turn    | waits again; after `ATTEMPTS` such attempts ended            |
-| its engine died                                      | waits again, to run without other such lines; the `DEATHS`th |
-|                                                      | death ends it                                                |
-| the same before it had a turn: full or closed queue; | waits again; no attempt is counted                           |
-| it gave its turn up (rule 7 of `policy`)             |                                                              |
-| nothing: cancelled, or the server stops              | waits again, at once; no attempt is counted                  |
+| 2xx, or 4xx except 408 and 429                       | has ended                                                    |
+| 408, 429, 500, 502, 503, 504, after it had a turn    | waits again; ends after `ATTEMPTS` such attempts             |
+| its engine died                                      | waits again, to run without other such lines; ends with the  |
+|                                                      | `DEATHS`th death                                             |
+| one of these before it had a turn: queue full or     | waits again; no attempt is counted                           |
+| closed, or it gave up its turn (rule 7 of `policy`)  |                                                              |
+| none: cancelled, or the server stops                 | waits again, at once; no attempt is counted                  |
 """
 
 from batches.records import Line, LineChange, LineEnd, LineState
 
 ATTEMPTS = 5
-"""Attempts that reached an engine, of which the last one's error is final."""
+"""Attempts that reach an engine; the error of the last one is final."""
 DEATHS = 3
 ENGINE_DIED = "engine_died"
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds before a line that failed runs again."""
+"""Seconds before a failed line runs again."""
 REFUSED_PAUSE, LONGEST_REFUSED = 0.5, 30.0
-"""The same where it did not reach an engine: its server may ask for longer."""
+"""The same if it did not reach an engine. Its server may request longer pauses."""
 _REPEATED = frozenset((408, 429))
 
 
 def decide(line: Line, end: LineEnd, now: float) -> LineChange:
-    """now: seconds since the epoch."""
+    """Return the line's next state. now: seconds since the epoch."""
     attempts, deaths = line.attempts, line.deaths
     if end.status is None:
         return LineChange(LineState.WAITING, end, attempts, deaths)
@@ -39,5 +39,5 @@ def decide(line: Line, end: LineEnd, now: float) -> LineChange:
     if attempts >= ATTEMPTS or deaths >= DEATHS:
         return LineChange(LineState.ENDED, end, attempts, deaths)
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (attempts - 1))
-    spread = 1.0 + line.number % 8 / 8  # lines that failed together do not come back together
+    spread = 1.0 + line.number % 8 / 8  # lines that failed together are not retried together
     return LineChange(LineState.WAITING, end, attempts, deaths, now + min(LONGEST_PAUSE, pause * spread))

@@ -1,14 +1,14 @@
 """Forecasts of the ends of batches. Pure: no clock, no I/O. Work is in the unit of `models.work`.
 
-1. A line's work is foreseen from lines that ended: by the bytes that it sends, and by what an answer took. Lines of the
-   same batch and name count first, then those of the name, then those of the call.
-2. A model's rate is the work of lines that ended while others waited, over that time: what others took of the model,
-   and what models took of each other, is in it. Once lines of a new batch end, what was before them counts little.
-3. Batches share a rate as `policy` orders them: higher levels first; late batches one after the other; teams of another
-   level by weight, and a team's batches one after the other.
-4. A batch is not done before its last lines are, which run beside ever fewer others: a long line's time is added.
-5. A batch ends with the last of its models. The likely time is the middle of three; early and late are as far from it,
-   as a factor, as rates vary and as little as is known of the lines.
+1. The work of a line is estimated from lines that ended: from their bytes, and from what an answer took. Lines of the
+   same batch and name are used first, then those of the name, then those of the endpoint.
+2. A model's rate is the work of lines that ended while others waited, divided by that time. It includes the effects of
+   other requests and of other models. When lines of a new batch end, earlier measurements count little.
+3. Batches share a rate as `policy` orders them: higher levels first; late batches one after the other; at other levels
+   teams by weight, and a team's batches one after the other.
+4. A batch ends with its last lines, which run beside fewer and fewer others. So a long line's time is added.
+5. A batch ends with the last of its models. The likely time is the middle of three. Early and late are off by a factor,
+   which depends on how rates vary and how little is known of the lines.
 """
 
 import math
@@ -23,29 +23,29 @@ from models.messages import Usage
 from models.work import ANSWER_TOKEN, read_work
 
 WINDOW_SECONDS = 5.0
-"""Over which a rate is measured."""
+"""Time over which a rate is measured."""
 MEMORY, MEMORY_LINES = 20, 1000
-"""A rate is about the mean of so many windows, or of windows with so many lines, if these are fewer: newer ones count
-more. Where many lines end, a window tells more than what was before.
+"""A rate averages about this many windows, or windows with this many lines if those are fewer. Newer windows count
+more. If many lines end in a window, it says more than earlier ones.
 """
 NEW_LINES = 16
-"""Lines of its own for which earlier measurements count in a batch: adapters, prompts and caches differ."""
+"""Lines that earlier measurements count for in a new batch: adapters, prompts and caches differ."""
 BATCHES = 64
-"""Batches that a meter remembers having measured."""
+"""Most batches that a meter remembers."""
 LEAST_RATE = 1e-3
 LONGEST = 366 * 86_400.0
 """The longest forecast, in seconds."""
 LEAST_SPREAD, MOST_SPREAD = 0.05, 1.0
 MEANS = 4096
-"""Names whose lines are remembered."""
+"""Most names whose lines are remembered."""
 KNOWN = 5
-"""Ended lines of a kind that are enough for their mean to count for others."""
+"""Ended lines of a kind that are needed to use their mean."""
 BYTE_WORK, ANSWER_WORK = 0.2, 128 * ANSWER_TOKEN
-"""Work of a byte and of an answer, before any line of that call has ended."""
+"""Work per byte and per answer, before any line of that endpoint has ended."""
 LINE_BYTES = 500
-"""Bytes of a line, until then."""
+"""Bytes per line, until then."""
 READ_ONLY = frozenset(("/v1/embeddings", "/v1/rerank", "/v2/rerank"))
-"""Calls whose answers have no tokens."""
+"""Endpoints whose answers have no tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RoomRate:
 
     per_second: float
     spread: float = MOST_SPREAD
-    """Relative deviation."""
+    """Relative standard deviation."""
 
 
 class RateMeter:
@@ -68,7 +68,7 @@ class RateMeter:
         self._batches = LRUCache[str, None](BATCHES)
 
     def add(self, work: float, batch: str = "") -> None:
-        """A line was answered. It counts only while others wait."""
+        """Record an answered line. It counts only while others wait."""
         if self._seen is None:
             return
         if batch not in self._batches:
@@ -80,18 +80,18 @@ class RateMeter:
         self._lines += 1
 
     def advance(self, now: float, *, is_full: bool) -> None:
-        """Time goes on. is_full: from now on lines wait although the model has as many as it may have."""
+        """Advance the time. is_full: from now on lines wait although the model runs as many as it may."""
         if self._seen is None:
             self._starts = now
         elif not self._work and not self._seconds and now - self._starts < WINDOW_SECONDS:
-            pass  # the first of them have not ended yet
+            pass  # the first lines have not ended yet
         else:
             self._seconds += now - self._seen
         self._seen = now if is_full else None
         self._end_window(WINDOW_SECONDS)
 
     def rate(self) -> RoomRate | None:
-        """The measured rate; None: nothing was measured."""
+        """Return the measured rate. None if nothing was measured."""
         if self._count:
             mean = self._mean
             if self._seconds >= WINDOW_SECONDS / 4:
@@ -104,11 +104,11 @@ class RateMeter:
 
     @property
     def _part(self) -> float:
-        """Part of the mean that the window has, or what there is of it."""
+        """Weight in the mean of the current window, even if it is incomplete."""
         return max(min(1.0, self._seconds / WINDOW_SECONDS) / MEMORY, self._lines / max(1, self._lines + self._known))
 
     def _end_window(self, least: float) -> None:
-        """Take the rate of a window that was long enough."""
+        """Include the rate of a window that was long enough."""
         if self._seconds < least or not (self._work or self._count):  # the first lines may take longer
             return
         self._count += 1
@@ -123,10 +123,10 @@ class RateMeter:
 class _Mean:
     count: int = 0
     byte: float = 0.0
-    """Work of reading a byte."""
+    """Work per byte read."""
     answer: float = 0.0
     size: float = 0.0
-    """Bytes of a line."""
+    """Bytes per line."""
     seconds: float = 0.0
     """Time of a line in the model, and its variance."""
     variance: float = 0.0
@@ -142,13 +142,13 @@ class _Mean:
 
 
 class LineWork:
-    """Foresees the work of lines."""
+    """Estimates the work of lines."""
 
     def __init__(self) -> None:
         self._means = LRUCache[tuple[str, ...], _Mean](MEANS)
 
     def learn(self, batch: str, endpoint: str, name: str, size: int, usage: Usage, seconds: float = 0.0) -> None:
-        """A line was answered. size: bytes of its request; seconds: from its claim to its end."""
+        """Record an answered line. size: bytes of its request. seconds: from its claim to its end."""
         byte, answer = read_work(usage) / max(1, size), usage.completion_tokens * ANSWER_TOKEN
         for key in ((batch, name), ("", name), ("", "", endpoint)):
             mean = self._means.get(key)
@@ -157,7 +157,7 @@ class LineWork:
             mean.add(byte, answer, size, seconds)
 
     def of(self, batch: str, endpoint: str, name: str, count: int, size: int) -> tuple[float, float]:
-        """The work of so many lines with so many bytes, and how far off it may be, as a part."""
+        """Return the work of `count` lines of `size` bytes in total, and its relative error."""
         if (known := self._known(batch, endpoint, name)) is not None:
             mean, least = known
             spread = least + 0.5 / mean.count**0.5
@@ -166,14 +166,14 @@ class LineWork:
         return max(count, size * BYTE_WORK + count * answer), MOST_SPREAD
 
     def tail(self, batch: str, endpoint: str, name: str) -> float:
-        """Seconds that the last lines take beyond their work: a long line's less half of a mean one's."""
+        """Return the seconds that the last lines take beyond their work: a long line's, less half of a mean one's."""
         if (known := self._known(batch, endpoint, name)) is None:
             return 0.0
         mean, _ = known
         return mean.seconds / 2 + 2 * math.sqrt(mean.variance)
 
     def _known(self, batch: str, endpoint: str, name: str) -> tuple[_Mean, float] | None:
-        """The nearest kind of line of which enough have ended, and how far off its mean is at least (rule 1)."""
+        """Return the most similar kind of lines of which enough have ended, and its least error (rule 1)."""
         for key, least in (((batch, name), 0.1), (("", name), 0.3), (("", "", endpoint), 0.5)):
             mean = self._means.get(key)
             if mean is not None and mean.count >= KNOWN:
@@ -181,7 +181,7 @@ class LineWork:
         return None
 
     def one(self, batch: str, endpoint: str, name: str) -> float:
-        """The work of one line."""
+        """Return the work of one line."""
         if (known := self._known(batch, endpoint, name)) is not None:
             mean, _ = known
             return max(1.0, mean.size * mean.byte + mean.answer)
@@ -194,16 +194,16 @@ class RoomWork:
 
     work: float
     spread: float = MOST_SPREAD
-    """The likely error of the forecast, as a part of the time that is left."""
+    """Likely error of the forecast, relative to the remaining time."""
     delay: float = 0.0
-    """Seconds until the model can begin."""
+    """Seconds until the model can start."""
     tail: float = 0.0
-    """Seconds that its last lines take beyond their work (rule 4)."""
+    """Seconds that the last lines take beyond their work (rule 4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchNeed:
-    """A batch with its place in the order of `policy`."""
+    """A batch, with the fields that `policy` orders by."""
 
     id: str
     team: str
@@ -215,34 +215,34 @@ class BatchNeed:
 
 
 def forecast(needs: Sequence[BatchNeed], rates: Mapping[str, RoomRate], now: float) -> Mapping[str, Forecast]:
-    """Forecasts of these batches, without those that need a model whose rate is unknown."""
+    """Return forecasts of these batches, except those that need a model whose rate is unknown."""
     ends: dict[str, list[tuple[float, float]]] = {need.id: [(0.0, LEAST_SPREAD)] for need in needs}
     rooms = {key: None for need in needs for key in need.rooms}
     unknown: set[str] = set()
     for key in rooms:
-        there = [need for need in needs if key in need.rooms]
+        waiting = [need for need in needs if key in need.rooms]
         rate = rates.get(key)
         if rate is None:
-            unknown.update(need.id for need in there)
+            unknown.update(need.id for need in waiting)
             continue
-        for need, seconds in _shared(key, there, max(LEAST_RATE, rate.per_second)):
+        for need, seconds in _shared(key, waiting, max(LEAST_RATE, rate.per_second)):
             own = need.rooms[key]
             spread = min(MOST_SPREAD, (own.spread**2 + rate.spread**2) ** 0.5)
             ends[need.id].append((min(LONGEST, own.delay + seconds + own.tail), spread))
-    found: dict[str, Forecast] = {}
+    forecasts: dict[str, Forecast] = {}
     for id_, parts in ends.items():
         if id_ not in unknown:
             seconds, spread = max(parts)
             late = min(LONGEST, seconds * (1 + spread))
-            found[id_] = Forecast(now, now + seconds / (1 + spread), now + seconds, now + late)
-    return found
+            forecasts[id_] = Forecast(now, now + seconds / (1 + spread), now + seconds, now + late)
+    return forecasts
 
 
 def _shared(key: str, needs: Iterable[BatchNeed], rate: float) -> Iterable[tuple[BatchNeed, float]]:
-    """Seconds until each of these batches has had its work of a room."""
+    """Yield the seconds until each of these batches has had its work of a room."""
     levels: dict[Level, dict[str, list[BatchNeed]]] = {}
     for need in needs:
-        team = "" if need.level is Level.LATE else need.team  # late ones of all teams come one after the other
+        team = "" if need.level is Level.LATE else need.team  # late batches of all teams run one after the other
         levels.setdefault(need.level, {}).setdefault(team, []).append(need)
     seconds = 0.0
     for level in sorted(levels):

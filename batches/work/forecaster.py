@@ -1,4 +1,4 @@
-"""Keeps forecasts of batches: measures rates and lines, renews each row every minute, compares with the truth."""
+"""Maintains forecasts of batches: measures rates and lines, updates rows every minute, compares with the truth."""
 
 import logging
 import time
@@ -17,16 +17,16 @@ MODELS = 1024
 log = logging.getLogger("roundhouse.batches")
 RENEW_SECONDS = 60.0
 EARLY_SECONDS = 2.0
-"""The same while a batch has no forecast, or has just begun."""
+"""The same while a batch has no forecast or has just started."""
 OTHERS_SECONDS = 1.5 * RENEW_SECONDS
-"""Seconds for which another server's forecast stays. Two that measured other lines would go back and forth."""
+"""Seconds that another server's forecast stays, so that servers with different data do not compete."""
 CREATION, TENTH = "creation", "tenth"
 Observe = Callable[[str, float], None]
-"""Takes when a forecast was made, and the seconds that it gave over those that it took."""
+"""Called with the moment of a forecast (`CREATION`, `TENTH`), and its predicted time divided by the actual one."""
 
 
 class Forecaster:
-    """clock: seconds since the epoch."""
+    """clock: returns seconds since the epoch."""
 
     def __init__(
         self, store: BatchStore, rooms: Rooms, clock: Callable[[], float], observe: Observe = lambda _, __: None
@@ -34,22 +34,22 @@ class Forecaster:
         self._store, self._rooms, self._clock, self._observe = store, rooms, clock, observe
         self.lines = LineWork()
         self._meters = LRUCache[str, RateMeter](MODELS)
-        """Meters by model; a name without a model has no rate."""
+        """Meters by model. A name without a model has no rate."""
         self._needs: dict[str, BatchNeed] = {}
         self._rates: Mapping[str, RoomRate] = {}
         self._renew_at = 0.0
         self._levels: dict[str, Level] = {}
         self._made: dict[str, float] = {}
-        """The time of this server's last forecast of each batch."""
+        """Time of this server's last forecast, by batch."""
 
     def level(self, batch: BatchRecord, now: float) -> Level:
-        """The level of a batch now."""
+        """Return the current level of a batch."""
         level = self._levels[batch.id] = level_of(slack(batch, now), self._levels.get(batch.id, Level.IDLE))
         return level
 
-    # --- what is measured ---------------------------------------------------------------------------------------------
+    # --- measurements -------------------------------------------------------------------------------------------------
     def answered(self, attempt: LineAttempt, room: str) -> None:
-        """A line ended. Failed ones tell nothing of the work."""
+        """Record an ended line. Failed lines say nothing about the work."""
         end = attempt.end_record
         if attempt.used is None or end.status is None or end.status >= 400:
             return
@@ -59,7 +59,7 @@ class Forecaster:
         self._meter(room).add(attempt.work, batch.id)
 
     def advance(self, full: Iterable[str]) -> None:
-        """Called at each look. full: models with as many lines as they may have, while others wait for them."""
+        """Advance the meters. full: models that run as many lines as they may, while others wait for them."""
         now, full = time.monotonic(), set(full)
         for room in full:
             self._meter(room)
@@ -77,7 +77,7 @@ class Forecaster:
         return time.monotonic() >= self._renew_at
 
     async def renew(self, batches: Sequence[tuple[BatchRecord, Caller]]) -> None:
-        """Forecast all batches that run, with the callers of their lines. Raises Unavailable, QueueFull."""
+        """Forecast all running batches. batches: each with the caller of its lines. Raises Unavailable, QueueFull."""
         now = self._clock()
         await self._exchange_rates(now)
         self._needs = {}
@@ -88,22 +88,22 @@ class Forecaster:
         self._renew_at = time.monotonic() + (EARLY_SECONDS if is_new else RENEW_SECONDS)
 
     async def add(self, batch: BatchRecord, caller: Caller) -> None:
-        """Forecast a batch that begins, among the others as they were last seen. Raises Unavailable, QueueFull."""
+        """Forecast a batch that starts, among the others as last seen. Raises Unavailable, QueueFull."""
         now = self._clock()
         await self._exchange_rates(now)
         await self._store_of([(batch, caller)], now)
 
     async def judge(self, ids: Sequence[str]) -> None:
-        """Compare forecasts of batches that ended with the truth. Raises Unavailable."""
-        for id_ in ids:  # others wait for them no more
+        """Compare the forecasts of ended batches with the truth. Raises Unavailable."""
+        for id_ in ids:  # other batches no longer wait for these
             self._needs.pop(id_, None)
         for batch in await self._store.write(lambda tables: tables.batches.judge(ids)):
-            for label, found in ((CREATION, batch.first_forecast), (TENTH, batch.tenth_forecast)):
-                if found is not None and batch.ended is not None and batch.ended > found.made:
-                    self._observe(label, (found.likely - found.made) / (batch.ended - found.made))
+            for label, made in ((CREATION, batch.first_forecast), (TENTH, batch.tenth_forecast)):
+                if made is not None and batch.ended is not None and batch.ended > made.made:
+                    self._observe(label, (made.likely - made.made) / (batch.ended - made.made))
 
     async def _exchange_rates(self, now: float) -> None:
-        """Store what was measured here, and read what all servers measured."""
+        """Store the rates measured here, and read those of all servers."""
         mine = {room: rate for room, meter in self._meters.items() if (rate := meter.rate()) is not None}
         if mine:
             await self._store.write(lambda tables: tables.rates.store(mine, now))
@@ -138,6 +138,6 @@ class Forecaster:
             self._made |= {id_: one.made for id_, one in mine.items()}
 
     def _may_store(self, batch: BatchRecord, now: float) -> bool:
-        """Whether no other server forecasts a batch."""
+        """Whether no other server maintains this batch's forecast."""
         made = None if batch.forecast is None else batch.forecast.made
         return self._store.is_alone or made in (None, self._made.get(batch.id)) or now - (made or 0) > OTHERS_SECONDS

@@ -1,17 +1,17 @@
-"""Work of lines that was lost to requests which took their turns. Pure: the caller has the clock.
+"""Work that lines lost because people's requests took their turns. Pure: the caller provides the clock.
 
-| part of an hour's work that was lost | lines                                                                |
-|--------------------------------------|----------------------------------------------------------------------|
-| below `FILL_BELOW`                   | fill what people leave, and give their turns up                      |
-| below `REVOKE_BELOW`                 | leave `policy.RESERVED` places more while people come                |
-| more                                 | also run to their ends: people beyond these places wait for one      |
+| fraction of the last hour's work lost | lines                                                               |
+|---------------------------------------|---------------------------------------------------------------------|
+| below `FILL_BELOW`                    | use all idle capacity, and give up their turns                      |
+| below `REVOKE_BELOW`                  | leave `policy.RESERVED` more places free while people send requests |
+| more                                  | also keep their turns to the end, so further people have to wait    |
 """
 
 from collections import deque
 from dataclasses import dataclass
 
 MOST_LOST = 0.05
-"""Part of an hour's work of lines that may be lost. The others are less: one burst takes many turns at once."""
+"""Largest fraction of an hour's line work that may be lost. The bounds below are lower: one burst takes many turns."""
 REVOKE_BELOW, FILL_BELOW = 0.04, 0.03
 HOUR, MINUTE = 3600.0, 60.0
 
@@ -24,13 +24,13 @@ class _Minute:
 
 
 class LostWork:
-    """Seconds for which lines of one model ran in the last hour, and what was lost of them."""
+    """Seconds that lines of one model ran in the last hour, and how much of that was lost."""
 
     def __init__(self) -> None:
         self._minutes: deque[_Minute] = deque()
 
     def add(self, seconds: float, now: float, *, is_lost: bool) -> None:
-        """A line ran for so long, until now."""
+        """Record that a line ran for `seconds` until now."""
         if not self._minutes or now - self._minutes[-1].since >= MINUTE:
             self._minutes.append(_Minute(now))
         newest = self._minutes[-1]
@@ -38,7 +38,7 @@ class LostWork:
         newest.lost += seconds if is_lost else 0.0
 
     def part(self, now: float) -> float:
-        """Part of the last hour's work that was lost; 0 where there was none."""
+        """Return the fraction of the last hour's work that was lost, 0 if there was no work."""
         while self._minutes and now - self._minutes[0].since > HOUR:
             self._minutes.popleft()
         ran = sum(minute.ran for minute in self._minutes)

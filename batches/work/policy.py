@@ -1,17 +1,18 @@
-"""The choice of the lines that run next, and of their number. Pure: no clock, no I/O.
+"""Chooses the lines that run next, and how many. Pure: no clock, no I/O.
 
-1. A model takes no more lines at a time than its `Room` says, running and waiting ones together.
-2. Among batches the higher `Level` goes first: the less time is left beyond what the batch needs, the higher it is.
-3. Late batches go by the ends of their windows. Among teams of another level the one goes first that had least work
-   of the model for its weight (`TeamShares`).
-4. Among a team's batches of a level: the higher priority, then the earlier end of the window, then the older one.
-   Slack does not order batches: it grows as soon as a batch goes first, and the next one would take its turn.
-5. Within a batch: the adapters that are in a place, then the name with most lines, so that one swap serves many.
-6. Lines that ran in an engine that died come one at a time for each model, so that the one that kills is found.
-7. Lines of class batch give their turns up for people (rule 11 of `runtime.scheduling.placement`), so they may fill
-   what people leave. Where that cost much work lately (`lost`), they leave `RESERVED` places more while people come.
-8. While people use a model, lines begin one after the other (`pace`): a request that comes waits for one of them in the
-   gateway, and not for all that were taken at once.
+1. A model takes at most as many lines as its `Room` allows, running and waiting ones together.
+2. Batches with a higher `Level` go first. The level rises as the spare time in a batch's window shrinks.
+3. Late batches are ordered by the ends of their windows. At other levels, the team goes first that has had the least
+   work of the model relative to its weight (`TeamShares`).
+4. Among a team's batches of a level: higher priority first, then the earlier end of the window, then the older one.
+   Slack does not order batches: it grows as soon as a batch goes first, so batches would alternate.
+5. Within a batch: adapters that are in a place first, then the name with most lines, so that one swap serves many.
+6. Lines whose engine died run one at a time for each model, to find the one that kills it.
+7. Lines of class batch give up their turns for people (rule 11 of `runtime.scheduling.placement`), so they may use all
+   idle capacity. If that has cost much work lately (`lost`), they leave `RESERVED` more places free while people send
+   requests.
+8. While people use a model, lines start one after the other (`pace`), so that a new request waits in the gateway for
+   one of them and not for all that were claimed together.
 """
 
 from collections import Counter, defaultdict
@@ -24,50 +25,50 @@ from batches.records import BatchRecord
 from tenants.caller import Caller
 
 LEAST_AHEAD, MOST_AHEAD = 2, 16
-"""Lines beyond what a model runs, which wait so that it is full between two looks: a quarter of those, within this."""
+"""Lines that wait so that the model stays busy between two updates: a quarter of its capacity, within these bounds."""
 RESERVED = 8
-"""Places that a model keeps free of lines while people's requests come, if its lines lose too much work."""
+"""Places that a model keeps free of lines while people send requests, if its lines lose too much work."""
 PACE_SECONDS = 0.002
-"""A little longer than the gateway's work on a line before it waits for its turn."""
+"""Slightly longer than the gateway's work on a line before it waits for its turn."""
 
 
 class Level(IntEnum):
-    """A batch's urgency. Lower goes first."""
+    """The urgency of a batch. Lower goes first."""
 
     LATE = 0
-    """Under 5 % of its window is slack: its lines are of class interactive, and may take all that the model runs."""
+    """Slack under 5 % of its window: its lines are of class interactive, and may use the whole model."""
     PRESSED = 1
-    """Under 10 %: as many lines as half of what the model runs are of class interactive."""
+    """Slack under 10 %: lines up to half of the model's capacity are of class interactive."""
     SOON = 2
-    """Under 25 %: models are loaded for it at once."""
+    """Slack under 25 %: models are loaded for it at once."""
     IDLE = 3
-    """Only idle capacity."""
+    """Uses idle capacity only."""
 
 
 _LIMITS = {Level.LATE: 0.05, Level.PRESSED: 0.10, Level.SOON: 0.25}
-"""Slack below which a batch has the level."""
+"""Slack below which a batch has the level, as a fraction of its window."""
 RELIEF = 0.20
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A model's capacity at once, and the use of it by others."""
+    """A model's capacity, and how much of it others use."""
 
     capacity: int
-    """Requests that it runs at once."""
+    """Requests that it runs concurrently."""
     others: int = 0
-    """People's requests that run or wait."""
+    """Running and waiting requests of people."""
     is_quiet: bool = True
-    """No such request came in the last seconds."""
+    """Whether people sent no request in the last seconds."""
     is_resident: bool = True
     may_load: bool = True
-    """A load would evict nobody that interactive requests used lately."""
+    """Whether a load would evict no model that interactive requests used lately."""
     most: int | None = None
-    """Lines at a time, whatever the level: a provider's bound; None: the figures above count."""
+    """Most concurrent lines at any level, for a provider. None to use the figures above."""
     is_held_off: bool = False
-    """A load would evict a model that does lines and was loaded a short while ago."""
+    """Whether a load would evict a model that runs lines and was loaded recently."""
     can_fill: bool = False
-    """Also while people's requests come, lines may fill what those leave."""
+    """Whether lines may use idle capacity even while people send requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +77,34 @@ class NamedRoom:
     """The key of the model's room."""
     traffic: Traffic
     is_placed: bool = True
-    """True if the adapter is in a place, or none is needed."""
+    """Whether the adapter is in a place, or none is needed."""
     words: str = ""
     """Why it has no room, if it has none."""
     rate: float = 0.0
-    """Work per second with all places taken (`models.work`); 0: it was never measured."""
+    """Work per second with all places taken (`models.work`). 0 if it was never measured."""
     load_seconds: float = 0.0
-    """Seconds until it can begin."""
+    """Seconds until it can start."""
     is_remote: bool = False
-    """Whether another server of the database has the model: it takes the lines, and says why they wait."""
+    """Whether the model is on another server of the database, which runs the lines and says why they wait."""
 
 
 class Rooms(Protocol):
-    """The room of each model for lines."""
+    """Provides the room of each model for lines."""
 
     def room(self, name: str, caller: Caller) -> NamedRoom:
-        """The model that a name means, and what it has now. Never raises: an unknown name is a line's own error."""
+        """Return the room of the model that a name refers to. Never raises: an unknown name is the line's own error."""
         ...
 
 
 def look_ahead(traffic: Traffic) -> int:
-    """Lines that may wait for a turn, beyond those that a model runs."""
+    """Return how many lines may wait for a turn, in addition to those that a model runs."""
     if traffic.most is not None or not (traffic.is_quiet or (traffic.can_fill and traffic.capacity > traffic.others)):
         return 0
     return min(MOST_AHEAD, max(LEAST_AHEAD, traffic.capacity // 4))
 
 
 def room_for(traffic: Traffic, level: Level) -> int:
-    """Lines that may run or wait at the model for a batch of this level, all lines together."""
+    """Return how many lines may run or wait at the model for a batch of this level, in total."""
     if traffic.most is not None:
         return traffic.most
     if not traffic.is_resident and (
@@ -118,21 +119,21 @@ def room_for(traffic: Traffic, level: Level) -> int:
 
 
 def pace(rooms: Iterable[Traffic]) -> float:
-    """Seconds between the beginnings of two lines that are taken together."""
+    """Return the seconds between the starts of two lines that are claimed together."""
     return 0.0 if all(traffic.is_quiet for traffic in rooms) else PACE_SECONDS
 
 
 def slack(batch: BatchRecord, now: float) -> float:
-    """Part of its window that is left after its forecast end; without a forecast it is taken to end now."""
+    """Return the fraction of its window after the forecast end. Without a forecast, the batch is assumed to end now."""
     end = now if batch.forecast is None else max(now, batch.forecast.likely)
     return (batch.deadline - end) / batch.window
 
 
 def level_of(slack: float, before: Level = Level.IDLE) -> Level:
-    """The level of a batch that had the level `before`.
+    """Return the level of a batch that had the level `before`.
 
-    It leaves a level only with `RELIEF` more slack than made it enter: a higher level soon gives slack, and without it
-    that would be lost again.
+    It drops to a lower level only with `RELIEF` more slack than the bound for entering: a higher level soon increases
+    the slack, which would otherwise be lost again.
     """
     level = next((level for level, limit in _LIMITS.items() if slack < limit), Level.IDLE)
     return before if level > before and slack < _LIMITS[before] + RELIEF else level
@@ -140,18 +141,18 @@ def level_of(slack: float, before: Level = Level.IDLE) -> Level:
 
 @dataclass(frozen=True, slots=True)
 class LineGroup:
-    """Lines of a batch that ask for the same name and may run now."""
+    """Lines of a batch that name the same model and may run now."""
 
     name: str
     room: str
-    """Key of the model whose room they take."""
+    """Key of the model's room."""
     count: int
     suspects: int = 0
-    """Lines that ran in an engine that died; not in `count`."""
+    """Lines whose engine died while they ran. Not included in `count`."""
     is_placed: bool = False
-    """True if the adapter is in a place, or none is needed."""
+    """Whether the adapter is in a place, or none is needed."""
     line_work: float = 1.0
-    """Expected work of one of them (`models.work`)."""
+    """Expected work per line (`models.work`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,22 +171,22 @@ class BatchWork:
 
 @dataclass(frozen=True, slots=True)
 class RoomUse:
-    """A model as the lines of this server use it."""
+    """How the lines of this server use a model."""
 
     limits: Mapping[Level, int]
-    """Lines that may be there, by the level of the batch that wants to add one."""
+    """Most lines that may be there, by the level of the batch that adds one."""
     running: int = 0
     has_suspect: bool = False
-    """A line that ran in an engine that died is there."""
+    """Whether a line whose engine died is there."""
     raised: int = 0
-    """Lines of class interactive among those that run."""
+    """Running lines of class interactive."""
     half: int = 0
-    """Half of what the model runs."""
+    """Half of the model's capacity."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineClaim:
-    """Lines to take."""
+    """Lines to claim."""
 
     batch: str
     name: str
@@ -193,7 +194,7 @@ class LineClaim:
     count: int
     is_suspect: bool = False
     is_raised: bool = False
-    """They are of class interactive."""
+    """Whether they are of class interactive."""
 
 
 @dataclass(slots=True)
@@ -205,16 +206,16 @@ class _Pick:
 
 
 def order_of(level: Level, share: float, priority: int, deadline: float) -> tuple[float, float, float]:
-    """Order within a level; the lowest goes first."""
+    """Return the sort key within a level. The lowest goes first."""
     return (deadline, share, -priority) if level is Level.LATE else (share, -priority, deadline)
 
 
 class TeamShares:
-    """Work that teams had of each model, over their weights.
+    """Work that teams have had of each model, divided by their weights.
 
-    As `runtime.scheduling.fair.ShareGroup`: a team that had no lines for a while joins at the lowest of those that
-    have some, so it is owed nothing. While two teams have lines, their shares differ by at most the work of one look's
-    largest lines over their weights.
+    Works like `runtime.scheduling.fair.ShareGroup`: a team that had no lines for a while joins at the lowest share of
+    those that have some, so it is owed nothing. While two teams have lines, their shares differ by at most the work of
+    one update's largest lines divided by their weights.
     """
 
     def __init__(self) -> None:
@@ -231,7 +232,7 @@ class TeamShares:
         return {team: before.get(team, level) for team in teams}
 
     def charge(self, room: str, team: str, work: float, weight: float) -> None:
-        """Work that a team gets; negative: that it was charged, and did not have."""
+        """Charge work to a team. Negative to refund work that it was charged but did not get."""
         shares = self._shares.get(room, {})
         if team in shares:
             shares[team] += work / weight
@@ -243,7 +244,7 @@ class TeamShares:
 def choose(
     works: Sequence[BatchWork], rooms: Mapping[str, RoomUse], shares: TeamShares | None = None
 ) -> list[LineClaim]:
-    """Lines to take now, in the order in which they should come. shares: as they are before these lines."""
+    """Return the lines to claim now, in order. shares: before these lines."""
     used = Counter({key: room.running for key, room in rooms.items()})
     raised = Counter({key: room.raised for key, room in rooms.items()})
     suspects = {key for key, room in rooms.items() if room.has_suspect}
@@ -254,10 +255,10 @@ def choose(
     while True:
         best: tuple[tuple[object, ...], _Pick, LineGroup, bool] | None = None
         for pick in picks:
-            found = _next_group(pick, rooms, used, suspects)
-            if found is None:
+            candidate = _next_group(pick, rooms, used, suspects)
+            if candidate is None:
                 continue
-            work, (group, is_suspect) = pick.work, found
+            work, (group, is_suspect) = pick.work, candidate
             share = shares.of(group.room, work.team) + taken[group.room, work.team]
             rank = work.level, *order_of(work.level, share, work.priority, work.deadline), work.created, work.id
             if best is None or rank < best[0]:
@@ -292,7 +293,7 @@ def _pick(work: BatchWork) -> _Pick:
 def _next_group(
     pick: _Pick, rooms: Mapping[str, RoomUse], used: Mapping[str, int], suspects: set[str]
 ) -> tuple[LineGroup, bool] | None:
-    """The first group with a line that fits; True: a suspect of it."""
+    """Return the first group with a line that fits, and whether that line is a suspect."""
     for group in pick.order:
         if used[group.room] >= rooms[group.room].limits[pick.work.level]:
             continue

@@ -1,4 +1,4 @@
-"""One attempt at a line: it takes the answer, and is written with the end of its row in the ledger."""
+"""One attempt at a line. It receives the answer, and is written with the end of its ledger row."""
 
 import asyncio
 import time
@@ -34,13 +34,14 @@ _error_body = msgspec.json.Decoder(_ErrorBody)
 class LineAttempt:
     """`runtime.gateway.context.LineSink`, and the rider of its row (`tenants.ledger.rows.Rider`).
 
-    body: the line's request; is_raised: it is of class interactive, since its batch has little time left.
+    body: the line's request. is_raised: it is of class interactive, because its batch has little time left.
 
-    | what happened                            | `has_rider` | what writes the line's end  |
-    |------------------------------------------|-------------|-----------------------------|
-    | it has a row in the ledger               | True        | the row's settlement        |
-    | it was refused or stopped before that    | False       | the worker, with `change`   |
-    | its row never began, or was open no more | True        | the worker; it may be late  |
+    | what happened                            | `has_rider` | the line's end is written by      |
+    |------------------------------------------|-------------|-----------------------------------|
+    | it has a ledger row                      | True        | the row's settlement              |
+    | it was refused or stopped before that    | False       | the worker, with `change`         |
+    | its row never began, or was not open any | True        | the worker, which may be too late |
+    | more                                     |             |                                   |
     """
 
     def __init__(
@@ -51,18 +52,18 @@ class LineAttempt:
         self.has_rider = self.was_written = self.is_raised = False
         self.expected_work, self.began = 0.0, time.monotonic()
         self.is_stopped = False
-        """The worker has stopped it."""
+        """Whether the worker has stopped it."""
         self.used: Usage | None = None
-        """The attempt's counted usage; None: it has no row in the ledger."""
+        """The attempt's counted usage. None if it has no ledger row."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once the ledger has done with its row."""
+        """Done when the ledger is finished with its row."""
         self._loop, self._clock = asyncio.get_running_loop(), clock
         self._end = LineEnd(None, request=request)
         self._uid: str | None = None
 
     @property
     def model(self) -> str:
-        """The name that the line asks for, as it was understood when the batch was created."""
+        """The model name of the line, as it was resolved when the batch was created."""
         return self.batch.names.get(self.line.model, self.line.model)
 
     @property
@@ -75,9 +76,9 @@ class LineAttempt:
         """The end of the attempt, as far as it is known."""
         return self._end
 
-    # --- what the request says ----------------------------------------------------------------------------------------
+    # --- called by the request ----------------------------------------------------------------------------------------
     def answer(self, status: int, body: bytes, retry_after: float | None = None) -> None:
-        """See `LineSink`. Until `rider` it counts as an answer that no engine gave."""
+        """See `LineSink`. Until `rider` is called, it counts as an answer that did not reach an engine."""
         code = "" if status < 400 else _code(body) or f"status_{status}"
         self._end = LineEnd(status, code, body, self.request, retry_after=retry_after, reached_engine=False)
 
@@ -107,11 +108,11 @@ class LineAttempt:
 
     @property
     def work(self) -> float:
-        """The work that the attempt was (`models.work`)."""
+        """The work of this attempt (`models.work`)."""
         return 0.0 if self.used is None else work_of(self.used)
 
     def change(self) -> LineChange:
-        """The line's next state."""
+        """Return the line's next state."""
         return decide(self.line, self._end, self._clock())
 
     # --- in the ledger's thread ---------------------------------------------------------------------------------------
@@ -139,12 +140,12 @@ class LineAttempt:
 
 
 def _code(body: bytes) -> str:
-    """The error's code, or its type where a dialect has no codes."""
+    """Return the error's code, or its type if the dialect has no codes."""
     try:
         error = _error_body.decode(body).error
         if isinstance(error, dict):
-            found = msgspec.convert(error, _ErrorObject)
-            return next((word for word in (found.code, found.type) if isinstance(word, str) and word), "")
+            error_object = msgspec.convert(error, _ErrorObject)
+            return next((word for word in (error_object.code, error_object.type) if isinstance(word, str) and word), "")
     except NOT_JSON:
         pass
     return ""

@@ -1,4 +1,4 @@
-"""Counts of waiting lines, by batch and name: renewed now and then, since 50,000 of them take 40 ms."""
+"""Counts of waiting lines by batch and name. Updated periodically, because counting 50,000 takes 40 ms."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ if TYPE_CHECKING:  # a server without batches loads no database
 
 RECOUNT_SECONDS = 3.0
 RETURNED_SECONDS = 0.5
-"""The same once lines have come back."""
+"""The same after lines were returned."""
 
 
 class WaitingLines:
-    """clock: seconds since the epoch; lines whose pause has not ended do not count."""
+    """clock: returns seconds since the epoch. Lines that are paused are not counted."""
 
     def __init__(self, store: BatchStore, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
@@ -26,7 +26,7 @@ class WaitingLines:
         self._have_returned = False
 
     async def of(self, batches: Sequence[str]) -> "Sequence[WaitingGroup]":
-        """Groups of these batches with lines in them. Raises Unavailable, QueueFull."""
+        """Return the groups of these batches that have lines. Raises Unavailable, QueueFull."""
         ids, age = frozenset(batches), time.monotonic() - self._counted
         is_due = age >= (RETURNED_SECONDS if self._have_returned else RECOUNT_SECONDS)
         if is_due or not self._groups or ids != self._ids:
@@ -37,7 +37,7 @@ class WaitingLines:
         return list(self._groups.values())
 
     def take(self, batch: str, name: str, requested: int, claimed: int, *, suspects: bool) -> None:
-        """Lines were claimed. Fewer than requested: there are no more of them."""
+        """Subtract claimed lines. Fewer than requested means that there are no more."""
         group = self._groups.pop((batch, name), None)
         if group is None:
             return
@@ -47,5 +47,5 @@ class WaitingLines:
             self._groups[batch, name] = group
 
     def give_back(self) -> None:
-        """A line waits again."""
+        """Note that a line waits again."""
         self._have_returned = True

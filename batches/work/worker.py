@@ -1,17 +1,18 @@
-"""Works off the lines of batches: claims them as the policy says, runs each, and sees to its end.
+"""Runs the lines of batches: claims them as the policy decides, runs each, and makes sure that its end is written.
 
-| event                                    | then                                                                     |
+| event                                    | effect                                                                   |
 |------------------------------------------|--------------------------------------------------------------------------|
-| the first file or batch of the server    | a new epoch; earlier ones of this server are closed, their lines return  |
+| the first file or batch of the server    | opens an epoch; closes earlier ones of this server, which returns their  |
+|                                          | lines                                                                    |
 | lines wait, and a model has room         | they are claimed and run                                                 |
 | a line's key lost its rights             | its batch is cancelled, with the reason in its faults                    |
-| a batch is cancelled, or its window ends | its lines that run are stopped; those that wait are dropped              |
-| another server closed the epoch          | what runs is stopped and writes nothing; a new epoch                     |
+| a batch is cancelled, or its window ends | its running lines are stopped; its waiting lines are dropped             |
+| another server closed the epoch          | running lines are stopped and write nothing; a new epoch is opened       |
 | a team's budget is spent                 | its lines wait, and its batches say until when                           |
-| the server begins to stop                | nothing is claimed any more; what runs may finish                        |
-| `close`                                  | what still runs is stopped and waits again; the epoch is closed          |
+| the server starts to stop                | no more lines are claimed; running lines may finish                      |
+| `close`                                  | running lines are stopped and wait again; the epoch is closed            |
 
-One task on the server's event loop, and one for each line that runs.
+Runs as one task on the server's event loop, and one for each running line.
 """
 
 import asyncio
@@ -37,30 +38,30 @@ from tenants.caller import Caller
 
 log = logging.getLogger("roundhouse.batches")
 POLL_SECONDS = 0.5
-"""Longest time between two looks at the tables."""
+"""Longest interval between two updates from the tables."""
 COALESCE_SECONDS = 0.01
 """Lines that end within this time are followed by one claim."""
 RETRY_SECONDS = 0.5
 BEAT_SECONDS = 5.0
-"""Seconds between two signs of life, where several servers share a database."""
+"""Interval between heartbeats if several servers share a database."""
 BUDGET_SECONDS = 30.0
-"""Longest pause of a team whose budget is spent: its limits may be raised."""
+"""Longest pause of a team whose budget is spent, because its limits may be raised."""
 BUDGET_WORDS = "The team's budget has no room for these lines."
 CHUNK = 1000
 CLOSE_SECONDS = 10.0
-"""Longest wait for the ends of lines when the server stops."""
-
+"""Longest wait for running lines to end when the server stops."""
 
 RunLine = Callable[[LineAttempt], Awaitable[None]]
-"""Answers a line. The attempt gets the answer; raises nothing."""
+"""Answers a line. The attempt receives the answer. Must not raise."""
 ReadBody = Callable[[str, int, int], Awaitable[bytes]]
-"""Bytes of a file: id, offset, length. Raises FileNotFoundError, OSError, Unavailable."""
+"""Returns bytes of a file: id, offset, length. Raises FileNotFoundError, OSError, Unavailable."""
 
 
 class BatchWorker:
-    """rights: the caller of a key's id and team; raises Unauthorized once it has none. is_open: the server takes work.
+    """rights: returns the caller of a key's id and team; raises Unauthorized if it has no rights any more.
 
-    observe: takes forecasts over the truth. taken_over: called once a silent server's lines came back.
+    is_open: whether the server accepts work. observe: receives forecasts relative to the truth. taken_over: called when
+    lines of a silent server were returned.
     """
 
     def __init__(
@@ -82,20 +83,20 @@ class BatchWorker:
         self._epoch: int | None = None
         self._beat_at = 0.0
         self._running: dict[asyncio.Task[None], tuple[LineAttempt, str]] = {}
-        """Running lines, with the key of the room that each takes."""
+        """Running lines, each with the key of its room."""
         self._paused: dict[str, tuple[float, float | None]] = {}
-        """Per team: until when nothing is claimed for it, and until when its budget is spent."""
+        """End of the pause in claiming, and end of the spent budget, by team."""
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = self._is_closed = False
         self._batches: dict[str, BatchRecord] = {}
-        """Batches that may run lines, as they were read last."""
+        """Batches that may run lines, as last read."""
         self._callers: dict[str, Caller] = {}
         self._waiting = WaitingLines(store, clock)
         self._forecasts = Forecaster(store, rooms, clock, observe)
         self._shares = policy.TeamShares()
         self._is_stale, self._read_at = True, 0.0
         self._ends, self._enough_ends = 0, 1
-        """Lines that ended since the last look; and how many are followed by one, since those that wait fill in."""
+        """Lines that ended since the last update, and how many trigger one. Waiting lines fill the gaps until then."""
 
     def start(self) -> None:
         complaint = "batches wait: their tables cannot be read or written"
@@ -103,12 +104,12 @@ class BatchWorker:
         self._task = asyncio.create_task(work, name="batches")
 
     def wake(self) -> None:
-        """Look at once: something was created, started or cancelled."""
+        """Schedule an update: a batch was created, started or cancelled."""
         self._is_stale = True
         self._changed.set()
 
     async def forecast(self, id_: str) -> None:
-        """Forecast a batch that has just begun. What fails here is done at a later look."""
+        """Forecast a batch that has just started. Failures are made up for by a later update."""
         try:
             batch = await self._store.read(lambda tables: tables.batches.get(id_))
             if batch is not None and batch.state is BatchState.IN_PROGRESS:
@@ -117,11 +118,11 @@ class BatchWorker:
             log.warning("a new batch has no forecast yet", extra={"batch": id_, "cause": error.message})
 
     def stop_claiming(self) -> None:
-        """The server begins to stop."""
+        """Stop claiming lines, because the server is about to stop."""
         self._is_stopping = True
 
     async def drain(self, seconds: float) -> None:
-        """Claim nothing more, and wait until no line runs, at most so long."""
+        """Stop claiming, and wait until no line runs, for at most `seconds`."""
         self.stop_claiming()
         until = time.monotonic() + seconds
         while self._running and (left := until - time.monotonic()) > 0:
@@ -129,16 +130,16 @@ class BatchWorker:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch under which this server claims; None: it has none now."""
+        """The epoch under which this server claims. None if it has none now."""
         return self._epoch
 
     @property
     def running(self) -> int:
-        """Lines that run."""
+        """Number of running lines."""
         return len(self._running)
 
     async def close(self) -> None:
-        """Stop what runs, so that it waits again, and close the epoch."""
+        """Stop running lines, so that they wait again, and close the epoch."""
         self.stop_claiming()
         if self._task is not None:
             self._task.cancel()
@@ -147,10 +148,12 @@ class BatchWorker:
         until = time.monotonic() + CLOSE_SECONDS
         while self._running and (left := until - time.monotonic()) > 0:
             await asyncio.wait(list(self._running), timeout=left)
-            await asyncio.sleep(0)  # what ended before it began is followed
+            await asyncio.sleep(0)  # follow up tasks that ended before they began
         self._is_closed = True
         if self._running:  # the ledger cannot write their ends; the next start returns them
-            log.warning("ends of lines were not written: they run again", extra={"lines": len(self._running)})
+            log.warning(
+                "ends of batch lines were not written: they will run again", extra={"lines": len(self._running)}
+            )
             for task in list(self._running):
                 task.cancel()
             await asyncio.wait(list(self._running))
@@ -187,7 +190,7 @@ class BatchWorker:
             self._is_stale = True
 
     async def _read(self) -> None:
-        """Read the batches, drop lines of those that end, and find the callers that may still run lines."""
+        """Read the batches, drop lines of batches that end, and find the callers that may still run lines."""
         self._is_stale, self._read_at = False, time.monotonic() + POLL_SECONDS
         batches = await self._store.read(lambda tables: tables.batches.unfinished())
         now = self._clock()
@@ -203,13 +206,13 @@ class BatchWorker:
             await self._forecasts.judge(list(gone))
         self._paused = {
             team: pause for team, pause in self._paused.items() if now < pause[0] <= now + BUDGET_SECONDS
-        }  # one that is longer is of a clock that was put back
+        }  # longer pauses stem from a clock that was set back
         for batch in list(self._batches.values()):
             if batch.team in self._paused:
                 await self._set_wait(batch, BUDGET_WORDS, self._paused[batch.team][1])
 
     async def _beat(self, epoch: int) -> bool:
-        """Tell other servers that this one lives, and look after them. False: it has lost its epoch."""
+        """Send a heartbeat, and check on other servers. Returns False if this server has lost its epoch."""
         if self._store.is_alone or time.monotonic() < self._beat_at:
             return True
         self._beat_at = time.monotonic() + BEAT_SECONDS
@@ -220,12 +223,12 @@ class BatchWorker:
             self.wake()
             return False
         for server in await self._store.write(lambda tables: tables.runners.close_silent()):
-            log.warning("lines of a server that is silent run again", extra={"server": server})
+            log.warning("lines of a silent server will run again", extra={"server": server})
             self._taken_over()
         return True
 
     async def _drop(self, batch: BatchRecord, to: LineState) -> None:
-        """Stop the lines of a batch that run, and cancel or expire those that wait."""
+        """Stop a batch's running lines, and cancel or expire the waiting ones."""
         self._stop([task for task, (attempt, _) in self._running.items() if attempt.batch.id == batch.id])
         id_, now = batch.id, self._clock()
         while await self._store.write(lambda tables: tables.lines.drop(id_, to, now)) == CHUNK:
@@ -239,7 +242,7 @@ class BatchWorker:
                 task.cancel()
 
     async def _find_callers(self, batches: Sequence[BatchRecord]) -> dict[str, Caller]:
-        """Callers by batch, where their keys have the rights; the other batches are cancelled."""
+        """Return the callers by batch. Batches whose keys have no rights are cancelled."""
         callers: dict[str, Caller] = {}
         for batch in batches:
             try:
@@ -247,7 +250,7 @@ class BatchWorker:
             except Unauthorized as error:
                 fault = BatchFault(error.code, f"The batch was cancelled: its key has no rights now. {error.message}")
                 await self._cancel(batch.id, fault)
-            except RoundhouseError:  # not known now
+            except RoundhouseError:  # cannot be determined now
                 continue
         return callers
 
@@ -259,7 +262,7 @@ class BatchWorker:
 
     # --- claims -------------------------------------------------------------------------------------------------------
     async def _claim(self, batches: Sequence[BatchRecord], callers: Mapping[str, Caller]) -> Collection[str]:
-        """Claim lines of these batches as the policy says, and run them. Returns the rooms that have lines left."""
+        """Claim lines of these batches as the policy decides, and run them. Returns the rooms with lines left."""
         now = self._clock()
         waiting = await self._waiting.of([batch.id for batch in batches])
         if not waiting:
@@ -304,7 +307,7 @@ class BatchWorker:
         return self._forecasts.lines.one(batch.id, batch.endpoint, name)
 
     def _join(self, batches: Mapping[str, BatchRecord], groups: Mapping[str, Sequence[policy.LineGroup]]) -> None:
-        """Say which teams have lines for which model."""
+        """Tell the shares which teams have lines for which model."""
         teams: dict[str, set[str]] = {}
         for id_, many in groups.items():
             for group in many:
@@ -320,20 +323,20 @@ class BatchWorker:
         )
 
     def _use(self, key: str, room: policy.NamedRoom) -> policy.RoomUse:
-        there = [attempt for attempt, its_key in self._running.values() if its_key == key]
+        attempts = [attempt for attempt, its_key in self._running.values() if its_key == key]
         limits = {level: policy.room_for(room.traffic, level) for level in policy.Level}
         return policy.RoomUse(
             limits,
-            len(there),
-            has_suspect=any(attempt.line.deaths for attempt in there),
-            raised=sum(attempt.is_raised for attempt in there),
+            len(attempts),
+            has_suspect=any(attempt.line.deaths for attempt in attempts),
+            raised=sum(attempt.is_raised for attempt in attempts),
             half=room.traffic.capacity // 2,
         )
 
     async def _take(
         self, batch: BatchRecord, caller: Caller, claim: policy.LineClaim, now: float, pace: tuple[float, int]
     ) -> None:
-        """Claim lines and run them. pace: seconds between two of them, and how many were taken just before."""
+        """Claim lines and run them. pace: seconds between two of them, and how many were claimed just before."""
         epoch = self._epoch
         assert epoch is not None
         lines = await self._store.write(
@@ -359,7 +362,7 @@ class BatchWorker:
         claimed: set[str],
         runs: Mapping[str, int],
     ) -> None:
-        """Store why batches wait of which no line runs."""
+        """Store why batches without a running line wait."""
         for id_, batch in batches.items():
             its_rooms = [rooms[group.room] for group in groups.get(id_, ())]
             if its_rooms and all(room.is_remote and not room.words for room in its_rooms):
@@ -377,7 +380,7 @@ class BatchWorker:
 
     # --- a line -------------------------------------------------------------------------------------------------------
     async def _run(self, attempt: LineAttempt, room: str, delay: float) -> None:
-        """Run a line after a delay and see to its end; when it is stopped, to its return."""
+        """Run a line after a delay and write its end. If it is stopped, return it."""
         try:
             if delay:
                 await asyncio.sleep(delay)
@@ -389,12 +392,12 @@ class BatchWorker:
             if not attempt.is_stopped:
                 raise
         except FileNotFoundError:
-            gone = NotFound("The input file of this batch is gone: upload it again.", code="file_not_found")
-            attempt.answer(gone.status, _error(gone))
+            error = NotFound("The input file of this batch was deleted: upload it again.", code="file_not_found")
+            attempt.answer(error.status, _error(error))
         except (RoundhouseError, OSError) as error:  # the file cannot be read now
             log.warning("a line of a batch could not be read", extra={"batch": attempt.batch.id, "cause": str(error)})
             attempt.answer(Unavailable.status, b"")
-        except Exception:  # the border: the line is tried again
+        except Exception:  # last resort: the line is retried
             log.exception("a line of a batch broke", extra={"request_id": attempt.request})
         await self._see_to_end(attempt, room)
 
@@ -429,7 +432,7 @@ class BatchWorker:
         self._is_stale |= attempt.is_stopped  # its batch may end now
         if task.cancelled() and self._is_closed:
             return
-        if task.cancelled():  # before it began: it still has to give its line back
+        if task.cancelled():  # before it began: its line must still be returned
             self._follow(self._see_to_end(attempt, room), attempt, room)
         elif (error := task.exception()) is not None:
             log.error("the end of a line was not written", exc_info=error)
@@ -444,5 +447,5 @@ class BatchWorker:
 
 
 def _error(error: RoundhouseError) -> bytes:
-    """An error in OpenAI's shape: a file that is gone has no dialect."""
+    """Return an error in OpenAI's format, because a deleted file has no dialect."""
     return msgspec.json.encode({"error": {"message": error.message, "type": error.type, "code": error.code}})

@@ -1,4 +1,4 @@
-"""How Alembic runs the migrations of this room: on the connection that `registry.storage.migration` gives."""
+"""Runs this database's migrations in Alembic, on the connection from `registry.storage.migration`."""
 
 from alembic import context
 

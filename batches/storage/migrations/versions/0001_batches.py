@@ -1,4 +1,4 @@
-"""Files, batches and their lines; runs of servers that work on them."""
+"""Files, batches and their lines; runs of servers that execute them."""
 
 import sqlalchemy as sa
 from alembic import op

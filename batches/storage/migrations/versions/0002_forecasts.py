@@ -1,4 +1,4 @@
-"""Forecasts of batches, and how fast lines of each model were done."""
+"""Forecasts of batches, and how fast lines of each model ran."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Which server validates a batch, so that another one can go on with it."""
+"""Which server validates a batch, so that another one can take over."""
 
 import sqlalchemy as sa
 from alembic import op

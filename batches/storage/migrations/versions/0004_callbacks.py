@@ -1,4 +1,4 @@
-"""Webhooks and the outbox of deliveries; a batch's callback, the life of its answers, and its tokens in the queue."""
+"""Webhooks and the outbox of deliveries; a batch's callback, storage time of answers, and queued tokens."""
 
 import sqlalchemy as sa
 from alembic import op

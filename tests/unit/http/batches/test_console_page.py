@@ -50,8 +50,8 @@ async def test_forecast_and_slack(served: BatchServer) -> None:
         await served.batches.store.write(lambda tables: tables.batches.store_forecasts({batch.id: found}))
         return await page(served, f"batches?id={batch.id}")
 
-    assert "75 % of its window to spare" in await forecast(6)
-    assert "later than its window" in await forecast(30)
+    assert "75 % of its window is left then" in await forecast(6)
+    assert "after the end of its window" in await forecast(30)
 
 
 async def test_deliveries_of_a_batch_are_listed(served: BatchServer) -> None:

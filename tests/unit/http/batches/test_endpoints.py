@@ -52,10 +52,10 @@ async def test_a_batch_says_that_nothing_can_be_written(served: BatchServer, mon
     await served.work(made.id, answered, most=1)
     monkeypatch.setattr(served.batches, "_is_unwritten", lambda: True)
     await served.client.batches.retrieve(made.id)
-    assert "takes no rows now" in served.raw[-1]["roundhouse"]["waits"]
+    assert "accepts no rows now" in served.raw[-1]["roundhouse"]["waits"]
     assert [one.waits for one in await served.batches.recent(None, 5)] == [service.UNWRITTEN]
     await served.client.batches.list()
-    assert "takes no rows now" in served.raw[-1]["data"][0]["roundhouse"]["waits"]
+    assert "accepts no rows now" in served.raw[-1]["data"][0]["roundhouse"]["waits"]
     monkeypatch.setattr(served.batches, "_is_unwritten", lambda: False)
     await served.work(made.id, answered)
     await served.client.batches.retrieve(made.id)
