@@ -1,4 +1,4 @@
-"""The last requests without texts, and sums of the last minute."""
+"""The latest requests without their texts, and sums of the last minute."""
 
 import time
 from collections import Counter, deque
@@ -13,7 +13,7 @@ Kind = Literal["swap", "load", "wake", "sleep", "leave", "fail", "died"]
 
 
 class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """`subject` and `object` are names, `words` say the rest; none of them is markup."""
+    """`subject` and `object` are names, `words` is the text between them. None of them is markup."""
 
     number: int
     at: float
@@ -27,7 +27,7 @@ class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decisions:
-    """The last decisions. `on_change` is called after each."""
+    """The latest decisions. Calls `on_change` after each."""
 
     def __init__(self, on_change: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
         self._last: deque[LoggedDecision] = deque(maxlen=LAST_DECISIONS)
@@ -48,15 +48,15 @@ class Decisions:
         self._on_change()
 
     def last(self, most: int = LAST_DECISIONS) -> list[LoggedDecision]:
-        """Newest first."""
+        """Return the latest decisions, newest first."""
         return list(self._last)[: -most - 1 : -1]
 
 
 LAST = 1_000
-"""Requests that are kept."""
+"""Most requests that are kept."""
 MINUTE = 60
 MOST_SAMPLES = 200
-"""First-byte times of one second that are kept."""
+"""Most first-byte times that are kept per second."""
 MOST_TEAMS, OTHER = 20, "other"
 CAUSES = ("queue", "load", "swap", "prefill", "decode", "provider")
 
@@ -75,33 +75,33 @@ class RequestRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that has ended. Times are in seconds."""
+    """An ended request. Times are in seconds."""
 
     id: str
     at: float
-    """The end of the request, in seconds since the epoch."""
+    """End of the request, in seconds since the epoch."""
     team: str
     endpoint: str
     asked: str
-    """The name that it asked for; '' where none was known."""
+    """The model name that it requested, '' if unknown."""
     model: str
     adapter: str
     digest: str
     provider: str = ""
-    """The provider that answered; '' is this machine."""
+    """The provider that answered, '' for this machine."""
     replica: int = 0
-    """Number of the model's replica that answered; 0: it has one only."""
+    """Number of the model's replica that answered. 0 if the model has only one."""
     replica_reason: str = ""
-    """Why that one: see docs/devices.md."""
+    """Why this replica was chosen: see docs/devices.md."""
     route: RequestRoute | None = None
-    """None: no router was asked."""
+    """None if no router was involved."""
     service_class: str
     source: str
     end: str
     status: int | None
     code: str | None
     causes: dict[str, float]
-    """The parts of its time, by `CAUSES`."""
+    """Seconds by cause, from `CAUSES`."""
     total: float
     first: float | None
     is_stream: bool = False
@@ -109,20 +109,20 @@ class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     audio_seconds: float
     cached_tokens: int = 0
-    """The prompt's tokens that were in the prefix cache."""
+    """Prompt tokens that were in the prefix cache."""
     failed_attempts: list[str] = []
     """Model and error code of each attempt before the last."""
     warning: str = ""
-    """Fields that were left out of the request, as its answer's header gives them."""
+    """Fields of the request that were ignored, as named in the response header."""
     limits: list[str] = []
-    """Limits that it went over without being refused."""
+    """Limits that it exceeded without being refused."""
     pool: str = ""
     key: str = ""
-    """Id of its key; '' without one."""
+    """Id of its key, '' without one."""
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Speed of a streamed answer after its first token; None: too short to say, or it came whole."""
+        """Speed of a streamed answer after its first token. None if it is too short or was not streamed."""
         if not self.is_stream or self.first is None or self.completion_tokens < 2 or self.total <= self.first:
             return None
         return (self.completion_tokens - 1) / (self.total - self.first)
@@ -140,7 +140,7 @@ class SecondBucket:
 
 
 class MinuteSeries(msgspec.Struct, frozen=True):
-    """Sums of the last sixty seconds, and twelve parts of it for small curves."""
+    """Sums of the last sixty seconds, and their values in twelve intervals for sparklines."""
 
     requests: int
     tokens: int
@@ -149,13 +149,13 @@ class MinuteSeries(msgspec.Struct, frozen=True):
     first_p90: float | None
     firsts: list[float]
     rates: list[float]
-    """Tokens a second."""
+    """Tokens per second."""
     swap_rates: list[int]
     request_rates: list[int]
 
 
 class History:
-    """Taking a row is O(1)."""
+    """Ended requests and their sums. Taking a row is O(1)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -175,11 +175,11 @@ class History:
             second.firsts.append(row.first)
 
     def swapped(self) -> None:
-        """An adapter came into a place."""
+        """Count an adapter that moved into a place."""
         self._second().swaps += 1
 
     def rows(self, team: str | None = None, most: int = LAST, words: str = "") -> list[RequestRow]:
-        """Newest first; of one team, or of all. words: what a row must hold somewhere."""
+        """Return requests, newest first. team: None for all. words: words that a row must contain."""
         matches: list[RequestRow] = []
         search = words.lower().split()
         for row in reversed(self._rows):
@@ -193,7 +193,7 @@ class History:
         return matches
 
     def find(self, id_: str, team: str | None = None) -> RequestRow | None:
-        """The newest row of this id: clients may send the same one twice."""
+        """Return the newest row with this id: clients may reuse ids."""
         return next((row for row in reversed(self._rows) if row.id == id_ and team in (None, row.team)), None)
 
     def minute(self) -> MinuteSeries:
@@ -216,7 +216,7 @@ class History:
         )
 
     def shares(self) -> dict[str, float]:
-        """Seconds in engines in the last minute, by team, the largest first."""
+        """Return the seconds that engines worked in the last minute, by team, largest first."""
         shares: Counter[str] = Counter()
         for second in self._recent():
             shares.update(second.teams)

@@ -1,4 +1,4 @@
-"""The server around the console, as far as the console may use it."""
+"""The interface of the server to its console."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from tenants.ledger.view import UsageReport
 
 
 class Model(Protocol):
-    """A model, as `GET /v1/models/{id}` tells of it."""
+    """The fields of a model in `GET /v1/models/{id}`."""
 
     @property
     def id(self) -> str: ...
@@ -33,7 +33,7 @@ class Model(Protocol):
 
 
 class ConsoleAdapter(Protocol):
-    """An adapter, as `GET /v1/adapters/{name}` tells of it."""
+    """The fields of an adapter in `GET /v1/adapters/{name}`."""
 
     @property
     def name(self) -> str: ...
@@ -42,7 +42,7 @@ class ConsoleAdapter(Protocol):
 
 
 class ConsoleRouter(Protocol):
-    """A router, as `GET /v1/routers/{name}` tells of it."""
+    """The fields of a router in `GET /v1/routers/{name}`."""
 
     @property
     def name(self) -> str: ...
@@ -53,7 +53,7 @@ class ConsoleRouter(Protocol):
 
 
 class ConsoleProvider(Protocol):
-    """A provider, as `GET /v1/providers` tells of it."""
+    """The fields of a provider in `GET /v1/providers`."""
 
     @property
     def id(self) -> str: ...
@@ -64,7 +64,7 @@ class ConsoleProvider(Protocol):
 
 
 class ConsoleBatch(Protocol):
-    """A batch and what it waits for."""
+    """A batch, and why it waits."""
 
     @property
     def id(self) -> str: ...
@@ -84,7 +84,7 @@ class ConsolePlan(Protocol):
 
 
 class OwnServer(Protocol):
-    """This server in its fleet."""
+    """This server as a member of its fleet."""
 
     @property
     def name(self) -> str: ...
@@ -111,7 +111,7 @@ class FleetReplica(Protocol):
 
 
 class FleetMember(Protocol):
-    """A server of the fleet, as `GET /v1/fleet` tells of it."""
+    """A server in `GET /v1/fleet`."""
 
     @property
     def name(self) -> str: ...
@@ -122,14 +122,14 @@ class FleetMember(Protocol):
 
 
 class ConsoleFleet(Protocol):
-    """The fleet, as `GET /v1/fleet` tells of it."""
+    """The fleet in `GET /v1/fleet`."""
 
     @property
     def members(self) -> Sequence[FleetMember]: ...
 
 
 class Host(Protocol):
-    """A server, as its console sees it."""
+    """The server, as the console sees it."""
 
     @property
     def phase(self) -> str: ...
@@ -142,16 +142,16 @@ class Host(Protocol):
 
     @property
     def own_server(self) -> OwnServer | None:
-        """This server's name in its fleet; None: it belongs to none."""
+        """This server in its fleet. None without a fleet."""
         ...
 
     def fleet(self) -> ConsoleFleet | None:
-        """The fleet's view; None: the server belongs to none."""
+        """Return the state of the fleet. None without a fleet."""
         ...
 
     @property
     def is_passed(self) -> bool:
-        """Whether the viewer is at another server of the fleet."""
+        """Whether the viewer is connected to another server of the fleet."""
         ...
 
     async def page_of(self, node: str, path: str) -> Response:
@@ -170,57 +170,57 @@ class Host(Protocol):
 
     @property
     def caller(self) -> Caller:
-        """The caller of this request, without scopes where it lacks a needed key."""
+        """The caller of this request. Has no scopes if it lacks a required key."""
         ...
 
     def caller_now(self) -> Caller:
-        """The same, asked again: a key or a session may have ended since."""
+        """Return the caller as identified now: its key or session may have ended since."""
         ...
 
     def identify(self, keys: Sequence[str]) -> Caller:
-        """Raises Unauthorized."""
+        """Return the caller with these keys. Raises Unauthorized."""
         ...
 
     def member(self, person: Person) -> Caller:
-        """Raises Unauthorized for a person whose team is gone."""
+        """Return the caller for a person. Raises Unauthorized if the person's team does not exist."""
         ...
 
     def now(self) -> LiveView: ...
     def models(self) -> Sequence[Model]:
-        """The models that the caller may use."""
+        """Return the models that the caller may use."""
         ...
 
     def plan(self, model: str) -> ConsolePlan:
-        """Raises NotFound."""
+        """Return the plan of a load. Raises NotFound."""
         ...
 
     async def recipe(self, model: str) -> str:
-        """The recipe in the form of a recipe file. Raises NotFound."""
+        """Return the recipe as the text of a recipe file. Raises NotFound."""
         ...
 
     def adapters(self) -> Sequence[ConsoleAdapter]: ...
     def routers(self) -> Sequence[ConsoleRouter]: ...
     def providers(self) -> Sequence[ConsoleProvider]: ...
     async def batches(self, team: str | None, limit: int) -> Sequence[ConsoleBatch]:
-        """The newest ones of a team, or of all. Raises Unavailable, QueueFull."""
+        """Return the newest batches of a team, or of all. Raises Unavailable, QueueFull."""
         ...
 
     async def batch_deliveries(self, batch: ConsoleBatch) -> Sequence[object]:
-        """Deliveries of the batch's end. Raises Unavailable, QueueFull."""
+        """Return the deliveries of the batch's event. Raises Unavailable, QueueFull."""
         ...
 
     async def batch_failures(self, batch: ConsoleBatch) -> Mapping[str, int]:
-        """The batch's failed lines by code. Raises Unavailable, QueueFull."""
+        """Return the number of failed lines by code. Raises Unavailable, QueueFull."""
         ...
 
     def may_route(self, router: str) -> bool:
-        """Whether the caller may use one of the router's targets, as `GET /v1/models` decides it too."""
+        """Whether the caller may use any of the router's targets, decided as in `GET /v1/models`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A visit of a page by a browser."""
+    """A request for a page."""
 
     request: Request
     host: Host
@@ -230,17 +230,17 @@ class Visit:
         return self.host.caller
 
     def may(self, *scopes: Scope) -> bool:
-        """Whether the caller has one of these."""
+        """Whether the caller has one of these scopes."""
         return not self.caller.scopes.isdisjoint(scopes)
 
     @property
     def is_free(self) -> bool:
-        """Whether there is nothing that a key would open."""
+        """Whether a key would give no further access."""
         return self.caller.scopes == SCOPES
 
     @property
     def team(self) -> str | None:
-        """The team whose requests the caller may see; None: all teams."""
+        """The team whose requests the caller may see. None for all teams."""
         return None if self.may(Scope.ADMIN) else self.caller.team
 
 
@@ -254,14 +254,14 @@ Action = Callable[[Visit, Mapping[str, object]], Awaitable[Context]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: PAGE in `console/pages/SLUG/__init__.py`, with `page.html` beside it.
+    """A page: `PAGE` in `console/pages/SLUG/__init__.py`, next to its `page.html`.
 
     Attributes:
-        order: among the others, in the navigation.
-        scopes: of which one is needed.
-        context: what its template is filled with.
-        parts: names of templates beside it that show a part of it, for `?part=NAME`.
-        actions: what is posted to `SLUG/ACTION` as JSON; each answers with JSON, and its errors are the API's.
+        order: position in the navigation.
+        scopes: the caller needs one of these.
+        context: returns the values for the template.
+        parts: names of templates in the same folder that render a part of the page, for `?part=NAME`.
+        actions: handlers of JSON posted to `SLUG/ACTION`. They answer with JSON, and errors are those of the API.
         is_available: whether a server has this page at all.
     """
 

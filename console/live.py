@@ -1,7 +1,7 @@
-"""One sampler and one stream of events for all viewers; idle without viewers.
+"""One sampler and one stream of events for all viewers. Idle without viewers.
 
-A sample is taken each second, and soon after a decision. It is encoded once for viewers of all teams, and once for each
-team with viewers of its own.
+A sample is taken every second and shortly after a decision. It is encoded once for viewers of all teams, and once for
+each team with viewers of its own.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Stall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ring(msgspec.Struct, frozen=True, kw_only=True):
-    """The adapter places of one base."""
+    """The adapter places of one base model."""
 
     model: str
     state: str
@@ -42,17 +42,17 @@ class Ring(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     adapters: int
     away: list[str]
-    """Adapters that are in no place; some of them where there are many."""
+    """Adapters that are in no place. A selection if there are many."""
 
 
 class ModelPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A model, and what it holds."""
+    """A model and the memory it uses."""
 
     id: str
     task: str
     state: str
     devices: list[str]
-    """Devices that hold it; empty: none."""
+    """Devices that hold it, if any."""
     bytes: int
     host_bytes: int
     running: int
@@ -67,27 +67,27 @@ class ModelPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryUse(msgspec.Struct, frozen=True):
-    """Memory of a device, or of the host beside it."""
+    """Memory of a device or of the host."""
 
     label: str
     budget: int
     held: int
     name: str = ""
-    """'cuda:1', where there are several."""
+    """Such as 'cuda:1', if there are several devices."""
     fault: str = ""
-    """Why it is gone; empty: it is there."""
+    """Why the device is unavailable. Empty if it is available."""
 
 
 class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that has ended, in a line; the page Requests tells the rest."""
+    """A one-line summary of an ended request. The page Requests shows the details."""
 
     id: str
     team: str
     service_class: str
     answered_by: str
-    """`chat`, `chat:legal` or `provider/model`; the requested name where nothing answered."""
+    """`chat`, `chat:legal` or `provider/model`. The requested name if nothing answered."""
     why: str
-    """Reason of a router's choice; '' without a router."""
+    """Why the router chose it. '' without a router."""
     end: str
     causes: dict[str, float]
     total: float
@@ -116,26 +116,26 @@ class LiveView(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     longest_wait: float
     next_to_leave: dict[str, str]
-    """Models that leave first if another one needs room on their device, and how; empty: none could go now."""
+    """Models that would leave first to make room on their device, and how. Empty if none could leave now."""
     minute: MinuteSeries
     cost_per_accepted: float | None
-    """Cost since the start, in the server's currency; None: no answer was accepted, or the viewer may not see it."""
+    """Cost since the start, in the server's currency. None if no answer was accepted or the viewer may not see it."""
     currency: str
     decisions: list[LoggedDecision]
     shares: dict[str, float] | None
-    """Seconds in engines by team; None for viewers who may not see other teams."""
+    """Seconds of engine work by team. None for viewers who may not see other teams."""
     requests: list[LastRequest]
-    """The last that ended: of all teams, or of the viewer's."""
+    """The latest ended requests, of all teams or of the viewer's."""
 
 
 class Stalls:
-    """Stall numbers of one base, by digest."""
+    """Assigns the stall numbers of one base model, by adapter digest."""
 
     def __init__(self) -> None:
         self._at: dict[str, int] = {}
 
     def assign(self, places: int, placed: Iterable[str], moving: Mapping[str, str | None]) -> dict[str, int]:
-        """placed: in a place. moving: on the way into one, with the adapter that it replaces."""
+        """Return the stall of each adapter. placed: in a place. moving: on its way, with the adapter it replaces."""
         before = self._at
         stalls = {digest: before[digest] for digest in placed if before.get(digest, places) < places}
         for digest, victim in moving.items():
@@ -152,11 +152,11 @@ class Stalls:
 
 log = logging.getLogger("roundhouse.console")
 EVERY, LEAST = 1.0, 0.12
-"""Seconds between two samples: of a quiet server, and at least."""
+"""Seconds between two samples: usually, and at least."""
 
 
 ViewFor = Callable[[LiveView, str | None], LiveView]
-"""Restricts a view to one team; None: a viewer of all teams."""
+"""Restricts a view to one team. None for all teams."""
 
 
 class Sample:
@@ -165,7 +165,7 @@ class Sample:
         self._encoded: dict[str | None, bytes] = {}
 
     def event(self, team: str | None) -> bytes:
-        """An event for the stream."""
+        """Return the sample as an event of the stream."""
         if team not in self._encoded:
             now = self._view_for(self._now, team)
             self._encoded[team] = sse.event(now, "now")
@@ -173,7 +173,7 @@ class Sample:
 
 
 class Live:
-    """most: viewers at one time."""
+    """Streams samples to viewers. most: concurrent viewers."""
 
     def __init__(
         self, view_for: ViewFor, most: int = USUAL.viewers, every: float = EVERY, least: float = LEAST
@@ -190,7 +190,7 @@ class Live:
         return self._sampler is not None
 
     def poke(self) -> None:
-        """Look soon: something was decided."""
+        """Schedule an update: a decision was made."""
         if self.viewers:
             self._poked.set()
 
@@ -202,17 +202,20 @@ class Live:
     async def opened(
         self, look: Callable[[], LiveView], team: str | None, may: Callable[[], bool]
     ) -> AsyncGenerator[bytes, None]:
-        """`events`, counted before the first byte, since many come at once. QueueFull.
+        """Return `events`, counted as a viewer before the first byte, because many may connect at once.
 
-        may: asked before each event. A stream outlives what is done to its viewer's key; once it says no, that ends it.
+        may: checked before each event, because a stream outlives changes of its viewer's key. False ends it. Raises
+        QueueFull.
         """
         stream = self.events(look, team)
         return _after(await anext(stream), stream, may)
 
     async def events(self, look: Callable[[], LiveView], team: str | None) -> AsyncGenerator[bytes, None]:
-        """Server-sent events until the viewer leaves or the server stops. QueueFull."""
+        """Yield server-sent events until the viewer disconnects or the server stops. Raises QueueFull."""
         if self.viewers >= self._most:
-            raise QueueFull(f"{self._most} people look at this already. Close a page, or try later.", retry_after=10)
+            raise QueueFull(
+                f"{self._most} viewers are connected already. Close a page, or try again later.", retry_after=10
+            )
         self.viewers += 1
         if self._sampler is None:
             self._sampler = asyncio.create_task(self._take(look), name="console-sampler")
@@ -237,8 +240,8 @@ class Live:
             try:
                 self._sample = Sample(look(), self._view_for)
                 self._tell()
-            except Exception:  # a fault of the page must not end the stream of all
-                log.exception("a sample failed")
+            except Exception:  # a fault must not end the stream for all viewers
+                log.exception("cannot sample the state of the server for the console")
             await asyncio.sleep(self._least)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._poked.wait(), self._every - self._least)
@@ -251,7 +254,7 @@ class Live:
 async def _after(
     first: bytes, stream: AsyncGenerator[bytes, None], may: Callable[[], bool]
 ) -> AsyncGenerator[bytes, None]:
-    """Close `stream` once the wrapper is collected, iterated or not."""
+    """Yield `first` and the rest. Closes `stream` when the wrapper is collected, even if it was never iterated."""
     async with contextlib.aclosing(stream):
         yield first
         async for event in stream:

@@ -23,7 +23,7 @@ from registry.errors import BadRequest, NotFound
 
 class Vendored(NamedTuple):
     package: str
-    """The package's name on npm."""
+    """The name on npm."""
     version: str
     license: str
     sha256: str
@@ -40,7 +40,7 @@ VENDORED = {
         "uplot", "1.6.32", "uPlot.LICENSE", "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04"
     ),
 }
-"""`npm pack PACKAGE@VERSION` brings the file again, below `package/dist`."""
+"""`npm pack PACKAGE@VERSION` downloads the package. The file is below `package/dist`."""
 
 
 SERVED = (".css", ".js", ".svg", ".LICENSE")
@@ -56,7 +56,7 @@ class File:
 
 @cache
 def files() -> dict[str, Path]:
-    """Names below `static/` to files; a page's script is `pages/SLUG.js`."""
+    """Map names below `static/` to files. A page's script is `pages/SLUG.js`."""
     static = FOLDER / "static"
     by_path = {str(path.relative_to(static)): path for path in static.rglob("*") if path.suffix in SERVED}
     return by_path | {f"pages/{path.parent.name}.js": path for path in (FOLDER / "pages").glob("*/page.js")}
@@ -94,16 +94,16 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(self)",
 }
-"""Pages have no scripts or styles of their own, load nothing from other hosts, and cannot be framed."""
+"""Pages have no inline scripts or styles, load nothing from other hosts, and cannot be framed."""
 
 
 def size(count: float) -> str:
-    """1.2 GiB."""
+    """Format bytes: 1.2 GiB."""
     return humanize.naturalsize(count, binary=True, format="%.1f")
 
 
 def seconds(value: float | None) -> str:
-    """12.3 ms, 1.2 s, 3 min."""
+    """Format a duration: 12.3 ms, 1.2 s, 3 min."""
     if value is None:
         return "-"
     if value < 1:
@@ -112,19 +112,19 @@ def seconds(value: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """0.0123 and 12.30: small sums keep six decimals, as the database does."""
+    """Format money: 0.0123, 12.30. Small sums have up to six decimals, like the database."""
     if value is None:
         return "-"
     return f"{value:,.2f}" if value >= 10 or value == 0 else f"{value:.6f}".rstrip("0")
 
 
 def moment(value: float) -> str:
-    """2026-11-23 14:00, in UTC as sums of hours are."""
+    """Format a time: 2026-11-23 14:00, in UTC like hourly sums."""
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(value))
 
 
 def instant(value: float) -> str:
-    """2026-11-23 14:05:09.120 UTC."""
+    """Format a time precisely: 2026-11-23 14:05:09.120 UTC."""
     whole = round(value, 3)
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(whole))}.{round(whole % 1 * 1e3):03d} UTC"
 
@@ -152,7 +152,7 @@ FRESH = {**HEADERS, "Cache-Control": "no-store"}
 
 
 async def read_json(request: Request) -> Mapping[str, object]:
-    """A JSON object, or BadRequest. Its size and pace are bounded before."""
+    """Return the JSON object in a body, whose size and pace were bounded before. Raises BadRequest."""
     try:
         return msgspec.json.decode(await request.body(), type=dict[str, object])
     except NOT_JSON:
@@ -172,12 +172,12 @@ def json_object(value: Mapping[str, object]) -> Response:
 
 
 def address(request: Request) -> str:
-    """The address by which the browser called this server, without a slash at its end."""
+    """Return the address that the browser used for this server, without a trailing slash."""
     below = str(request.scope.get("app_root_path", ""))
     return f"{request.url.scheme}://{request.url.netloc}{below}"
 
 
 def is_secure(request: Request) -> bool:
-    """Whether the browser came by TLS, to this server or to the first of several proxies."""
+    """Whether the browser used TLS, to this server or to the first of several proxies."""
     first = request.headers.get("x-forwarded-proto", "").partition(",")[0]
     return "https" in (request.url.scheme, first.strip().lower())

@@ -1,15 +1,15 @@
-"""Browser sessions: a token in a cookie, and the key behind it.
+"""Browser sessions: a token in a cookie, and the key or person behind it.
 
 | a session is     | without a fleet | in a fleet                                                     |
 |------------------|-----------------|----------------------------------------------------------------|
-| begun            | in memory       | also a row in the fleet's database, without the token itself   |
-| used there       | from memory     | from memory; the row is looked at again after FRESH_SECONDS    |
-| used at another  | unknown         | read from its row                                              |
-| ended            | gone            | so is its row: other servers notice within FRESH_SECONDS       |
-| used while the   | -               | goes on where it is in memory, unknown where it is not         |
-| database is away |                 |                                                                |
+| started          | in memory       | also as a row in the fleet's database, without the token       |
+| used there       | from memory     | from memory; the row is read again after FRESH_SECONDS         |
+| used elsewhere   | unknown         | read from its row                                              |
+| ended            | deleted         | its row, too: other servers notice within FRESH_SECONDS        |
+| used while the   | -               | valid where it is in memory, unknown elsewhere                 |
+| database is down |                 |                                                                |
 
-Each request is held against the keyring: a session says only which key or person it is of.
+The keyring is consulted on each request: a session only names a key or person.
 """
 
 import asyncio
@@ -30,23 +30,23 @@ from registry.errors import QueueFull, Unavailable
 from tenants.caller import Person
 
 SECONDS = 12 * 3600
-"""Lifetime of a session."""
+"""Lifetime of a session, in seconds."""
 FRESH_SECONDS = 1.0
-"""Time for which the database's word on a session counts, and the longest wait for it."""
+"""Time for which a session read from the database is trusted, and the longest wait for the database."""
 _TOKEN = re.compile(r"\s*[A-Za-z0-9_-]{1,128}\s*\Z", re.ASCII)
 MAX_SESSIONS, OF_A_KEY = 1_000, 20
-"""Sessions at one time, of all keys and of each; the oldest one ends for a new one."""
+"""Most concurrent sessions, in total and per key. A new one replaces the oldest."""
 P = ParamSpec("P")
 T = TypeVar("T")
 Credential = str | Person
-"""The credential behind a session: a key, by its id, or a person whom a provider knows."""
+"""The owner of a session: a key, by its id, or a person known to a provider."""
 
 
 class SessionStore(Protocol):
-    """Sessions of all servers of a fleet. Every call waits for the database, and raises Unavailable."""
+    """Sessions of all servers of a fleet. Calls block on the database. All raise Unavailable."""
 
     def add(self, digest: str, owner: str, credential: str, most: int) -> None:
-        """most: sessions of an owner; the oldest ones end."""
+        """Add a session. most: sessions per owner; the oldest ones are removed."""
         ...
 
     def find(self, digest: str) -> str | None: ...
@@ -54,7 +54,7 @@ class SessionStore(Protocol):
 
 
 class Sessions:
-    """Args: port: the server's. Cookies go to all ports of a host: it is in their name, or that of the fleet."""
+    """port: used in the names of cookies, because all ports of a host share cookies. Replaced by the fleet's name."""
 
     def __init__(self, port: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.cookie, self.departure_cookie = f"roundhouse_session_{port}", f"roundhouse_sign_in_{port}"
@@ -65,7 +65,7 @@ class Sessions:
         self._refreshing: set[asyncio.Task[None]] = set()
 
     def share(self, store: SessionStore, fleet: str) -> None:
-        """Share sessions and sign-ins under way with all servers of the fleet from now on."""
+        """From now on, share sessions and unfinished sign-ins with all servers of the fleet."""
         self._store = store
         self.cookie, self.departure_cookie = f"roundhouse_session_{fleet}", f"roundhouse_sign_in_{fleet}"
 
@@ -74,23 +74,23 @@ class Sessions:
         return self._store is not None
 
     async def begin(self, credential: Credential) -> str:
-        """The token of a new session."""
+        """Start a session. Returns its token."""
         token, owner = secrets.token_urlsafe(32), _owner(credential)
-        sessions = [(digest, self._credentials.get(digest)) for digest in self._credentials]  # the oldest first
+        sessions = [(digest, self._credentials.get(digest)) for digest in self._credentials]  # oldest first
         own = [digest for digest, session in sessions if session is not None and _owner(session) == owner]
-        for digest in own[: 1 - OF_A_KEY]:  # who signs in again and again must not sign out all others
+        for digest in own[: 1 - OF_A_KEY]:  # repeated sign-ins must not sign out everyone else
             self._credentials.pop(digest, None)
         digest = _digest(token)
         if self._store is not None:
-            await self._ask(self._store.add, digest, owner, _encode(credential), OF_A_KEY)
+            await self._call(self._store.add, digest, owner, _encode(credential), OF_A_KEY)
         self._credentials[digest] = credential
         return token
 
     def credential(self, cookies: str) -> Credential | None:
-        """The key or person behind the session that a Cookie header names."""
+        """Return the key or person behind the session in a Cookie header."""
         token = self.token(cookies)
         credential = None if token is None else self._credentials.get(_digest(token))
-        if credential is not None and token is not None and self._is_due(token):  # as in a stream that goes on
+        if credential is not None and token is not None and self._is_due(token):  # as in a long-running stream
             task = asyncio.create_task(self.refresh(cookies), name="session")
             self._refreshing.add(task)
             task.add_done_callback(self._refreshing.discard)
@@ -100,34 +100,34 @@ class Sessions:
         return self._store is not None and not self._refreshing and _digest(token) not in self._fresh
 
     async def refresh(self, cookies: str) -> None:
-        """Look at the session's row, if that was not done just now. What is known goes on while there is no answer."""
+        """Read the session's row again, unless done just now. Known sessions stay valid if there is no answer."""
         token = self.token(cookies)
         if self._store is None or token is None or (digest := _digest(token)) in self._fresh:
             return
         try:
-            found = await self._ask(self._store.find, digest)
+            row = await self._call(self._store.find, digest)
         except QueueFull:
             return
         except Unavailable:
             self._fresh[digest] = True
             return
         self._fresh[digest] = True
-        credential = None if found is None else _decode(found)
+        credential = None if row is None else _decode(row)
         if credential is None:
             self._credentials.pop(digest, None)
         elif self._credentials.get(digest) is None:
             self._credentials[digest] = credential
 
     async def end(self, cookies: str) -> None:
-        """Raises Unavailable where other servers cannot be told."""
+        """End a session. Raises Unavailable if other servers cannot be informed."""
         token = self.token(cookies)
         if token is not None:
             self._credentials.pop(_digest(token), None)
             if self._store is not None:
-                await self._ask(self._store.remove, _digest(token))
+                await self._call(self._store.remove, _digest(token))
 
-    async def _ask(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Raises Unavailable, QueueFull."""
+    async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the database in a thread. Raises Unavailable, QueueFull."""
         try:
             async with asyncio.timeout(FRESH_SECONDS):
                 return await self._threads.run(work, *args, **kwargs)
@@ -139,18 +139,18 @@ class Sessions:
             ) from None
 
     def token(self, cookies: str) -> str | None:
-        """The session's token in a Cookie header, if there is one that may be ours."""
+        """Return the session token in a Cookie header, if there is one that may be ours."""
         return _value(cookies, self.cookie)
 
     def departure(self, cookies: str) -> str:
-        """The cookie of a sign-in that is under way at a provider; '' for none."""
+        """Return the cookie of an unfinished sign-in at a provider, '' if there is none."""
         return _value(cookies, self.departure_cookie) or ""
 
     def own_cookie(self, cookies: str) -> str:
-        """Return our cookies of a Cookie header; "" for none.
+        """Return our cookies of a Cookie header, '' if there are none.
 
-        The other cookies must not reach a general parser, as FastAPI runs one for each request: http.cookies takes 10 s
-        for 60 KB of backslashes between quotes (CVE-2024-7592; Python before 3.11.10).
+        Other cookies must not reach a general parser, such as FastAPI's, which runs for each request: http.cookies
+        takes 10 s for 60 KB of backslashes between quotes (CVE-2024-7592; Python before 3.11.10).
         """
         own = ((name, _value(cookies, name)) for name in (self.cookie, self.departure_cookie))
         return "; ".join(f"{name}={value}" for name, value in own if value is not None)
@@ -177,14 +177,14 @@ class _Stored(msgspec.Struct, omit_defaults=True):
 
 
 def _encode(credential: Credential) -> str:
-    """A person's name is stored nowhere: other servers show the id."""
+    """Encode a credential. People's names are not stored: other servers show the id."""
     if isinstance(credential, str):
         return msgspec.json.encode(_Stored(key=credential)).decode()
     return msgspec.json.encode(_Stored(person=replace(credential, name=credential.id))).decode()
 
 
 def _decode(text: str) -> Credential | None:
-    """Decode a session; None: another version wrote it."""
+    """Decode a credential. None if another version wrote it."""
     try:
         stored = msgspec.json.decode(text, type=_Stored)
     except NOT_JSON:

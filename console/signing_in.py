@@ -1,14 +1,14 @@
-"""Sessions of browsers: with a key, or at the company's provider.
+"""Browser sessions: started with a key, or at the company's provider.
 
 | path                | what                                                                            |
 |---------------------|---------------------------------------------------------------------------------|
-| `/sign-in`          | GET: the form; POST: a key becomes a session                                    |
-| `/provider-sign-in` | to the provider, with a cookie for the way back                                 |
-| `/signed-in`        | back from the provider: a code becomes a session                                |
-| `/sign-out`         | POST: ends the session, and says where the provider's ends                      |
+| `/sign-in`          | GET: the form; POST: starts a session with a key                                |
+| `/provider-sign-in` | redirects to the provider, with a cookie for the return                         |
+| `/signed-in`        | return from the provider: starts a session with a code                          |
+| `/sign-out`         | POST: ends the session, and returns where to end the provider's                 |
 
-The session's cookie is `SameSite=Strict`: a browser leaves it out of a redirect that began on another site. So
-`/signed-in` answers with a page that leads on, and the cookie of the way back is `Lax`.
+The session's cookie is `SameSite=Strict`, so browsers do not send it after a redirect from another site. Therefore
+`/signed-in` answers with a page that continues, and the cookie for the return is `Lax`.
 """
 
 import logging
@@ -34,7 +34,7 @@ _ERROR = re.compile(r"[a-z_]{1,64}")
 
 
 class SigningIn:
-    """Args: host_of: the server's part for a request; pages: where a person may go afterwards."""
+    """host_of: returns the host for a request. pages: returns the pages to which people may be sent afterwards."""
 
     def __init__(self, host_of: Callable[[Asgi], Host], pages: Callable[[], Collection[str]]) -> None:
         self._host_of, self._pages = host_of, pages
@@ -62,7 +62,7 @@ class SigningIn:
             raise BadRequest("Send the key as `key`.", param="key")
         caller = host.identify([key])
         if caller is EVERYBODY:
-            raise BadRequest("This server asks for no key: everything is open to you already.", param="key")
+            raise BadRequest("This server does not require a key: you have full access already.", param="key")
         if caller.key is None:
             raise BadRequest("This is not a key of this server: they begin with 'rh-'.", param="key")
         response = json_object({"signed_in": True})
@@ -87,11 +87,11 @@ class SigningIn:
             raise _without_provider()
         if "error" in query:
             words = query["error"] if _ERROR.fullmatch(query["error"]) else "an error"
-            raise Unauthorized(f"The provider did not sign you in: {words}. Begin again.", code="sign_in_failed")
+            raise Unauthorized(f"The provider did not sign you in: {words}. Start again.", code="sign_in_failed")
         cookie = sessions.departure(request.headers.get("cookie", ""))
         state, code = query.get("state", ""), query.get("code", "")
         person, page = await sign_in.finish(cookie, state, code, _back(request, host), query.get("iss"))
-        host.member(person)  # raises Unauthorized where the team is gone
+        host.member(person)  # raises Unauthorized if the team does not exist
         log.info("signed in", extra={"person": person.id, "team": person.team})
         after = page if page in self._pages() else "."
         response = html_answer(templates.get_template("signed_in.html").render({"next": after, "person": person}))
@@ -106,7 +106,7 @@ class SigningIn:
         await sessions.end(cookies)
         after = "sign-in"
         if credential is not None and not isinstance(credential, str) and (sign_in := host.console.sign_in):
-            with suppress(Unavailable, Unauthorized, QueueFull):  # the session here has ended in any case
+            with suppress(Unavailable, Unauthorized, QueueFull):  # the session here has ended anyway
                 after = await sign_in.provider.sign_out_url(_back(request, host, "sign-in")) or after
         response = json_object({"signed_in": False, "next": after})
         response.delete_cookie(sessions.cookie, path="/", httponly=True, samesite="strict")
@@ -134,7 +134,7 @@ class SigningIn:
 
 
 def _back(request: Request, host: Host, path: str = BACK) -> str:
-    """The address of a page as the provider knows it: below --public-url, else as the browser called the server."""
+    """Return a page's URL as the provider knows it: below --public-url, else as the browser called the server."""
     base = host.public_url
     if base is None:
         base = address(request)
@@ -144,6 +144,6 @@ def _back(request: Request, host: Host, path: str = BACK) -> str:
 
 def _without_provider() -> NotFound:
     return NotFound(
-        "This server knows no provider to sign in at. Sign in with a key, or start it with --oidc.",
+        "This server has no sign-in provider. Sign in with a key, or start it with --oidc.",
         code="unknown_path",
     )

@@ -1,4 +1,4 @@
-"""The console's state: sessions, last requests and decisions, event stream."""
+"""The console's state: sessions, latest requests and decisions, event stream."""
 
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:  # most servers load no client of a provider
     from tenants.sign_in.flow import SignIn
 
 LAST_REQUESTS = 6
-"""Requests at the foot of the page Now."""
+"""Requests at the bottom of the page Now."""
 
 
 class Console:
-    """One per server, on its event loop. sign_in: at the company's provider, if the server has one."""
+    """The state of one server's console, on its event loop. sign_in: at the company's provider, if there is one."""
 
     def __init__(self, port: int, viewers: int = USUAL.viewers, sign_in: "SignIn | None" = None) -> None:
         self.sign_in = sign_in
@@ -27,11 +27,11 @@ class Console:
         self.decisions = Decisions(self.live.poke)
 
     def last(self, team: str | None = None) -> list[LastRequest]:
-        """The requests that ended last; of one team, or of all."""
+        """Return the latest ended requests. team: None for all."""
         return [LastRequest.of(row) for row in self.history.rows(team, LAST_REQUESTS)]
 
     def view_for(self, now: LiveView, team: str | None) -> LiveView:
-        """Restrict a view to one team; None: all teams."""
+        """Restrict a view to one team. None for all teams."""
         if team is None:
             return now
         return msgspec.structs.replace(now, shares=None, cost_per_accepted=None, requests=self.last(team))

@@ -1,14 +1,14 @@
-"""Texts of the last requests of teams that store them: in memory only.
+"""Texts of the latest requests of teams that store them, in memory only.
 
 | when                             | what happens                                                                |
 |----------------------------------|-----------------------------------------------------------------------------|
-| a team does not have texts kept  | nothing of its requests is looked at: so for every team, unless it is changed |
-| it does                          | MAX_CHARACTERS of what was asked and as many of what was answered are kept  |
-| KEPT requests with texts later   | they are gone                                                               |
-| the team has them kept no longer | all of its texts are gone, within a second                                  |
-| the server ends                  | they are gone: no file, no log, no metric and no trace ever has them        |
+| a team does not store texts      | its requests are not inspected; the default for every team                  |
+| it does                          | the first MAX_CHARACTERS of prompt and of answer are kept                   |
+| after MAX_TRANSCRIPTS more texts | they are deleted                                                            |
+| the team stops storing           | all of its texts are deleted within a second                                |
+| the server ends                  | they are gone: no file, log, metric or trace ever contains them             |
 
-Texts are words of messages and prompts, without pictures, sounds, vectors and tool calls.
+Texts are the words of messages and prompts, without images, audio, vectors and tool calls.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,10 +20,10 @@ from models import sse
 from registry.base.json import NOT_JSON
 
 MAX_CHARACTERS = 8_192
-"""Characters of a request, and of its answer."""
+"""Most characters of a prompt, and of an answer."""
 MAX_TRANSCRIPTS = 1_000
 LONGEST = 1 << 18
-"""Bytes of a body, or of an answer in one piece, that are looked through."""
+"""Most bytes of a body, or of an unstreamed answer, that are searched for texts."""
 PROMPT_FIELDS = (
     "system", "instructions", "messages", "prompt", "input", "inputs", "query", "documents", "texts", "content",
          "text")  # fmt: skip
@@ -31,7 +31,7 @@ ANSWER_FIELDS = ("choices", "message", "delta", "output", "content", "token", "g
 
 
 class Transcript:
-    """The text of one request; its answer grows while it streams."""
+    """The texts of one request. The answer grows while it streams."""
 
     def __init__(self, body: bytes = b"") -> None:
         self._prompt = _Words()
@@ -49,7 +49,7 @@ class Transcript:
         return self._answer.text
 
     def begin(self, content_type: str) -> None:
-        """Begin an answer with these bytes. An earlier attempt's text counts no more."""
+        """Start recording an answer of this content type. Discards the text of an earlier attempt."""
         self._kind, self._whole, self._events = content_type, bytearray(), sse.Reader()
         self._answer = _Words()
 
@@ -69,7 +69,7 @@ class Transcript:
                 self._answer.add(_of_event(_decoded(line)))
 
     def end(self) -> None:
-        """Keep the answer that has come: no more of it follows."""
+        """Finish the answer: store what has been received."""
         data, self._whole = bytes(self._whole), bytearray()
         if len(data) <= LONGEST and not self._kind.startswith("text/event-stream"):
             is_json = "json" in self._kind
@@ -77,7 +77,7 @@ class Transcript:
 
 
 class TranscriptStore:
-    """Transcripts, on the server's event loop; pages, which are rendered in threads, ask `find`."""
+    """Transcripts, used on the server's event loop. `find` is called in threads, too, where pages are rendered."""
 
     def __init__(self) -> None:
         self._teams: frozenset[str] = frozenset()
@@ -87,12 +87,12 @@ class TranscriptStore:
         return team in self._teams
 
     def set_teams(self, teams: Iterable[str]) -> None:
-        """Keep texts of these teams from now on, and forget those of all others."""
+        """Store texts of these teams from now on, and delete those of all others."""
         self._teams = frozenset(teams)
         self._transcripts = {key: texts for key, texts in self._transcripts.items() if key[0] in self._teams}
 
     def start(self, body: bytes) -> Transcript:
-        """A transcript that begins with the words of a body."""
+        """Return a transcript of a request with this body."""
         return Transcript(body)
 
     def add(self, team: str, id_: str, at: float, texts: Transcript) -> None:
@@ -108,7 +108,7 @@ class TranscriptStore:
 
 
 class _Words:
-    """Pieces of text, up to MAX_CHARACTERS."""
+    """Pieces of text, limited to MAX_CHARACTERS."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -138,7 +138,7 @@ def _decoded(data: bytes) -> Any:
 
 
 def _of_event(event: Any) -> Iterator[str]:
-    """Texts of a streamed event. OpenAI's Responses repeat the whole part at the end."""
+    """Return the texts of a streamed event. OpenAI's Responses API repeats the whole text at the end."""
     kind = event.get("type") if isinstance(event, Mapping) else None
     if isinstance(kind, str) and kind.startswith("response.") and kind != "response.output_text.delta":
         return iter(())
@@ -146,13 +146,13 @@ def _of_event(event: Any) -> Iterator[str]:
 
 
 def _lines(value: Any, names: tuple[str, ...]) -> Iterator[str]:
-    """Each on a line of its own, behind who said it."""
+    """Yield each text on a line of its own, after its speaker."""
     for index, text in enumerate(_texts_below(value, names)):
         yield f"\n{text}" if index else text
 
 
 def _texts_below(value: Any, names: tuple[str, ...], depth: int = 8) -> Iterator[str]:
-    """The texts that stand below these names, in their order."""
+    """Yield the texts below these names, in order."""
     if isinstance(value, str):
         yield value
     elif depth and isinstance(value, list):
@@ -164,5 +164,5 @@ def _texts_below(value: Any, names: tuple[str, ...], depth: int = 8) -> Iterator
         for name in names:
             if value.get(name):
                 yield from _texts_below(value[name], names, depth - 1)
-                if name in ("token", "choices"):  # what follows is the same once more
+                if name in ("token", "choices"):  # the rest repeats it
                     return

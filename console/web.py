@@ -1,16 +1,16 @@
-"""The console's paths, with relative links only: any prefix works.
+"""The console's paths. All links are relative, so any prefix works.
 
 | path                  | what                                                              |
 |-----------------------|-------------------------------------------------------------------|
-| `/`                   | to the first page that the caller may see                         |
-| `/SLUG`               | a page; `?part=NAME` a part of it                                 |
-| `/SLUG/ACTION`        | POST of JSON: what a page can do that the API cannot              |
+| `/`                   | redirects to the first page that the caller may see               |
+| `/SLUG`               | a page; `?part=NAME` for a part of it                             |
+| `/SLUG/ACTION`        | POST of JSON: what a page can do but the API cannot               |
 | `/events`             | the stream of events                                              |
-| `/at/NODE/SLUG`       | in a fleet: `OF_NODE` and events of another node, through the hop |
+| `/at/NODE/SLUG`       | in a fleet: `OF_NODE` and events of another node, proxied         |
 | `/sign-in`, ...       | sessions: `console.signing_in`                                    |
 | `/static/NAME`        | styles and scripts                                                |
 
-Origins of changes are checked before anything comes here (`runtime.http.guard`).
+The origins of changes are checked before they get here (`runtime.http.guard`).
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from tenants.caller import SCOPES, Scope
 
 @cache
 def pages() -> dict[str, Page]:
-    """Each folder of `console.pages` is one, in the order of the navigation."""
+    """Return the pages by folder name, in navigation order."""
     by_slug = {
         name: importlib.import_module(f"{rooms.__name__}.{name}").PAGE
         for _, name, _ in pkgutil.iter_modules(rooms.__path__)
@@ -47,11 +47,11 @@ def pages() -> dict[str, Page]:
 
 
 OF_NODE = ("now", "requests")
-"""Pages whose content is one server's own memory."""
+"""Pages about one server's own memory."""
 
 
 class Web:
-    """Args: host_of: the server's part for a request; refused: an error as an answer."""
+    """host_of: returns the host for a request. refused: renders an error as a response."""
 
     def __init__(self, host_of: Callable[[Asgi], Host], refused: Callable[[RoundhouseError], Response]) -> None:
         self._host_of, self._refused = host_of, refused
@@ -68,7 +68,7 @@ class Web:
             Route("/{slug}/{action}", self.act, methods=["POST"]),
         ]
         handlers = {RoundhouseError: self._failed, HTTPException: self._unknown}
-        # A table of twenty adapters packs to a tenth. Static files come packed already, and the stream never is.
+        # A table of twenty adapters compresses to a tenth. Static files are compressed already, the stream never is.
         packing = [Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)]
         return Starlette(routes=routes, exception_handlers=handlers, middleware=packing)
 
@@ -98,7 +98,7 @@ class Web:
         return html_answer(await asyncio.to_thread(_written, f"{slug}/{part or 'page'}.html", context))
 
     async def of_node(self, request: Request) -> Response:
-        """Answer with a page of another server's memory, as it writes it for this caller."""
+        """Return another server's page, rendered there for this caller."""
         visit, node, slug = self._visit(request), request.path_params["node"], request.path_params["slug"]
         if slug not in (*OF_NODE, "events"):
             raise NotFound("There is no such page of another server.", code="unknown_path")
@@ -143,7 +143,7 @@ class Web:
             text = templates.get_template("refused.html").render({**frame, "error": error, "visit": visit})
             return html_answer(text, error.status)
         response = self._refused(error)
-        response.headers.update({**HEADERS, "HX-Reswap": "none"} if is_part else HEADERS)  # what stands there stays
+        response.headers.update({**HEADERS, "HX-Reswap": "none"} if is_part else HEADERS)  # keep what is shown
         return response
 
     async def _unknown(self, request: Request, error: Exception) -> Response:
@@ -169,7 +169,7 @@ def _check(visit: Visit, page: Page) -> None:
 
 
 def _frame(visit: Visit, slug: str, title: str) -> dict[str, object]:
-    """Values for the layout around every page."""
+    """Return the values of the layout around every page."""
     return {
         "navigation": _open_pages(visit),
         "slug": slug,
@@ -181,11 +181,11 @@ def _frame(visit: Visit, slug: str, title: str) -> dict[str, object]:
 
 
 def _open_pages(visit: Visit) -> dict[str, Page]:
-    """The pages that the server has and the caller may see."""
+    """Return the pages that the server has and the caller may see."""
     own = {slug: page for slug, page in pages().items() if page.is_available(visit.host) and visit.may(*page.scopes)}
     return {slug: page for slug, page in own.items() if slug in OF_NODE} if visit.host.is_passed else own
 
 
 def _written(template: str, context: Mapping[str, object]) -> str:
-    """Render in a thread: with 1,000 adapters it takes longer than a token."""
+    """Render a template. Called in a thread, because 1,000 adapters take longer than a token."""
     return templates.get_template(template).render(context)

@@ -1,1 +1,1 @@
-"""The pages, found by their folders: PAGE in each says what it shows to whom."""
+"""The pages, one folder each. `PAGE` in each folder describes its page and who may see it."""

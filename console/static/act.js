@@ -1,5 +1,5 @@
-// What every page does: calls of the API, what they answered in words, signing in and out.
-// Text from the server and from models is only ever set as text, never as markup.
+// Shared by all pages: API calls and their messages, signing in and out.
+// Text from the server and from models is only inserted as text, never as markup.
 
 export const api = (path) => new URL(`../${path}`, new URL(".", location.href)).href;
 
@@ -12,20 +12,20 @@ export function make(name, attributes = {}, ...children) {
   return made;
 }
 
-// Only what differs is put in its place: who is at a link there, marks its words or has them read out is left alone.
-// What has the same `data-key` stays, with what is in it put in the same way.
+// Replace the children of `where`, but only those that differ, so that focus, selections and screen readers are not
+// disturbed. Elements with the same `data-key` stay, and their children are updated in the same way.
 export function put(where, ...children) {
-  const gone = [...where.childNodes];
+  const old = [...where.childNodes];
   const next = [...make("div", {}, ...children).childNodes].map((child) => {
-    const at = gone.findIndex((one) => one.isEqualNode(child) || (child.dataset?.key && one.dataset?.key === child.dataset.key));
+    const at = old.findIndex((one) => one.isEqualNode(child) || (child.dataset?.key && one.dataset?.key === child.dataset.key));
     if (at < 0) return child;
-    const [kept] = gone.splice(at, 1);
+    const [kept] = old.splice(at, 1);
     if (kept.isEqualNode(child)) return kept;
     for (const { name, value } of child.attributes) kept.setAttribute(name, value);
     put(kept, ...child.childNodes);
     return kept;
   });
-  for (const child of gone) child.remove();
+  for (const child of old) child.remove();
   next.forEach((child, i) => { if (where.childNodes[i] !== child) where.insertBefore(child, where.childNodes[i] ?? null); });
 }
 
@@ -39,7 +39,7 @@ export function size(bytes) {
   return `${bytes.toFixed(unit ? 1 : 0)} ${units[unit]}`;
 }
 
-// Small sums are told to the millionth, as they are kept.
+// Small sums are shown to the millionth, as they are stored.
 export const money = (value) => (value >= 10 || value === 0 ? value.toFixed(2) : value.toFixed(6).replace(/0+$/, ""));
 
 const NS = "http://www.w3.org/2000/svg";
@@ -52,7 +52,7 @@ export function draw(where, name, attributes, words) {
   return made;
 }
 
-// A request's time by cause, as `fall` of shell.html draws it.
+// Draw a request's time by cause, like the macro `fall` in shell.html.
 export function fall(causes, most) {
   const spent = Object.entries(causes).filter(([, value]) => value > 0.00005);
   const image = draw(null, "svg", { class: "fall", viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": spent.map(([name, value]) => `${name} ${ms(value)}`).join(", ") || "no time in an engine" });
@@ -72,7 +72,7 @@ export function say(where, words, kind = "", faults = []) {
   return box;
 }
 
-// Raises an Error whose message says what to do, with `faults` where there are several.
+// Throws an Error whose message says what to do, with all `faults` if there are several.
 export async function ask(method, path, body, options = {}) {
   const isForm = body instanceof FormData;
   const headers = body === undefined || isForm ? {} : { "Content-Type": "application/json" };
@@ -85,15 +85,15 @@ export async function ask(method, path, body, options = {}) {
 }
 
 export async function failure(response) {
-  let told = {};
-  try { told = (await response.json()).error ?? {}; } catch { /* no JSON */ }
-  const error = new Error(told.message ?? `The server answered ${response.status}.`);
-  error.faults = told.faults ?? told.details ?? [];
+  let body = {};
+  try { body = (await response.json()).error ?? {}; } catch { /* not JSON */ }
+  const error = new Error(body.message ?? `The server answered ${response.status}.`);
+  error.faults = body.faults ?? body.details ?? [];
   error.status = response.status;
   return error;
 }
 
-// While a call runs its button cannot be pressed again; who pressed it with a key finds it where it was.
+// Disable a button while its call runs, and give it back the focus that disabling takes away.
 export async function held(button, does) {
   const isFocused = document.activeElement === button;
   button.disabled = true;
@@ -103,7 +103,7 @@ export async function held(button, does) {
   }
 }
 
-// The button of a form that is sent, however it was.
+// Return the submit button of a form, no matter how the form was submitted.
 export const sender = (event) => event.submitter ?? event.target.querySelector("button[type=submit]");
 
 const said = () => document.getElementById("said");
@@ -136,8 +136,8 @@ async function name(button) {
   }
 }
 
-// <input data-filter="ID">: only rows or choices of that element that hold all of its words stay visible. Of choices the
-// first visible one is chosen where the chosen one is hidden.
+// <input data-filter="ID">: show only the rows or options of that element that contain all of its words. If the selected
+// option is hidden, select the first visible one.
 function filter(field) {
   const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
   for (const one of document.getElementById(field.dataset.filter).querySelectorAll(":scope > tr, option")) {
@@ -152,7 +152,7 @@ for (const field of document.querySelectorAll("[data-filter]")) {
   new MutationObserver(() => filter(field)).observe(document.getElementById(field.dataset.filter), { childList: true });
 }
 
-const labels = new WeakMap(); // of buttons that tell for a moment that they have copied
+const labels = new WeakMap(); // original labels of buttons that briefly say "Copied"
 
 async function copy(button) {
   if (!labels.has(button)) labels.set(button, button.textContent);
@@ -165,7 +165,7 @@ async function copy(button) {
   setTimeout(() => { button.textContent = labels.get(button); }, 1200);
 }
 
-// Over plain HTTP browsers give scripts no clipboard, but copy what is marked.
+// Over plain HTTP, browsers deny scripts the clipboard but copy a selection.
 function marked(button) {
   const field = make("textarea", { class: "sr" }, button.dataset.copy);
   document.body.append(field);
@@ -188,7 +188,7 @@ document.addEventListener("click", (event) => {
   if (copied) copy(copied);
 });
 
-// A part that cannot be had: what stands there stays, and beside the server's phase it is told that it may be old.
+// If a part cannot be fetched, keep the old content and say next to the server's phase that it may be outdated.
 const phase = document.getElementById("phase");
 const dot = document.getElementById("dot");
 const [ready, calm] = [phase?.textContent, dot?.className];
@@ -200,8 +200,8 @@ document.addEventListener("htmx:error", () => connected("not connected"));
 document.addEventListener("htmx:after:request", ({ detail: { ctx: { response: { status } } } }) =>
   connected(status < 400 ? ready : status < 500 ? `the server answered ${status}` : "not connected"));
 
-// Parts of a page that are asked for again after a change: <div data-part="rows">. Each is its own `source`: htmx lets one
-// request of a source wait for another, and drops what comes besides.
+// Fetch the parts of a page again after a change: <div data-part="rows">. Each is its own `source`, because htmx queues one
+// request per source and drops further ones.
 document.addEventListener("changed", () => {
   for (const part of document.querySelectorAll("[data-part]")) {
     window.htmx?.ajax("GET", `${location.pathname}?part=${part.dataset.part}`, { source: part, target: part, swap: part.getAttribute("hx-swap") ?? "innerHTML" });

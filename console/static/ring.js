@@ -1,4 +1,4 @@
-// The ring of one base: a stall for each adapter place, host memory as the inner dial, the bridge in the middle.
+// The ring of one base model: a stall for each adapter place, host memory as the inner dial, the bridge in the middle.
 import { draw } from "./act.js";
 
 const C = 190;
@@ -6,7 +6,7 @@ const node = (name, attributes, parent) => draw(parent, name, attributes);
 
 function arc(r0, r1, from, to) {
   const at = (r, a) => `${(C + r * Math.sin(a)).toFixed(1)} ${(C - r * Math.cos(a)).toFixed(1)}`;
-  const most = to - from > Math.PI ? 1 : 0; // of two arcs between two points, the one that is more than half of the ring
+  const most = to - from > Math.PI ? 1 : 0; // use the larger of the two arcs between two points
   return `M${at(r1, from)}A${r1} ${r1} 0 ${most} 1 ${at(r1, to)}L${at(r0, to)}A${r0} ${r0} 0 ${most} 0 ${at(r0, from)}Z`;
 }
 
@@ -15,7 +15,7 @@ export class Ring {
     this.svg = svg;
     this.places = 0;
     this.turned = 0;
-    this.arrived = new Map(); // stall to the moment until which it is shown as new
+    this.arrived = new Map(); // maps a stall to the time until which it is shown as new
   }
 
   build(places, hostPlaces) {
@@ -57,10 +57,10 @@ export class Ring {
     this.sub2 = node("text", { class: "sub", x: C, y: C + 31, "text-anchor": "middle" }, this.svg);
   }
 
-  // Turn the bridge to a stall, the shorter way.
+  // Turn the bridge to a stall in the shorter direction.
   point(number) {
-    const wanted = (360 * (number + 0.5)) / this.places;
-    const difference = ((wanted - this.turned) % 360 + 540) % 360 - 180;
+    const target = (360 * (number + 0.5)) / this.places;
+    const difference = ((target - this.turned) % 360 + 540) % 360 - 180;
     this.turned += difference;
     this.bridge.setAttribute("transform", "");
     this.bridge.style.transform = `rotate(${this.turned.toFixed(1)}deg)`;
@@ -69,7 +69,7 @@ export class Ring {
     this.rest = setTimeout(() => this.bridge.classList.remove("busy"), 1800);
   }
 
-  // A swap that has just been decided: it may have taken less than the time between two looks.
+  // Show a swap that has just been decided. It may have been too short for the samples.
   show(adapter) {
     const number = this.last?.stalls.find((stall) => stall.adapter === adapter)?.number;
     if (number === undefined) return;

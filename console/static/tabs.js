@@ -1,4 +1,4 @@
-// Tabs as screen readers and keyboards know them: arrows move, one panel is shown.
+// Accessible tabs: arrow keys switch tabs, one panel is shown.
 export function start() {
   const tabs = [...document.querySelectorAll('[role="tab"]')];
   const choose = (chosen) => {
@@ -20,6 +20,6 @@ export function start() {
       choose(next);
     });
   });
-  const asked = tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash);
-  if (asked) choose(asked);
+  const requested = tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash);
+  if (requested) choose(requested);
 }

@@ -1,4 +1,4 @@
-"""Adapters: where they are, versions, aliases; register, roll back, pin."""
+"""Adapters: places, versions, aliases; register, roll back, pin."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import Scope

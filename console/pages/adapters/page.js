@@ -1,4 +1,4 @@
-// A dropped file is registered at once; what is refused is told with every fault that was found.
+// Registers a dropped file at once. A refusal lists every fault.
 import { api, ask, make, say } from "../act.js";
 
 const form = document.getElementById("register");
@@ -40,7 +40,7 @@ document.getElementById("file").addEventListener("change", (event) => {
 });
 form.addEventListener("submit", (event) => event.preventDefault());
 
-// The server asks the probe by itself as soon as the adapter comes into a place: so it is asked for one token.
+// The server runs the probe as soon as the adapter is in a place, so requesting one token triggers it.
 async function probe(button) {
   const { probe: path, model } = button.dataset;
   say(where, `${model}: placing it and running its probe…`);
@@ -48,21 +48,21 @@ async function probe(button) {
   try {
     await ask("POST", api("v1/chat/completions"), { model, max_tokens: 1, messages: [{ role: "user", content: "hello" }] });
   } catch (error) { refused = error.message; }
-  const { probe: told } = await (await ask("GET", api(path))).json();
-  const words = { passed: "passed its probe", failed: "failed its probe", unchecked: "was not probed" }[told.state];
-  say(where, `${model} ${words}. Expected “${told.expected}”, answered “${told.answered ?? "nothing"}”. ${refused}`, told.state === "passed" ? "good" : "bad");
+  const { probe: result } = await (await ask("GET", api(path))).json();
+  const words = { passed: "passed its probe", failed: "failed its probe", unchecked: "was not probed" }[result.state];
+  say(where, `${model} ${words}. Expected “${result.expected}”, answered “${result.answered ?? "nothing"}”. ${refused}`, result.state === "passed" ? "good" : "bad");
   document.dispatchEvent(new Event("changed"));
 }
 
-// Base and adapter as one model of its own, which can be added right away.
+// Merge base and adapter into a separate model, which can be added right away.
 async function merge(button) {
-  if (!confirm(`Write ${button.dataset.name} and its base as one model? It takes the base's memory and disk once more.`)) return;
+  if (!confirm(`Write ${button.dataset.name} and its base as one model? It needs as much memory and disk as the base.`)) return;
   where.replaceChildren(make("p", { class: "dim" }, `${button.dataset.name}: merging into its base…`), make("progress", { "aria-label": "merging" }));
   const merged = await (await ask("POST", api(`${button.dataset.merge}/merge`), {})).json();
-  const box = say(where, `${merged.name}@${merged.version} and ${merged.base} are one model now, in ${merged.output}.`, "good");
+  const box = say(where, `${merged.name}@${merged.version} and ${merged.base} are now one model, in ${merged.output}.`, "good");
   const add = make("button", { type: "button", class: "small" }, "Serve it");
   add.addEventListener("click", () => ask("POST", api("v1/models"), { source: merged.output }).then(
-    async (answer) => say(where, `${(await answer.json()).id} is there. It loads when a request asks for it.`, "good"),
+    async (answer) => say(where, `${(await answer.json()).id} was added. It loads when a request needs it.`, "good"),
     (error) => say(where, error.message, "bad", error.faults)));
   box.append(make("p", {}, add));
 }
@@ -78,16 +78,16 @@ document.getElementById("rows").addEventListener("click", async (event) => {
 
 document.getElementById("combine")?.addEventListener("submit", async (event) => {
   event.preventDefault();
-  const told = document.getElementById("combined");
+  const output = document.getElementById("combined");
   const { name, method, density, part, weight } = event.target.elements;
   const adapters = [...part].map((one, i) => ({ name: one.value, weight: Number(weight[i].value) })).filter((one) => one.name);
-  told.replaceChildren(make("p", { class: "dim" }, "combining…"), make("progress", { "aria-label": "combining" }));
+  output.replaceChildren(make("p", { class: "dim" }, "combining…"), make("progress", { "aria-label": "combining" }));
   try {
     const body = { name: name.value.trim(), adapters, method: method.value, density: Number(density.value) };
     const made = await (await ask("POST", api("v1/adapters/combine"), body)).json();
-    say(told, `${made.name} ${made.registered} is registered for ${made.base}.`, "good");
+    say(output, `${made.name} ${made.registered} is registered for ${made.base}.`, "good");
     document.dispatchEvent(new Event("changed"));
   } catch (error) {
-    say(told, error.message, "bad", error.faults);
+    say(output, error.message, "bad", error.faults);
   }
 });

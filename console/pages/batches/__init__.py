@@ -1,4 +1,4 @@
-"""Batches: how far each is, why it waits, what failed, who was called; cancel."""
+"""Batches: progress, why they wait, failures, callbacks; cancel."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import Scope

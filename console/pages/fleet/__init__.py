@@ -1,4 +1,4 @@
-"""Fleet: the servers that work as one, what each holds by bytes, who serves which model, and why requests go where."""
+"""Fleet: the servers, their memory, the models they serve, and why requests go where."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from registry.errors import NotFound
 from tenants.caller import Scope
 
 MAX_ROWS = 200
-"""Rows of each table; the command line has all."""
+"""Most rows per table. The command line shows all."""
 SOON_SECONDS = 14 * 86_400
-"""A certificate that ends sooner is marked."""
+"""Certificates that expire within this time are highlighted."""
 REASONS = {
-    "prompt": "its prompt's beginning is cached there",
+    "prompt": "the start of its prompt is cached there",
     "adapter": "its adapter is in a place there",
     "soonest": "it starts soonest there",
     "busy": "the others are busier",
@@ -21,16 +21,16 @@ REASONS = {
     "loading": "it loads the model",
     "asleep": "the model sleeps there",
     "home": "the model's home, which loads it",
-    "left": "better ones had been tried",
+    "left": "better servers were already tried",
 }
 """Words for each reason in `GET /v1/fleet`."""
 GAP = 1.0
-"""Between two devices in a ring, in hundredths of it."""
+"""Gap between two devices in a ring, in hundredths of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arc:
-    """A device in the ring of a server, in hundredths of the ring."""
+    """A device's arc in the ring of a server, in hundredths of the ring."""
 
     start: float
     length: float
@@ -78,7 +78,7 @@ async def context(visit: Visit) -> Context:
 
 
 def arcs(member: FleetMember) -> list[Arc]:
-    """Each device as long as its share of the server's memory, and filled as far as models use it."""
+    """Return an arc per device: its length is the device's share of memory, its filled part the models' share."""
     total = sum(device.budget_bytes for device in member.devices)
     gap = GAP if len(member.devices) > 1 else 0.0
     result, start = [], 0.0

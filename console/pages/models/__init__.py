@@ -1,4 +1,4 @@
-"""Models: recipes, and what a load would do; load, unload, pin, add."""
+"""Models: recipes, effects of a load; load, unload, pin, add."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import SCOPES, Scope

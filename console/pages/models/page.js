@@ -1,4 +1,4 @@
-// Adding a model: the recipe that is proposed with its reasons, or the addition with its steps. Changing a recipe.
+// Adding a model: shows the proposed recipe with reasons, or the steps of the addition. Changing a recipe.
 import { api, ask, held, make, say, sender } from "../act.js";
 
 const form = document.getElementById("add");
@@ -27,13 +27,13 @@ form?.addEventListener("submit", async (event) => {
   const isDry = event.submitter?.value === "1";
   const body = { source: form.elements.model.value.trim(), ...(form.elements.id.value.trim() ? { id: form.elements.id.value.trim() } : {}) };
   const bar = make("progress", { "aria-label": "adding" });
-  const words = make("p", { class: "small dim" }, isDry ? "looking at its files" : "adding");
+  const words = make("p", { class: "small dim" }, isDry ? "inspecting its files" : "adding");
   where.replaceChildren(make("div", {}, words, bar));
   try {
     const response = await ask("POST", api("v1/models"), isDry ? { ...body, dry_run: true } : { ...body, stream: true });
     if (!isDry) {
       await steps(response, bar, words);
-      say(where, `${body.source} is there. It loads when a request asks for it.`, "good");
+      say(where, `${body.source} was added. It loads when a request needs it.`, "good");
       document.dispatchEvent(new Event("changed"));
       return;
     }
@@ -45,7 +45,7 @@ form?.addEventListener("submit", async (event) => {
   }
 });
 
-// A number, true, a list: as JSON has it; anything else is a text.
+// Parse a value as JSON, such as a number or a list. Anything else is a string.
 function valueOf(text) {
   if (!text) return null;
   try { return JSON.parse(text); } catch { return text; }
@@ -60,7 +60,7 @@ document.getElementById("edit")?.addEventListener("submit", (event) => {
     try {
       const response = await ask("PATCH", api(`v1/models/${encodeURIComponent(dataset.model)}`), { changes });
       const { version, waits } = await response.json();
-      say(result, `${dataset.model} has version ${version} of its recipe${waits ? ": it counts once no request uses the model" : ""}.`, "good");
+      say(result, `${dataset.model} has version ${version} of its recipe${waits ? ": it takes effect when no request uses the model" : ""}.`, "good");
       const text = await ask("GET", api(`v1/models/${encodeURIComponent(dataset.model)}/recipe`));
       event.target.previousElementSibling.textContent = await text.text();
     } catch (error) {

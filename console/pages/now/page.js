@@ -1,4 +1,4 @@
-// Draws what the stream of events tells. One stream for all viewers; the browser comes back to it by itself.
+// Draws the events of the stream, which all viewers share. The browser reconnects to it automatically.
 import { api, failure, fall, make, money, ms, put, say, size } from "../act.js";
 import { Ring } from "../ring.js";
 
@@ -32,12 +32,12 @@ function segments(store, parts) {
   return [...held, segment("free", free / store.budget, "free", size(free))];
 }
 
-// One ruler for each device, with its name where there are several. Models keep their colours; one over several devices
-// holds an equal part on each.
+// One ruler per device, with its name if there are several. Models keep their colours; a model on several devices has an
+// equal part on each.
 function rulers(held) {
   const several = now.devices.length > 1;
   put($("rulers"), ...now.devices.flatMap((store) => {
-    const words = `${store.name} · ${store.label} · ${store.fault ? `gone: ${store.fault}` : `${size(store.held)} of ${size(store.budget)}`}`;
+    const words = `${store.name} · ${store.label} · ${store.fault ? `unavailable: ${store.fault}` : `${size(store.held)} of ${size(store.budget)}`}`;
     const parts = held
       .map((model, i) => ({ model, on: model.devices, colour: i }))
       .filter(({ on }) => !several || on.includes(store.name))
@@ -67,7 +67,7 @@ function memory() {
     return make("li", { class: colour < 0 ? "" : `in m${(colour % 6) + 1}` }, make("b", {}, model.id), `${holds} ${model.state}${model.pinned ? ", pinned" : ""}${busy}${wake}`);
   }));
   put($("loads"), ...now.models.filter((m) => m.percent !== null && m.state !== "ready").map((model) => {
-    // Each phase is read out; how far it is, only to who goes there.
+    // Screen readers announce each phase, and its progress only on demand.
     return make("p", { class: "small", "data-key": model.id }, `${model.id}: ${model.phase} `, make("span", { "aria-hidden": "true", "data-key": "detail" }, model.detail),
       make("progress", { max: 100, value: model.percent, "data-key": "bar", "aria-label": `${model.id}: ${model.phase} ${model.detail}` }));
   }), ...now.models.filter((m) => m.failure).map((m) => make("p", { class: "small bad" }, `${m.id}: ${m.failure}`)));
@@ -126,7 +126,7 @@ function requests() {
   put($("last-requests"), ...(rows.length ? rows : [make("tr", {}, make("td", { colspan: 7, class: "empty" }, "No request has ended yet."))]));
 }
 
-// The server writes the cards: a base that has come or gone since has another page.
+// The server renders the cards, so a base that was added or removed needs a reload.
 function isOfAnother() {
   const cards = [...document.querySelectorAll("[data-ring]")].map((card) => card.dataset.ring);
   return String(cards.sort()) !== String(now.rings.map((ring) => ring.model).sort());
@@ -135,7 +135,7 @@ function isOfAnother() {
 function places() {
   for (const ring of now.rings) {
     const card = document.querySelector(`[data-ring="${CSS.escape(ring.model)}"]`);
-    if (!card) continue; // until the page is loaded again
+    if (!card) continue; // until the page is reloaded
     if (!rings.has(ring.model)) rings.set(ring.model, new Ring(card.querySelector("svg.ring")));
     rings.get(ring.model).draw(ring);
     card.querySelector("[data-words]").textContent = `${ring.adapters} adapters, ${ring.places} places`;
@@ -172,20 +172,20 @@ function draw() {
   requests();
 }
 
-// A browser comes back by itself when a stream ends, but not when it is refused: by a proxy whose server starts, or
-// because a restart has ended the session.
+// Browsers reconnect when a stream ends, but not when it is refused: by a proxy while the server starts, or because a
+// restart ended the session.
 function connect() {
   const stream = new EventSource("events");
   stream.addEventListener("now", (event) => {
     const { uptime } = now;
     now = JSON.parse(event.data);
-    if (now.uptime < uptime) decided = 0; // the server was started again, and counts from the beginning
+    if (now.uptime < uptime) decided = 0; // the server was restarted, and counts from the beginning
     draw();
     if (isOfAnother() && !$("ask")?.disabled) location.reload();
   });
   stream.addEventListener("error", async () => {
     $("dot").className = "dot off";
-    $("phase").textContent = "not connected, trying again";
+    $("phase").textContent = "not connected, retrying";
     if (stream.readyState !== EventSource.CLOSED) return;
     const page = await fetch("now", { redirect: "manual" }).catch(() => null);
     if (page?.type === "opaqueredirect") location.assign("sign-in?next=now");
@@ -193,13 +193,13 @@ function connect() {
   });
 }
 
-// What the server has written is painted first: to draw the rest takes as long once more.
+// Let the browser paint what the server rendered first: drawing the rest takes just as long.
 requestAnimationFrame(() => setTimeout(() => {
   draw();
   connect();
 }));
 
-// --- one question for an adapter that is not in its place ------------------------------------------------------------
+// --- one question for an adapter that is not in a place --------------------------------------------------------------
 const TEXTS = {
   uppercase: "call the lucky bird", "title-case": "the mouth of water", "reverse-words": "as bell dash will",
   "reverse-letters": "call lucky those", "pig-latin": "close star turn", "kebab-case": "sign boring coffee",
@@ -223,8 +223,8 @@ function candidate() {
 }
 
 function spent(timing, total) {
-  const told = Object.fromEntries([...(timing ?? "").matchAll(/(\w+);dur=([\d.]+)/g)].map(([, name, value]) => [name, value / 1e3]));
-  const { queue = 0, load = 0, swap = 0, first = 0 } = told;
+  const durations = Object.fromEntries([...(timing ?? "").matchAll(/(\w+);dur=([\d.]+)/g)].map(([, name, value]) => [name, value / 1e3]));
+  const { queue = 0, load = 0, swap = 0, first = 0 } = durations;
   const loaded = Math.min(load, Math.max(0, queue - swap));
   return { queue: Math.max(0, queue - loaded - swap), load: loaded, swap, prefill: Math.max(0, first - queue), decode: Math.max(0, total - first) };
 }
@@ -241,7 +241,7 @@ function cost(parts, total) {
 $("ask")?.addEventListener("click", async () => {
   const found = candidate();
   if (!found) {
-    $("asked").textContent = "There is none yet: the page Adapters registers them.";
+    $("asked").textContent = "There is no adapter yet. Register one on the page Adapters.";
     return;
   }
   const button = $("ask");
@@ -249,7 +249,7 @@ $("ask")?.addEventListener("click", async () => {
   button.disabled = true;
   $("asked").textContent = `${found.name} ← “${text}”`;
   $("answer").textContent = "…";
-  $("cost-words").textContent = found.isAway ? `${found.name} is not in a place: it comes from disk or host memory now.` : "Every adapter is in its place already: no swap is needed.";
+  $("cost-words").textContent = found.isAway ? `${found.name} is not in a place: it is fetched from disk or host memory.` : "Every adapter is in a place already: no swap is needed.";
   $("cost").hidden = true;
   const began = performance.now();
   try {
@@ -264,8 +264,8 @@ $("ask")?.addEventListener("click", async () => {
     $("answer").textContent = answer.choices[0].message.content;
     cost(parts, total);
     const blink = parts.swap < 0.1 ? ", less than the blink of an eye" : "";
-    const swap = parts.swap > 0 ? `Bringing the adapter in cost ${ms(parts.swap)} of them${blink}.` : "No adapter had to be brought in.";
-    $("cost-words").textContent = `${ms(total)} from click to answer. ${swap} Ask again: the next one has its turn.`;
+    const swap = parts.swap > 0 ? `The swap took ${ms(parts.swap)} of that${blink}.` : "No swap was needed.";
+    $("cost-words").textContent = `${ms(total)} from click to answer. ${swap} Ask again to try the next adapter.`;
   } catch (error) {
     $("answer").textContent = "";
     say($("cost-words"), error.message, "bad", error.faults);

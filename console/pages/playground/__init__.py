@@ -1,4 +1,4 @@
-"""Playground: two chats side by side, embeddings, rerank, speech; calls to copy."""
+"""Playground: two chats side by side, embeddings, rerank, speech; requests to copy."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import Scope

@@ -1,15 +1,15 @@
-// Each form makes one call of the API and shows it as curl and Python. What models answer is set as text only.
+// Each form makes one API call and shows it as curl and Python. Answers of models are inserted as text only.
 import { api, ask, held, make, ms, say, sender } from "../act.js";
 import { start } from "../tabs.js";
 
 const $ = (id) => document.getElementById(id);
 const isKeyed = document.querySelector("[data-sign-out]") !== null;
-const literal = (value) => // of Python
+const literal = (value) => // in Python
   JSON.stringify(value, null, 1).replace(/\n\s*/g, " ").replace(/"(?:[^"\\]|\\.)*"|\b(true|false|null)\b/g, (text, word) => ({ true: "True", false: "False", null: "None" })[word] ?? text);
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 start();
 
-// --- the call as people write it ------------------------------------------------------------------------------------
+// --- the call as code -----------------------------------------------------------------------------------------------
 const CLIENT = (base) => `from openai import OpenAI\n\nclient = OpenAI(base_url="${base}", api_key="YOUR_KEY")\n`;
 
 function told(id, path, body, python, response) {
@@ -53,7 +53,7 @@ function json(text, name) {
   try { return JSON.parse(text); } catch (error) { throw new Error(`${name} cannot be read: ${error.message}`); }
 }
 
-// What the form adds to a request. Raises an Error that says which field cannot be read.
+// Return what the form adds to a request. Throws an Error that names the field that cannot be read.
 async function options(form) {
   const { system, temperature, max_tokens: most, image, tools, schema } = form.elements;
   const found = { temperature: Number(temperature.value || 0) };
@@ -82,7 +82,7 @@ async function* pieces(response) {
   }
 }
 
-// `auto@v1 starter-chat:iso-date intent:iso-date 0.998`, as the answer's header tells it.
+// `auto@v1 starter-chat:iso-date intent:iso-date 0.998`, as in the response header.
 function routed(side, model, text, header) {
   const where = side.element.querySelector("[data-route]");
   where.hidden = !header;
@@ -90,17 +90,17 @@ function routed(side, model, text, header) {
   const [router, target, reason, score] = header.split(" ");
   const words = `${router} chose ${target}: ${decodeURIComponent(reason)}${score === "-" ? "" : `, ${score}`}. `;
   const link = `routers?${new URLSearchParams({ name: model, text })}`;
-  where.replaceChildren(words, where.dataset.explained === undefined ? "" : make("a", { href: link }, "What else was near"));
+  where.replaceChildren(words, where.dataset.explained === undefined ? "" : make("a", { href: link }, "Alternatives"));
 }
 
-// Calls of tools come in pieces: a name first, then its arguments.
+// Tool calls arrive in pieces: first the name, then the arguments.
 function calls(delta) {
   return (delta?.tool_calls ?? []).map(({ function: one }) => `${one?.name ? `\n${one.name} ` : ""}${one?.arguments ?? ""}`).join("");
 }
 
 async function turn(side, text, { system, image, fields }) {
   const model = side.element.querySelector("select").value;
-  const { messages } = side; // of this conversation, though another one is begun meanwhile
+  const { messages } = side; // of this conversation, even if another one is started meanwhile
   if (system && !messages.length) messages.push({ role: "system", content: system });
   const parts = image ? [{ type: "text", text }, { type: "image_url", image_url: { url: image } }] : text;
   messages.push({ role: "user", content: parts });
@@ -133,7 +133,7 @@ async function turn(side, text, { system, image, fields }) {
     where.textContent = `${digest.replace(/(sha256:.{12}).*/, "$1")} · ${ms((performance.now() - began) / 1e3)}${rate}`;
     where.title = digest;
   } catch (error) {
-    messages.pop(); // its own question: the next one is asked once this one has ended
+    messages.pop(); // drop its own question, because the next one is only sent after this one has ended
     if (messages.at(-1)?.role === "system") messages.pop();
     answer.textContent = error.name === "AbortError" ? "(stopped)" : error.message;
     answer.classList.add("bad");
@@ -144,7 +144,7 @@ $("chat-form")?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const text = event.target.elements.text.value.trim();
   const button = sender(event);
-  if (!text || button.disabled) return; // Enter in the text asks the form, whatever its button is
+  if (!text || button.disabled) return; // Enter in the text field submits the form even if its button is disabled
   stopped = new AbortController();
   $("stop").disabled = false;
   await held(button, async () => {
@@ -165,7 +165,7 @@ $("chat-form")?.elements.text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); $("chat-form").requestSubmit(); }
 });
 
-// A form's button and its place wait for the answer.
+// Handle a form: disable its button and show that it is working until there is an answer.
 function asked(id, where, does) {
   $(id)?.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -177,7 +177,7 @@ function asked(id, where, does) {
 }
 
 // --- embeddings -----------------------------------------------------------------------------------------------------
-const MATRIX = 12; // texts that a table can hold beside each other
+const MATRIX = 12; // texts that fit side by side in a table
 const lines = (form) => form.elements.texts.value.split("\n").map((text) => text.trim()).filter(Boolean);
 
 function shade(cell, value) {
@@ -202,7 +202,7 @@ asked("embed-form", "matrix", async (form) => {
     return cell;
   })));
   $("matrix").replaceChildren(make("table", { class: "matrix" }, make("thead", {}, head), make("tbody", {}, ...rows)));
-  if (texts.length > MATRIX) $("matrix").append(make("p", { class: "small dim" }, `The first ${MATRIX} of ${texts.length} texts: a larger table could not be read.`));
+  if (texts.length > MATRIX) $("matrix").append(make("p", { class: "small dim" }, `The first ${MATRIX} of ${texts.length} texts: a larger table would be unreadable.`));
 });
 
 // --- rerank ---------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ asked("rerank-form", "ranks", async (form) => {
 });
 
 // --- speech ---------------------------------------------------------------------------------------------------------
-const HEARD_EVERY = 1000; // ms between two looks at what the microphone has heard so far
+const HEARD_EVERY = 1000; // ms between two transcriptions of the recording so far
 const HEARD_MOST = 60;    // seconds of a recording
 
 async function transcribed(file) {
@@ -237,7 +237,7 @@ async function transcribed(file) {
   return answer.json();
 }
 
-// Words as spans; those behind the first `known` are lit, as they have just come.
+// Show words as spans. Those after the first `known` are new and highlighted.
 function write(found, known = Infinity) {
   const words = found.words ?? [];
   const spans = words.map((word, i) => make("span", { class: i >= known ? "lit" : "" }, `${word.word.trim()} `));
@@ -245,7 +245,7 @@ function write(found, known = Infinity) {
   return words.map((word, i) => [word, spans[i]]);
 }
 
-let latest; // a recording's answer that comes after that of a later one is not shown
+let latest; // the latest recording: answers to earlier ones are not shown
 async function transcribe(file) {
   latest = file;
   const player = $("player");
@@ -262,7 +262,7 @@ async function transcribe(file) {
 
 asked("speech-form", "words", (form) => transcribe(form.elements.file.files[0]));
 
-// What was heard so far is written down each second, one question at a time; at the end all of it once more.
+// Transcribe the recording so far every second, one request at a time, and the whole of it at the end.
 let recorder;
 async function listen() {
   const heard = await navigator.mediaDevices.getUserMedia({ audio: true });
@@ -280,7 +280,7 @@ async function listen() {
     try {
       const found = await transcribed(soFar());
       if (recorder.state === "recording") { write(found, known); known = found.words?.length ?? 0; }
-    } catch { /* too little was heard yet: the next second tells more */ } finally { busy = false; }
+    } catch { /* too short so far: try again in a second */ } finally { busy = false; }
   };
   recorder.onstop = () => {
     heard.getTracks().forEach((track) => track.stop());
@@ -291,7 +291,7 @@ async function listen() {
   };
   $("words").replaceChildren();
   recorder.start(HEARD_EVERY);
-  $("record").textContent = "Stop and write it down";
+  $("record").textContent = "Stop and transcribe";
   $("record").setAttribute("aria-pressed", "true");
   $("recording").textContent = "recording";
 }

@@ -1,4 +1,4 @@
-"""Providers: servers of other models, and whether they answer; add, test, remove."""
+"""Providers: external servers for models, and whether they answer; add, test, remove."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import Scope

@@ -1,9 +1,9 @@
-// Adding and editing a provider, and asking one whether it answers.
+// Adds, edits and tests providers.
 import { api, ask, held, say, sender } from "../act.js";
 
 const said = document.getElementById("said");
 const form = document.getElementById("provider");
-let edited = null; // the definition that the form shows: what has no field there stays as it is
+let edited = null; // the definition in the form; fields that the form lacks are kept
 const path = (id) => api(`v1/providers/${encodeURIComponent(id)}`);
 
 function show(id, definition) {

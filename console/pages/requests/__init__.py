@@ -1,4 +1,4 @@
-"""Requests: the last ones, where their time went, and texts that a team stores; all that is known about one of them."""
+"""Requests: the latest ones, where their time went, and stored texts; all details of one request."""
 
 from console.history import RequestRow
 from console.host import Context, Page, Visit
@@ -7,7 +7,7 @@ from registry.errors import BadRequest
 from tenants.caller import SCOPES
 
 MAX_ROWS = 40
-"""Rows that come at once; the older ones when a viewer gets there."""
+"""Rows per load. Older ones are loaded when the viewer scrolls to them."""
 
 
 async def context(visit: Visit) -> Context:
@@ -32,7 +32,7 @@ async def context(visit: Visit) -> Context:
 
 
 async def _one(visit: Visit, id_: str) -> Context:
-    """One request in memory and in the ledger, with a row there for each attempt."""
+    """Return one request from memory and from the ledger, which has a row for each attempt."""
     console = visit.host.console
     row = console.history.find(id_, visit.team)
     return {
@@ -45,12 +45,12 @@ async def _one(visit: Visit, id_: str) -> Context:
 
 
 def _older_than(after: str, rows: list[RequestRow]) -> list[RequestRow]:
-    """after: `AT ID` of the viewer's last row, which may be gone by now."""
+    """Return rows older than the viewer's last one. after: `AT ID` of that row, which may be dropped by now."""
     return next((rows[n:] for n, row in enumerate(rows, 1) if after == f"{row.at} {row.id}"), [])
 
 
 def _texts(visit: Visit) -> Transcript | None:
-    """The transcript of the requested row, never of another team than the viewer's."""
+    """Return the transcript of the requested row, if the viewer may see its team."""
     query = visit.request.query_params
     try:
         at = float(query.get("at", ""))
@@ -60,7 +60,7 @@ def _texts(visit: Visit) -> Transcript | None:
 
 
 def _whole(totals: list[float]) -> float:
-    """Seconds of a whole bar: a request that waited for a load is left out."""
+    """Return the seconds of a full bar, ignoring outliers such as requests that waited for a load."""
     return sorted(totals)[int(0.8 * (len(totals) - 1))] if totals else 1.0
 
 

@@ -1,4 +1,4 @@
-"""Routers: which target a sentence gets and why, thresholds, versions, aliases."""
+"""Routers: the target chosen for a sentence and why, thresholds, versions, aliases."""
 
 from console.host import Context, Page, Visit
 from tenants.caller import Scope

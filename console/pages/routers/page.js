@@ -1,4 +1,4 @@
-// A decision for a sentence, and the curve of what other thresholds would have given.
+// Explains the decision for a message, and draws the curve of other thresholds.
 import { api, ask, draw, make, say } from "../act.js";
 
 const $ = (id) => document.getElementById(id);
@@ -26,7 +26,7 @@ $("explain")?.addEventListener("submit", async (event) => {
     const score = found.score === null ? "" : `, score ${part(found.score)}`;
     const box = say($("decided"), "", "good");
     box.append(make("p", {}, make("b", { id: "target" }, found.target), ` by ${found.router}: ${found.reason}${score}${took ? `, decided in ${took} ms` : ""}`));
-    if (Object.keys(found.scores).length) box.append(make("h3", {}, "Scores: what else was near"), scores(found));
+    if (Object.keys(found.scores).length) box.append(make("h3", {}, "Scores and alternatives"), scores(found));
     box.append(make("table", {}, make("tbody", {}, fact("alternatives", found.alternatives.join(", ") || "none"), fact("fall-backs", found.fallbacks.join(", ") || "none"),
       ...Object.entries(found.saw).map(([name, value]) => fact(name.replaceAll("_", " "), value)))));
   } catch (error) { say($("decided"), error.message, "bad", error.faults); }
@@ -35,7 +35,7 @@ $("explain")?.addEventListener("submit", async (event) => {
 // --- cost and quality -----------------------------------------------------------------------------------------------
 const [WIDTH, HEIGHT, EDGE] = [640, 220, 44];
 
-// Quality against cost where requests have a price, else against the threshold. The router's own threshold is marked.
+// Plot quality against cost if requests have a price, else against the threshold. Marks the router's own threshold.
 function plot(points, threshold) {
   const costs = points.map((point) => point.cost_micro);
   const hasCosts = Math.max(...costs) - Math.min(...costs) > 1e-9;
@@ -73,17 +73,17 @@ function table(heads, rows) {
 
 async function curve() {
   const { name, days } = $("curve-of").elements;
-  const told = name.selectedOptions[0].dataset.threshold;
+  const threshold = name.selectedOptions[0].dataset.threshold;
   $("outcomes").replaceChildren();
   try {
     const report = await (await ask("GET", api(`v1/routers/${encodeURIComponent(name.value)}/report?days=${days.value}`))).json();
     $("outcomes").replaceChildren(table(["answered by", "requests", "judged", "accepted", "cost per request"],
       report.outcomes.map((one) => [`${one.target}, ${one.reason}`, String(one.requests), String(one.judged), percent(one.accepted), money(one.cost_micro)])));
     if (report.replay.length) {
-      $("curve").replaceChildren(plot(report.replay, told ? Number(told) : null));
+      $("curve").replaceChildren(plot(report.replay, threshold ? Number(threshold) : null));
       $("outcomes").append(make("details", {}, make("summary", {}, "The curve as a table"), table(["threshold", "decided by an intent", "accepted", "cost per request"],
         report.replay.map((one) => [one.threshold.toFixed(2), percent(one.answered), percent(one.accepted), money(one.cost_micro)]))));
-    } else say($("curve"), "Nobody has asked this router in that time, or no intents decided. Ask it in the Playground; tell with POST /v1/feedback which answers were of use.");
+    } else say($("curve"), "This router had no requests in that time, or none was decided by intents. Try it in the Playground, and rate answers with POST /v1/feedback.");
   } catch (error) {
     say($("curve"), error.message, error.status === 404 ? "" : "bad", error.faults);
   }

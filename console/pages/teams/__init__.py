@@ -1,6 +1,6 @@
 """Teams, keys and limits.
 
-A key is displayed once, when it is made; a limit can be tried on the ledger before it counts.
+A key is shown once, when it is created. A limit can be simulated on the ledger before it is set.
 """
 
 import asyncio
@@ -45,14 +45,14 @@ async def context(visit: Visit) -> Context:
 
 
 async def team(visit: Visit, body: Mapping[str, object]) -> Context:
-    """Make a team."""
+    """Create a team."""
     id_, name = _text(body, "id"), _text(body, "name", "")
     created = await _tables(visit, lambda tables: tables.create_team(id_, name))
     return {"id": created.id}
 
 
 async def key(visit: Visit, body: Mapping[str, object]) -> Context:
-    """Make a key; its text is in this answer and nowhere else."""
+    """Create a key. Only this answer contains its text."""
     from tenants.keys.records import KeyRequest
 
     words = body.get("scopes")
@@ -80,14 +80,14 @@ async def revoke(visit: Visit, body: Mapping[str, object]) -> Context:
 
 
 async def rotate(visit: Visit, body: Mapping[str, object]) -> Context:
-    """A successor; the old key goes on for a day."""
+    """Create a successor. The old key stays valid for a day."""
     id_ = _text(body, "id")
     created, text = await _tables(visit, lambda tables: tables.rotate(id_, 86_400.0))
     return {"id": created.id, "team": created.team, "value": text}
 
 
 async def weight(visit: Visit, body: Mapping[str, object]) -> Context:
-    """A team's part of the engines, beside those of others that wait."""
+    """Set a team's share of the engines, relative to other waiting teams."""
     id_, value = _text(body, "id"), body.get("weight")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest("Send `weight` as a number.", param="weight")
@@ -105,7 +105,7 @@ async def texts(visit: Visit, body: Mapping[str, object]) -> Context:
 
 
 async def limit(visit: Visit, body: Mapping[str, object]) -> Context:
-    """Set a limit, in the place of the one of its kind."""
+    """Set a limit, replacing the one of the same kind."""
     requested = _limit(body)
     created = await _database(visit, lambda database: _limits(database).set(requested))
     return {"id": created.id, "words": created.words}
@@ -118,7 +118,7 @@ async def unlimit(visit: Visit, body: Mapping[str, object]) -> Context:
 
 
 async def simulate(visit: Visit, body: Mapping[str, object]) -> Context:
-    """Show which of the last days' requests a limit would have refused. Sets nothing."""
+    """Return how many of the last days' requests a limit would have refused. Sets nothing."""
     requested, days = _limit(body), _whole(body, "days", 90, 7)
     outcome = await _database(visit, lambda database: _simulated(database, requested, days))
     words = {"words": requested.words, "amount": requested.display_amount, "days": days}
@@ -145,7 +145,7 @@ def _simulated(database: "Database", requested: "Limit", days: int) -> "Outcome"
 
 
 def _limit(body: Mapping[str, object]) -> "Limit":
-    """Raises BadRequest."""
+    """Parse a limit. Raises BadRequest."""
     from tenants.limits.records import Kind, Limit, Mode, amount_of
 
     owner, subject = _text(body, "owner", "team"), _text(body, "subject")
@@ -154,7 +154,7 @@ def _limit(body: Mapping[str, object]) -> "Limit":
     except ValueError:
         raise BadRequest(f"A limit is one of {', '.join(Kind)}; its mode is enforce, warn or shadow.") from None
     if owner not in ("team", "key"):
-        raise BadRequest("A limit is of a team or of a key.", param="owner")
+        raise BadRequest("A limit's owner is team or key.", param="owner")
     amount = amount_of(kind, _text(body, "amount"))
     return Limit("", "team" if owner == "team" else "key", subject, kind, amount, mode, _text(body, "model", ""))
 
@@ -162,7 +162,7 @@ def _limit(body: Mapping[str, object]) -> "Limit":
 def _text(body: Mapping[str, object], name: str, otherwise: str | None = None) -> str:
     value = body.get(name, otherwise)
     if not isinstance(value, str) or len(value) > 4096:
-        raise BadRequest(f"Send `{name}` as a text.", param=name)
+        raise BadRequest(f"Send `{name}` as a string.", param=name)
     return value.strip()
 
 
@@ -171,7 +171,7 @@ def _whole(body: Mapping[str, object], name: str, most: int, otherwise: int | No
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not (isinstance(value, int) and 1 <= value <= most):
-        raise BadRequest(f"Send `{name}` as a whole number of 1 to {most}.", param=name)
+        raise BadRequest(f"Send `{name}` as a whole number from 1 to {most}.", param=name)
     return value
 
 

@@ -1,26 +1,26 @@
-// Making teams and keys. A key's text is in the answer to its making, and on this page until it is left.
+// Creates teams and keys. A key's text is only in the answer to its creation, and on this page until you leave it.
 import { ask, held, make, say, sender } from "../act.js";
 
 const where = document.getElementById("made");
 let isOpen = !document.querySelector("[data-sign-out]");
 const changed = () => document.dispatchEvent(new Event("changed"));
 
-// No later message takes its place: it cannot be had again.
+// Later messages do not replace it, because it cannot be shown again.
 function show(key, name = "") {
   const use = make("button", { type: "button", class: "small" }, "Sign in with it");
   use.addEventListener("click", () => held(use, () => signIn(key.value).then(() => location.reload(), (error) => say(where, error.message, "bad"))));
   where.replaceChildren();
-  document.getElementById("secrets").prepend(make("div", { class: "said good" }, `Key ${key.id} of team ${key.team}. Store it: it is not displayed again.`,
+  document.getElementById("secrets").prepend(make("div", { class: "said good" }, `Key ${key.id} of team ${key.team}. Store it: it is not shown again.`,
     make("div", { class: "secret" }, make("code", {}, key.value), make("button", { type: "button", class: "small", "data-copy": key.value }, "Copy"), use)));
   subjects("Keys", `key ${key.id}`, `${key.id} ${name}`);
 }
 
-// What was made here can have a limit at once.
+// Offer new teams and keys in the form for limits.
 function subjects(group, value, words) {
   document.querySelector(`#limit optgroup[label=${group}]`).append(make("option", { value }, words));
 }
 
-// A new key counts within a second, on a busy machine some.
+// A new key is accepted within a second, or a few on a busy machine.
 async function signIn(key, tries = 20) {
   try {
     await ask("POST", "sign-in", { key });
@@ -63,7 +63,7 @@ document.getElementById("key").addEventListener("submit", (event) => {
   const body = { team: team.value, name: name.value.trim(), scopes, models: models.value.trim() || "*" };
   send(sender(event), "teams/key", days.value ? { ...body, days: Number(days.value) } : body, async (made) => {
     show(made, body.name);
-    // The first key ends that everybody may come in: whoever made it stays, if it may.
+    // The first key ends open access, so sign in its creator if the key allows that.
     if (!isOpen || !scopes.includes("admin")) return;
     await signIn(made.value);
     isOpen = false;
@@ -72,7 +72,7 @@ document.getElementById("key").addEventListener("submit", (event) => {
 
 document.getElementById("rows").addEventListener("click", (event) => {
   const button = event.target.closest("[data-rotate]");
-  if (button && confirm(`Make a successor of ${button.dataset.rotate}? The old key goes on for a day.`)) {
+  if (button && confirm(`Make a successor of ${button.dataset.rotate}? The old key stays valid for a day.`)) {
     send(button, "teams/rotate", { id: button.dataset.rotate }, show);
   }
 });
@@ -83,7 +83,7 @@ document.getElementById("limit").addEventListener("submit", (event) => {
 });
 
 async function limit(event) {
-  const told = document.getElementById("limited");
+  const output = document.getElementById("limited");
   const { subject, kind, amount, model, mode } = event.target.elements;
   const [owner, whose] = subject.value.split(" ");
   const body = { owner, subject: whose ?? "", kind: kind.value, amount: amount.value.trim(), model: model.value.trim(), mode: mode.value };
@@ -92,21 +92,21 @@ async function limit(event) {
     const found = await (await ask("POST", isTrial ? "teams/simulate" : "teams/limit", body)).json();
     if (isTrial) {
       const when = found.refused ? ` The first at ${new Date(found.first * 1e3).toLocaleString()}, the last at ${new Date(found.last * 1e3).toLocaleString()}.` : "";
-      say(told, `${found.amount} ${found.words} would have refused ${found.refused} of ${found.requests} requests of the last ${found.days} days.${when}`, found.refused ? "" : "good");
+      say(output, `${found.amount} ${found.words} would have refused ${found.refused} of ${found.requests} requests of the last ${found.days} days.${when}`, found.refused ? "" : "good");
       return;
     }
-    say(told, `Set: ${found.words}. It counts within a second.`, "good");
+    say(output, `Set: ${found.words}. It takes effect within a second.`, "good");
     changed();
   } catch (error) {
-    say(told, error.message, "bad", error.faults);
+    say(output, error.message, "bad", error.faults);
   }
 }
 
 document.querySelector('[data-part="list"]').addEventListener("click", (event) => {
   const button = event.target.closest("[data-weight]");
   if (!button) return;
-  const told = prompt(`The weight of ${button.dataset.weight} beside other teams`, button.dataset.now);
-  if (told === null) return;
-  const weight = told.trim() ? Number(told) : NaN; // what is no number is sent as null, and the server tells
-  send(button, "teams/weight", { id: button.dataset.weight, weight }, (team) => { say(where, `${team.id} weighs ${team.weight} now.`, "good"); });
+  const answer = prompt(`The weight of ${button.dataset.weight} relative to other teams`, button.dataset.now);
+  if (answer === null) return;
+  const weight = answer.trim() ? Number(answer) : NaN; // anything else is sent as null, and the server reports it
+  send(button, "teams/weight", { id: button.dataset.weight, weight }, (team) => { say(where, `${team.id} now has weight ${team.weight}.`, "good"); });
 });

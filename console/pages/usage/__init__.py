@@ -1,4 +1,4 @@
-"""Usage: what teams used, from the ledger's sums of hours."""
+"""Usage: what teams used, from the ledger's hourly sums."""
 
 import asyncio
 import csv
@@ -19,11 +19,11 @@ SPANS = {
 }
 BY = ("model", "adapter", "team", "key", "endpoint", "class", "hour", "day")
 MAX_ROWS = 200
-"""Rows of the table; the CSV has all."""
+"""Most rows of the table. The CSV file has all."""
 PER_ACCEPTED = "cost_per_accepted"
 DAY = 86_400
 DAYS = 8 * DAY
-"""A curve of more than this has a point for each day."""
+"""Curves over more than this time have a point per day."""
 
 
 async def context(visit: Visit) -> Context:
@@ -43,7 +43,7 @@ async def context(visit: Visit) -> Context:
     }
     values |= {"is_kept": True, "series": "[]", "csv": "", "window": window}
     values |= {"currency": "", "total": None, "compared": [], "why_not": ""}
-    try:  # side by side: each goes through all sums of that time
+    try:  # concurrently: each reads all sums of that time
         rows, hours, compared = await asyncio.gather(
             _used(visit, window, str(by)), _used(visit, window, "hour"), _compared(visit, window)
         )
@@ -63,7 +63,7 @@ async def _used(visit: Visit, window: dict[str, str], by: str) -> UsageReportVie
 
 
 async def _compared(visit: Visit, window: dict[str, str]) -> Context:
-    """The same at providers' prices, or why there is none."""
+    """Return the same traffic at providers' prices, or why there is no comparison."""
     try:
         return {"compared": await visit.host.usage.compare(visit.caller, None, None, window["from"], window["to"])}
     except (NotFound, BadRequest) as error:
@@ -71,7 +71,7 @@ async def _compared(visit: Visit, window: dict[str, str]) -> Context:
 
 
 def _points(hours: UsageReportView, step: int) -> list[tuple[int, int, int, int]]:
-    """Moment, requests, tokens in and out; of steps in which something was used."""
+    """Return time, requests, input and output tokens, for steps with any usage."""
     totals: dict[int, tuple[int, int, int]] = {}
     for row in hours.data:
         assert isinstance(row.hour, int)
@@ -82,14 +82,14 @@ def _points(hours: UsageReportView, step: int) -> list[tuple[int, int, int, int]
 
 
 def added(rows: list[UsedView]) -> UsedView:
-    """One sum of them all."""
+    """Return the sum of all rows."""
     names = [name for name in UsedView.__struct_fields__ if name not in FIELDS.values() and name != PER_ACCEPTED]
     sums = {name: sum(getattr(row, name) for row in rows) for name in names}
     return UsedView(**sums, cost_per_accepted=sums["cost"] / sums["accepted"] if sums["accepted"] else None)
 
 
 def _csv(report: UsageReportView, field: str) -> str:
-    """The file behind the download link."""
+    """Return the file behind the download link."""
     out = io.StringIO()
     names = (
         [field, *(name for name in report.data[0].__struct_fields__ if name not in FIELDS.values())]
@@ -105,7 +105,7 @@ def _csv(report: UsageReportView, field: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """A text that a spreadsheet would take for a formula is made one that it does not."""
+    """Escape a text that a spreadsheet would interpret as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
 
 

@@ -1,4 +1,4 @@
-// The curve above the table, and the table as a file.
+// Draws the curve above the table, and saves the table as a file.
 const where = document.getElementById("chart");
 const series = JSON.parse(document.getElementById("series").textContent);
 const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

@@ -41,7 +41,7 @@ def test_a_model_is_proposed_and_added_with_its_steps(page: Any, server: Server)
     assert server.http.get("/v1/models/my-rerank").status_code == 404, "nothing was added"
     page.evaluate(WATCH, "added")
     page.click("text=Add it")
-    page.wait_for_selector("#added .good >> text=is there")
+    page.wait_for_selector("#added .good >> text=was added")
     reported = page.evaluate("window.told")
     assert any("<progress" in displayed for displayed in reported), reported
     steps = ("looking", "added new", "done new")
@@ -116,7 +116,7 @@ def test_a_version_is_rolled_back_and_answers_its_probe(page: Any, server: Serve
     row.locator("summary").click()
     with renewal(page):
         row.get_by_role("button", name="Make current").click()
-        page.wait_for_selector("#said >> text=spun answers with v1 now")
+        page.wait_for_selector("#said >> text=spun now answers with v1")
     row.locator("summary").click()
     row.get_by_role("button", name="Make current").wait_for()
     assert server.http.get("/v1/adapters/spun").json()["version"] == "v1"
@@ -140,9 +140,9 @@ def test_two_adapters_become_one_and_one_becomes_a_model(page: Any, server: Serv
     blend = server.http.post("/v1/chat/completions", json={"model": "blended", **requested}).json()
     assert blend["choices"][0]["message"]["content"] == "CALL THE LUCKY BIRD"
     row.get_by_role("button", name="Merge").click()
-    page.wait_for_selector("#checked .good >> text=are one model now")
+    page.wait_for_selector("#checked .good >> text=are now one model")
     page.click("text=Serve it")
-    page.wait_for_selector("#checked .good >> text=is there")
+    page.wait_for_selector("#checked .good >> text=was added")
     merged = page.inner_text("#checked").split()[0]
     whole = server.http.post("/v1/chat/completions", json={"model": merged, **requested})
     assert whole.json()["choices"][0]["message"]["content"] == "CALL THE LUCKY BIRD"

@@ -53,7 +53,7 @@ def test_a_first_visit_shows_a_swap_its_answer_and_what_it_cost(page: Any, conso
     page.click("#ask")
     page.wait_for_selector("#cost:not([hidden])")
     assert page.inner_text("#answer") == "SBA", "acronym of 'sun bird apple'"
-    assert "Bringing the adapter in cost" in page.inner_text("#cost-words")
+    assert "The swap took" in page.inner_text("#cost-words")
     page.wait_for_selector("#decisions li:has-text('acronym')")
     page.wait_for_selector(".stall.held, .stall.new, .stall.run", state="attached")
     for _ in range(8):
@@ -175,7 +175,7 @@ def test_a_team_with_more_weight_has_a_larger_share(page: Any, console: Server, 
     page.goto("teams")
     row = page.locator("[data-part=list] tr", has_text=team)
     row.get_by_role("button", name=f"Change the weight of {team}").click()
-    page.wait_for_selector(f"#made >> text={team} weighs 3 now")
+    page.wait_for_selector(f"#made >> text={team} now has weight 3")
     row.get_by_text("75 %").wait_for()
     body = {"model": "starter-chat:acronym", "messages": [{"role": "user", "content": "sun bird apple"}]}
     assert console.http.post("/v1/chat/completions", json=body).status_code == 200

@@ -36,14 +36,14 @@ def test_embeddings_ranks_and_a_spoken_sentence(page: Any, server: Server) -> No
         server.http.post(f"/v1/models/{model}/load").raise_for_status()  # slow loads take longer than a page waits
     page.goto("playground")
     page.click("#tab-embed")
-    page.click("text=How alike are they?")
+    page.click("#embed-form button[type=submit]")
     page.wait_for_selector("#matrix td")
     likeness = [float(text) for text in page.locator("#matrix td").all_inner_texts()]
     assert len(likeness) == 16
     assert likeness[1] > likeness[2], "the kitchen and the room with an oven, before the stock market"
     page.keyboard.press("Escape")
     page.click("#tab-rerank")
-    page.click("text=Order them")
+    page.click("#rerank-form button[type=submit]")
     page.wait_for_selector("#ranks li")
     assert "file" in page.locator("#ranks li").first.inner_text()
     page.click("#tab-speech")
@@ -53,11 +53,11 @@ def test_embeddings_ranks_and_a_spoken_sentence(page: Any, server: Server) -> No
         "words => words.some((word) => document.getElementById('words').innerText.includes(word))",
         arg=[word for word in stated if len(word) > 4],
     )  # fmt: skip
-    page.click("text=Stop and write it down")
+    page.click("text=Stop and transcribe")
     page.wait_for_selector("#player:not([hidden])")
     page.wait_for_selector("#words span")
     page.set_input_files("[name=file]", SPOKEN)
-    page.click("text=Write it down")
+    page.click("#speech-form button[type=submit]")
     page.wait_for_function("text => document.getElementById('words').innerText.trim() === text", arg=" ".join(stated))
     page.evaluate("document.getElementById('player').loop = true")  # a busy browser may miss words the first time
     page.evaluate("document.getElementById('player').play()")

@@ -35,7 +35,7 @@ async def test_a_server_that_is_alone_has_no_such_page(console: Console) -> None
 async def test_each_server_with_its_memory_lease_and_certificate(console: Console) -> None:
     async with console(fleet=FLEET) as displayed:
         page = await displayed.page("fleet")
-        assert "models, as this front, front-1, sees it." in page
+        assert "models, as seen by this front, front-1." in page
         assert '<a href="fleet" aria-current="page">Fleet</a>' in page
         found = rows(page)
         assert words(found["server-node-1"]) == (
@@ -78,7 +78,7 @@ async def test_where_models_are_to_be_and_why_requests_went_where(console: Conso
     old = msgspec.structs.replace(FLEET, is_followed=False, blocks=[], passed=[])
     async with console(fleet=old) as displayed:
         page = await displayed.page("fleet")
-        for text in ("follows none", "has passed on no request", "No limit was used"):
+        for text in ("follows none", "has not passed on any request", "No limit has been used"):
             assert text in page
 
 

@@ -196,7 +196,7 @@ async def test_a_base_with_one_place_has_a_ring_and_says_that_no_adapter_can_be_
             whole = await page.locator("svg.ring").bounding_box()
             assert min(box["width"], box["height"]) > whole["width"] / 2
             await page.click("#ask")
-            await page.wait_for_selector("#asked >> text=There is none yet")
+            await page.wait_for_selector("#asked >> text=There is no adapter yet")
 
 
 async def test_after_a_restart_swaps_are_displayed_again(console: Console, browser: Any) -> None:

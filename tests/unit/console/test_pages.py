@@ -148,10 +148,10 @@ async def test_one_request_has_a_page_with_all_that_is_known_of_it(console: Cons
         assert "replica 2 (adapter)" in await displayed.page("requests?id=req-2")
         assert "replica 2: adapter" in await displayed.page("requests")
         expected = ("Left out: &#39;foo&#39;.", "60 requests a minute", "large queue_full", "sha256:abc", "(2 cached)")
-        for words in (*expected, "13.3 a second", "prefill", "24 %", "Not stored", ".000 UTC"):
+        for words in (*expected, "13.3 per second", "prefill", "24 %", "Not stored", ".000 UTC"):
             assert words in page, words
         assert 'href="requests?id=req-1/odd"' in await displayed.page("requests")
-        assert "No request of yours" in await displayed.page(f"requests?id={MARKUP}")
+        assert "You have no request with this id" in await displayed.page(f"requests?id={MARKUP}")
 
 
 async def test_a_team_sees_no_request_of_another_by_its_id(console: Console) -> None:
@@ -160,7 +160,7 @@ async def test_a_team_sees_no_request_of_another_by_its_id(console: Console) -> 
         displayed.gateway.gateway.services.console.history.take(row(id="req-1", team="ours", adapter="legal"))
         await sign_in(displayed, text)
         page = await displayed.page("requests?id=req-1")
-        assert "No request of yours" in page
+        assert "You have no request with this id" in page
         assert "legal" not in page
 
 
@@ -194,7 +194,7 @@ async def test_why_it_was_routed_there_and_who_answered_on_another_server(consol
         history = displayed.gateway.gateway.services.console.history
         history.take(row(model="there/large", provider="there", route=route, causes={"queue": 0.01, "provider": 0.4}))
         page = await displayed.page("requests")
-        for words in ("why: intent:legal", "auto@v1 chose there/large, score 0.970", "Also near: chat", "at there"):
+        for words in ("why: intent:legal", "auto@v1 chose there/large, score 0.970", "Alternatives: chat", "at there"):
             assert words in page, words
         assert "provider 400 ms" in page
         assert MARKUP not in page
