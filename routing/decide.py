@@ -1,16 +1,16 @@
-"""One decision in numbered stages, each of which narrows the targets.
+"""One decision, in numbered stages that narrow down the targets.
 
- 0. Targets that cannot answer are out: unknown, of another task, not for this key, without vision for images, or on
-    another server where the router, or a rule of stage 1, says `stay_inside`.
- 1. Rules: the first that holds and names targets decides among these; stages 2 to 4 are passed over.
- 2. The conversation: the target that it had so far, while that is left. Where it gets another one, the reason says so.
- 3. Intents: above its threshold the likeliest intent's targets are left; below it the router abstains.
- 4. Complexity: the cheapest target whose expected acceptance reaches the threshold; where none does, the best.
- 5. Nothing has decided: the default target.
- 6. Of what is left: within budget before over it, resident before cold, free before loaded, then the cheaper.
+ 0. Targets that cannot answer are excluded: unknown, of another task, not allowed for this key, without vision for
+    images, or on another server if the router or a rule of stage 1 says `stay_inside`.
+ 1. Rules: the first matching rule that names targets leaves only these, and stages 2 to 4 are skipped.
+ 2. The conversation: keeps its previous target if that is still available. If it changes, the reason says so.
+ 3. Intents: above its threshold, the targets of the likeliest intent remain; below it, the router abstains.
+ 4. Complexity: the cheapest target whose expected acceptance reaches the threshold, or else the best one.
+ 5. If nothing has decided, the default target.
+ 6. Among the remaining: within budget before over budget, resident before cold, free before loaded, then the cheaper.
 
-A stage that would leave nothing is passed over, and `saw` says so: a target that is out must not cost an answer, as
-long as another may give it.
+A stage that would leave no target is skipped, and `saw` says so: a request must not fail because of one excluded
+target if another can answer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from routing.intents.model import Acceptance, IntentModel, IntentPrediction
 
 NO_ROUTE_RETRY = 10.0
-"""Seconds after which a target may be there."""
+"""Seconds after which a target may be available."""
 TOP = 3
-"""Intents that a decision tells the probabilities of."""
+"""Number of intents whose probabilities a decision includes."""
 
 
 def decide(features: Features, router: Router, facts: Facts) -> Decision:
-    """Raises no_route if no target may answer, Forbidden if none is allowed."""
+    """Return the decision. Raises no_route if no target can answer, Forbidden if none is allowed."""
     return _Deciding(features, router, facts).decision()
 
 
 class _Deciding:
-    """The state of one decision: what is left, and what was seen."""
+    """The state of one decision: remaining targets, and observations."""
 
     def __init__(self, features: Features, router: Router, facts: Facts) -> None:
         self.features, self.router, self.facts = features, router, facts
@@ -63,13 +63,13 @@ class _Deciding:
         )
 
     def _previous_target(self, target: str, reason: str) -> str | None:
-        """The target that the conversation had, where it is another one now."""
+        """Return the conversation's previous target if it changed."""
         previous = self.facts.previous
         if previous is None or previous == target:
             return None
         is_target = previous in {target.name for target in self.spec.targets}
         self.saw["left"] = (
-            f"{previous}: {self.saw.get(f'not:{previous}', reason) if is_target else 'no target any more'}"
+            f"{previous}: {self.saw.get(f'not:{previous}', reason) if is_target else 'no longer a target'}"
         )
         return previous
 
@@ -80,7 +80,7 @@ class _Deciding:
         self.candidates, why_not = usable(names, self.facts, self.features, self.inside)  # 0
         self.saw |= {f"not:{name}": why for name, why in why_not.items()}
         if self.inside:
-            self.saw["inside"] = "only what is on this machine"
+            self.saw["inside"] = "only targets on this machine"
         if not self.candidates and not why_not:
             raise Forbidden(
                 f"This key may not use {quoted(self.spec.id)}. GET /v1/models lists what it may use.",
@@ -106,18 +106,18 @@ class _Deciding:
         return "state"
 
     def _narrow(self, names: Sequence[str], stage: str) -> bool:
-        """Leave only these. False: none of them is left, and nothing has changed."""
+        """Leave only these targets. Returns False without changing anything if none of them remains."""
         chosen = set(names)
         candidates = [name for name in self.candidates if name in chosen]
         if not candidates:
             named = [name for name in names if self.facts.targets.get(name, UNKNOWN_TARGET).is_allowed]
-            self.saw[f"passed:{stage}"] = f"{', '.join(named) or 'what is not for this key'} cannot answer"
+            self.saw[f"passed:{stage}"] = f"{', '.join(named) or 'targets that this key may not use'} cannot answer"
             return False
         self.candidates = candidates
         return True
 
     def _vector(self, model: "IntentModel | Acceptance") -> "Vector | None":
-        """Find the text's vector; None if the model was fitted with another embedding than the router's."""
+        """Return the text's vector, or None if the model was fitted with another embedding than the router's."""
         return self.features.vector if model.heads.embedding == self.router.embedding else None
 
     def _intent(self) -> str | None:
@@ -163,7 +163,7 @@ class _Deciding:
 
 
 def usable(names: Iterable[str], facts: Facts, features: Features, inside: bool) -> tuple[list[str], dict[str, str]]:
-    """Targets that can answer, and why not the others, where the caller may know."""
+    """Return the targets that can answer, and why the others cannot, if the caller may know."""
     candidates, why_not = list[str](), dict[str, str]()
     for name in names:
         target = facts.targets.get(name, UNKNOWN_TARGET)
@@ -174,16 +174,16 @@ def usable(names: Iterable[str], facts: Facts, features: Features, inside: bool)
         elif inside and not target.is_local:
             why_not[name] = "not on this machine"
         elif features.images and not target.takes_images:
-            why_not[name] = "takes no images"
+            why_not[name] = "does not accept images"
         elif features.tools and not target.calls_tools:
-            why_not[name] = "calls no tools"
+            why_not[name] = "does not call tools"
         else:
             candidates.append(name)
     return candidates, why_not
 
 
 def order(names: Iterable[str], facts: Facts) -> list[str]:
-    """Order by budget, residency, price zero, price, then place in the definition."""
+    """Sort by budget, residency, load, price, then order in the definition."""
 
     def rank(name: str) -> tuple[bool, bool, int, float]:
         target: TargetFacts = facts.targets.get(name, UNKNOWN_TARGET)

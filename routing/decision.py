@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
-    """A target, as far as the caller may see it."""
+    """What the caller may know about a target."""
 
     usable: bool = True
     why_not: str = ""
-    """The reason in words why it is not usable: unknown, not for this task, not for this key."""
+    """Why it is not usable, in words: unknown, of another task, not for this key."""
     is_allowed: bool = True
-    """False where this key may not use it; its name is then never revealed."""
+    """Whether this key may use it. If not, its name is never revealed."""
     is_local: bool = True
-    """It answers on this machine."""
+    """Whether it answers on this machine."""
     is_resident: bool = True
-    """It can answer without a load, as providers always can."""
+    """Whether it can answer without a load, as providers always can."""
     waiting: int = 0
-    """Requests that have no turn yet."""
+    """Requests waiting for their turn."""
     price: float = 0.0
-    """Price of a million tokens in any currency: only the order counts."""
+    """Price per million tokens in any currency. Only the order matters."""
     within_budget: bool = True
     takes_images: bool = False
     calls_tools: bool = True
@@ -34,9 +34,9 @@ class TargetFacts:
 @dataclass(frozen=True, slots=True)
 class Facts:
     targets: Mapping[str, TargetFacts] = field(default_factory=dict)
-    """Targets by the names that the router's definition has for them. A target that is missing is not usable."""
+    """Targets by their names in the router's definition. A missing target is not usable."""
     previous: str | None = None
-    """The target that this conversation had so far."""
+    """The conversation's previous target."""
 
 
 UNKNOWN_TARGET = TargetFacts(usable=False, why_not="unknown")
@@ -47,56 +47,56 @@ Vector: TypeAlias = "npt.NDArray[np.float32]"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """A request's features, which depend neither on the router nor on what is resident."""
+    """Features of a request. They depend neither on the router nor on what is resident."""
 
     text: str = ""
-    """The last thing that the user said; of a request without messages its prompt, input or query."""
+    """The user's last message, or the prompt, input or query of a request without messages."""
     endpoint: str = "/v1/chat/completions"
     characters: int = 0
-    """Characters of the whole prompt."""
+    """Length of the whole prompt."""
     tools: bool = False
     images: bool = False
     json_schema: bool = False
-    """The answer is to follow a JSON schema or grammar."""
+    """Whether the answer must follow a JSON schema or grammar."""
     team: str = ""
     service_class: str = "interactive"
     language: str | None = None
-    """The request's language in two letters; None: to be guessed from the text."""
+    """The request's language as two letters. None to guess it from the text."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Names in lower case."""
+    """Header names are in lower case."""
     vector: "Vector | None" = None
-    """The text's embedding by the model that the router names, of length 1; None: that model is not resident."""
+    """The text's embedding by the model that the router names, of length 1. None if that model is not resident."""
 
 
 LEFT_SUFFIX = ",left"
-"""Behind a reason: the conversation had another target before."""
+"""Suffix of a reason if the conversation had another target before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The target and the reasons. The same for traffic, explain and offline."""
+    """The target and the reasons. Identical for traffic, explanations and offline use."""
 
     target: str
-    """A name that resolves: a model, an adapter (`name`, `name@ref`, `base:name`) or a provider's model."""
+    """A resolvable name: a model, an adapter (`name`, `name@ref`, `base:name`) or a provider's model."""
     reason: str
-    """The stage that decided and why, as one word without blanks: `rule:tools`, `intent:dates`, `abstained`, ..."""
+    """The deciding stage and why, without blanks: `rule:tools`, `intent:dates`, `abstained`, ..."""
     scores: Mapping[str, float] = field(default_factory=dict)
-    """The stages' measurements, such as the probabilities of the likeliest intents. 0 to 1."""
+    """Measurements of the stages, such as probabilities of the likeliest intents. 0 to 1."""
     alternatives: tuple[str, ...] = ()
-    """The other targets that were left when the last stage chose, best first."""
+    """The other targets that remained at the last stage, best first."""
     saw: Mapping[str, str] = field(default_factory=dict)
-    """The facts of request and targets that the stages used, in words."""
+    """Facts about request and targets that the stages used, in words."""
     fallbacks: tuple[str, ...] = ()
     """Targets that may answer if this one fails before its first byte, in the router's order."""
     previous: str | None = None
-    """The target that this conversation had so far, where it is another one now; `saw` says why."""
+    """The conversation's previous target, if it changed. `saw` says why."""
 
     @property
     def full_reason(self) -> str:
-        """The reason for answers and ledger; says if a conversation's target was left."""
+        """The reason for answers and ledger. Says whether the conversation's target changed."""
         return self.reason if self.previous is None else f"{self.reason}{LEFT_SUFFIX}"
 
     @property
     def score(self) -> float | None:
-        """Score of the deciding stage, or of the best label below its threshold; None."""
+        """Score of the deciding stage, or of the best label below its threshold. None without scores."""
         return self.scores.get(self.reason.partition(":")[2], max(self.scores.values(), default=None))

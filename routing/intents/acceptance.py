@@ -1,4 +1,4 @@
-"""Predict which targets are good enough for a text, fitted on judged answers."""
+"""Predicts which targets are good enough for a text. Fitted on judged answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ from routing.intents.training import DEFAULTS, Example, TrainingOptions, counted
 YES, NO = "yes", "no"
 STEPS = 21
 LOSS = 0.01
-"""Loss of acceptance that a cheaper threshold may cost."""
+"""Acceptance that may be lost for a cheaper threshold."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedText:
-    """A text and the verdict on each target's answer: 0 to 1, accepted from a half."""
+    """A text, and the verdict on each target's answer: 0 to 1, accepted from 0.5."""
 
     text: str
     accepted: Mapping[str, float]
@@ -30,11 +30,11 @@ class Point:
 
     threshold: float
     accepted: float
-    """Mean judgement of the answers of those that were chosen."""
+    """Mean verdict on the answers of the chosen targets."""
     price: float
-    """Mean price of a million tokens of those that were chosen."""
+    """Mean price per million tokens of the chosen targets."""
     shares: Mapping[str, float]
-    """Share of the texts by target."""
+    """Share of the texts per target."""
 
 
 def train_acceptance(
@@ -43,10 +43,10 @@ def train_acceptance(
     embedding: str | None = None,
     options: TrainingOptions = DEFAULTS,
 ) -> Acceptance:
-    """A head of its own for each target. Raises BadRequest."""
+    """Train one head per target. Raises BadRequest."""
     targets = sorted({name for one in judged for name in one.accepted})
     buckets = options.buckets or 1 << 13
-    idf = idf_of(counted([one.text for one in judged], buckets))  # one for all heads, whichever rows each one has
+    idf = idf_of(counted([one.text for one in judged], buckets))  # shared by all heads, which have different rows
     letters, heads = list[LettersHead](), list[VectorHead]()
     for target in targets:
         rows = [index for index, one in enumerate(judged) if target in one.accepted]
@@ -75,7 +75,7 @@ def train_acceptance(
 def curve(
     model: Acceptance, judged: Sequence[JudgedText], vectors: Array | None, prices: Mapping[str, float]
 ) -> list[Point]:
-    """Quality against cost of each threshold on held-out texts, as `decide` chooses."""
+    """Return quality and cost at each threshold on held-out texts, choosing as `decide` does."""
     expected = [
         model.expected(one.text, None if vectors is None else vectors[index]) for index, one in enumerate(judged)
     ]
@@ -97,13 +97,13 @@ def curve(
 
 
 def chosen(points: Sequence[Point]) -> Point:
-    """The cheapest that loses at most a hundredth of the best one's accepted answers."""
+    """Return the cheapest point that loses at most a hundredth of the best one's acceptance."""
     best = max(point.accepted for point in points)
     return min((point for point in points if point.accepted >= best - LOSS), key=lambda p: (p.price, -p.accepted))
 
 
 def with_thresholds(model: Acceptance, alone: float, both: float | None = None) -> Acceptance:
-    """Set the thresholds of letters alone and of both, whose scales differ."""
+    """Set the thresholds of letters alone and of both heads, whose scales differ."""
     heads = model.heads
     mix = heads.both if heads.both is None or both is None else replace(heads.both, threshold=both)
     return Acceptance(replace(heads, alone=replace(heads.alone, threshold=alone), both=mix))

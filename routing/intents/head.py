@@ -1,12 +1,12 @@
-"""Linear heads over a text's pieces and vector, and their confidence.
+"""Linear heads over a text's n-grams and vector, and their confidence.
 
-    z = letters * (tf-idf of the pieces @ W + b) + vectors * (embedding @ V + c)
+    z = letters * (tf-idf of the n-grams @ W + b) + vectors * (embedding @ V + c)
     p = softmax(z)
     confidence = sigmoid(gate . (log-odds of the likeliest intent, log-sum-exp of z, cosine to its centroid, 1))
 
-Two heads, added, so that the first one alone answers where there is no embedding. `letters` and `vectors` are both the
-temperature and how much each head counts; like the gate they are fitted on held-out examples, once for both heads
-together and once for the first alone (Guo et al., 2017, for temperature scaling; Liu et al., 2020, for the energy).
+The two heads are added, and the first works alone if there is no embedding. `letters` and `vectors` set both the
+temperature and the weight of each head. Like the gate, they are fitted on held-out examples, once for both heads and
+once for the first alone (Guo et al., 2017, for temperature scaling; Liu et al., 2020, for the energy).
 """
 
 import re
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_CHARACTERS = 2000
-"""Characters of a text that are read: its first and last halves."""
+"""Characters of a text that are read: half from its start, half from its end."""
 LETTERS = (2, 3, 4, 5)
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -31,16 +31,16 @@ Weights = npt.NDArray[np.float32]
 
 
 class Pieces(NamedTuple):
-    """Buckets of a text's pieces, each once, and how often: 1 + log(count)."""
+    """Buckets of a text's n-grams without duplicates, and their weights: 1 + log(count)."""
 
     indexes: Indexes
     counts: Weights
 
 
 def plain(text: str) -> str:
-    """Lower case, single blanks, compatibility forms, digits as 0, long middles cut.
+    """Normalise to lower case, single blanks, compatibility forms, digits as 0; cut long middles.
 
-    Which number a text names tells no intent.
+    Which number a text contains says nothing about its intent.
     """
     if len(text) > MAX_CHARACTERS:
         text = f"{text[: MAX_CHARACTERS // 2]} {text[-MAX_CHARACTERS // 2 :]}"
@@ -48,7 +48,7 @@ def plain(text: str) -> str:
 
 
 def pieces(text: str, buckets: int) -> Pieces:
-    """The features of a text. `buckets` is a power of two."""
+    """Return the features of a text. buckets: a power of two."""
     text = plain(text)
     hashes = [*_letters(f" {text} "), *_words(text)]
     if not hashes:
@@ -59,7 +59,7 @@ def pieces(text: str, buckets: int) -> Pieces:
 
 
 def _letters(text: str) -> list[npt.NDArray[np.uint64]]:
-    """A hash for each run of letters: of one letter more, from that of one less."""
+    """Hash each run of letters, extending the hash of the run that is one shorter."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64)
     hashes = []
     so_far = codes
@@ -85,7 +85,7 @@ def _word(word: str) -> int:
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The lower bits depend on all of them."""
+    """Mix, so that the lower bits depend on all bits."""
     values = (values ^ (values >> np.uint64(30))) * _MIX
     return values ^ (values >> np.uint64(31))
 
@@ -96,12 +96,12 @@ Halves = npt.NDArray[np.float16]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LettersHead:
-    """Over `routing.intents.head`."""
+    """Linear head over the n-grams of `pieces`."""
 
     idf: Array
-    """(buckets,); 0: not used."""
+    """(buckets,). 0 for unused buckets."""
     weights: Halves
-    """(buckets, labels): a row per bucket, as a text reads few of them."""
+    """(buckets, labels): one row per bucket, because a text uses few buckets."""
     bias: Array
 
     def logits(self, text: str) -> Array:
@@ -114,7 +114,7 @@ class LettersHead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorHead:
-    """Over an embedding of length 1."""
+    """Linear head over an embedding of length 1."""
 
     weights: Array
     """(dimensions, labels)"""
@@ -129,7 +129,7 @@ class VectorHead:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The fit on held-out examples for one set of features."""
+    """Parameters fitted on held-out examples for one set of features."""
 
     letters: float
     vectors: float = 0.0
@@ -139,13 +139,13 @@ class Mix:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heads:
-    """Both heads with their mixes."""
+    """Both heads, with their mixes."""
 
     labels: tuple[str, ...]
     letters: LettersHead
     vectors: VectorHead | None
     alone: Mix
-    """Mix for letters alone."""
+    """Mix of the letters head alone."""
     both: Mix | None
     embedding: str | None
     """The model whose vectors they were fitted with."""
@@ -155,7 +155,7 @@ class Heads:
         return self.both if fits and self.both is not None else self.alone
 
     def logits(self, text: str, vector: Array | None) -> Array:
-        """Mixed logits, without the vector if it does not fit or was not fitted."""
+        """Return mixed logits. Ignores the vector if it does not fit or no vector head was fitted."""
         mix, z = self.mix_for(vector), self.letters.logits(text)
         if mix is self.alone or self.vectors is None or vector is None:
             return (mix.letters * z).astype(np.float32)
@@ -175,7 +175,7 @@ def log_sum_exp(z: Array) -> Array:
 
 
 def signs(z: Array, p: Array, cosine: Array | float) -> Array:
-    """The gate's inputs, for one text or for many: (..., 4)."""
+    """Return the gate's inputs for one text or many: (..., 4)."""
     best = np.clip(p.max(axis=-1), 1e-6, 1 - 1e-6)
     columns = (np.log(best / (1 - best)), log_sum_exp(z), np.broadcast_to(cosine, best.shape), np.ones_like(best))
     result: Array = np.stack(columns, axis=-1).astype(np.float32)

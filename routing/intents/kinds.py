@@ -1,4 +1,4 @@
-"""Kinds of fitted models and digests of their files; apart from `model.py`, which imports numpy."""
+"""Kinds of fitted models, and digests of their files. Separate from `model.py`, which imports numpy."""
 
 import hashlib
 from typing import Literal

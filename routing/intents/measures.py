@@ -1,4 +1,4 @@
-"""Measures of confidence quality. Arrays have an element per held-out example."""
+"""Measures of the quality of confidences. Arrays have one element per held-out example."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ BINS = 10
 
 
 def threshold_for(confidence: Floats, right: Flags, precision: float) -> float:
-    """The threshold with `precision` right answers above it that answers most; above 1: none.
+    """Return the threshold that answers most with `precision` above it. Above 1 if there is none.
 
-    It stands halfway between the lowest confidence that it lets through and the highest that it does not, or 0: what is
-    as clear as the held-out examples, and by chance a little less confident, must not abstain.
+    It lies halfway between the lowest confidence above it and the highest below it (or 0), so that texts as clear as
+    the held-out examples do not abstain because of a slightly lower confidence.
     """
     order = np.argsort(-confidence, kind="stable")
     so_far = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
@@ -27,7 +27,7 @@ def threshold_for(confidence: Floats, right: Flags, precision: float) -> float:
 
 
 def calibration_error(confidence: Floats, right: Flags) -> float:
-    """Mean distance of confidence and share of right ones, over ten equal bins."""
+    """Return the mean distance between confidence and accuracy, over ten equal bins."""
     if not len(right):
         return 0.0
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
@@ -41,7 +41,7 @@ def calibration_error(confidence: Floats, right: Flags) -> float:
 
 
 def auroc(inside: Floats, outside: Floats) -> float | None:
-    """Chance that an intent's example beats one of none; None: one kind is missing."""
+    """Return the chance that an example with an intent beats one without. None if either kind is missing."""
     if not len(inside) or not len(outside):
         return None
     from sklearn.metrics import roc_auc_score
@@ -52,21 +52,21 @@ def auroc(inside: Floats, outside: Floats) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class HeadMeasures:
-    """Measures on held-out examples, for one set of features."""
+    """Measures on held-out examples for one set of features."""
 
     features: str
     examples: int
     out_of_scope: int
     accuracy: float
-    """The likeliest intent is the right one; of examples that have one, whatever the confidence."""
+    """Share of examples with an intent whose likeliest intent is right, at any confidence."""
     auroc: float | None
     calibration_error: float
     threshold: float
     answered: float
-    """Share of examples with an intent that get an answer at the threshold."""
+    """Share of examples with an intent that are answered at the threshold."""
     precision: float
-    """Precision of the answered examples."""
+    """Share of right answers."""
     out_of_scope_recall: float | None
-    """Share of examples without an intent that abstained."""
+    """Share of examples without an intent that abstain."""
     confusion: tuple[tuple[str, str, int], ...]
-    """(right, predicted, count), most often first; '-' stands for no intent."""
+    """(right, predicted, count), most frequent first. '-' for no intent."""

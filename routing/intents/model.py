@@ -18,7 +18,7 @@ from routing.intents.kinds import Kind
 from routing.intents.spelling import EDGE, Spelling
 
 OUT = "-"
-"""The label of examples that belong to no intent."""
+"""Label of examples without an intent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,9 +28,9 @@ class IntentPrediction:
     labels: tuple[str, ...]
     probabilities: Array
     label: str | None
-    """The likeliest; None: none of them."""
+    """The likeliest intent, or None."""
     confidence: float
-    """Probability that the label is right, estimated on held-out examples."""
+    """Probability that the label is right, calibrated on held-out examples."""
     threshold: float
     features: str
     """`letters`, or `letters and vector`."""
@@ -42,20 +42,20 @@ class IntentPrediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IntentModel:
-    """Raises nothing on any text."""
+    """Classifies texts. Never raises, on any text."""
 
     heads: Heads
     precision: float
-    """The precision that the thresholds were chosen for."""
+    """The precision for which the thresholds were chosen."""
     spelling: Spelling | None = None
-    """Spelling of the examples; None: texts are used as they are."""
+    """Spelling of the examples. None to use texts unchanged."""
 
     def read(self, text: str) -> str:
-        """The text that is classified and embedded: with its typing errors corrected."""
+        """Return the text to classify and embed, with typing errors corrected."""
         return text if self.spelling is None else self.spelling.corrected(text)
 
     def predict(self, text: str, vector: "Vector | None" = None) -> IntentPrediction:
-        """vector: of what `read` makes of the text."""
+        """Predict the intent of a text. vector: embedding of what `read` returns for it."""
         heads, mix = self.heads, self.heads.mix_for(vector)
         z = heads.logits(self.read(text), vector)
         p = softmax(z)
@@ -73,17 +73,17 @@ class IntentModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Acceptance:
-    """The likelihood that a target's answer is accepted; labels are names of targets."""
+    """Predicts the likelihood that a target's answer is accepted. Labels are names of targets."""
 
     heads: Heads
 
     @property
     def threshold(self) -> float:
-        """The confidence that is enough when all features are there, as chosen on held-out texts."""
+        """The acceptance that is enough if all features are available, chosen on held-out texts."""
         return (self.heads.both or self.heads.alone).threshold
 
     def threshold_for(self, vector: "Vector | None") -> float:
-        """The same by what there is to look at."""
+        """Return the threshold for the available features."""
         return self.heads.mix_for(vector).threshold
 
     def expected(self, text: str, vector: "Vector | None" = None) -> dict[str, float]:
@@ -113,7 +113,7 @@ class _Mix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The JSON in the header."""
+    """The JSON in the file's header."""
 
     format: Literal[1]
     kind: Kind
@@ -151,7 +151,7 @@ def to_bytes(model: IntentModel | Acceptance) -> bytes:
 
 
 def from_bytes(data: bytes) -> IntentModel | Acceptance:
-    """Raises Unfit (bad_router_model) for whatever is not what `to_bytes` writes."""
+    """Read a model. Raises Unfit (bad_router_model) for anything that `to_bytes` would not write."""
     try:
         size = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + size])
@@ -163,7 +163,7 @@ def from_bytes(data: bytes) -> IntentModel | Acceptance:
     idf = _tensor(tensors, "idf", np.float32, 1)
     buckets = len(idf)
     if not 16 <= buckets <= MAX_BUCKETS or buckets & (buckets - 1):
-        raise _unfit("'idf' needs a power of two of places")
+        raise _unfit("the size of 'idf' is not a valid power of two")
     letters = LettersHead(
         idf,
         _tensor(tensors, "letters", np.float16, (buckets, labels)),
@@ -187,7 +187,7 @@ def from_bytes(data: bytes) -> IntentModel | Acceptance:
     return IntentModel(heads, description.precision, _spelling(tensors) if "words" in tensors else None)
 
 
-# --- the spelling: words in one text, and what is counted of them ----------------------------------------------------
+# --- the spelling: words in one text, and counts ----------------------------------------------------
 def _spelling_tensors(spelling: Spelling) -> dict[str, Any]:
     words = sorted(spelling.words)
     positions = {word: position for position, word in enumerate((EDGE, *words))}
@@ -204,14 +204,14 @@ def _spelling(tensors: Mapping[str, Any]) -> Spelling:
     try:
         words = text.decode().split("\n") if text else []
     except UnicodeDecodeError:
-        raise _unfit("its words are no text") from None
+        raise _unfit("its words are not text") from None
     counts = _tensor(tensors, "word_counts", np.int32, (len(words),))
     pairs = _tensor(tensors, "pairs", np.int32, 2)
     if len(words) > MAX_WORDS or len(pairs) > MAX_PAIRS or pairs.shape[1] != 3:
-        raise _unfit("its words or pairs of words are too many")
+        raise _unfit("it has too many words or pairs of words")
     vocabulary = [EDGE, *words]
     if pairs.size and not 0 <= pairs[:, :2].min() <= pairs[:, :2].max() < len(vocabulary):
-        raise _unfit("its pairs are of words that are not there")
+        raise _unfit("its pairs refer to missing words")
     pair_counts = {(vocabulary[a], vocabulary[b]): count for a, b, count in pairs.tolist()}
     return Spelling(dict(zip(words, counts.tolist(), strict=True)), pair_counts)
 
@@ -220,9 +220,9 @@ def _tensor(tensors: Mapping[str, Any], name: str, kind: type, shape: tuple[int,
     tensor = tensors.get(name)
     wrong = tensor is None or tensor.dtype != kind
     if tensor is None or wrong or (tensor.ndim != shape if isinstance(shape, int) else tensor.shape != shape):
-        raise _unfit(f"its tensor '{name}' is missing, or of another shape or type")
+        raise _unfit(f"its tensor '{name}' is missing or has the wrong shape or type")
     if not math.isfinite(float(np.abs(tensor).max(initial=0.0))):
-        raise _unfit(f"its tensor '{name}' holds values that are not finite numbers")
+        raise _unfit(f"its tensor '{name}' has values that are not finite numbers")
     return tensor
 
 

@@ -8,12 +8,12 @@ from routing.intents.acceptance import Point
 from routing.intents.measures import HeadMeasures
 
 MAX_PAIRS = 15
-"""Rows of confused pairs."""
+"""Most rows of confused pairs."""
 CELL, MARGIN = 14, 150
 
 
 def text(measured: HeadMeasures) -> str:
-    """The figures, then which intents were taken for which, most often first."""
+    """Return the figures, then the confused intents, most frequent first."""
     lines = [
         f"by {measured.features}, on {measured.examples} held-out examples and {measured.out_of_scope} of no intent:",
         f"  right intent           {measured.accuracy:.1%}",
@@ -35,7 +35,7 @@ def text(measured: HeadMeasures) -> str:
 
 
 def picture(measured: HeadMeasures) -> str:
-    """The confusion table as an SVG: a row per right intent, a column per predicted."""
+    """Return the confusion table as SVG: one row per right intent, one column per predicted one."""
     counts = Counter({(right, predicted): count for right, predicted, count in measured.confusion})
     labels = sorted({label for pair in counts for label in pair}, key=lambda label: (label == "-", label))
     totals = Counter[str]()
@@ -63,7 +63,7 @@ def picture(measured: HeadMeasures) -> str:
 
 
 def curve_text(points: Sequence[Point]) -> str:
-    """The cost-quality curve as a table."""
+    """Return the cost-quality curve as a table."""
     rows = [f"{'THRESHOLD':>9}  {'ACCEPTED':>8}  {'PRICE':>8}  TARGETS"]
     for point in points:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in point.shares.items())

@@ -1,8 +1,8 @@
-"""Correct typing errors to words from the examples.
+"""Corrects typing errors to words from the examples.
 
-A word that the examples lack becomes one of theirs that is one typing error away (a letter more, less, another, or two
-that changed places), if the examples have that one beside one of its neighbours here; of several, the most frequent one
-there. So `set an alrm` becomes `set an alarm`, and an unknown name stays as it is.
+A word that is not in the examples is replaced by one that is, if they differ by one typing error (an added, missing or
+wrong letter, or two swapped ones) and if the examples contain the replacement next to one of the text's neighbouring
+words. The most frequent such pair wins. So `set an alrm` becomes `set an alarm`, and unknown names stay as they are.
 """
 
 import re
@@ -14,24 +14,24 @@ from random import Random
 from typing import Self
 
 SHORTEST, LONGEST = 3, 40
-"""Letters of the words that are looked at."""
+"""Shortest and longest words that are corrected, in letters."""
 MAX_CHARACTERS = 2000
-"""Longer texts are left as they are."""
+"""Longer texts are not corrected."""
 MOST_ALIKE = 100
-"""Words that one may be meant for. Of 65,000 that people write no more than 34 are alike."""
+"""Most candidates for one word. Among 65,000 real words, at most 34 are this similar."""
 EDGE = ""
-"""Stands before the first word and after the last one."""
+"""Placeholder before the first word and after the last."""
 _WORD = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spelling:
-    """Words of the examples in lower case: how often each, and each two in a row."""
+    """Counts of the words of the examples, in lower case, and of each two in a row."""
 
     words: Mapping[str, int]
     pairs: Mapping[tuple[str, str], int]
     _near: dict[str, list[str]] = field(init=False, repr=False)
-    """The words that a text may mean, by the text itself and by it without one letter."""
+    """Candidate words, by the word itself and by the word without one letter."""
 
     def __post_init__(self) -> None:
         near: dict[str, list[str]] = {}
@@ -52,7 +52,7 @@ class Spelling:
         return cls(words, pairs)
 
     def corrected(self, text: str) -> str:
-        """The text with corrected words in lower case, and all others as they were."""
+        """Return the text with corrected words in lower case and all others unchanged."""
         if len(text) > MAX_CHARACTERS:
             return text
         tokens = [match.group().lower() for match in _WORD.finditer(text)]
@@ -74,7 +74,7 @@ class Spelling:
 
 
 def is_one_error_away(a: str, b: str) -> bool:
-    """Whether words differ by one letter more, less or another, or two swapped neighbours."""
+    """Whether words differ by one added, missing, wrong or swapped letter."""
     if abs(len(a) - len(b)) > 1:
         return False
     at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
@@ -87,7 +87,7 @@ def is_one_error_away(a: str, b: str) -> bool:
 
 
 def _shorter(word: str) -> Iterator[str]:
-    """The word, and it less each letter: words one error apart share one of these."""
+    """Yield the word, and the word without each letter: words one error apart share one of these."""
     yield word
     for at in range(len(word)):
         yield word[:at] + word[at + 1 :]
@@ -105,7 +105,7 @@ _NEIGHBOURS = {
 
 
 def mistyped(text: str, rng: Random, share: float = 0.15) -> str:
-    """Put a typing error into about `share` of the longer words, at least into one."""
+    """Put a typing error into about `share` of the longer words, into at least one."""
     words = text.split(" ")
     long = [index for index, word in enumerate(words) if len(word) > 3 and word.isalpha()]
     if long:
@@ -115,7 +115,7 @@ def mistyped(text: str, rng: Random, share: float = 0.15) -> str:
 
 
 def recased(text: str, rng: Random) -> str:
-    """All capitals, none, or one at each word's beginning."""
+    """Return the text in capitals, in lower case, or in title case."""
     return rng.choice((str.upper, str.lower, str.title))(text)
 
 

@@ -1,8 +1,8 @@
-"""Train a model from labelled examples. Needs scikit-learn, which no decision does.
+"""Trains a model from labelled examples. Needs scikit-learn, which decisions do not.
 
 1. Both heads are fitted on the examples that are not held out, each by logistic regression.
-2. On the held-out ones: how much each head counts (the temperature with it), the gate, the threshold.
-3. The same for letters alone.
+2. Fitted on the held-out ones: the weight of each head (including the temperature), the gate, the threshold.
+3. The same for the letters head alone.
 """
 
 from collections import Counter
@@ -41,22 +41,22 @@ SEED = 20
 class Example:
     text: str
     label: str
-    """`OUT`: it belongs to no intent."""
+    """`OUT` if it belongs to no intent."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOptions:
     precision: float = 0.99
-    """Precision of what is answered, for which thresholds are chosen."""
+    """Precision of answers for which thresholds are chosen."""
     held_out: float = 0.2
     buckets: int | None = None
-    """None: by the number of examples."""
+    """None to choose by the number of examples."""
     strength: float = 100.0
-    """Inverse of the regularisation of the letters' head (scikit-learn's C)."""
+    """Inverse regularisation strength of the letters head (scikit-learn's C)."""
     vector_strength: float = 30.0
     iterations: int = 70
     typos: bool = True
-    """Learn the letters of each example also with typing errors."""
+    """Also train the letters head on a copy of each example with typing errors."""
 
 
 DEFAULTS = TrainingOptions()
@@ -66,11 +66,11 @@ DEFAULTS = TrainingOptions()
 class TrainingResult:
     model: IntentModel
     measured: tuple[HeadMeasures, ...]
-    """Measures of letters alone, then of both."""
+    """Measures of the letters head alone, then of both heads."""
 
 
 def split(labels: Sequence[str], share: float) -> tuple[list[int], list[int]]:
-    """Places to fit and to hold out, by label; at least one of both from two examples."""
+    """Return the indexes to fit and to hold out, split by label. Two examples give at least one of each."""
     by_label: dict[str, list[int]] = {}
     for index, label in enumerate(labels):
         by_label.setdefault(label, []).append(index)
@@ -92,13 +92,13 @@ def train(
     options: TrainingOptions = DEFAULTS,
     spelling: Spelling | None = None,
 ) -> TrainingResult:
-    """vectors: of fitted and held-out texts, corrected by `spelling`.
+    """Train an intent model. vectors: of fitted and held-out texts, corrected by `spelling`.
 
     Raises BadRequest.
     """
     labels = sorted({example.label for example in examples})
     if len([label for label in labels if label != OUT]) < 2:
-        raise BadRequest("Give examples of at least two intents: a router with one has nothing to tell apart.")
+        raise BadRequest("Give examples of at least two intents: with only one, a router has nothing to distinguish.")
     right = np.array([labels.index(e.label) if e.label in labels else -1 for e in held])
     letters = letters_head(examples, labels, options)
     read = [e.text if spelling is None else spelling.corrected(e.text) for e in held]
@@ -120,7 +120,7 @@ def train(
 def letters_head(
     examples: Sequence[Example], labels: Sequence[str], options: TrainingOptions, idf: Matrix | None = None
 ) -> LettersHead:
-    """idf: of more texts than these, from `idf_of`, for heads that form one."""
+    """Fit the letters head. idf: computed by `idf_of` on more texts, to share it among heads."""
     texts, names = [e.text for e in examples], [e.label for e in examples]
     buckets = options.buckets or min(1 << 16, max(1 << 12, 1 << (len(texts) * 8 - 1).bit_length()))
     if options.typos:
@@ -139,7 +139,7 @@ def letters_head(
 
 
 def idf_of(counts: csr_matrix) -> Matrix:
-    """(buckets,), of texts that were counted; 0: too few of them have it."""
+    """Return inverse document frequencies, (buckets,). 0 if too few texts contain a bucket."""
     texts = counts.shape[0]
     having = np.asarray((counts > 0).sum(0)).ravel()
     return np.where(having >= (2 if texts > 200 else 1), np.log((1 + texts) / (1 + having)) + 1, 0.0)
@@ -169,16 +169,16 @@ def counted(texts: Sequence[str], buckets: int) -> csr_matrix:
 def _logistic(
     features: Matrix | csr_matrix, names: Sequence[str], labels: Sequence[str], strength: float, iterations: int
 ) -> tuple[Array, Array]:
-    """(features, labels) and (labels,).
+    """Fit weights (features, labels) and bias (labels,).
 
-    With two labels scikit-learn fits one column: the other is its negative.
+    With two labels, scikit-learn fits one column, and the other is its negative.
     """
     import warnings
 
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the last steps change no decision
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the last steps do not change decisions
         fitted = LogisticRegression(C=strength, max_iter=iterations, tol=1e-6).fit(features, names)
     weights, bias = fitted.coef_.T, fitted.intercept_
     if len(labels) == 2:
@@ -191,7 +191,7 @@ def _mix(
     letters: Array, vectors: Array | None, cosines: Array, labels: Sequence[str], right: npt.NDArray[np.int_],
     precision: float,
 ) -> Mix:  # fmt: skip
-    """Weigh the heads by held-out likelihood, then choose gate and threshold."""
+    """Fit the weights of the heads by held-out likelihood, then the gate and the threshold."""
     labelled = right >= 0
 
     def loss(scales: Matrix) -> float:
@@ -221,7 +221,7 @@ def _looked(
     mix: Mix, letters: Array, vectors: Array | None, cosines: Array | None, labels: Sequence[str],
     right: npt.NDArray[np.int_],
 ) -> tuple[Array, npt.NDArray[np.bool_], npt.NDArray[np.int_]]:  # fmt: skip
-    """The gate's inputs, whether the likeliest label is right, and which it is."""
+    """Return the gate's inputs, whether the likeliest label is right, and its index."""
     z = mix.letters * letters + (mix.vectors * vectors if vectors is not None else 0.0)
     p = softmax(z)
     predicted = p.argmax(1)

@@ -1,25 +1,25 @@
-"""A provider's breaker: a pure function of state, time and events.
+"""A provider's circuit breaker: a pure function of state, time and events.
 
-| state     | a request comes                         | it succeeded          | it failed                              |
+| state     | a request arrives                       | it succeeds           | it fails                               |
 |-----------|-----------------------------------------|-----------------------|----------------------------------------|
-| closed    | goes                                    | counts                | counts; 5 in a row, or half of 10 or   |
-|           |                                         |                       | more within 30 s: open                 |
-| open      | refused until its time is over, then it | of before: no matter  | of before: no matter                   |
-|           | goes as the probe: half-open            |                       |                                        |
-| half-open | refused until the probe has words or    | who was let in:       | who was let in: open, for twice as     |
-|           | has ended; after its first words it goes | closed               | long                                   |
+| closed    | goes                                    | counts                | counts; opens after 5 in a row, or     |
+|           |                                         |                       | half of 10 or more within 30 s         |
+| open      | refused until the time is over, then it | if it was sent        | if it was sent before, ignored         |
+|           | goes as the probe: half-open            | before, ignored       |                                        |
+| half-open | refused until the probe has ended or    | closes, if it was     | opens for twice as long, if it was     |
+|           | produced words; after these it goes     | admitted here         | admitted here                          |
 
-Open for 5 s x 2^k, up to 60 s, and up to a tenth more by chance; longer where the provider's Retry-After says so, up to
-120 s. What tells nothing of the provider's health (its client's fault, money, a client that left) counts
-nowhere; a probe that ended so lets the next request be the probe.
+Open for 5 s x 2^k, up to 60 s, plus up to a tenth at random. Longer if the provider's Retry-After says so, up to 120 s.
+Outcomes that say nothing about the provider's health (the client's fault, money, a client that disconnected) are
+ignored. After a probe with such an outcome, the next request is the probe.
 
-| given up, as                                             | it counts as                                             |
+| ended because                                            | counts as                                                |
 |----------------------------------------------------------|----------------------------------------------------------|
 | `connect`, `first_byte` or `between_bytes` passed        | a failure                                                |
-| its client's time, its share of it or `whole` passed,    | once words had come a success, else nothing; but if not  |
-| its client left                                          | even a status had come within `between_bytes`, a failure |
+| the client's deadline, its share of it or `whole`        | a success if there were words, else nothing; but a       |
+| passed, or the client disconnected                       | failure if no status arrived within `between_bytes`      |
 
-Clients with little time do not close a provider to others; and one that hangs is left alone, however little they have.
+So clients with little time do not block a provider for others, but a provider that hangs is still found out.
 """
 
 from enum import StrEnum
@@ -28,12 +28,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 WINDOW = 30
-"""Seconds, one bucket each."""
+"""Seconds, in buckets of one second."""
 LEAST_CALLS, RATE, RUN = 10, 0.5, 5
 FIRST, LONGEST, SANE = 5.0, 60.0, 120.0
-"""Seconds: the first opening, the longest by doubling, the longest that a provider may ask for."""
+"""Seconds: first opening, longest by doubling, longest that a provider may request."""
 PROBE_WAIT = 1.0
-"""Retry-After in seconds while a probe is under way."""
+"""Retry-After in seconds while a probe is running."""
 
 
 class Phase(StrEnum):
@@ -59,34 +59,34 @@ class SecondCounts(Struct, frozen=True):
 class Breaker(Struct, frozen=True):
     phase: Phase = Phase.CLOSED
     buckets: tuple[SecondCounts, ...] = ()
-    """Seconds of the last 30 s, oldest first; empty unless closed."""
+    """The last 30 s, oldest first. Empty unless closed."""
     run: int = 0
     """Failures since the last success."""
     opened: int = 0
-    """Times in a row, so the k of how long."""
+    """Consecutive openings: the k of the duration."""
     until: float = 0.0
-    """Seconds on the caller's clock; while open."""
+    """End of the open state, in seconds on the caller's clock."""
     probing: bool = False
-    """While half-open: nothing has come of the probe yet."""
+    """Whether a probe without an outcome is running, while half-open."""
     answers: bool = False
-    """While half-open: a probe had its first words."""
+    """Whether a probe has produced words, while half-open."""
     period: int = 0
-    """Goes up with each change of phase: what was let through before has no say after it."""
+    """Incremented on each change of phase. Requests admitted in an earlier period are ignored."""
 
 
 class Permit(Struct, frozen=True):
-    """Goes back with the outcome."""
+    """Permission for one request, passed back with its outcome."""
 
     period: int
 
 
 class CallRefused(Struct, frozen=True):
     seconds: float
-    """Seconds until another try makes sense."""
+    """Seconds until a retry makes sense."""
 
 
 def admit(state: Breaker, now: float) -> tuple[Breaker, Permit | CallRefused]:
-    """Decide whether a request may go."""
+    """Decide whether a request may be sent."""
     if state.phase is Phase.CLOSED:
         return state, Permit(state.period)
     if state.phase is Phase.OPEN:
@@ -99,7 +99,7 @@ def admit(state: Breaker, now: float) -> tuple[Breaker, Permit | CallRefused]:
 
 
 def begun(state: Breaker, permit: Permit) -> Breaker:
-    """Note an answer's first words, so that others need not wait for a probe's end."""
+    """Note an answer's first words, so that other requests need not wait for a probe's end."""
     if state.phase is Phase.HALF_OPEN and permit.period == state.period:
         return replace(state, probing=False, answers=True)
     return state
@@ -108,7 +108,7 @@ def begun(state: Breaker, permit: Permit) -> Breaker:
 def ended(
     state: Breaker, permit: Permit, outcome: CallOutcome, now: float, chance: float, retry_after: float | None = None
 ) -> Breaker:
-    """The breaker's state after a request. chance: 0 to 1, for the jitter."""
+    """Return the state after a request. chance: 0 to 1, for jitter."""
     if permit.period != state.period:
         return state
     if state.phase is Phase.HALF_OPEN:

@@ -29,9 +29,9 @@ log = logging.getLogger("roundhouse.providers")
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
 LONGEST_EVENT = 4 * 2**20
 MAX_HELD_BACK = 2**20
-"""Bytes of events before the first words that are held back: until then an error can still be an error's status."""
+"""Most bytes of events held back before the first words. Until then, an error can still set the response's status."""
 BYTES_PER_TOKEN = 4
-"""Bytes per token of a prompt, for estimates before the provider reports usage."""
+"""Bytes per prompt token, for estimates before the provider reports usage."""
 CONTENT_FIELDS = {
     Surface.CHAT: "choices",
     Surface.COMPLETIONS: "choices",
@@ -39,22 +39,22 @@ CONTENT_FIELDS = {
     Surface.MESSAGES: "content",
     Surface.COUNT_TOKENS: "input_tokens",
 }
-"""The field of a whole answer that holds its content."""
+"""The field of an unstreamed answer with its content."""
 INLINE = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{1024,}")
-"""Pictures and sound within a prompt."""
+"""Inline images and audio in a prompt."""
 INLINE_TOKENS = 1000
-"""Tokens of each inline picture or sound, about what vendors count."""
+"""Tokens per inline image or audio, roughly as vendors count them."""
 NOTHING_MORE: Mapping[str, str] = MappingProxyType({})
 Events = AsyncGenerator[Event, None]
 
 
 class ProviderCall:
-    """`usage` is what is known of it at any time.
+    """One call. `usage` is current at any time.
 
     Args:
-        shown: the name that the client is to see.
+        public_name: the model name that the client sees.
         until: how long the client waits.
-        passed: headers that it is sent as well.
+        passed: additional headers to send.
     """
 
     def __init__(
@@ -69,22 +69,22 @@ class ProviderCall:
         self._upstream, self._model, self._public_name, self._request_id = upstream, model, public_name, request_id
         self._until, self._passed = until, passed
         self._sent_at: float | None = None
-        """Time of sending on the loop's clock; None: not sent yet, or the answer has a status."""
+        """Time of sending, on the loop's clock. None if not sent yet, or once a status has arrived."""
         self._refusal: BadRequest | None = None
-        """The client's own fault, which tells nothing of the provider."""
+        """The error if the request is the client's fault, which says nothing about the provider."""
         self._progress: AnswerProgress | None = None
         self._passing: PassThrough | None = None
         self._prompt = b""
         self._is_read = False
-        """Whether the provider has the prompt, and has not said that it did nothing with it."""
+        """Whether the provider has received the prompt and has not reported doing nothing with it."""
         self._usage: Usage | None = None
         self._bounds = UsageBounds(0)
         self._excess: Usage | None = None
-        """Usage as the provider reported it, where that was more than the request can have."""
+        """The provider's reported usage, if it exceeds what the request can have."""
 
     @property
     def usage(self) -> Usage:
-        """Usage as reported, or an estimate for an answer that broke off before."""
+        """Usage as reported, or an estimate if the answer broke off before."""
         if self._usage is not None:
             return self._usage
         reported = self._bounded(self._progress.usage) if self._progress else Usage()
@@ -110,7 +110,7 @@ class ProviderCall:
 
     @property
     def _estimated(self) -> int:
-        """Tokens of the prompt; of a conversation no more than its context."""
+        """Estimated prompt tokens, limited to the context length for chat."""
         most = self._model.context_length if self._model.task is Task.CHAT else None
         return estimated(self._prompt, most)
 
@@ -127,10 +127,10 @@ class ProviderCall:
                 yield event
 
     async def task(self, request: Message) -> Events:
-        """A call of another task than chat: one of those in `tasks.PROVIDER_TASKS`."""
+        """Run a request of a task in `tasks.PROVIDER_TASKS`, which has all but chat."""
         task = PROVIDER_TASKS[type(request)]
         if isinstance(request, EmbedRequest):
-            await import_in_thread("numpy")  # to read the vectors
+            await import_in_thread("numpy")  # needed to read the vectors
         body = task.body(request, self._model)
         self._prompt = body if isinstance(body, bytes) else b""
         self._bounds = task.most_usage(request, self._prompt)
@@ -140,7 +140,7 @@ class ProviderCall:
                 yield event
 
     async def _guarded(self, events: Events) -> Events:
-        """Run a call between the breaker's two steps, with a provider's nonsense as its error."""
+        """Run a call between the breaker's two steps, and convert invalid answers into errors."""
         permit = self._upstream.admit(self._model)
         error: BaseException | None = None
         is_first = True
@@ -212,8 +212,8 @@ class ProviderCall:
                 yield ResponseEnd(Usage())
                 return
             if planned.stream != reply.is_stream:
-                if planned.stream and "json" in reply.content_type:  # what has no end is not waited for
-                    await self._object(planned, reply)  # an error says more
+                if planned.stream and "json" in reply.content_type:  # a stream may not end, so it is not read
+                    await self._object(planned, reply)  # raises a more specific error, if it is one
                 raise BadAnswer("answered with a stream where none was requested, or without one where it was")
             events = self._streamed(planned, reply) if planned.stream else self._whole(planned, reply)
             async with aclosing(events):
@@ -221,7 +221,7 @@ class ProviderCall:
                     yield event
 
     async def _refused(self, reply: Reply) -> tuple[bytes, BadRequest]:
-        """The client's fault as a body and an error. Raises what is not its fault."""
+        """Return the client's fault as body and error. Raises ProviderFailed if it is the provider's."""
         body = await reply.error_body()
         if not faults.is_the_clients(reply.status, body):
             raise faults.failure(self._upstream.provider.id, reply.status, body, reply.headers)
@@ -236,7 +236,7 @@ class ProviderCall:
         return self._refusal
 
     async def _object(self, planned: PlannedCall, reply: Reply) -> tuple[bytes, dict[str, msgspec.Raw]]:
-        """A whole answer, and its parts. Raises BadAnswer, ErrorEvent."""
+        """Return an unstreamed answer and its fields. Raises BadAnswer, ErrorEvent."""
         progress = self._progress = AnswerProgress(self._public_name)
         data, parts = progress.object(await reply.whole())
         if bytes(parts.get("error", b"null")) != b"null":
@@ -250,7 +250,7 @@ class ProviderCall:
         return data, parts
 
     def _counted(self, reported: Usage, text_bytes: int = 0) -> Usage:
-        """Reported usage, or an estimate from `text_bytes` bytes of text."""
+        """Return the reported usage, or an estimate from `text_bytes` bytes of text."""
         if reported.prompt_tokens or reported.completion_tokens:
             return reported
         return msgspec.structs.replace(
@@ -303,7 +303,7 @@ class ProviderCall:
         yield ResponseEnd(self._usage)
 
     def _other_model(self) -> str:
-        """A warning if another model answered. Raises BadAnswer if that is not allowed."""
+        """Return a warning if another model answered. Raises BadAnswer if that is not allowed."""
         answered_by = self._progress.model if self._progress else None
         if not is_other_model(self._model.name, answered_by):
             return ""
@@ -314,9 +314,9 @@ class ProviderCall:
 
     # --- the other tasks --------------------------------------------------------------------------------------------
     async def _run(self, surface: Surface, body: Body, read: Callable[[bytes], TaskAnswer]) -> Events:
-        """The answer's events, after a warning if another model answered.
+        """Yield the events of an answer, preceded by a warning if another model answered.
 
-        Raises as `_other_model`.
+        Raises as `_other_model` does.
         """
         async with self._send(surface, body) as reply:
             if not reply.is_answer:
@@ -339,14 +339,14 @@ class ProviderCall:
 
 
 async def _ended(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Add the empty line that some servers leave out behind their last event."""
+    """Append the empty line that some servers omit after their last event."""
     async for chunk in chunks:
         yield chunk
     yield b"\n\n"
 
 
 def estimated(prompt: bytes, most: int | None) -> int:
-    """Estimate the tokens of a prompt, at most `most`."""
+    """Estimate the tokens of a prompt. most: upper bound."""
     inline = INLINE.findall(prompt)
     tokens = (len(prompt) - sum(map(len, inline))) // BYTES_PER_TOKEN + INLINE_TOKENS * len(inline)
     return tokens if most is None else min(tokens, most)

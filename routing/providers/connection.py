@@ -1,16 +1,16 @@
 """Connections to a provider, with four time-outs, bounds, and no redirects.
 
-| what happens                                   | error                                      |
-|------------------------------------------------|--------------------------------------------|
-| unknown name, no listener, TLS failure         | provider_unreachable, again                |
-| the name leads to an address that is refused   | provider_address                           |
-| the variable of its key is not set             | provider_key                               |
-| no connection in time                          | provider_timeout, again                    |
-| silence before the first words, or in between  | provider_timeout                           |
-| it takes longer than `whole`                   | provider_timeout, no fault of a provider   |
-| the client's time is over                      | deadline_exceeded: no fault of a provider  |
-| the connection breaks                          | provider_failed, again                     |
-| more than `max_answer` bytes                   | provider_answer                            |
+| what happens                                   | error                                       |
+|------------------------------------------------|---------------------------------------------|
+| unknown name, no listener, TLS failure         | provider_unreachable, retried               |
+| the name resolves to a refused address         | provider_address                            |
+| the variable with the key is not set           | provider_key                                |
+| no connection in time                          | provider_timeout, retried                   |
+| silence before the first words or in between   | provider_timeout                            |
+| it takes longer than `whole`                   | provider_timeout, not the provider's fault  |
+| the client's time is over                      | deadline_exceeded, not the provider's fault |
+| the connection breaks                          | provider_failed, retried                    |
+| more than `max_answer` bytes                   | provider_answer                             |
 """
 
 import asyncio
@@ -36,22 +36,22 @@ else:
     aiohttp = LazyModule("aiohttp")
 
 Body: TypeAlias = "bytes | Callable[[], aiohttp.FormData]"
-"""JSON; or a form, made anew for each attempt."""
+"""JSON bytes, or a factory of a form for each attempt."""
 BUFFER = 64 * 1024
-"""Bytes that may wait for us, twice over, before the provider is held back."""
+"""Half of the bytes that are buffered before the provider is throttled."""
 ERROR_BODY = 64 * 1024
-"""Bytes of an error's body that are read."""
+"""Most bytes of an error's body that are read."""
 PACKED, UNREADABLE = ("gzip", "x-gzip", "deflate"), ("br", "zstd")
-"""Ways to compress that some servers go though they were asked not to."""
+"""Encodings that some servers use even when asked for identity."""
 LEAST_KEY = 6
-"""Characters of what is kept secret: some servers without keys are given a letter as one."""
+"""Fewest characters of a key that is redacted. Servers without keys are often given a single letter."""
 PRIVATE_REMEDY = "`private_addresses: true` in the recipe allows it"
 VERSION = "2023-06-01"
-"""Version of Anthropic's interface."""
+"""Version of Anthropic's API."""
 
 
 class ClientDeadlines(NamedTuple):
-    """The client's patience, on the loop's clock; None: as long as the recipe says."""
+    """How long the client waits, on the loop's clock. None to use the recipe's time-outs."""
 
     first: float | None = None
     """Latest time for the first words."""
@@ -63,15 +63,15 @@ FOREVER = ClientDeadlines()
 
 
 class _Bound(NamedTuple):
-    """The first one of several times that comes."""
+    """The earliest of several deadlines."""
 
     at: float
     of: Literal["client", "silence", "whole"] = "silence"
-    """The bound that ends the wait: the client's patience, the provider's silence, or the time for the whole answer."""
+    """The reason for the deadline: the client, the provider's silence, or the time for the whole answer."""
 
 
 class Reply:
-    """An answer that has begun. `chunks` once."""
+    """A response whose head has arrived. `chunks` can be used once."""
 
     def __init__(self, provider: Provider, response: "aiohttp.ClientResponse", first: _Bound, whole: _Bound) -> None:
         self._provider, self._response, self._first, self._whole = provider, response, first, whole
@@ -82,7 +82,7 @@ class Reply:
 
     @property
     def is_answer(self) -> bool:
-        """201 is what some frameworks say to every POST."""
+        """Whether the status is a success. Some frameworks answer every POST with 201."""
         return self.status in (200, 201)
 
     @property
@@ -90,14 +90,14 @@ class Reply:
         return self.content_type.startswith("text/event-stream")
 
     async def chunks(self, begun: Callable[[], bool] = lambda: False) -> AsyncIterator[bytes]:
-        """The body as it comes. begun: whether silence is bounded from here on."""
+        """Yield the body as it arrives. begun: whether silence is bounded from here on."""
         length, most = 0, self._provider.max_answer
         if (self._response.content_length or 0) > most:
             raise faults.bad_answer(self._provider.id, f"answers with more than {most} bytes")
         if self._packed in UNREADABLE and self.is_answer:
             raise faults.bad_answer(self._provider.id, f"answers in '{self._packed}', though asked for 'identity'")
         loop, content = asyncio.get_running_loop(), self._response.content
-        unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if self._packed in PACKED else None  # 32: either of both
+        unpack = zlib.decompressobj(zlib.MAX_WBITS | 32) if self._packed in PACKED else None  # 32: accepts both formats
         while True:
             bound = self._first
             if begun():
@@ -118,7 +118,7 @@ class Reply:
                 yield part
 
     def _unpacked(self, unpack: "zlib._Decompress", data: bytes) -> Iterator[bytes]:
-        """Piece by piece: of a few bytes there may be a thousand times as many."""
+        """Yield decompressed parts: a few bytes may expand a thousandfold."""
         try:
             while True:
                 part = unpack.decompress(data, BUFFER)
@@ -136,7 +136,7 @@ class Reply:
         return b"".join(chunks_read)
 
     async def error_body(self) -> bytes:
-        """The beginning of it."""
+        """Return the start of an error's body."""
         content = bytearray()
         async for chunk in self.chunks():
             content += chunk
@@ -145,7 +145,7 @@ class Reply:
         return without_key(self._provider, bytes(content[:ERROR_BODY]))
 
     async def release(self) -> None:
-        """The answer is over: if its connection is, too, others can use it."""
+        """Read the end of a finished answer, so that its connection can be reused."""
         try:
             async with asyncio.timeout(0.1):
                 await self._response.content.readany()
@@ -171,7 +171,9 @@ class Connection:
 
     async def models(self) -> bytes:
         """List the provider's models. Raises ProviderFailed."""
-        all_of_them = "?limit=1000" if self._provider.protocol is Protocol.ANTHROPIC else ""  # else the newest 20
+        all_of_them = (
+            "?limit=1000" if self._provider.protocol is Protocol.ANTHROPIC else ""
+        )  # otherwise only the newest 20
         async with self.request("GET", f"models{all_of_them}", b"", {}) as reply:
             if reply.status != 200:
                 raise faults.failure(self._provider.id, reply.status, await reply.error_body(), reply.headers)
@@ -187,12 +189,12 @@ class Connection:
         until: ClientDeadlines = FOREVER,
         sent: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Reply]:
-        """Raises ProviderFailed and DeadlineExceeded. Leaving early closes the connection.
+        """Send a request. Leaving the context early closes the connection. Raises ProviderFailed, DeadlineExceeded.
 
         Args:
-            passed: headers: the request's id, and its place in a trace.
-            until: how long the client waits; the recipe's bounds are others.
-            sent: called once the request is on its connection.
+            passed: headers with the request's id and its trace context.
+            until: how long the client waits, in addition to the recipe's time-outs.
+            sent: called when the request is on its connection.
         """
         provider, loop = self._provider, asyncio.get_running_loop()
         headers = {**passed, **self._headers()}
@@ -246,7 +248,7 @@ LONGEST_KEY = 4096
 
 
 def key_of(provider: Provider) -> str:
-    """The provider's key, if any, without the line end that files often have. A file is read anew each time."""
+    """Return the provider's key without a trailing line end, '' for none. Key files are read on each call."""
     if provider.key_file:
         with suppress(OSError, ValueError), Path(provider.key_file).open(encoding="utf-8") as file:
             return file.read(LONGEST_KEY).strip()
@@ -255,7 +257,7 @@ def key_of(provider: Provider) -> str:
 
 
 def without_key(provider: Provider, body: bytes) -> bytes:
-    """An error without the key: some servers repeat the headers they got."""
+    """Redact the key from an error: some servers repeat the headers they received."""
     key = key_of(provider).encode(errors="replace")
     return body.replace(key, b"***") if len(key) >= LEAST_KEY else body
 
@@ -265,7 +267,7 @@ async def _is_sent(_session: "aiohttp.ClientSession", context: SimpleNamespace, 
 
 
 def silent(provider: Provider, begun: bool, passed: _Bound) -> ProviderTimedOut | DeadlineExceeded:
-    """The failure that follows when this bound has passed."""
+    """Return the error for a deadline that has passed."""
     times = provider.timeouts
     if passed.of == "whole":
         return ProviderTimedOut(f"Provider '{provider.id}' had not ended within {times.whole:g} s.", counts=False)

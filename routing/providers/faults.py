@@ -1,19 +1,19 @@
-"""Classify a provider's failure by status, words and headers. Pure.
+"""Classifies a provider's failure by status, words and headers. Pure.
 
-| status                | words (type or code)                | error              | again | breaker |
+| status                | words (type or code)                | error              | retry | breaker |
 |-----------------------|-------------------------------------|--------------------|-------|---------|
-| any                   | of money, such as insufficient_quota; or 402 | provider_no_credit | no    | -       |
-| 401, 403              | or of the key, such as invalid_api_key | provider_key    | no    | -       |
+| any                   | about money, such as insufficient_quota; or 402 | provider_no_credit | no | - |
+| 401, 403              | or about the key, such as invalid_api_key | provider_key | no    | -       |
 | 404                   |                                     | provider_model     | no    | -       |
 | 429                   |                                     | provider_busy      | yes   | -       |
 | 503, 529              | or overloaded_error in a 200        | provider_overloaded | yes  | counts  |
 | 408, 409, 5xx         | or another error event in a 200     | provider_failed    | yes   | counts  |
 | 3xx                   |                                     | provider_answer    | no    | counts  |
-| other 4xx             |                                     | the client's own: passed on as it is | no | - |
+| other 4xx             |                                     | the client's own fault: passed on unchanged | no | - |
 
-An error in a 200 that tells a status as its code, as OpenRouter's and vLLM's do, is of that status; one whose words are
-of a request, such as invalid_prompt, is a 400.
-`x-should-retry: false` makes each of them final. What no answer came of: `connection`.
+An error in a 200 whose code is a status, as with OpenRouter and vLLM, counts as that status. If its words blame the
+request, such as invalid_prompt, it counts as a 400.
+`x-should-retry: false` makes any of them final. Failures without an answer are handled in `connection`.
 """
 
 import math
@@ -39,7 +39,7 @@ MONEY = frozenset(
     }
 )
 KEY = frozenset({"API_KEY_INVALID", "invalid_api_key"})
-"""Google reports a bad key with a 400, which is not the client's fault."""
+"""Google reports a bad key with a 400, although it is not the client's fault."""
 LIMITED = frozenset({"rate_limit_error", "rate_limit_exceeded", "requests", "tokens"})
 OVERLOADED = frozenset({"overloaded_error", "overloaded"})
 REFUSED = frozenset(
@@ -64,9 +64,9 @@ REFUSED = frozenset(
         "image_file_not_found",
     ]
 )
-"""Error words of a request in a 200, as Responses reports them."""
+"""Words of errors in a 200 that blame the request, as in the Responses API."""
 QUOTED = 300
-"""Characters of a provider's own words that are passed on."""
+"""Most characters of a provider's own message that are passed on."""
 
 
 class ErrorWords(msgspec.Struct):
@@ -75,7 +75,7 @@ class ErrorWords(msgspec.Struct):
     code: str | int | None = None
     param: str | None = None
     reason: str | None = None
-    """Google's, in an error's details."""
+    """Google's reason, from an error's details."""
 
     @property
     def names(self) -> set[str]:
@@ -83,9 +83,9 @@ class ErrorWords(msgspec.Struct):
 
 
 def read(body: bytes) -> ErrorWords:
-    """Read an error body, of any vendor's shape, or a text.
+    """Read an error body in any vendor's format, or as text.
 
-    Empty for a page, such as a proxy's.
+    The message is empty for an HTML page, such as a proxy's.
     """
     try:
         content = msgspec.json.decode(body)
@@ -110,7 +110,7 @@ def read(body: bytes) -> ErrorWords:
 
 
 def is_error(body: bytes) -> bool:
-    """Whether a supposed answer describes an error, whatever it calls it."""
+    """Whether a supposed answer describes an error, in any format."""
     try:
         return bool(_text(msgspec.json.decode(body, type=dict[str, Any])))
     except NOT_JSON:
@@ -123,7 +123,7 @@ def _named(value: object, name: str) -> str | None:
 
 
 def _text(value: object, depth: int = 4) -> str:
-    """The text of an error, however deep: FastAPI lists faults with their places."""
+    """Return the text of an error at any depth: FastAPI lists faults with their locations."""
     match value:
         case str():
             return value
@@ -146,7 +146,7 @@ def is_the_clients(status: int, body: bytes) -> bool:
 
 
 def _status(status: int, words: ErrorWords) -> int:
-    """The status of an error; a 200 may hold another one in its body."""
+    """Return the status of an error: a 200 may contain another one in its body."""
     if status != 200:
         return status
     if isinstance(words.code, int) and 400 <= words.code < 600:
@@ -155,7 +155,7 @@ def _status(status: int, words: ErrorWords) -> int:
 
 
 def failure(provider: str, status: int, body: bytes, headers: Mapping[str, str]) -> ProviderFailed:
-    """The error for a failed answer; status 200: for an error event in mid-answer."""
+    """Return the error for a failed answer. status: 200 for an error event in mid-answer."""
     words = read(body)
     where = "in mid-answer" if status == 200 else f"with status {status}"
     status = _status(status, words)
@@ -196,7 +196,7 @@ def bad_answer(provider: str, what: str) -> ProviderFailed:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds from `retry-after-ms` or `Retry-After`; dates go by the answer's `Date`."""
+    """Return the seconds in `retry-after-ms` or `Retry-After`. Dates are relative to the response's `Date`."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers[name]) * scale

@@ -1,6 +1,6 @@
-"""An answer in the client's own dialect, with its model name and call numbers.
+"""Passes on an answer in the client's own dialect, with the client's model name and call numbers.
 
-What is read on the way: usage, whether the answer has begun and ended, errors in mid-answer, and which model answered.
+Also reads usage, whether the answer has begun and ended, errors in mid-answer, and which model answered.
 """
 
 import re
@@ -18,22 +18,22 @@ from routing.providers import faults
 
 
 class CallNumbers:
-    """Call numbers of a choice. Gemini sends none, or 0: clients see one call.
+    """Numbers the tool calls of a choice. Gemini sends no number, or 0; clients would see one call.
 
-    | a piece has                                       | it is of                    |
+    | a piece has                                       | it belongs to               |
     |---------------------------------------------------|-----------------------------|
     | a number                                          | the call with this number   |
-    | a number, a name, and another id than its call    | a new call, and so are those that follow with that number |
-    | no number, and an id that is known                | the call with this id       |
+    | a number, a name, and an id other than its call's | a new call, like all later pieces with that number |
+    | no number, and a known id                         | the call with this id       |
     | no number, and a name                             | a new call                  |
-    | no number, no name                                | the call before             |
+    | no number and no name                             | the previous call           |
     """
 
     def __init__(self) -> None:
         self._ids: dict[int, str] = {}
-        """Call ids by the number given here."""
+        """Call ids by the number assigned here."""
         self._moved: dict[int, int] = {}
-        """New numbers of calls whose own number was taken."""
+        """New numbers of calls whose own number was taken, by that number."""
         self._last = 0
 
     def number(self, sent: int | None, call_id: str, *, named: bool) -> int:
@@ -55,32 +55,32 @@ class CallNumbers:
 
 
 NESTED = ("response", "message")
-"""Fields of events in Responses and Messages that hold the model's name and usage."""
+"""Fields of events in Responses and Messages that contain the model's name and usage."""
 ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
 FAILS = frozenset({"error", "response.failed"})
 QUIET = frozenset(
     {"response.created", "response.queued", "response.in_progress", "message_start", "content_block_start", "ping"}
 )
-"""Events that come before the first words; an error may still come instead of those."""
+"""Events before the first words. An error may still replace these."""
 
 
 _VERSION = re.compile(r"([-@](\d{4}-\d\d-\d\d|\d\d-\d\d|\d{3,8}|latest|preview|beta|exp))*+(:.*)?")
-"""Behind a model's name: which one of it. Not `-mini`, `-32k` or the 1 of `opus-4-1`. Nothing is read twice: a date is
-also a number and a shorter date, and of twenty of them there would be a million readings."""
+"""Version suffix of a model's name. Not `-mini`, `-32k` or the 1 of `opus-4-1`. Possessive, because a date is also a
+number and a shorter date: twenty of them would have a million readings."""
 
 
 _HALF = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-"""Half of a character such as an emoji; servers in JavaScript may cut one in two."""
+"""Half of a surrogate pair, such as of an emoji: JavaScript servers may split it."""
 
 
 class BadAnswer(Exception):
-    """The message ends 'Provider x ...'."""
+    """An invalid answer. The message completes 'Provider x ...'."""
 
 
 class ErrorEvent(Exception):
-    """The provider gave up in mid-answer."""
+    """The provider reported an error in mid-answer."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
@@ -94,16 +94,16 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """OpenAI's of both kinds, and Anthropic's."""
+    """Usage in OpenAI's two formats and in Anthropic's."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
     cached_tokens: int | None = None
-    """Kimi's."""
+    """Kimi."""
     prompt_cache_hit_tokens: int | None = None
-    """DeepSeek's."""
+    """DeepSeek."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     input_tokens_details: _Details | None = None
@@ -112,7 +112,7 @@ class _Usage(msgspec.Struct):
 
 
 def merged(before: Usage, raw: msgspec.Raw) -> Usage:
-    """Merge reported usage: later values win, since Anthropic reports in two parts."""
+    """Merge reported usage. Later values win, because Anthropic reports in two parts."""
     try:
         reported = msgspec.json.decode(raw, type=_Usage | None)
     except NOT_JSON:
@@ -143,23 +143,23 @@ def merged(before: Usage, raw: msgspec.Raw) -> Usage:
 
 
 def with_reasoning(prompt: int, completion: int, total: int) -> int:
-    """Completion tokens with thoughts, which xAI and Gemini count only in the total."""
+    """Return completion tokens including reasoning, which xAI and Gemini count only in the total."""
     return max(completion, total - prompt)
 
 
 # --- one object ------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class AnswerProgress:
-    """The part of an answer that was read so far."""
+    """What has been read of an answer so far."""
 
     public_name: str
-    """The name that the client is to see."""
+    """The model name that the client sees."""
     usage: Usage = field(default_factory=Usage)
     model: str | None = None
-    """The model's name, as the provider reports it."""
+    """The model's name as the provider reports it."""
 
     def object(self, data: bytes) -> tuple[bytes, dict[str, msgspec.Raw]]:
-        """An object with the client's name, and its parts. Raises BadAnswer for others."""
+        """Return an object with the client's model name, and its fields. Raises BadAnswer for anything else."""
         try:
             parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         except NOT_JSON:
@@ -172,7 +172,7 @@ class AnswerProgress:
     def _in(self, parts: dict[str, msgspec.Raw]) -> bool:
         if (usage := parts.get("usage")) is not None:
             self.usage = merged(self.usage, usage)
-        changed = parts.pop("model_used", None) is not None  # another Roundhouse's, whose names mean nothing here
+        changed = parts.pop("model_used", None) is not None  # from another Roundhouse, whose names mean nothing here
         if (name := parts.get("model")) is not None:
             self.model = self.model or _text(name)
             parts["model"] = msgspec.Raw(msgspec.json.encode(self.public_name))
@@ -189,7 +189,7 @@ class AnswerProgress:
 
 # --- streams ---------------------------------------------------------------------------------------------------------
 class _Call(msgspec.Struct):
-    """A piece of one, however odd: it is passed on."""
+    """A piece of a tool call. Odd values are passed on."""
 
     index: Any = None
     id: Any = None
@@ -198,7 +198,7 @@ class _Call(msgspec.Struct):
 
 class _Delta(msgspec.Struct):
     content: str | list[msgspec.Raw] | None = None
-    """Parts, where Mistral's models think."""
+    """A list of parts for Mistral's reasoning models."""
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
@@ -215,7 +215,7 @@ class _Choice(msgspec.Struct):
     text: str | None = None
     finish_reason: str | None = None
     usage: msgspec.Raw = msgspec.Raw()
-    """Usage as in Kimi's streams."""
+    """Usage, in Kimi's streams."""
 
     @property
     def says(self) -> bool:
@@ -226,30 +226,30 @@ class _Choice(msgspec.Struct):
 
 
 class PassThrough:
-    """A stream. `take` returns an event for the client, or None.
+    """One stream. `take` returns an event for the client, or None.
 
     Args:
-        usage_wanted: whether the client asked for OpenAI's last chunk, which has usage and no choices.
+        wants_usage: whether the client requested OpenAI's last chunk, which has usage and no choices.
     """
 
     def __init__(self, surface: Surface, public_name: str, wants_usage: bool) -> None:
         self._surface, self._wants_usage = surface, wants_usage
         self.progress = AnswerProgress(public_name)
         self.begun = False
-        """Words have come."""
+        """Whether there have been words."""
         self.ended = False
         self._finished = False
         self._numbers: defaultdict[int | None, CallNumbers] = defaultdict(CallNumbers)
         """Call numbers by choice."""
         self.pieces = 0
-        """Events with words: what is known of the length of an answer that broke off."""
+        """Events with words: an estimate of the length of an answer that broke off."""
 
     def take(self, event: bytes) -> bytes | None:
-        """Raises BadAnswer or ErrorEvent."""
+        """Convert one event. Raises BadAnswer, ErrorEvent."""
         data = sse.data_of(event)
-        if error := sse.data_of(event, b"error:"):  # llama.cpp's, and the end comes behind it as if all were well
+        if error := sse.data_of(event, b"error:"):  # llama.cpp sends this, followed by a normal end
             raise ErrorEvent(error)
-        if not data:  # no event for any client, but OpenAI's takes one with a name for JSON
+        if not data:  # not an event, but OpenAI's client would parse one with a name as JSON
             comments = [line for line in event.splitlines() if line.startswith(b":")]
             return b"\n".join([*comments, b"", b""]) if comments else None
         if data == sse.DONE:
@@ -266,7 +266,7 @@ class PassThrough:
             for choice in choices:
                 if choice.usage:
                     self.progress.usage = merged(self.progress.usage, choice.usage)
-            if bytes(parts.get("choices", b"null")) == b"null":  # clients go through them
+            if bytes(parts.get("choices", b"null")) == b"null":  # clients iterate over them
                 if "usage" not in parts and faults.is_error(data):
                     raise ErrorEvent(data)
                 parts["choices"] = msgspec.Raw(b"[]")
@@ -284,7 +284,7 @@ class PassThrough:
         return event if new is data else sse.with_data(event, new)
 
     def _numbered(self, choices: list[_Choice], parts: dict[str, msgspec.Raw], data: bytes) -> bytes:
-        """The chunk with the numbers of its calls put right."""
+        """Return the chunk with corrected numbers of tool calls."""
         is_changed = False
         for choice in choices:
             for call in (choice.delta and choice.delta.tool_calls) or ():
@@ -302,7 +302,7 @@ class PassThrough:
         return msgspec.json.encode({**parts, "choices": raw_choices})
 
     def at_end(self) -> None:
-        """The connection has ended. Raises BadAnswer if the answer has not."""
+        """Handle the end of the connection. Raises BadAnswer if the answer is incomplete."""
         if not (self.ended or self._finished):
             raise BadAnswer("broke off in mid-answer")
         self.ended = True
@@ -331,7 +331,7 @@ def _calls(choice: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _failed(parts: dict[str, msgspec.Raw], data: bytes) -> bytes:
-    """Responses has the error within the response, or flat in its event."""
+    """Return the error of a Responses event, which is in the response or flat in the event."""
     inner = parts.get("response")
     if inner is not None and bytes(inner)[:1] == b"{":
         return bytes(inner)
@@ -339,7 +339,7 @@ def _failed(parts: dict[str, msgspec.Raw], data: bytes) -> bytes:
 
 
 def is_other_model(sent: str, answered_by: str | None) -> bool:
-    """Whether another model answered. Dated and full names count as the same."""
+    """Whether another model answered. Dated and full names count as the same model."""
     if answered_by is None or answered_by == sent:
         return False
     short, name = sent.rpartition("/")[2].removesuffix("-latest"), answered_by.rpartition("/")[2]

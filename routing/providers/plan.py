@@ -1,12 +1,12 @@
-"""Choose a provider's path, body and translator for a chat request.
+"""Chooses a provider's path, body and translator for a chat request.
 
-| asked for            | it speaks that | else, the first of these that it speaks                      | none |
+| requested path       | if supported   | otherwise the first supported of                             | none |
 |----------------------|----------------|--------------------------------------------------------------|------|
-| chat/completions     | as it is       | `messages`                                                   | 400  |
-| messages             | as it is       | `chat/completions`                                           | 400  |
-| responses            | as it is       | `chat/completions`; through its form `messages`              | 400  |
-| the others           | as it is       | 400: a prompt that is continued is no conversation, and only |      |
-|                      |                | who tokenizes can count                                      |      |
+| chat/completions     | passed on      | `messages`                                                   | 400  |
+| messages             | passed on      | `chat/completions`                                           | 400  |
+| responses            | passed on      | `chat/completions`; `messages`, translated in two steps      | 400  |
+| others               | passed on      | 400: continuing a prompt is not a conversation, and counting |      |
+|                      |                | requires the tokenizer                                       |      |
 """
 
 import sys
@@ -27,20 +27,20 @@ class Translator(Protocol):
     """Translates one answer from the provider's dialect back to the client's."""
 
     def whole(self, data: bytes) -> bytes:
-        """Raises BadAnswer."""
+        """Translate an unstreamed answer. Raises BadAnswer."""
         ...
 
     def event(self, event: bytes) -> bytes:
-        """The client's events for one of the provider's; empty: none. Raises BadAnswer."""
+        """Return the client's events for one of the provider's, empty for none. Raises BadAnswer."""
         ...
 
     def end(self) -> bytes:
-        """The bytes after the provider's last event."""
+        """Return the bytes after the provider's last event."""
         ...
 
 
 class ChainedTranslator:
-    """`Translator`."""
+    """Two translators in sequence."""
 
     def __init__(self, first: Translator, second: Translator) -> None:
         self._first, self._second = first, second
@@ -55,7 +55,7 @@ class ChainedTranslator:
         return self._on(self._first.end()) + self._second.end()
 
     def _on(self, events: bytes) -> bytes:
-        """Translate our own events once more: each is whole, and its length is bounded already."""
+        """Translate our own events again. Each is complete, and its length is already bounded."""
         return b"".join(self._second.event(event) for event in sse.Splitter(sys.maxsize).feed(events))
 
 
@@ -68,14 +68,14 @@ class PlannedCall:
     body: bytes
     stream: bool
     wants_usage: bool
-    """Whether the client is to see OpenAI's last chunk, of usage alone."""
+    """Whether the client sees OpenAI's last chunk, which only has usage."""
     translator: Translator | None = None
 
 
 def plan(provider: Provider, model: ProviderModel, path: str, body: Mapping[str, Any]) -> PlannedCall:
-    """Raises BadRequest for a path or field that this provider has no way to answer."""
+    """Return the call to make. Raises BadRequest if the provider cannot answer the path or a field."""
     requested, spoken = path.removeprefix("/v1/"), provider.spoken
-    if not isinstance(stream := body.get("stream") or False, bool):  # some would stream, and be taken for broken
+    if not isinstance(stream := body.get("stream") or False, bool):  # some providers would stream, and seem broken
         raise wrong("stream", "true or false")
     translator: Translator | None = None
     if requested in spoken:
@@ -126,7 +126,7 @@ def unanswered(provider: Provider, path: str) -> BadRequest:
 
 
 def audio(provider: Provider, task: str) -> Surface:
-    """Raises BadRequest."""
+    """Return the path for audio. Raises BadRequest."""
     surface = Surface.TRANSLATIONS if task == "translate" else Surface.TRANSCRIPTIONS
     if surface not in provider.spoken:
         raise unanswered(provider, f"/v1/{surface}")
@@ -134,7 +134,7 @@ def audio(provider: Provider, task: str) -> Surface:
 
 
 def answered(provider: Provider) -> list[Surface]:
-    """The dialects that the provider speaks, and those that can be translated to them."""
+    """Return the dialects that the provider supports, and those that can be translated to them."""
     chat = {Surface.CHAT, Surface.MESSAGES}
     more = {*chat, Surface.RESPONSES} if chat & set(provider.spoken) else set()
     return [surface for surface in Surface if surface in provider.spoken or surface in more]

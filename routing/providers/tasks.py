@@ -1,6 +1,6 @@
-"""Embeddings, reranking and transcription in providers' words, and back.
+"""Embeddings, reranking and transcription in providers' formats.
 
-What a request wishes and a provider's interface has no word for is refused, with the field's name.
+Parts of a request that a provider's API cannot express are refused, with the name of the field.
 """
 
 import base64
@@ -43,20 +43,20 @@ else:
     aiohttp, np = LazyModule("aiohttp"), LazyModule("numpy")
 
 LARGEST = 36.0
-"""Largest logit: beyond it a relevance is 0 or 1 in double precision."""
+"""Largest logit. Beyond it, a relevance is 0 or 1 in double precision."""
 LONGEST = 1e9
-"""Seconds of a recording, which are 30 years. Of a number near the largest no milliseconds can be counted, and what was
-reserved for the request would be held until the server ends."""
+"""Longest recording in seconds: 30 years. For numbers near the largest float, milliseconds cannot be counted, and the
+reservation of the request would be held until the server ends."""
 
 TaskAnswer = tuple[Sequence[Event], Usage, str | None]
-"""A task's answer, its usage, and the model that the provider says answered."""
+"""Events of the answer, its usage, and the model that the provider says answered."""
 R = TypeVar("R")
 _FORMATS = re.compile(
     rb"(?P<wav>RIFF)|(?P<flac>fLaC)|(?P<ogg>OggS)|(?P<webm>\x1aE\xdf\xa3)|(?P<mp4>.{4}ftyp)"
     rb"|(?P<mp3>ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb])",
     re.DOTALL,
 )
-"""The first bytes of recordings. OpenAI goes by the name's ending, and refuses one without."""
+"""The first bytes of recordings. OpenAI goes by the file extension, and refuses names without one."""
 
 
 def _unsupported(param: str, model: str) -> BadRequest:
@@ -71,7 +71,7 @@ def _unsupported(param: str, model: str) -> BadRequest:
 class _Vector(msgspec.Struct):
     embedding: str | list[float]
     index: int = 0
-    """Left out by some, who keep the order of the inputs."""
+    """Omitted by some, who keep the order of the inputs."""
 
 
 class _TextUsage(msgspec.Struct):
@@ -86,20 +86,20 @@ class _Vectors(msgspec.Struct):
 
 
 def _embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
-    """`truncate` is left out: it only allows cutting, and providers report excess."""
+    """Return the body. Omits `truncate`, which only permits truncation: providers report inputs that are too long."""
     if not request.normalize:
         raise _unsupported("normalize", model.name)
     body: dict[str, Any] = {"model": model.name, "input": request.inputs, "encoding_format": "base64"}
     if request.dimensions is not None:
         body["dimensions"] = request.dimensions
     if request.prompt_name is not None:
-        # as most of them call what is a passage to some models
+        # most providers call a passage a document
         body["input_type"] = "document" if "document" in request.prompt_fallbacks else request.prompt_name
     return msgspec.json.encode(body)
 
 
 def _read_vectors(data: bytes, request: EmbedRequest) -> TaskAnswer:
-    """Raises BadAnswer. Providers count all inputs together: with the first here."""
+    """Read vectors. All tokens are assigned to the first input, because providers sum them up. Raises BadAnswer."""
     try:
         answer = msgspec.json.decode(data, type=_Vectors)
         rows = [_floats(item.embedding) for item in sorted(answer.data, key=lambda item: item.index)]
@@ -125,7 +125,7 @@ class _Scored(msgspec.Struct):
 
 
 class _TextScore(msgspec.Struct):
-    """Text Embeddings Inference's, in a bare list."""
+    """A score of Text Embeddings Inference, in a bare list."""
 
     index: int
     score: float
@@ -136,7 +136,7 @@ class _Billed(msgspec.Struct):
 
 
 class _Meta(msgspec.Struct):
-    """Cohere's, where SiliconFlow tells tokens."""
+    """Cohere's, in which SiliconFlow reports tokens."""
 
     tokens: _Billed | None = None
 
@@ -144,7 +144,7 @@ class _Meta(msgspec.Struct):
 class _Ranked(msgspec.Struct):
     results: list[_Scored] = []
     data: list[_Scored] = []
-    """The same, at Voyage."""
+    """The results, at Voyage."""
     usage: _TextUsage | None = None
     meta: _Meta | None = None
     model: str | None = None
@@ -160,9 +160,9 @@ def _rerank_body(request: RerankRequest, model: ProviderModel) -> bytes:
 
 
 def _read_ranking(data: bytes, request: RerankRequest) -> TaskAnswer:
-    """Raises BadAnswer. Scores from 0 to 1 become logits; engines give logits.
+    """Read a ranking. Scores from 0 to 1 are converted to logits, like those of engines. Raises BadAnswer.
 
-    If any score is outside of 0 to 1 all of them are logits, as llama.cpp's are, and TEI's with `raw_scores`.
+    If any score is outside of 0 to 1, all are logits already, as from llama.cpp, and from TEI with `raw_scores`.
     """
     try:
         decoded = msgspec.json.decode(data, type=_Ranked | list[_TextScore])
@@ -186,7 +186,7 @@ def _read_ranking(data: bytes, request: RerankRequest) -> TaskAnswer:
 
 
 def logit(relevance: float) -> float:
-    """The inverse of sigmoid."""
+    """Return the inverse of sigmoid."""
     if relevance <= 0.0:
         return -LARGEST
     if relevance >= 1.0:
@@ -218,7 +218,7 @@ class _Segment(msgspec.Struct):
     no_speech_prob: float | None = None
     seek: int | None = None
     words: list[_Word] | None = None
-    """Words as whisper.cpp sends them."""
+    """Words, as whisper.cpp sends them."""
 
 
 class _AudioUsage(msgspec.Struct):
@@ -233,7 +233,7 @@ class _Transcript(msgspec.Struct):
     text: str
     language: str | None = None
     duration: float | str | None = None
-    """Older vLLMs write it as a text."""
+    """A string in older vLLMs."""
     segments: list[_Segment] | None = None
     words: list[_Word] | None = None
     usage: _AudioUsage | None = None
@@ -241,7 +241,7 @@ class _Transcript(msgspec.Struct):
 
 
 def _transcribe_form(request: TranscribeRequest, model: ProviderModel) -> "Callable[[], aiohttp.FormData]":
-    """A form of the recording, which is read while it is sent."""
+    """Return a factory of the form with the recording, which is read while it is sent."""
     if request.hotwords is not None:
         raise _unsupported("hotwords", model.name)
     if request.vad is not None:
@@ -271,7 +271,7 @@ def _transcribe_form(request: TranscribeRequest, model: ProviderModel) -> "Calla
 
 
 def _read_transcript(data: bytes, request: TranscribeRequest) -> TaskAnswer:
-    """Raises BadAnswer. One segment if none; the recording's length if none."""
+    """Read a transcript. Defaults: one segment, and the length of the recording. Raises BadAnswer."""
     try:
         transcript = msgspec.json.decode(data, type=_Transcript)
     except NOT_JSON:
@@ -280,7 +280,7 @@ def _read_transcript(data: bytes, request: TranscribeRequest) -> TaskAnswer:
     ends = [segment.end for segment in transcript.segments or ()]
     seconds = max(0.0, _seconds(transcript.duration) or usage_reported.seconds or max(ends, default=0.0))
     if seconds > LONGEST:
-        raise BadAnswer("answered with a transcript of a recording that is longer than any")
+        raise BadAnswer("answered with a transcript of an impossibly long recording")
     pieces = transcript.segments or ([_Segment(0.0, seconds, transcript.text)] if transcript.text else [])
     segments = [
         Segment(
@@ -317,15 +317,15 @@ def _words(piece: _Segment, words: list[_Word] | None, last: bool) -> list[Word]
 # --- the table -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class ProviderTask(Generic[R]):
-    """A task in providers' words."""
+    """A task in providers' formats."""
 
     surface: Callable[[Provider, R], Surface]
     body: Callable[[R, ProviderModel], Body]
-    """Raises BadRequest for what the provider's interface has no word for."""
+    """Returns the body to send. Raises BadRequest for what the provider's API cannot express."""
     read: Callable[[bytes, R], TaskAnswer]
-    """Raises BadAnswer."""
+    """Reads the answer. Raises BadAnswer."""
     most_usage: Callable[[R, bytes], UsageBounds]
-    """Given the body as it is sent; of a form it is empty."""
+    """Returns bounds of the usage from the request and the sent body, which is empty for a form."""
 
 
 PROVIDER_TASKS: Mapping[type, ProviderTask[Any]] = {

@@ -1,4 +1,4 @@
-"""One provider: connections, a breaker per model, retries, and running calls."""
+"""One provider: connections, a breaker per model, retries, and running requests."""
 
 import asyncio
 import random
@@ -22,25 +22,25 @@ from routing.providers.connection import Connection
 from routing.providers.usage_bounds import EXCESS_USAGE
 
 LONGEST_WAIT = 20.0
-"""Longest Retry-After in seconds that is waited for; a longer one goes to the client."""
+"""Longest Retry-After in seconds that is waited for. A longer one is passed to the client."""
 FIRST_SECONDS, MAX_SECONDS = 0.25, 8.0
-"""Seconds: the back-off before the first further attempt, doubled for each one after it, up to so many."""
+"""Seconds before the first retry, doubled for each further one, and the longest."""
 SHARE, SAVED = 0.1, 10.0
-"""Further attempts per request, and how many may be saved up while all is well."""
+"""Retries earned per request, and the most that can be saved up."""
 
 
 class RetryBudget:
-    """Keeps retries to a tenth of the traffic, so that they worsen no outage."""
+    """Limits retries to a tenth of the traffic, so that they do not worsen an outage."""
 
     def __init__(self) -> None:
         self._tokens = 1.0
 
     def record_request(self) -> None:
-        """A request comes, with its first attempt here."""
+        """Count the first attempt of a request."""
         self._tokens = min(SAVED, self._tokens + SHARE)
 
     def take(self) -> bool:
-        """Whether there is one further attempt; takes it."""
+        """Take one retry. Returns whether there was one."""
         if self._tokens < 1.0:
             return False
         self._tokens -= 1.0
@@ -48,12 +48,12 @@ class RetryBudget:
 
 
 def retry_delay(attempt: int, retry_after: float | None, seconds_left: float | None, chance: float) -> float | None:
-    """Seconds until the next attempt; None: it makes no sense.
+    """Return the seconds until the next attempt, or None if it makes no sense.
 
     Args:
-        attempt: the one that failed, from 1.
-        left: seconds of the whole request; None: as long as it takes.
-        chance: 0 to 1. Half of the back-off is jitter; a Retry-After is a bound from below.
+        attempt: the failed attempt, from 1.
+        seconds_left: of the whole request. None without a deadline.
+        chance: 0 to 1. Half of the back-off is jitter; a Retry-After is a lower bound.
     """
     back_off = min(MAX_SECONDS, FIRST_SECONDS * 2.0 ** (attempt - 1)) * (0.5 + chance / 2)
     if retry_after is not None:
@@ -64,11 +64,11 @@ def retry_delay(attempt: int, retry_after: float | None, seconds_left: float | N
 
 
 OnOutcome = Callable[[str, str, str], None]
-"""Provider, model and outcome of an attempt, for metrics."""
+"""Called with provider, model and outcome of an attempt, for metrics."""
 
 
 class Upstream:
-    """Args: clock, chance: monotonic seconds, and 0 to 1: tests give their own."""
+    """clock: returns monotonic seconds. chance: returns 0 to 1."""
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class Upstream:
 
     @property
     def connection(self) -> Connection:
-        """The connection, made with the first request: before it there is no event loop."""
+        """The connection, created with the first request, because there is no event loop before."""
         if self._connection is None:
             self._connection = Connection(self.provider)
         return self._connection
 
     async def connect(self) -> Connection:
-        """Return the connection, after importing its library without holding up the event loop."""
+        """Return the connection, after importing its library without blocking the event loop."""
         await import_in_thread("registry.base.session")
         return self.connection
 
@@ -106,7 +106,7 @@ class Upstream:
             await self._connection.close()
 
     async def close_when_idle(self) -> None:
-        """Closed once what is under way has ended, or the server ends."""
+        """Close when no request is running any more, or the server ends."""
         try:
             while self.running:
                 self._idle.clear()
@@ -115,9 +115,9 @@ class Upstream:
             await self.close()
 
     def enter(self, first: bool, *, is_line: bool = False) -> None:
-        """Count one more attempt. first: of its request at its model here. is_line: of a batch.
+        """Count one more running attempt. first: it is its request's first one here. is_line: it is a batch line.
 
-        Raises QueueFull; for lines ProviderWithoutBatches.
+        Raises QueueFull, and ProviderWithoutBatches for lines.
         """
         if is_line and not self.provider.batches:
             raise ProviderWithoutBatches(
@@ -148,7 +148,7 @@ class Upstream:
         self._idle.set()
 
     def again(self, error: Exception, attempt: int, seconds_left: float | None) -> float | None:
-        """Seconds until the request may be repeated; None: never. attempt: the failed one."""
+        """Return the seconds until the request may be retried, or None for never. attempt: the failed one."""
         if not (isinstance(error, ProviderFailed) and error.again) or attempt > self.provider.retries:
             return None
         seconds = retry_delay(attempt, error.retry_after, seconds_left, self._chance())
@@ -156,7 +156,7 @@ class Upstream:
 
     # --- the breaker ------------------------------------------------------------------------------------------------
     def admit(self, model: ProviderModel) -> Permit:
-        """Raises ProviderOverloaded while it is open."""
+        """Ask the model's breaker for a permit. Raises ProviderOverloaded if it is open."""
         state, verdict = breaker.admit(self.breakers[model.name], self._clock())
         self.breakers[model.name] = state
         if isinstance(verdict, Permit):
@@ -169,7 +169,7 @@ class Upstream:
         )
 
     def begun(self, model: ProviderModel, permit: Permit) -> None:
-        """An attempt has its first words."""
+        """Record an attempt's first words."""
         self.breakers[model.name] = breaker.begun(self.breakers[model.name], permit)
 
     def ended(
@@ -185,13 +185,13 @@ class Upstream:
         """Record the end of an attempt.
 
         Args:
-            begun: words of an answer had come.
-            quiet: seconds that it was waited for, where not even a status had come.
-            excess: it reported more usage than its request can have.
+            begun: whether there were words of an answer.
+            quiet: seconds waited without even a status.
+            excess: whether the provider reported more usage than the request can have.
         """
         after = None
         if error is None or (begun and not isinstance(error, ProviderFailed)):
-            outcome = CallOutcome.SUCCESS  # who leaves in mid-answer was answered
+            outcome = CallOutcome.SUCCESS  # a client that leaves in mid-answer was served
         elif isinstance(error, ProviderFailed) and error.counts:
             outcome, after = CallOutcome.FAILURE, error.retry_after
         elif quiet >= self.provider.timeouts.between_bytes:
@@ -211,7 +211,7 @@ class Upstream:
 
 
 async def closing(upstreams: Mapping[str, Upstream]) -> None:
-    """Close them all, whatever one of them says."""
+    """Close all, even if one fails."""
     async with AsyncExitStack() as stack:
         for upstream in upstreams.values():
             stack.push_async_callback(upstream.close)

@@ -1,7 +1,7 @@
-"""The most usage that a request can have at a provider; reports are cut to it.
+"""The most usage that a request can have at a provider. Reported usage is capped at it.
 
-Reports are charged to a team, so one false number could end its month. A token is at least a byte of what was sent,
-except where the provider reads more than that: linked files, stored conversations, results of its own tools.
+Reported usage is charged to a team, so one wrong number could exhaust its month. A token is at least one byte of what
+was sent, unless the provider reads more: linked files, stored conversations, results of its own tools.
 """
 
 import re
@@ -16,18 +16,18 @@ from models.speech.length import seconds_of
 from registry.base.json import NOT_JSON
 
 OVERHEAD = 4096
-"""Prompt tokens that a provider may add: its chat template, and its own instructions for tools."""
+"""Prompt tokens that a provider may add: its chat template and its instructions for tools."""
 EXCESS_USAGE = "excess_usage"
-"""The code of an answer whose provider reported more than its request can have: in metrics, and in its row."""
+"""Code for answers with excessive reported usage, in metrics and in the ledger."""
 LONGEST = 2**21
-"""Tokens of a prompt that is not all in the body, or of an answer without a bound. Published contexts are shorter."""
+"""Most tokens of a prompt that is not fully in the body, or of an unbounded answer. Published contexts are shorter."""
 THOUGHTS = 2**16
-"""Tokens of thoughts, which some providers do not count towards the bound of an answer."""
+"""Reasoning tokens, which some providers do not count towards an answer's limit."""
 MAX_ANSWERS = 1024
 TOKENS_PER_SECOND = 100
-"""Tokens per second of a recording, prompt and transcript included: vendors count 10 to 50."""
+"""Tokens per second of a recording, for prompt and transcript. Vendors count 10 to 50."""
 ROUNDING = 10.0
-"""Seconds: vendors round up, some of them to a least charge of ten."""
+"""Seconds. Vendors round up, some of them to at least ten."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _REFERENCES = re.compile(
     rb'"(?:[a-z_]*url|[a-z_]*file|file_ids?|document|image|input_image|input_audio|previous_response_id|conversation'
@@ -54,7 +54,7 @@ class UsageBounds:
 
 
 def of_chat(body: bytes, context_length: int | None) -> UsageBounds:
-    """body: as it is sent to the provider."""
+    """Return the bounds of a chat request. body: as sent to the provider."""
     fields: Mapping[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     answers = max(1, *(_whole(fields, name) or 1 for name in ("n", "best_of")))
     prompts = fields.get("prompt", msgspec.Raw(b""))
@@ -73,7 +73,7 @@ def of_texts(_request: EmbedRequest, body: bytes) -> UsageBounds:
 
 
 def of_ranking(request: RerankRequest, body: bytes) -> UsageBounds:
-    """The query may be counted with each document."""
+    """Return the bounds of a ranking. The query may count once per document."""
     repeated = len(request.query.encode(errors="replace")) * len(request.documents)
     return UsageBounds(len(body) + repeated + OVERHEAD)
 
@@ -85,7 +85,7 @@ def of_recording(request: TranscribeRequest, _body: bytes) -> UsageBounds:
 
 
 def _whole(fields: Mapping[str, msgspec.Raw], name: str) -> int | None:
-    """A positive number as providers may read it, also from a text; None: none."""
+    """Return a positive integer as providers may read it, even from a string. None if there is none."""
     try:
         return max(1, msgspec.json.decode(fields[name], type=int, strict=False))
     except (KeyError, *NOT_JSON):

@@ -1,7 +1,7 @@
 """Routers as content.
 
 content.py   a definition with its models: as files, by digest, and ready to decide
-replay.py    outcomes of decisions, and of other thresholds
+replay.py    outcomes of decisions, also with other thresholds
 
-Its YAML is `registry.recipes.router`, its versions and aliases are `registry.state`'s.
+The YAML format is in `registry.recipes.router`, versions and aliases are in `registry.state`.
 """

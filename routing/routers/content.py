@@ -2,7 +2,7 @@
 
     FOLDER/sha256-<64 hex digits>/router.json, intents.safetensors, complexity.safetensors
 
-The digest is that of the definition's canonical JSON with the models' digests. A folder appears whole or not at all.
+The digest covers the canonical JSON of the definition and the models' digests. Folders are written atomically.
 """
 
 import copy
@@ -30,22 +30,22 @@ if TYPE_CHECKING:  # numpy is imported for the first router with a model
     from routing.intents.model import Acceptance, IntentModel
 
 LONGEST_VALUE = 1024
-"""Characters of a header's value that a pattern is held against."""
+"""Characters of a header's value that patterns are matched against."""
 
 
 class Rules:
-    """A router's rules, their patterns compiled once."""
+    """A router's rules, with their patterns compiled once."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = tuple(rules)
         self._patterns = {
             pattern: compiled(pattern) for rule in self.rules for pattern in rule.when.headers.values()
-        }  # one object per pattern, however many rules have it
+        }  # one object per pattern, even if several rules use it
 
     def matching(self, features: Features) -> tuple[Rule | None, bool]:
-        """The first rule that names targets; and whether any says 'stay inside'.
+        """Return the first matching rule that names targets, and whether any matching rule says 'stay inside'.
 
-        What must not leave the machine does not leave it because another rule was written before.
+        An earlier rule must not send out what a later one keeps on the machine.
         """
         first: Rule | None = None
         inside = False
@@ -79,10 +79,10 @@ class Rules:
 
 
 def language(text: str) -> str:
-    """Two letters of ISO 639-1, a guess for short texts; '': none."""
+    """Return the language as two letters of ISO 639-1, '' for none. A guess for short texts."""
     if not text:
         return ""
-    import py3langid  # 0.1 s and 30 MB, which only routers with such a rule need
+    import py3langid  # 0.1 s and 30 MB, needed only by routers with such a rule
 
     return str(py3langid.classify(text[:2000])[0])
 
@@ -91,7 +91,7 @@ def language(text: str) -> str:
 class Router:
     spec: RouterSpec
     tag: str = "v1"
-    """Tag of its version, such as 'v1'."""
+    """Tag of its version."""
     digest: str = ""
     intents: "IntentModel | None" = None
     complexity: "Acceptance | None" = None
@@ -101,28 +101,28 @@ class Router:
         object.__setattr__(self, "rules", Rules(self.spec.rules))
 
     def with_tag(self, tag: str) -> "Router":
-        """The same as another version; nothing is compiled once more."""
+        """Return the same router as another version, without compiling it again."""
         renamed_router = copy.copy(self)
         object.__setattr__(renamed_router, "tag", tag)
         return renamed_router
 
     @property
     def embedding(self) -> str | None:
-        """The embedding model that something here was fitted with.
+        """The embedding model that its fitted models use.
 
-        None: nothing was, or the definition names another model, whose vectors do not fit.
+        None if they use none, or if the definition names another model, whose vectors do not fit.
         """
         configured = self.spec.intents.embedding if self.spec.intents else None
         names = [model.heads.embedding for model in (self.intents, self.complexity) if model is not None]
         return next((name for name in names if name is not None and configured in (None, name)), None)
 
     def read(self, text: str) -> str:
-        """The text that is embedded: as the router's intents read it."""
+        """Return the text to embed, as the router's intents read it."""
         return text if self.intents is None else self.intents.read(text)
 
     @property
     def threshold(self) -> float | None:
-        """Threshold of its intents, configured or fitted; else of its complexity."""
+        """Threshold of its intents, else of its complexity: configured or fitted."""
         if self.spec.intents is not None and self.intents is not None:
             fitted = self.intents.heads.both or self.intents.heads.alone
             return fitted.threshold if self.spec.intents.threshold is None else self.spec.intents.threshold
@@ -133,7 +133,7 @@ class Router:
 
     @property
     def label(self) -> str:
-        """`auto@v1`, as answers tell it."""
+        """`auto@v1`, as answers show it."""
         return f"{self.spec.id}@{self.tag}"
 
 
@@ -148,7 +148,7 @@ class _PackedRouter(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class RouterContent:
-    """A router's content, without where it came from: no `source`, no `version`."""
+    """A router's content without its origin: no `source`, no `version`."""
 
     spec: RouterSpec
     models: tuple[tuple[Kind, bytes], ...] = ()
@@ -174,12 +174,12 @@ class RouterContent:
         return RouterContent(self.spec, tuple({**dict(self.models), kind: data}.items()))
 
     def packed(self) -> bytes:
-        """Pack all of it, for another server."""
+        """Pack the content for another server."""
         return msgspec.msgpack.encode(_PackedRouter(self.definition, list(self.models)))
 
     @classmethod
     def unpacked(cls, data: bytes, digest: str) -> Self:
-        """Unpack another server's copy. Raises Unfit (wrong_copy) unless its content has the digest."""
+        """Unpack another server's copy. Raises Unfit (wrong_copy) unless it has this digest."""
         try:
             packed = msgspec.msgpack.decode(data, type=_PackedRouter)
             content = cls(RouterSpec.model_validate_json(packed.definition), tuple(packed.models))
@@ -190,7 +190,7 @@ class RouterContent:
         return content
 
     def router(self, tag: str) -> Router:
-        """Ready to decide. Raises Unfit (bad_router_model)."""
+        """Return the router, ready to decide. Raises Unfit (bad_router_model)."""
         if not self.models:
             return Router(self.spec, tag, self.digest)
         from routing.intents.model import Acceptance, IntentModel, from_bytes
@@ -198,12 +198,12 @@ class RouterContent:
         fitted = {kind: from_bytes(data) for kind, data in self.models}
         intents, complexity = fitted.get("intents"), fitted.get("complexity")
         if not isinstance(intents, IntentModel | None) or not isinstance(complexity, Acceptance | None):
-            raise Unfit("The router's model cannot be used.", ["it is of the other kind"], code="bad_router_model")
+            raise Unfit("The router's model cannot be used.", ["it is of the wrong kind"], code="bad_router_model")
         return Router(self.spec, tag, self.digest, intents, complexity)
 
 
 def models_in(folder: Path, most: int | None = None) -> tuple[tuple[Kind, bytes], ...]:
-    """The fitted models of a folder, each of at most so many bytes. Raises Unfit."""
+    """Return the fitted models in a folder. most: bytes of each. Raises Unfit."""
     models: list[tuple[Kind, bytes]] = []
     for kind in KINDS:
         file = folder / f"{kind}.safetensors"
@@ -215,13 +215,13 @@ def models_in(folder: Path, most: int | None = None) -> tuple[tuple[Kind, bytes]
 
 
 class RouterContentStore:
-    """Blocks. Written by one server at a time: the data directory is locked."""
+    """Router contents as files. Calls block. One writer at a time: the data directory is locked."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def write(self, content: RouterContent) -> None:
-        """Write it, anew where the disk has changed it. Raises Unavailable (disk_full)."""
+        """Write the content, replacing damaged files. Raises Unavailable (disk_full)."""
         folder = self._folder(content.digest)
         if folder.is_dir():
             try:
@@ -250,7 +250,7 @@ class RouterContentStore:
             ) from error
 
     def read(self, digest: str) -> RouterContent:
-        """Raises Unfit where the folder is gone or was changed."""
+        """Return the content. Raises Unfit if the folder is missing or was changed."""
         folder = self._folder(digest)
         try:
             spec = RouterSpec.model_validate_json((folder / _DEFINITION).read_bytes())
@@ -264,11 +264,11 @@ class RouterContentStore:
         return content
 
     def has(self, digest: str) -> bool:
-        """Whether there is a folder of it, readable or not."""
+        """Whether its folder exists, readable or not."""
         return self._folder(digest).is_dir()
 
     def tidy(self, used: Iterable[str]) -> None:
-        """Remove what no version refers to, and what a killed server had not finished."""
+        """Remove folders that no version uses, and unfinished ones of a killed server."""
         keep = {self._folder(digest).name for digest in used}
         for folder in self.folder.glob("*") if self.folder.is_dir() else ():
             if folder.name not in keep:

@@ -1,4 +1,4 @@
-"""Replay a router's decisions with another threshold. Pure."""
+"""Replays a router's decisions with other thresholds. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,32 +24,32 @@ class ReplayRow(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """Outcome of all requests that one target answered for one reason."""
+    """The outcome of all requests that one target answered for one reason."""
 
     target: str
-    """The model that answered, also in place of the chosen one: `model`, or `model:adapter`."""
+    """The model that answered, even if it replaced the chosen one: `model` or `model:adapter`."""
     reason: str
     requests: int
     judged: int
     accepted: float | None
-    """Share of the judged requests; None: none was judged."""
+    """Share of the judged requests. None if none was judged."""
     cost_micro: float
-    """Mean of a request."""
+    """Mean cost per request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPoint:
-    """The outcome at another threshold, of requests that intents decided or left to the default."""
+    """The outcome at another threshold, for requests that were decided by intents or left to the default."""
 
     threshold: float
     answered: float
-    """Share that an intent would decide."""
+    """Share of requests that an intent would decide."""
     accepted: float | None
     cost_micro: float
 
 
 def outcomes(rows: Iterable[ReplayRow]) -> list[ReplayOutcome]:
-    """Outcomes by target and reason, most requests first."""
+    """Return outcomes by target and reason, most requests first."""
     groups: dict[tuple[str, str], list[ReplayRow]] = defaultdict(list)
     for row in rows:
         groups[row.target, row.reason].append(row)
@@ -61,10 +61,10 @@ def outcomes(rows: Iterable[ReplayRow]) -> list[ReplayOutcome]:
 
 
 def replay(rows: Iterable[ReplayRow]) -> list[ReplayPoint]:
-    """Estimate the outcome of each threshold from what happened.
+    """Estimate the outcome of each threshold from past requests.
 
-    Requests above a threshold count as they were, those below it as the abstained ones. A threshold below the router's
-    own moves no request here: how an intent would have answered in place of the default is unknown.
+    Requests above a threshold count as they were, those below it like the abstained ones. A threshold below the
+    router's own changes nothing: how an intent would have done instead of the default is unknown.
     """
     scored = [row for row in rows if row.score is not None and row.reason.startswith((INTENT, ABSTAINED))]
     decided = [row for row in scored if row.reason.startswith(INTENT)]

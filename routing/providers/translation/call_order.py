@@ -1,4 +1,4 @@
-"""Pieces of tool calls in order, as clients of Messages and Responses expect."""
+"""Orders the pieces of tool calls as clients of Messages and Responses expect."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,20 +11,20 @@ from routing.providers.translation.completions import ChatToolCall, ToolFunction
 
 
 class OrderedCalls:
-    """Order the tool calls of one stream. The first piece of each call has its name.
+    """Orders the tool calls of one stream. The first piece of each call has its name.
 
-    | a piece is of        | it is                                                       |
+    | a piece belongs to   | it is                                                       |
     |----------------------|-------------------------------------------------------------|
-    | the call under way   | given back at once                                          |
-    | another call         | held until the arguments of the one under way are whole and |
-    |                      | it has its own name, or until the end                       |
-    | a call that is over  | an error, unless it is blank                                |
+    | the current call     | returned at once                                            |
+    | another call         | held until the current call's arguments are complete and it |
+    |                      | has its name, or until the end                              |
+    | an ended call        | an error, unless it is blank                                |
     """
 
     def __init__(self) -> None:
         self._current: int | None = None
         self._arguments = ""
-        """The arguments of the call under way."""
+        """Arguments of the current call."""
         self._waiting: dict[int, ChatToolCall] = {}
         self._over: set[int] = set()
 
@@ -33,14 +33,14 @@ class OrderedCalls:
         return bool(self._waiting or self._over or self._current is not None)
 
     def take(self, call: ChatToolCall) -> Iterator[ChatToolCall]:
-        """Raises BadAnswer."""
+        """Yield the pieces that are in order now. Raises BadAnswer."""
         arguments_text = call.function.arguments_text
         if call.index == self._current:
             self._arguments += arguments_text
             yield call
         elif call.index in self._over:
             if arguments_text.strip():
-                raise BadAnswer("answered with tool calls that are mixed up")
+                raise BadAnswer("answered with interleaved tool calls")
         else:
             waiting = self._waiting.setdefault(call.index, ChatToolCall(call.index))
             name = waiting.function.name or call.function.name
@@ -55,13 +55,13 @@ class OrderedCalls:
             yield self._begun(first)
 
     def words(self) -> None:
-        """Take in other content: the call under way is over."""
+        """End the current call, because other content follows."""
         if self._current is not None:
             self._over.add(self._current)
             self._current = None
 
     def rest(self) -> Iterator[ChatToolCall]:
-        """The pieces still held when the answer ends."""
+        """Yield the pieces still held at the end of the answer."""
         while self._waiting:
             yield self._begun(next(iter(self._waiting.values())))
 

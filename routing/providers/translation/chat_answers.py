@@ -1,4 +1,4 @@
-"""Anthropic's message as a chat completion, whole or in a stream."""
+"""Translates Anthropic's messages to chat completions, streamed or not."""
 
 import time
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ READ = frozenset(
         "text", "thinking", "tool_use", "text_delta", "thinking_delta", "input_json_delta",
     }
 )  # fmt: skip
-"""Kinds of events, blocks and pieces. Others may come at any time and look like anything: they are left out."""
+"""Kinds of events, blocks and deltas that are read. Others may have any content, and are ignored."""
 
 
 Read = TypeVar("Read")
@@ -86,16 +86,16 @@ class ChatAnswers:
     """`routing.providers.plan.Translator`.
 
     Args:
-        usage_wanted: whether a stream ends with OpenAI's chunk of usage.
+        wants_usage: whether a stream ends with OpenAI's usage chunk.
     """
 
     def __init__(self, wants_usage: bool) -> None:
         self._wants_usage = wants_usage
         self._message, self._created = AnthropicMessage(), int(time.time())
         self._calls: dict[int, int] = {}
-        """Content block to tool call."""
+        """Tool call numbers by content block."""
         self._silent: dict[int, Any] = {}
-        """Content blocks of calls whose arguments have not come, with those that they began with."""
+        """Initial arguments of content blocks whose arguments have not been streamed."""
         self._reason: str | None = None
 
     def whole(self, data: bytes) -> bytes:
@@ -145,7 +145,7 @@ class ChatAnswers:
         return b""
 
     def _began(self, index: int, block: AnthropicBlock) -> bytes:
-        if block.type != "tool_use":  # it may begin with words
+        if block.type != "tool_use":  # it may start with text
             words = Delta(f"{block.type}_delta", block.text, block.thinking)
             return self._content(index, words) if block.text or block.thinking else b""
         number = self._calls[index] = len(self._calls)

@@ -1,4 +1,4 @@
-"""Read a chat completion, whole or in pieces."""
+"""Reads chat completions, streamed or not."""
 
 import secrets
 from typing import Any
@@ -9,11 +9,11 @@ from registry.base.json import NOT_JSON
 from routing.providers.pass_through import BadAnswer, with_reasoning
 
 CUT = frozenset({"length", "model_length"})
-"""Reasons to end before the answer did: a bound was reached, the request's or, as Mistral calls it, the model's."""
+"""Finish reasons of truncated answers: the request's limit or, for Mistral, the model's."""
 FILTERED = frozenset({"content_filter", "sensitive"})
-"""Reasons that tell of a filter. `sensitive` is Zhipu's; Gemini writes `content_filter: RECITATION`."""
+"""Finish reasons of filtered answers. `sensitive` is Zhipu's; Gemini writes `content_filter: RECITATION`."""
 GAVE_UP = frozenset({"abort", "error", "insufficient_system_resource", "network_error"})
-"""Reasons that tell that there is no whole answer: vLLM's, OpenRouter's, DeepSeek's and Zhipu's."""
+"""Finish reasons of incomplete answers: vLLM's, OpenRouter's, DeepSeek's and Zhipu's."""
 
 
 class Details(msgspec.Struct):
@@ -33,7 +33,7 @@ class ChatUsage(msgspec.Struct):
 
     @property
     def cached(self) -> int:
-        """Cached tokens as OpenAI, Kimi or DeepSeek report them."""
+        """Cached tokens, as OpenAI, Kimi or DeepSeek report them."""
         details = self.prompt_tokens_details or Details()
         return details.cached_tokens or self.cached_tokens or self.prompt_cache_hit_tokens or 0
 
@@ -55,7 +55,7 @@ class ToolFunction(msgspec.Struct):
 
     @property
     def arguments_text(self) -> str:
-        """The arguments, which some servers give as what they are and not as a text."""
+        """The arguments as a string. Some servers send an object."""
         if isinstance(self.arguments, dict):
             return msgspec.json.encode(self.arguments).decode()
         return self.arguments or ""
@@ -63,13 +63,13 @@ class ToolFunction(msgspec.Struct):
 
 class ChatToolCall(msgspec.Struct):
     index: Any = 0
-    """A number; of whole calls some servers say null."""
+    """A number. Some servers send null in unstreamed calls."""
     id: str | None = None
     function: ToolFunction = msgspec.field(default_factory=ToolFunction)
 
 
 class ContentPart(msgspec.Struct):
-    """A part of a content list, as Mistral's reasoning models send it."""
+    """A part of a content list, from Mistral's reasoning models."""
 
     type: str = ""
     text: str | None = None
@@ -77,7 +77,7 @@ class ContentPart(msgspec.Struct):
 
 
 class ChatDelta(msgspec.Struct):
-    """A message, or a piece of one."""
+    """A message or a piece of one."""
 
     content: str | list[ContentPart] | None = None
     refusal: str | None = None
@@ -110,12 +110,12 @@ class ChatChoice(msgspec.Struct):
     delta: ChatDelta | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    """vLLM's: the stop string that was met."""
+    """vLLM: the stop string that matched."""
     usage: ChatUsage | None = None
 
 
 class ChatCompletion(msgspec.Struct):
-    """A whole one or a chunk."""
+    """A completion or a chunk."""
 
     id: str | None = None
     model: str = ""
@@ -124,7 +124,7 @@ class ChatCompletion(msgspec.Struct):
 
 
 def read(data: bytes) -> ChatCompletion:
-    """Raises BadAnswer. It has an id, and so have whole calls: a number."""
+    """Read a completion, adding an id and numbers of tool calls if missing. Raises BadAnswer."""
     try:
         completion = msgspec.json.decode(data, type=ChatCompletion)
     except NOT_JSON:

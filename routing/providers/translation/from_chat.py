@@ -1,4 +1,4 @@
-"""A chat completion's request as Anthropic's messages take it."""
+"""Translates a chat completion request to Anthropic's messages."""
 
 import re
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ FIELDS: Mapping[str, Fields] = {
     "response_format.json_schema": fields("schema description", "name strict"),
     "stream_options": fields("include_usage", "include_obfuscation continuous_usage_stats"),
 }
-"""Fields of earlier answers that may come back in the next request: annotations, thoughts, what an SDK has parsed."""
+"""Includes fields of earlier answers that may be sent back: annotations, reasoning, values parsed by an SDK."""
 REFUSED: Mapping[str, str] = {
     "messages[]": "function",
     "content[]": "input_audio",
@@ -84,7 +84,7 @@ CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 
 
 def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnswers]:
-    """Anthropic's body without `model`, and the translator back. Raises BadRequest."""
+    """Return Anthropic's body without `model`, and the translator of answers. Raises BadRequest."""
     FIELDS["request"].check(body)
     system, messages = _messages(body.get("messages"))
     bound = body.get("max_completion_tokens")
@@ -94,7 +94,7 @@ def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnsw
         request["system"] = system
     request |= present(body, "temperature", "top_p")
     if isinstance(request.get("temperature"), int | float) and request["temperature"] > 1:
-        raise unsupported("temperature", "there it goes up to 1")
+        raise unsupported("temperature", "the provider's maximum is 1")
     if (stop := body.get("stop")) is not None:
         request["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     if body.get("user") is not None:
@@ -107,7 +107,7 @@ def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnsw
         request |= _format(mapping(form, "response_format"))
     if (effort := body.get("reasoning_effort")) is not None:
         if effort not in EFFORTS:
-            raise unsupported("reasoning_effort", f"there it is one of {', '.join(EFFORTS)}")
+            raise unsupported("reasoning_effort", f"the provider accepts {', '.join(EFFORTS)}")
         request["output_config"] = {**request.get("output_config", {}), "effort": effort}
     stream = body.get("stream") is True
     if stream:
@@ -164,9 +164,9 @@ def _tool_choice(body: Mapping[str, Any]) -> Json | None:
 
 # --- messages --------------------------------------------------------------------------------------------------------
 def _messages(value: object) -> tuple[list[Json], list[Json]]:
-    """The system's blocks, and the turns; neighbours of one role are one turn.
+    """Return the system blocks and the turns. Adjacent messages of one role become one turn.
 
-    Empty messages are left out: Anthropic refuses them, though its own turns sometimes end without a word.
+    Empty messages are omitted: Anthropic refuses them, although its own turns are sometimes empty.
     """
     system: list[Json] = []
     turns: list[Json] = []
@@ -184,7 +184,7 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
             case "system" | "developer":
                 FIELDS["messages[] (system, developer)"].check(message, where)
                 if turns:
-                    raise unsupported(f"{where}.role", "there, the system speaks first")
+                    raise unsupported(f"{where}.role", "the provider only accepts system messages first")
                 system += _parts(content, f"{where}.content", texts_only=True)
             case "user":
                 FIELDS["messages[] (user)"].check(message, where)
@@ -203,7 +203,7 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
 
 
 def _assistant(message: Json, where: str, json_values: Values) -> list[Json]:
-    """held: by the arguments of all calls, which are JSON in texts. Raises TooLarge."""
+    """Return a turn's blocks. json_values: bounds the JSON in the arguments of all calls. Raises TooLarge."""
     content = message.get("content")
     blocks: list[Json] = [] if content is None else _parts(content, f"{where}.content", texts_only=True)
     if message.get("refusal"):
@@ -224,12 +224,12 @@ def _assistant(message: Json, where: str, json_values: Values) -> list[Json]:
 
 
 def _id(call_id: Any) -> Any:
-    """An id in letters that Anthropic takes; Kimi's are like `functions.f:0`."""
+    """Return an id with the characters that Anthropic accepts. Kimi's look like `functions.f:0`."""
     return _NOT_IN_IDS.sub("_", call_id) if isinstance(call_id, str) else call_id
 
 
 def _parts(content: object, where: str, *, texts_only: bool = False) -> list[Json]:
-    """Parts without blank texts, which Anthropic refuses and many tools return."""
+    """Return parts without blank texts, which Anthropic refuses and many tools return."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
     blocks = [_part(part, at, texts_only=texts_only) for at, part in objects(content, where)]

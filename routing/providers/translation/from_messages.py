@@ -1,4 +1,4 @@
-"""A request of Anthropic's messages as chat completions take it."""
+"""Translates a request of Anthropic's messages to chat completions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ from routing.providers.translation.reading import (
 )
 
 DIRECT = {"type": "direct"}
-"""The model calls a tool directly, not through code that it writes."""
+"""The model calls a tool directly, not from code that it writes."""
 FIELDS: Mapping[str, Fields] = {
     "request": fields(
         "model messages max_tokens system stop_sequences stream temperature top_p top_k tools tool_choice metadata"
@@ -67,7 +67,7 @@ REFUSED: Mapping[str, str] = {
     "source (document)": "content file text url",
     "tools[]": "",
 }
-"""Kinds of objects without a counterpart. Tools that are run by Anthropic are all refused, whatever they are called."""
+"""Kinds of objects without a counterpart. All tools that Anthropic runs are refused, under any name."""
 
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -75,7 +75,7 @@ THOUGHTS = ("thinking", "redacted_thinking")
 
 
 def translated(body: Mapping[str, Any]) -> tuple[Json, MessageAnswers]:
-    """OpenAI's body without `model`, and the translator back. Raises BadRequest."""
+    """Return OpenAI's body without `model`, and the translator of answers. Raises BadRequest."""
     FIELDS["request"].check(body)
     messages: list[Json] = []
     if body.get("system"):
@@ -126,7 +126,7 @@ def _format(config: Json) -> Json:
 
 def _tool(tool: Json, where: str) -> Json:
     if tool.get("type") not in (None, "custom"):
-        raise unsupported(f"{where}.type", "its provider has no such tool")
+        raise unsupported(f"{where}.type", "the provider has no such tool")
     FIELDS["tools[] (custom)"].check(tool, where)
     function = {
         "name": text(tool.get("name"), f"{where}.name"),
@@ -151,7 +151,7 @@ def _tool_choice(choice: Json) -> Json:
 
 # --- messages --------------------------------------------------------------------------------------------------------
 def _texts(content: object, where: str) -> str:
-    """A string, or text blocks as one."""
+    """Return a string, or text blocks joined into one."""
     if isinstance(content, str):
         return content
     texts = []
@@ -164,7 +164,7 @@ def _texts(content: object, where: str) -> str:
 
 
 def _user(content: object, where: str) -> list[Json]:
-    """A user's turn; tool results become messages of their own and come first."""
+    """Return a user's turn. Tool results become separate messages, and come first."""
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     results: list[Json] = []
@@ -192,7 +192,7 @@ def _user(content: object, where: str) -> list[Json]:
 
 
 def _blocks(content: object, where: str) -> list[tuple[str, Json]]:
-    """Blocks of a kind that is known, whose fields are carried or of no matter."""
+    """Return the blocks with their paths. Refuses unknown kinds and fields that cannot be translated."""
     blocks = objects(content, where)
     for at, block in blocks:
         kind = block.get("type")

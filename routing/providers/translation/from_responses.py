@@ -1,4 +1,4 @@
-"""OpenAI's Responses as chat completions. Nothing is stored between turns."""
+"""Translates OpenAI's Responses to chat completions. Nothing is stored between turns."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from routing.providers.translation.reading import (
 from routing.providers.translation.response_answers import ResponseAnswers
 
 DIRECT = {"type": "direct"}
-"""The model calls a tool directly, not through code that it writes."""
+"""The model calls a tool directly, not from code that it writes."""
 FIELDS: Mapping[str, Fields] = {
     "request": fields(
         "model input instructions max_output_tokens temperature top_p stream tools tool_choice parallel_tool_calls text"
@@ -79,7 +79,7 @@ REFUSED: Mapping[str, str] = {
         " web_search_preview_2025_03_11"
     ),
 }
-"""Kinds of objects without a counterpart: nothing is kept between requests, and no tool is run."""
+"""Kinds of objects without a counterpart: nothing is stored between requests, and no tools are run."""
 
 
 PASSED_ON = ("temperature", "top_p", "parallel_tool_calls", "user")
@@ -88,20 +88,20 @@ NAMES = {
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
-"""Fields of chat completions that have another name here."""
+"""Fields of chat completions that have another name in Responses."""
 _MESSAGE = re.compile(r"messages\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTranslation:
     body: Json
-    """A chat completion's, but for `model`."""
+    """The chat completion request without `model`."""
     answers: ResponseAnswers
     origins: list[str]
-    """The field that each message was made from."""
+    """The client's field from which each message was made."""
 
     def in_client_terms(self, error: BadRequest) -> BadRequest:
-        """An error of the chat completion's body in the words of the client's."""
+        """Return an error about the chat completion request in terms of the client's fields."""
         if error.param is None:
             return error
         where = _MESSAGE.match(error.param)
@@ -110,7 +110,7 @@ class ChatTranslation:
 
 
 def translated(body: Mapping[str, Any]) -> ChatTranslation:
-    """Raises BadRequest."""
+    """Translate a request. Raises BadRequest."""
     FIELDS["request"].check(body)
     turns = _Turns()
     if body.get("instructions"):
@@ -150,7 +150,7 @@ def _format(options: Json) -> Json:
 
 def _tool(tool: Json, where: str) -> Json:
     if tool.get("type") != "function":
-        raise unsupported(f"{where}.type", "its provider has no such tool")
+        raise unsupported(f"{where}.type", "the provider has no such tool")
     FIELDS["tools[] (function)"].check(tool, where)
     named = text(tool.get("name"), f"{where}.name")
     return {"type": "function", "function": {"name": named, **present(tool, "description", "parameters", "strict")}}
@@ -166,9 +166,9 @@ def _tool_choice(choice: object) -> str | Json:
     return {"type": "function", "function": {"name": text(named.get("name"), "tool_choice.name")}}
 
 
-# --- what was said so far --------------------------------------------------------------------------------------------
+# --- the conversation so far ------------------------------------------------------------------------------------------
 class _Turns:
-    """Messages, as items come. An assistant's text and its tool calls are one message."""
+    """Collects messages from items. An assistant's text and its tool calls become one message."""
 
     def __init__(self) -> None:
         self.messages: list[Json] = []
@@ -185,7 +185,7 @@ class _Turns:
         for where, item in objects(items, "input"):
             kind = item.get("type", "message")
             if f"input[] ({kind})" not in FIELDS:
-                raise unsupported(f"{where}.type", "nothing is kept here between requests, and no such tool run")
+                raise unsupported(f"{where}.type", "nothing is stored between requests, and such tools are not run")
             FIELDS[f"input[] ({kind})"].check(item, where)
             match kind:
                 case "message":
@@ -198,7 +198,7 @@ class _Turns:
                     output = _content(item.get("output"), f"{where}.output")
                     self.add(where, {"role": "tool", "tool_call_id": called, "content": output})
                 case "reasoning":
-                    pass  # thoughts of earlier turns
+                    pass  # reasoning of earlier turns
 
     def _called(self, where: str, item: Json) -> None:
         function = {

@@ -1,4 +1,4 @@
-"""A chat completion as Anthropic's message, whole or in a stream."""
+"""Translates chat completions to Anthropic's messages, streamed or not."""
 
 import secrets
 from typing import Any
@@ -37,7 +37,7 @@ class MessageAnswers:
         self._first: ChatCompletion | None = None
         self._usage = ChatUsage()
         self._open: str | None = None
-        """The kind of the content block that is under way; a tool call's is `call N`."""
+        """The kind of the current content block. `call N` for a tool call."""
         self._blocks = 0
         self._calls = OrderedCalls()
         self._choice = ChatChoice()
@@ -105,7 +105,7 @@ class MessageAnswers:
         return parts
 
     def _block(self, kind: str, block: Json) -> list[bytes]:
-        """The events that lead to this block."""
+        """Return the events that start this block, if it is not the current one."""
         if kind == self._open:
             return []
         closed = self._close()
@@ -133,7 +133,7 @@ def _head(completion: ChatCompletion) -> Json:
 
 
 def _stopped(choice: ChatChoice, *, called: bool) -> Json:
-    """`tool_use`, also where a forced tool call ended with OpenAI's `stop`."""
+    """Return the stop reason. `tool_use` even if a forced tool call ended with OpenAI's `stop`."""
     if called and choice.finish_reason == "stop":
         return {"stop_reason": "tool_use", "stop_sequence": None}
     if choice.finish_reason == "stop" and isinstance(choice.stop_reason, str):
@@ -146,7 +146,7 @@ def _tool_use(call: ChatToolCall) -> Json:
 
 
 def _arguments(call: ChatToolCall, *, is_cut: bool) -> Json | None:
-    """A call's arguments; None: the answer's length ended within them."""
+    """Return a call's arguments. None if the answer was cut off within them."""
     try:
         return msgspec.json.decode(call.function.arguments_text or "{}", type=dict[str, Any])
     except NOT_JSON:

@@ -1,4 +1,4 @@
-"""Read one dialect for another: each field is carried, ignored or refused."""
+"""Reads one dialect for another: each field is translated, ignored or refused."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ def wrong(param: str, what: str) -> BadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Rules for the fields of one kind of object. Unknown fields are refused too.
+    """Rules for the fields of one kind of object. Unknown fields are refused, too.
 
     Args:
-        carried: they have a counterpart.
-        left_out: no answer means anything else without them: hints for caches, records, what answers brought along.
-        only: left out with one of these values, refused with another.
-        refused: the rest that the client's dialect has.
+        carried: have a counterpart.
+        left_out: do not change the answer: hints for caches, records, remains of earlier answers.
+        only: omitted with one of these values, refused with any other.
+        refused: the remaining fields of the client's dialect.
     """
 
     carried: frozenset[str]
@@ -39,7 +39,7 @@ class Fields:
     refused: frozenset[str]
 
     def check(self, values: Mapping[str, Any], where: str = "") -> None:
-        """Raises BadRequest for a field that cannot be carried."""
+        """Raise BadRequest for a field that cannot be translated."""
         for name, value in values.items():
             if value is None or name in self.carried or name in self.left_out:
                 continue
@@ -47,7 +47,7 @@ class Fields:
                 raise unsupported(f"{where}.{name}" if where else name)
 
     def of(self, value: object, where: str) -> Json:
-        """An object of these fields. Raises BadRequest."""
+        """Return an object with these fields. Raises BadRequest."""
         values = mapping(value, where)
         self.check(values, where)
         return values
@@ -56,12 +56,12 @@ class Fields:
 def fields(
     carried: str, left_out: str = "", refused: str = "", only: Mapping[str, tuple[Any, ...]] | None = None
 ) -> Fields:
-    """Names with spaces between them."""
+    """Build rules from names separated by spaces."""
     return Fields(frozenset(carried.split()), frozenset(left_out.split()), only or {}, frozenset(refused.split()))
 
 
 def objects(value: object, param: str) -> list[tuple[str, Json]]:
-    """A list's items with where they are."""
+    """Return the items of a list, with their paths."""
     if not isinstance(value, list):
         raise wrong(param, "a list")
     items = []
@@ -73,7 +73,7 @@ def objects(value: object, param: str) -> list[tuple[str, Json]]:
 
 
 def present(values: Mapping[str, Any], *names: str) -> Json:
-    """The given fields that have a value."""
+    """Return the named fields that have a value."""
     return {name: values[name] for name in names if values.get(name) is not None}
 
 

@@ -1,4 +1,4 @@
-"""A chat completion as an answer of OpenAI's Responses, whole or in a stream."""
+"""Translates chat completions to OpenAI's Responses, streamed or not."""
 
 import secrets
 import time
@@ -24,7 +24,7 @@ from routing.providers.translation.reading import Json
 
 INCOMPLETE = {**dict.fromkeys(CUT, "max_output_tokens"), **dict.fromkeys(FILTERED, "content_filter")}
 TEXTS = {"reasoning_text": "text", "output_text": "text", "refusal": "refusal"}
-"""Kinds of content that are said, and their field."""
+"""Kinds of content, and the field with their text."""
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(schemas.ECHOED),
     **schemas.DEFAULTS,
@@ -36,11 +36,11 @@ DEFAULTS: Mapping[str, Any] = {
     "top_p": None,
     "truncation": "disabled",
 }
-"""Fields of the request that an answer repeats: as the client sent them, else these."""
+"""Fields of the request that an answer repeats, with their defaults."""
 
 
 class _Item:
-    """An output item under way: words of one kind, or a call of a tool."""
+    """The current output item: text of one kind, or a tool call."""
 
     def __init__(self, kind: str, index: int, call: ChatToolCall | None = None) -> None:
         self.kind, self.index, self.text = kind, index, ""
@@ -72,13 +72,13 @@ class _Item:
 
 
 def echoed(request: Mapping[str, Any]) -> Json:
-    """The request's fields that an answer repeats."""
-    found = {name: default if request.get(name) is None else request[name] for name, default in DEFAULTS.items()}
-    return {**found, "tools": [{"strict": None, "parameters": None, **tool} for tool in found["tools"]]}
+    """Return the request's fields that an answer repeats."""
+    values = {name: default if request.get(name) is None else request[name] for name, default in DEFAULTS.items()}
+    return {**values, "tools": [{"strict": None, "parameters": None, **tool} for tool in values["tools"]]}
 
 
 class ResponseAnswers:
-    """`routing.providers.plan.Translator`. asked: the request, echoed in answers."""
+    """`routing.providers.plan.Translator`. request: repeated in answers."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._request, self._created = request, int(time.time())
@@ -136,7 +136,7 @@ class ResponseAnswers:
         return events
 
     def _end(self, status: str) -> list[bytes]:
-        """Close the items: waiting calls, then the last one."""
+        """Close the items: first held calls, then the last item."""
         rest = []
         for call in self._calls.rest():
             rest += self._say(f"call {call.index}", call.function.arguments_text, call)

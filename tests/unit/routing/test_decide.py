@@ -176,7 +176,7 @@ def test_a_conversation_stays_until_its_target_is_gone(fitted: IntentModel) -> N
     gone = decide(weather, made, facts(previous="away", away=TargetFacts(False, "model_not_found")))
     assert (gone.target, gone.previous, gone.saw["left"]) == ("big", "away", "away: model_not_found")
     assert (gone.full_reason, gone.score) == ("intent:weather,left", gone.scores["weather"])
-    assert decide(weather, made, facts(previous="older")).saw["left"] == "older: no target any more"
+    assert decide(weather, made, facts(previous="older")).saw["left"] == "older: no longer a target"
     tools = router(rules=[{"name": "tools", "when": {"tools": True}, "to": ["big"]}])
     by_rule = decide(Features(tools=True), tools, facts(previous="small"))
     assert (by_rule.full_reason, by_rule.saw["left"]) == ("rule:tools,left", "small: rule:tools")
@@ -247,14 +247,14 @@ def test_fallbacks_are_in_the_routers_order_and_keep_its_bounds() -> None:
 
 def test_no_one_may_answer() -> None:
     made = router()
-    with pytest.raises(Unavailable, match=r"small: takes no images.*away: model_not_found") as refused:
+    with pytest.raises(Unavailable, match=r"small: does not accept images.*away: model_not_found") as refused:
         decide(Features(images=True), made, facts(away=TargetFacts(False, "model_not_found")))
     assert refused.value.code == "no_route"
 
 
 def test_a_target_that_is_not_for_this_key_is_not_named_to_it() -> None:
     made, hidden = router(), TargetFacts(False, "model_not_allowed", is_allowed=False)
-    with pytest.raises(Unavailable, match="small: takes no images") as refused:
+    with pytest.raises(Unavailable, match="small: does not accept images") as refused:
         decide(Features(images=True), made, facts(away=hidden))
     assert "away" not in refused.value.message
     ruled = router(rules=[{"name": "r", "to": ["away"]}])
