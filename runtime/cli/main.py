@@ -145,22 +145,19 @@ app.command(rich_help_panel="Server", epilog=EXIT_CODES)(top)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(logs)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.backup)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.restore)
-app.add_typer(models.app, name="models", cls=Subcommands, rich_help_panel="Server")
-app.add_typer(adapters.app, name="adapters", cls=Subcommands, rich_help_panel="Server")
-app.add_typer(routers.app, name="routers", cls=Subcommands, rich_help_panel="Server")
-app.add_typer(providers.app, name="providers", cls=Subcommands, rich_help_panel="Server")
-app.add_typer(teams.app, name="teams", cls=Subcommands, rich_help_panel="Server")
-app.add_typer(keys.app, name="keys", cls=Subcommands, rich_help_panel="Server")
-app.add_typer(limits.app, name="limits", cls=Subcommands, rich_help_panel="Server")
-app.add_typer(usage.app, name="usage", cls=Subcommands, rich_help_panel="Server")
-app.add_typer(fleet.app, name="fleet", cls=Subcommands, rich_help_panel="Server")
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.chat)
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.embed)
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.rerank)
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(requests.transcribe)
-app.add_typer(batches.app, name="batch", cls=Subcommands, rich_help_panel="Requests")
-app.add_typer(files.app, name="files", cls=Subcommands, rich_help_panel="Requests")
-app.add_typer(webhooks.app, name="webhooks", cls=Subcommands, rich_help_panel="Requests")
+for panel, groups in {
+    "Server": {
+        "models": models, "adapters": adapters, "routers": routers, "providers": providers, "teams": teams,
+        "keys": keys, "limits": limits, "usage": usage, "fleet": fleet,
+    },
+    "Requests": {"batch": batches, "files": files, "webhooks": webhooks},
+}.items():  # fmt: skip
+    for name, group in groups.items():
+        app.add_typer(group.app, name=name, cls=Subcommands, rich_help_panel=panel)
 app.command(rich_help_panel="Server")(inspect.version)
 
 
