@@ -93,6 +93,24 @@ export async function failure(response) {
   return error;
 }
 
+// The events of a streamed response, one by one. Throws an Error for an event that is an error.
+export async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ") || line === "data: [DONE]") continue;
+      const event = JSON.parse(line.slice(6));
+      if (event.error) throw Object.assign(new Error(event.error.message), { faults: event.error.faults ?? [] });
+      yield event;
+    }
+  }
+}
+
 // Disable a button while its call runs, and give it back the focus that disabling takes away.
 export async function held(button, does) {
   const isFocused = document.activeElement === button;

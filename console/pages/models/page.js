@@ -1,24 +1,13 @@
 // Adding a model: shows the proposed recipe with reasons, or the steps of the addition. Changing a recipe.
-import { api, ask, held, make, say, sender } from "../act.js";
+import { api, ask, events, held, make, say, sender } from "../act.js";
 
 const form = document.getElementById("add");
 const where = document.getElementById("added");
 
 async function steps(response, bar, words) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const lines = (held + value).split("\n");
-    held = lines.pop();
-    for (const line of lines) {
-      if (!line.startsWith("data: ") || line.includes("[DONE]")) continue;
-      const step = JSON.parse(line.slice(6));
-      if (step.error) throw Object.assign(new Error(step.error.message), { faults: step.error.faults ?? [] });
-      words.textContent = `${step.phase} ${step.detail ?? ""}`;
-      if (step.total) { bar.max = step.total; bar.value = step.completed ?? 0; }
-    }
+  for await (const step of events(response)) {
+    words.textContent = `${step.phase} ${step.detail ?? ""}`;
+    if (step.total) { bar.max = step.total; bar.value = step.completed ?? 0; }
   }
 }
 

@@ -1,5 +1,5 @@
 // Each form makes one API call and shows it as curl and Python. Answers of models are inserted as text only.
-import { api, ask, held, make, ms, say, sender } from "../act.js";
+import { api, ask, events, held, make, ms, say, sender } from "../act.js";
 import { start } from "../tabs.js";
 
 const $ = (id) => document.getElementById(id);
@@ -65,23 +65,6 @@ async function options(form) {
   return { system: system.value.trim(), image: image.files[0] ? await dataUrl(image.files[0]) : "", fields: found };
 }
 
-async function* pieces(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const lines = (held + value).split("\n");
-    held = lines.pop();
-    for (const text of lines) {
-      if (!text.startsWith("data: ") || text === "data: [DONE]") continue;
-      const found = JSON.parse(text.slice(6));
-      if (found.error) throw new Error(found.error.message);
-      yield found;
-    }
-  }
-}
-
 // `auto@v1 starter-chat:iso-date intent:iso-date 0.998`, as in the response header.
 function routed(side, model, text, header) {
   const where = side.element.querySelector("[data-route]");
@@ -119,7 +102,7 @@ async function turn(side, text, { system, image, fields }) {
     let whole = "";
     let first;
     let tokens = 0;
-    for await (const event of pieces(response)) {
+    for await (const event of events(response)) {
       const delta = event.choices?.[0]?.delta;
       whole += (delta?.content ?? "") + calls(delta);
       if (whole) first ??= performance.now();
