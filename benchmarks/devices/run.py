@@ -5,19 +5,13 @@ virtual clock with the server's own policies (`benchmarks.devices.fleet`): what 
 a flood over two replicas, in steps of the engine, and how often 40 adapters are in a place where two replicas have 24
 each, at 70 % of their load. Alone: a choice among eight replicas.
 
-With DEVICES_BEFORE=FOLDER, a checkout of before there were several devices, its start, memory and first tokens are
-measured in turn with today's on one device: of the starts the fastest, of memory and first tokens each pair.
-
 Physical limit: two replicas do twice as much as one, until the gateway's core is full.
 """
 
 import asyncio
-import os
 import random
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import yaml
 
@@ -25,24 +19,12 @@ from benchmarks.devices.fleet import STEP, digest_of, quiet_wait, warm_hits
 from benchmarks.harness import Bench
 from benchmarks.load.clients import closed_loop
 from benchmarks.load.stats import percentile
-from benchmarks.peers import processes
 from benchmarks.peers.servers import Server, start_all
 from benchmarks.report.generated import write_model
 from benchmarks.streams import Scripted, paced_request, scripted_recipe
 from routing.replicas import ReplicaState, choose, keys_of
 
 AT_ONCE, TOKENS, PAUSE_MS = 16, 20, 40
-
-
-class Other(Scripted):
-    """The same from another checkout."""
-
-    def __init__(self, root: Path, name: str, model: str, folder: Path, recipes: Sequence[Path]) -> None:
-        super().__init__(model, folder, recipes, "--slots", "1", "--no-prewarm", "--device", "cpu")
-        self.name, self.root = name, root
-
-    def variables(self) -> Mapping[str, str]:
-        return {"PYTHONPATH": str(self.root)}
 
 
 async def run(bench: Bench) -> None:
@@ -57,16 +39,10 @@ async def run(bench: Bench) -> None:
         added.append((percentile(quiet_wait(seed, seconds, flooded=True), 99) - alone) / STEP)
     bench.figure("flood.queue_p99_added", added, "steps")
     await _two(bench)
-    if before := os.environ.get("DEVICES_BEFORE"):
-        await compare_before(bench, Path(before))
-    else:
-        bench.note("one device was not compared with before: DEVICES_BEFORE names no checkout")
     bench.bar("two replicas' requests/s over one's", "two.speedup", ">=", 1.95)
     bench.bar("a quiet team's queue beside a flood over two replicas, p99 added", "flood.queue_p99_added", "<=", 1.0)
     bench.bar("a choice among eight replicas", "choose.us", "<=", 5.0)
     bench.bar("requests that find one of 40 adapters in a place", "hits.warm", ">=", 95.0)
-    for what in ("start", "memory", "ttft"):
-        bench.bar(f"one device: {what} over that of before", f"over.{what}", "<=", 1.02)
 
 
 def _choice(count: int) -> float:
@@ -122,32 +98,3 @@ async def _until_ready(server: Server, count: int) -> None:
             return
         await asyncio.sleep(0.1)
     raise TimeoutError(f"{count} replicas were not ready within 60 s")
-
-
-async def compare_before(bench: Bench, root: Path) -> None:
-    """Rounds of before and now in turn; each starts, answers, and ends."""
-    s = bench.settings
-    weights = write_model(s.work / "tiny-model-before", hidden=128, ffn=256, layers=2)
-    roots = {"before": root, "now": Path(__file__).parents[2]}
-    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in roots}
-    for number in range(s.pick(7, 5, 1)):
-        for name in list(roots) if number % 2 else reversed(list(roots)):
-            folder = s.work / f"{bench.name}-{name}-{number}"
-            recipe = scripted_recipe(folder, "scripted", weights)
-            began = time.perf_counter()
-            with Other(roots[name], name, "scripted", folder, [recipe]) as server:
-                start = time.perf_counter() - began
-                requests = [paced_request("scripted", 1, 1)] * s.pick(600, 300, 5)
-                await closed_loop(server, requests[: len(requests) // 4], 1)
-                cell = await closed_loop(server, requests, 1)
-                bench.count(name, cell)
-                held = processes.memory(server.pid)
-                found[name].append((start, float(held.pss or held.rss), cell.ttft_ms(50)))
-    for at, (what, unit, scale) in enumerate((("start", "s", 1.0), ("memory", "MiB", 2**20), ("ttft", "ms", 1.0))):
-        for name, rounds in found.items():
-            bench.figure(f"{name}.{what}", [one[at] / scale for one in rounds], unit)
-        pairs = zip(found["before"], found["now"], strict=True)
-        ratios = [now[at] / before[at] for before, now in pairs]
-        if what == "start":  # others of the machine make one longer, and never shorter
-            ratios = [min(one[at] for one in found["now"]) / min(one[at] for one in found["before"])]
-        bench.figure(f"over.{what}", ratios, "x")

@@ -11,20 +11,14 @@ Two nodes with the scripted engine and two fronts on a PostgreSQL of the run's o
 Apart from these servers: a changed alias on sixteen fronts; an adapter of 46 MB from a peer over 1 Gbit/s; a choice
 among 1,000 nodes, and what 1,000 reports a second cost; the simulation of 1,000 nodes.
 
-With FLEET_BEFORE=FOLDER, a checkout of before there were fleets, a server without one is measured in turn with today's:
-its start, memory and first tokens. That it imports nothing of a fleet is a test (tests/unit/server/test_alone.py).
-
 Physical limit: a request crosses two more sockets and one TLS record each way; each token one read, one write and their
 decryption, some 20 µs without Python.
 """
 
-import os
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from pathlib import Path
 
-from benchmarks.devices.run import compare_before
 from benchmarks.fleet import copies, hop, names, policies, simulated, streams
 from benchmarks.fleet.bare import BareProxy
 from benchmarks.fleet.servers import (
@@ -56,10 +50,6 @@ async def run(bench: Bench) -> None:
         bench.note("servers, names and copies were not measured: apt-get install postgresql")
     await _guarded(bench, "policies", policies.run)
     await _guarded(bench, "simulation", simulated.run)
-    if before := os.environ.get("FLEET_BEFORE"):
-        await _guarded(bench, "alone", lambda bench: compare_before(bench, Path(before)))
-    else:
-        bench.note("a server without a fleet was not compared with before: FLEET_BEFORE names no checkout")
     _bars(bench)
 
 
@@ -116,5 +106,3 @@ def _bars(bench: Bench) -> None:
     bench.bar("simulation: adapters found in a place", "simulated.adapter_hits", ">=", 95.0)
     bench.bar("simulation: the fullest node over the mean", "simulated.load_ratio", "<=", 1.25)
     bench.bar("simulation: moves for each node and hour", "simulated.moves_node_hour", "<=", 2.0)
-    for what in ("start", "memory", "ttft"):
-        bench.bar(f"one server without a fleet: {what} over that of before", f"over.{what}", "<=", 1.02)

@@ -87,7 +87,6 @@ async def test_a_part_that_ends_early_is_a_failure_and_the_others_go_on(
         monkeypatch.setattr(module, "run", part)
     monkeypatch.setattr(run, "_servers", part)
     monkeypatch.setattr(run, "has_postgres", lambda: True)
-    monkeypatch.delenv("FLEET_BEFORE", raising=False)
     one = bench(tmp_path)
     await run.run(one)
     assert len(begun) == sum(one.failures.values()) == 5
