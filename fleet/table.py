@@ -61,6 +61,11 @@ class ReportTable:
     def get(self, node: str) -> StoredReport | None:
         return self._stored.get(node)
 
+    def fresh(self, node: str, now: float) -> NodeReport | None:
+        """The newest report of a node; None: it has none, or has been silent since for REPORT_SECONDS."""
+        stored = self._stored.get(node)
+        return None if stored is None or stored.at < now - REPORT_SECONDS else stored.report
+
     def take(self, data: bytes, now: float, sender: str | None = None) -> Verdict:
         """Store a report that is newer than what is there; else count why not.
 

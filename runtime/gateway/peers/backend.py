@@ -23,7 +23,7 @@ from typing import Any
 
 from fleet.choose import FleetTarget, explain, prefix_key
 from fleet.reports import NodeReport
-from fleet.table import REPORT_SECONDS, ReportTable
+from fleet.table import ReportTable
 from models.tasks.chat import ChatPayload
 from registry.catalog import ResolvedName
 from registry.errors import Conflict, NodeFailed, NotFound, RoundhouseError, Unavailable
@@ -31,7 +31,7 @@ from routing.replicas import prefix_of
 from runtime.gateway.backend import LoadProgress, TargetState
 from runtime.gateway.charging import batch_price_list, price_list
 from runtime.gateway.names import ModelRef, Names
-from runtime.gateway.peers.connection import PeerAnswer, PeerClient
+from runtime.gateway.peers.connection import PeerAnswer, PeerClient, PeerRequest
 from runtime.gateway.peers.hop import Hop, encode
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.request import Request
@@ -176,10 +176,11 @@ class PeerBackend:
         hop = Hop.of(request.context, target, len(request.nodes))
         stored = self._reports.get(node)
         assert stored is not None, "it reports"
-        exchange = self._client.send(
-            node, stored.report.address, request.endpoint, message, request.context.headers, encode(hop),
-            request.context.id,
-        )  # fmt: skip
+        path = request.endpoint + (f"?{message.query}" if message.query else "")
+        passed = PeerRequest(
+            "POST", node, stored.report.address, path, request.context.headers, encode(hop), request.context.id
+        )
+        exchange = self._client.send(passed, message.body)
         return _Sending(exchange, self._reports, node, _first_byte_due(request, stored.report, target.model))
 
     def _choose(self, request: Request, target: Target) -> tuple[str, str]:
@@ -217,8 +218,8 @@ class PeerBackend:
 
     def _takes(self, node: str, target: Target, now: float) -> bool:
         """Whether a node has the target's weights, sends reports and takes new requests."""
-        stored = self._reports.get(node)
-        if stored is None or stored.at < now - REPORT_SECONDS or stored.report.draining:
+        report = self._reports.fresh(node, now)
+        if report is None or report.draining:
             return False
         digest = None if target.version is None else target.version.digest
         return self._peers.has_weights(node, target.model, target.revision, digest)

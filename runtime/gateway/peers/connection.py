@@ -19,6 +19,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 
 import aiohttp
@@ -31,7 +32,7 @@ from registry.errors import BadRequest, NodeFailed
 from runtime.gateway.peers.hop import HEADER
 from runtime.gateway.peers.wire.connection import WireConnection
 from runtime.gateway.peers.wire.pool import NodeAddress, WirePool
-from runtime.gateway.request import ClientMessage, UploadedForm
+from runtime.gateway.request import UploadedForm
 
 log = logging.getLogger("roundhouse.fleet")
 OPEN_SECONDS = 15.0
@@ -63,6 +64,22 @@ KEPT_HEADERS = ("_headers", "_raw_headers")
 Body = bytes | AsyncIterator[bytes] | None
 FORM_DROPPED = frozenset((b"content-type",))
 """Headers that are dropped from forms, which are encoded again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRequest:
+    """A client's request to forward."""
+
+    method: str
+    node: str
+    address: str
+    path: str
+    """Including the query."""
+    headers: Sequence[tuple[bytes, bytes]]
+    """The client's, unchanged."""
+    context: str
+    """The value of the fleet's own header (`runtime.gateway.peers.hop`)."""
+    id: str
 
 
 class PeerAnswer:
@@ -141,43 +158,12 @@ class PeerClient:
         self._wire.close()
         await self._session.close()
 
-    def send(
-        self,
-        node: str,
-        address: str,
-        path: str,
-        message: ClientMessage,
-        headers: Sequence[tuple[bytes, bytes]],
-        context: str,
-        request_id: str,
-    ) -> AbstractAsyncContextManager[PeerAnswer]:
-        """Forward a request. Leaving early closes the connection, which cancels the request there.
-
-        Args:
-            headers: the client's, unchanged.
-            context: the value of the fleet's own header (`runtime.gateway.peers.hop`).
-
-        Raises NodeFailed.
-        """
-        path += f"?{message.query}" if message.query else ""
-        if isinstance(message.body, UploadedForm):
-            passed = _passed(headers, REQUEST_DROPPED | FORM_DROPPED)
-            return self._exchange("POST", node, address, path, _form(message.body), passed, context, request_id)
-        return self._post(node, address, path, message.body, headers, context, request_id)
-
-    def _post(
-        self,
-        node: str,
-        address: str,
-        path: str,
-        body: bytes,
-        headers: Sequence[tuple[bytes, bytes]],
-        context: str,
-        request_id: str,
-    ) -> "_Exchange":
-        there = self._addresses(node, address)
-        own = ((HEADER, context), ("x-request-id", request_id), *self._signed(node, "POST", path, context))
-        return _Exchange(self, there, _head(path, there, headers, own, len(body)), body)
+    def send(self, request: PeerRequest, body: bytes | UploadedForm) -> AbstractAsyncContextManager[PeerAnswer]:
+        """Forward a request. Leaving early closes the connection, which cancels it there. Raises NodeFailed."""
+        if isinstance(body, UploadedForm):
+            return self.exchange(request, _form(body), REQUEST_DROPPED | FORM_DROPPED)
+        there = self._addresses(request.node, request.address)
+        return _Exchange(self, there, _head(request, there, self._own_headers(request, request.path), len(body)), body)
 
     async def begin(self, node: NodeAddress, head: bytes, body: bytes) -> WireConnection:
         """Send a request, and return its connection once the head of its answer has arrived. Raises NodeFailed.
@@ -217,47 +203,26 @@ class PeerClient:
 
     @asynccontextmanager
     async def exchange(
-        self,
-        method: str,
-        node: str,
-        address: str,
-        path: str,
-        body: Body,
-        headers: Sequence[tuple[bytes, bytes]],
-        context: str,
-        request_id: str,
+        self, request: PeerRequest, body: Body | aiohttp.FormData, dropped: frozenset[bytes] = REQUEST_DROPPED
     ) -> AsyncIterator[PeerAnswer]:
-        """Like `send`, for any method, with a body that may still be arriving. Raises NodeFailed."""
-        passed = _passed(headers, REQUEST_DROPPED)
-        async with self._exchange(method, node, address, path, body, passed, context, request_id) as answer:
-            yield answer
+        """Like `send`, with a body that may still be arriving. Raises NodeFailed.
 
-    @asynccontextmanager
-    async def _exchange(
-        self,
-        method: str,
-        node: str,
-        address: str,
-        path: str,
-        body: Body | aiohttp.FormData,
-        headers: Sequence[tuple[str, str]],
-        context: str,
-        request_id: str,
-    ) -> AsyncIterator[PeerAnswer]:
-        url = self._url(node, address, path)
+        dropped: headers of the client that are not forwarded.
+        """
+        node, url = request.node, self._url(request.node, request.address, request.path)
         passed = [
-            *headers,
-            (HEADER, context),
-            ("x-request-id", request_id),
-            *self._signed(node, method, url.raw_path_qs, context),
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in request.headers
+            if name not in dropped and not name.startswith(b"sec-")
         ]
+        passed += self._own_headers(request, url.raw_path_qs)
         beginning = self._beginning.setdefault(node, set())
         limit = asyncio.timeout(None)
         try:
             async with limit:
                 beginning.add(limit)
                 response = await self._session.request(
-                    method, url, data=body, headers=passed, allow_redirects=False, server_hostname=node
+                    request.method, url, data=body, headers=passed, allow_redirects=False, server_hostname=node
                 )
         except TimeoutError as error:
             raise broken(node, error, again=True) from None
@@ -325,6 +290,11 @@ class PeerClient:
         url = self._url(node, address, "")
         return NodeAddress(node, url.host or "", url.port or 0)
 
+    def _own_headers(self, request: PeerRequest, path: str) -> list[tuple[str, str]]:
+        """Headers that this server adds. path: as `_signed`."""
+        signed = self._signed(request.node, request.method, path, request.context)
+        return [(HEADER, request.context), ("x-request-id", request.id), *signed]
+
     def _signed(self, node: str, method: str, path: str, context: str = "") -> list[tuple[str, str]]:
         """path: including the query."""
         if self._key is None:
@@ -356,34 +326,20 @@ def _misdirected(node: str) -> NodeFailed:
     return NodeFailed(f"Node '{node}' does not take this request now.", again=True, retry_after=1)
 
 
-def _head(
-    path: str,
-    node: NodeAddress,
-    headers: Sequence[tuple[bytes, bytes]],
-    own: Iterable[tuple[str, str]],
-    size: int,
-) -> bytes:
-    """Write the head of a POST with a body of `size` bytes. headers: the client's. Raises BadRequest."""
+def _head(request: PeerRequest, node: NodeAddress, own: Iterable[tuple[str, str]], size: int) -> bytes:
+    """Write the head of a POST with a body of `size` bytes. Raises BadRequest."""
     host = f"[{node.host}]" if ":" in node.host else node.host
-    first = f"POST {path} HTTP/1.1\r\nhost: {host}:{node.port}\r\naccept-encoding: identity\r\n"
+    first = f"POST {request.path} HTTP/1.1\r\nhost: {host}:{node.port}\r\naccept-encoding: identity\r\n"
     last = "".join([f"{name}: {value}\r\n" for name, value in own]) + f"content-length: {size}\r\n\r\n"
     passed = [
         b"%b: %b\r\n" % header
-        for header in headers
+        for header in request.headers
         if header[0] not in REQUEST_DROPPED and not header[0].startswith(b"sec-")
     ]
     middle = b"".join(passed)
     if middle.count(b"\n") != len(passed) or middle.count(b"\r") != len(passed):  # line breaks would inject a header
         raise BadRequest("Send headers without line breaks in their values.", code="invalid_http")
     return first.encode("latin-1") + middle + last.encode("latin-1")
-
-
-def _passed(headers: Sequence[tuple[bytes, bytes]], dropped: frozenset[bytes]) -> list[tuple[str, str]]:
-    return [
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in headers
-        if name not in dropped and not name.startswith(b"sec-")
-    ]
 
 
 def _is_here(url: URL) -> bool:

@@ -48,9 +48,10 @@ class Follower:
         present = {
             (member.name, member.address) for member in members if member.role == "node" and member.name != self._own
         }
+        now = asyncio.get_running_loop().time()
         for name, address in self._tasks.keys() - present:
             is_moved = name in {other for other, _ in present}
-            if not is_moved and self._reports_still(name):
+            if not is_moved and self._reports.fresh(name, now) is not None:
                 continue  # it still reports; its lease ended because the database was unreachable
             self._tasks.pop((name, address)).cancel()
             if not is_moved:
@@ -59,10 +60,6 @@ class Follower:
                 self._on_silent(name)
         for name, address in present - self._tasks.keys():
             self._tasks[name, address] = asyncio.create_task(self._follow(name, address), name=f"follow-{name}")
-
-    def _reports_still(self, node: str) -> bool:
-        stored = self._reports.get(node)
-        return stored is not None and asyncio.get_running_loop().time() - stored.at <= REPORT_SECONDS
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fleet.demand import DemandMean, demand_of
 from fleet.epochs import DesiredReplicas, may_follow
@@ -33,18 +33,16 @@ Placeable = Mapping[str, Mapping[str, PeerModel]]
 """The models of each node, by node."""
 
 
+@dataclass(frozen=True, slots=True)
 class NodeReplicas:
     """A node's actions on its own models, built from the server's use cases."""
 
-    def __init__(
-        self,
-        is_resident: Callable[[str], bool],
-        has_room: Callable[[str], bool],
-        load: Callable[[str], object],
-        unload: Callable[[str], object],
-    ) -> None:
-        """load, unload: only start the work. has_room: whether it fits without evicting another model."""
-        self.is_resident, self.has_room, self.load, self.unload = is_resident, has_room, load, unload
+    is_resident: Callable[[str], bool]
+    has_room: Callable[[str], bool]
+    """Whether it fits without evicting another model."""
+    load: Callable[[str], object]
+    """Only starts the work, as does `unload`."""
+    unload: Callable[[str], object]
 
 
 class Placer:

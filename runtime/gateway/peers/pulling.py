@@ -17,7 +17,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 
 from adapters.service import AdapterService
-from fleet.table import REPORT_SECONDS, ReportTable
+from fleet.table import ReportTable
 from registry.errors import NodeFailed, RoundhouseError, Unfit
 from registry.records import RouterVersion, Version
 from runtime.gateway.adapters import Adapters
@@ -107,8 +107,7 @@ class Puller(ABC):
                 yield chunk
 
     def _reports_now(self, node: str) -> bool:
-        stored = self._reports.get(node)
-        return stored is not None and asyncio.get_running_loop().time() - stored.at <= REPORT_SECONDS
+        return self._reports.fresh(node, asyncio.get_running_loop().time()) is not None
 
 
 class AdapterPuller(Puller):

@@ -29,13 +29,15 @@ from fleet.membership.members import (
 )
 from fleet.reports import NodeReport
 from fleet.signatures import FleetKey
-from fleet.table import REPORT_SECONDS, ReportTable
+from fleet.table import ReportTable
 from fleet.tls import FleetTls
 from registry.base.wording import quoted
 from registry.errors import Conflict, NodeFailed, NotFound, RoundhouseError, Unavailable
+from runtime.gateway.context import RequestContext
 from runtime.gateway.peers.cards import PeerCards
-from runtime.gateway.peers.connection import Body, PeerAnswer, PeerClient
+from runtime.gateway.peers.connection import Body, PeerAnswer, PeerClient, PeerRequest
 from runtime.gateway.peers.following import Follower
+from runtime.gateway.peers.hop import Hop, encode
 from runtime.gateway.peers.names import PeerNames
 from runtime.gateway.peers.placing import Placer
 from runtime.gateway.peers.planning import FleetPlanning
@@ -261,12 +263,9 @@ class Fleet:
         """Choose a node for a change of names, one with the model if possible. Raises Unavailable."""
         with suppress(NotFound):
             model = None if model is None else self._names.names.catalog.model(model).id
-        oldest = asyncio.get_running_loop().time() - REPORT_SECONDS
-        nodes = [
-            node
-            for node in self._names.nodes()
-            if (stored := self._reports.get(node)) is not None and stored.at >= oldest and not stored.report.draining
-        ]
+        now = asyncio.get_running_loop().time()
+        reports = {node: self._reports.fresh(node, now) for node in self._names.nodes()}
+        nodes = [node for node, report in reports.items() if report is not None and not report.draining]
         if not nodes:
             raise Unavailable(
                 "No node of the fleet takes requests now: roundhouse fleet nodes.", code="no_node", retry_after=1
@@ -284,23 +283,23 @@ class Fleet:
         return node if node is not None and self.reports_now(node) else None
 
     def reports_now(self, node: str) -> bool:
-        stored = self._reports.get(node)
-        return stored is not None and asyncio.get_running_loop().time() - stored.at <= REPORT_SECONDS
+        return self._reports.fresh(node, asyncio.get_running_loop().time()) is not None
 
     def exchange(
         self,
+        context: RequestContext,
         method: str,
         node: str,
         path: str,
         body: Body,
         headers: Sequence[tuple[bytes, bytes]],
-        context: str,
-        request_id: str,
     ) -> AbstractAsyncContextManager[PeerAnswer]:
-        """Call `PeerClient.exchange` with a node from `node_for`, or one that `reports_now`."""
+        """Forward a request to a node from `node_for`, or one that `reports_now`. path: including the query."""
         stored = self._reports.get(node)
         assert stored is not None, "it reports"
-        return self._client.exchange(method, node, stored.report.address, path, body, headers, context, request_id)
+        hop = encode(Hop.of_change(context))
+        request = PeerRequest(method, node, stored.report.address, path, headers, hop, context.id)
+        return self._client.exchange(request, body)
 
     # --- for people -------------------------------------------------------------------------------------------------
     def view(self, caller: Caller) -> FleetView:

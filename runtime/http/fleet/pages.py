@@ -5,7 +5,6 @@ from starlette.types import Receive, Scope, Send
 
 from registry.base.wording import quoted
 from registry.errors import NotFound
-from runtime.gateway.peers.hop import Hop, encode
 from runtime.gateway.peers.service import Fleet
 from runtime.http.middleware import context_of
 
@@ -22,8 +21,5 @@ class PassedPage(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context = context_of(scope)
-        hop = encode(Hop.of_change(context))
-        async with self._fleet.exchange(
-            "GET", self._node, self._path, None, scope["headers"], hop, context.id
-        ) as answer:
+        async with self._fleet.exchange(context, "GET", self._node, self._path, None, scope["headers"]) as answer:
             await StreamingResponse(answer.chunks(), answer.status, dict(answer.headers))(scope, receive, send)

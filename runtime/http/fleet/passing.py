@@ -12,7 +12,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from registry.errors import BadRequest, NotFound
-from runtime.gateway.peers.hop import Hop, encode
 from runtime.gateway.peers.service import Fleet
 from runtime.http.middleware import context_of, gateway_of
 
@@ -64,8 +63,7 @@ async def pass_on(scope: Scope, receive: Receive, send: Send, node: str | None =
     query = scope["query_string"].decode("latin-1")
     path = scope["raw_path"].decode("latin-1").partition("?")[0] + (f"?{query}" if query else "")
     content = (beginning or None) if is_whole else _joined(beginning, body)
-    hop = encode(Hop.of_change(context))
-    async with fleet.exchange(scope["method"], node, path, content, scope["headers"], hop, context.id) as answer:
+    async with fleet.exchange(context, scope["method"], node, path, content, scope["headers"]) as answer:
         made = answer.headers.get("location", "")
         if answer.status == 201 and made.startswith(MODEL):  # the client's next request is about it
             await fleet.wait_for_model(unquote(made.removeprefix(MODEL)))

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from fleet import choose
+from fleet import choose, table
 from fleet.certificates import issue, make_authority
 from fleet.membership.members import Member
 from fleet.signatures import FleetKey
@@ -20,7 +20,7 @@ from fleet.table import ReportTable
 from fleet.tls import FleetTls
 from runtime.config.device import Device
 from runtime.gateway.core import Gateway
-from runtime.gateway.peers import backend, connection, following, pulling, service, viewing
+from runtime.gateway.peers import connection, following, viewing
 from runtime.gateway.peers.backend import PeerBackend
 from runtime.gateway.peers.cards import PeerCards
 from runtime.gateway.peers.connection import PeerClient
@@ -159,7 +159,7 @@ async def opened(folder: Path, state: Any = None, key: bytes | None = None) -> A
     """
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for module in (backend, following, pulling, service, viewing, choose):
+        for module in (table, following, viewing, choose):
             patch.setattr(module, "REPORT_SECONDS", PATIENCE)
         patch.setattr(connection, "OPEN_SECONDS", PATIENCE)
         fleet = Fleet(folder, state, key)
