@@ -1,5 +1,6 @@
 """OpenAI's Batches: create, show, list, cancel."""
 
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import Path, Query, Request
@@ -12,16 +13,16 @@ from batches.records import URLS
 from batches.service import OUTPUT_SECONDS
 from registry.errors import BadRequest
 from runtime.http.admin.bodies import json_answer
-from runtime.http.batches.files import LEAST_LIFE, list_answer
+from runtime.http.batches.files import LEAST_LIFE
 from runtime.http.batches.idempotency import body_hash, idempotency_key
 from runtime.http.batches.views import HOUR, batch_view
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.organization.pages import LIST
+from runtime.http.organization.pages import LIST, list_answer
 from runtime.http.route import RouteGroup
 from runtime.http.schema import ANY_OBJECT, CONFLICT, COUNT, MANAGEMENT, STRING, component, nullable, one_of, record
 from tenants.caller import Scope
 
-route = RouteGroup("Batches")
+route = partial(RouteGroup("Batches"), errors=(*MANAGEMENT, 429, 503))
 PATH = "/v1/batches"
 SURFACE = "openai"
 MOST_HOURS = 168
@@ -115,7 +116,7 @@ async def create_batch(request: Request, gateway: CurrentGateway, context: Curre
     return json_answer(batch_view(await gateway.services.batches.create(new)))
 
 
-@route("GET", PATH, scope=Scope.INFER, answer=LIST, errors=(*MANAGEMENT, 429, 503))
+@route("GET", PATH, scope=Scope.INFER, answer=LIST)
 async def list_batches(
     gateway: CurrentGateway,
     context: CurrentContext,
@@ -127,7 +128,7 @@ async def list_batches(
     return list_answer([batch_view(batch) for batch in batches], more)
 
 
-@route("GET", f"{PATH}/{{batch_id}}", scope=Scope.INFER, answer=BATCH, errors=(*MANAGEMENT, 429, 503))
+@route("GET", f"{PATH}/{{batch_id}}", scope=Scope.INFER, answer=BATCH)
 async def get_batch(gateway: CurrentGateway, context: CurrentContext, batch_id: Id) -> Response:
     """Show a batch.
 

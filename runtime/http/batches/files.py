@@ -4,8 +4,9 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path as FilePath
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path, Query, Request
 from fastapi.responses import Response
@@ -25,13 +26,13 @@ from runtime.http.batches.reading import file_answer, of_kind, rendered_answer, 
 from runtime.http.batches.views import batch_of_output, file_view, has_output, output_view
 from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.organization.pages import LIST, Order
+from runtime.http.organization.pages import LIST, Order, list_answer
 from runtime.http.route import RouteGroup
 from runtime.http.schema import BOOLEAN, COUNT, MANAGEMENT, STRING, component, one_of, record
 from runtime.http.upload import Upload, receive
 from tenants.caller import Scope
 
-route = RouteGroup("Files")
+route = partial(RouteGroup("Files"), errors=(*MANAGEMENT, 429, 503))
 PATH = "/v1/files"
 ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 FIELDS = ("purpose", ANCHOR, SECONDS)
@@ -115,7 +116,7 @@ async def upload_file(request: Request, gateway: CurrentGateway, context: Curren
         raise StorageFull(text, code="storage_full") from error
 
 
-@route("GET", PATH, scope=Scope.INFER, answer=LIST, errors=(*MANAGEMENT, 429, 503))
+@route("GET", PATH, scope=Scope.INFER, answer=LIST)
 async def list_files(
     request: Request,
     gateway: CurrentGateway,
@@ -137,7 +138,7 @@ async def list_files(
     return list_answer([file_view(file) for file in files], more)
 
 
-@route("GET", f"{PATH}/{{file_id}}", scope=Scope.INFER, answer=FILE, errors=(*MANAGEMENT, 429, 503))
+@route("GET", f"{PATH}/{{file_id}}", scope=Scope.INFER, answer=FILE)
 async def get_file(request: Request, gateway: CurrentGateway, context: CurrentContext, file_id: Id) -> Response:
     """Show a file."""
     if (refused := _anthropic_refusal(request)) is not None:
@@ -155,7 +156,6 @@ async def get_file(request: Request, gateway: CurrentGateway, context: CurrentCo
     scope=Scope.INFER,
     answer={"application/octet-stream": STRING, "application/jsonl": STRING},
     others={206: ("A part, with `Range`.", {"application/octet-stream": STRING, "application/jsonl": STRING})},
-    errors=(*MANAGEMENT, 429, 503),
 )
 async def get_file_content(request: Request, gateway: CurrentGateway, context: CurrentContext, file_id: Id) -> Response:
     """Read a file.
@@ -172,7 +172,7 @@ async def get_file_content(request: Request, gateway: CurrentGateway, context: C
     return file_answer(service, await service.files.get(context.caller.team, file_id), part)
 
 
-@route("DELETE", f"{PATH}/{{file_id}}", scope=Scope.INFER, answer=DELETED, errors=(*MANAGEMENT, 429, 503))
+@route("DELETE", f"{PATH}/{{file_id}}", scope=Scope.INFER, answer=DELETED)
 async def delete_file(request: Request, gateway: CurrentGateway, context: CurrentContext, file_id: Id) -> Response:
     """Delete a file.
 
@@ -186,19 +186,6 @@ async def delete_file(request: Request, gateway: CurrentGateway, context: Curren
     else:
         await service.files.delete(context.caller.team, file_id)
     return json_answer({"id": file_id, "object": "file", "deleted": True})
-
-
-def list_answer(rows: list[dict[str, Any]], more: bool) -> Response:
-    """A page of a list in OpenAI's shape."""
-    ids = [row["id"] for row in rows]
-    page: Mapping[str, Any] = {
-        "object": "list",
-        "data": rows,
-        "first_id": ids[0] if ids else None,
-        "last_id": ids[-1] if ids else None,
-        "has_more": more,
-    }
-    return json_answer(page)
 
 
 async def _output(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Request
@@ -39,7 +40,7 @@ from runtime.http.schema import (
 )
 from tenants.caller import Scope
 
-route = RouteGroup("Batches", (Dialect.ANTHROPIC,))
+route = partial(RouteGroup("Batches", (Dialect.ANTHROPIC,)), errors=(*MANAGEMENT, 429, 503))
 PATH, LINE_URL = "/v1/messages/batches", "/v1/messages"
 WINDOW = 86_400
 JSONL = "application/x-jsonl"
@@ -113,7 +114,7 @@ async def create_message_batch(request: Request, gateway: CurrentGateway, contex
     return json_answer(_view(batch, gateway.services.settings.public_url))
 
 
-@route("GET", PATH, scope=Scope.INFER, answer=LIST, errors=(*MANAGEMENT, 429, 503))
+@route("GET", PATH, scope=Scope.INFER, answer=LIST)
 async def list_message_batches(
     gateway: CurrentGateway,
     context: CurrentContext,
@@ -144,7 +145,7 @@ async def list_message_batches(
     return json_answer(page)
 
 
-@route("GET", f"{PATH}/{{message_batch_id}}", scope=Scope.INFER, answer=BATCH, errors=(*MANAGEMENT, 429, 503))
+@route("GET", f"{PATH}/{{message_batch_id}}", scope=Scope.INFER, answer=BATCH)
 async def get_message_batch(gateway: CurrentGateway, context: CurrentContext, message_batch_id: Id) -> Response:
     """Show a batch of messages (Anthropic)."""
     batch = await gateway.services.batches.get(context.caller.team, message_batch_id, ANTHROPIC)
@@ -168,13 +169,7 @@ async def delete_message_batch(gateway: CurrentGateway, context: CurrentContext,
     return json_answer({"id": message_batch_id, "type": "message_batch_deleted"})
 
 
-@route(
-    "GET",
-    f"{PATH}/{{message_batch_id}}/results",
-    scope=Scope.INFER,
-    answer={JSONL: STRING},
-    errors=(*MANAGEMENT, 429, 503),
-)
+@route("GET", f"{PATH}/{{message_batch_id}}/results", scope=Scope.INFER, answer={JSONL: STRING})
 async def get_message_batch_results(gateway: CurrentGateway, context: CurrentContext, message_batch_id: Id) -> Response:
     """Read the results of an ended batch of messages, in the order of its requests (Anthropic)."""
     service = gateway.services.batches

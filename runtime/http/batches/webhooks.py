@@ -4,6 +4,7 @@ A secret is shown when its webhook is created. Whoever reads or rotates one late
 name, so that needs the scope `admin`, for any team.
 """
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
@@ -15,9 +16,8 @@ from registry.errors import BadRequest
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http.admin.bodies import json_answer
-from runtime.http.batches.files import list_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
-from runtime.http.organization.pages import LIST
+from runtime.http.organization.pages import LIST, list_answer
 from runtime.http.route import RouteGroup
 from runtime.http.schema import (
     BOOLEAN,
@@ -34,7 +34,7 @@ from runtime.http.schema import (
 )  # fmt: skip
 from tenants.caller import Scope
 
-route = RouteGroup("Webhooks")
+route = partial(RouteGroup("Webhooks"), errors=(*MANAGEMENT, 429, 503))
 PATH = "/v1/webhook_endpoints"
 NAMES = tuple(EVENTS.values())
 HINT = 4
@@ -138,7 +138,7 @@ async def create_webhook_endpoint(gateway: CurrentGateway, context: CurrentConte
     return json_answer(_with_secret(webhook))
 
 
-@route("GET", PATH, scope=Scope.INFER, answer=LIST, errors=(*MANAGEMENT, 429, 503))
+@route("GET", PATH, scope=Scope.INFER, answer=LIST)
 async def list_webhook_endpoints(
     gateway: CurrentGateway,
     context: CurrentContext,
@@ -150,22 +150,13 @@ async def list_webhook_endpoints(
     return list_answer([_view(webhook) for webhook in webhooks], more)
 
 
-@route(
-    "GET", f"{PATH}/{{webhook_endpoint_id}}", scope=Scope.INFER, answer=ENDPOINT, errors=(*MANAGEMENT, 429, 503)
-)  # fmt: skip
+@route("GET", f"{PATH}/{{webhook_endpoint_id}}", scope=Scope.INFER, answer=ENDPOINT)
 async def get_webhook_endpoint(gateway: CurrentGateway, context: CurrentContext, webhook_endpoint_id: Id) -> Response:
     """Show a webhook."""
     return json_answer(_view(await gateway.services.batches.callbacks.get(context.caller.team, webhook_endpoint_id)))
 
 
-@route(
-    "POST",
-    f"{PATH}/{{webhook_endpoint_id}}",
-    scope=Scope.INFER,
-    answer=ENDPOINT,
-    body=WebhookChange,
-    errors=(*MANAGEMENT, 429, 503),
-)
+@route("POST", f"{PATH}/{{webhook_endpoint_id}}", scope=Scope.INFER, answer=ENDPOINT, body=WebhookChange)
 async def update_webhook_endpoint(
     gateway: CurrentGateway, context: CurrentContext, webhook_endpoint_id: Id, body: WebhookChange
 ) -> Response:
@@ -179,9 +170,7 @@ async def update_webhook_endpoint(
     return json_answer(_view(changed))
 
 
-@route(
-    "DELETE", f"{PATH}/{{webhook_endpoint_id}}", scope=Scope.INFER, answer=DELETED, errors=(*MANAGEMENT, 429, 503)
-)  # fmt: skip
+@route("DELETE", f"{PATH}/{{webhook_endpoint_id}}", scope=Scope.INFER, answer=DELETED)
 async def delete_webhook_endpoint(
     gateway: CurrentGateway, context: CurrentContext, webhook_endpoint_id: Id
 ) -> Response:
@@ -194,12 +183,7 @@ async def delete_webhook_endpoint(
 
 
 @route(
-    "POST",
-    f"{PATH}/{{webhook_endpoint_id}}/rotate_secret",
-    scope=Scope.ADMIN,
-    answer=WITH_SECRET,
-    body=RotationBody,
-    errors=(*MANAGEMENT, 429, 503),
+    "POST", f"{PATH}/{{webhook_endpoint_id}}/rotate_secret", scope=Scope.ADMIN, answer=WITH_SECRET, body=RotationBody
 )
 async def rotate_webhook_secret(
     gateway: CurrentGateway,
@@ -219,14 +203,7 @@ async def rotate_webhook_secret(
     return json_answer(_with_secret(rotated))
 
 
-@route(
-    "POST",
-    f"{PATH}/{{webhook_endpoint_id}}/test",
-    scope=Scope.INFER,
-    answer=TESTED,
-    body=WebhookTestBody,
-    errors=(*MANAGEMENT, 429, 503),
-)
+@route("POST", f"{PATH}/{{webhook_endpoint_id}}/test", scope=Scope.INFER, answer=TESTED, body=WebhookTestBody)
 async def test_webhook_endpoint(
     gateway: CurrentGateway, context: CurrentContext, webhook_endpoint_id: Id, body: WebhookTestBody
 ) -> Response:
@@ -247,7 +224,7 @@ async def test_webhook_endpoint(
     return json_answer(answer)
 
 
-@route("GET", "/v1/callback_secret", scope=Scope.ADMIN, answer=CALLBACK_SECRET, errors=(*MANAGEMENT, 429, 503))
+@route("GET", "/v1/callback_secret", scope=Scope.ADMIN, answer=CALLBACK_SECRET)
 async def get_callback_secret(gateway: CurrentGateway, context: CurrentContext, team_id: TeamId = None) -> Response:
     """Show the secret that signs a team's callbacks.
 
@@ -257,14 +234,7 @@ async def get_callback_secret(gateway: CurrentGateway, context: CurrentContext, 
     return json_answer(_secret_view(await gateway.services.batches.callbacks.signer(team)))
 
 
-@route(
-    "POST",
-    "/v1/callback_secret/rotate",
-    scope=Scope.ADMIN,
-    answer=CALLBACK_SECRET,
-    body=CallbackRotationBody,
-    errors=(*MANAGEMENT, 429, 503),
-)
+@route("POST", "/v1/callback_secret/rotate", scope=Scope.ADMIN, answer=CALLBACK_SECRET, body=CallbackRotationBody)
 async def rotate_callback_secret(
     gateway: CurrentGateway, context: CurrentContext, body: CallbackRotationBody, team_id: TeamId = None
 ) -> Response:

@@ -49,12 +49,11 @@ def page(rows: Sequence[Row], after: str | None, limit: int, gone: Collection[st
     first = ids.index(after) + 1 if after is not None else 0
     there = [row for row in rows[first:] if row["id"] not in gone]
     data = there[:limit]
-    return json_answer(
-        {
-            "object": "list",
-            "data": data,
-            "first_id": data[0]["id"] if data else None,
-            "last_id": data[-1]["id"] if data else None,
-            "has_more": limit < len(there),
-        }
-    )
+    return list_answer(data, limit < len(there))
+
+
+def list_answer(rows: Sequence[Row], more: bool) -> Response:
+    """A page of a list in OpenAI's shape. more: others follow these."""
+    ids = [row["id"] for row in rows]
+    first, last = (ids[0], ids[-1]) if ids else (None, None)
+    return json_answer({"object": "list", "data": rows, "first_id": first, "last_id": last, "has_more": more})
