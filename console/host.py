@@ -1,4 +1,7 @@
-"""The interface of the server to its console."""
+"""The interface of the server to its console.
+
+A value that is only handed to a template is an `object` here: the template knows its fields.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +12,7 @@ from starlette.responses import Response
 
 from console.live import LiveView
 from console.state import Console
-from registry.recipes.definition import Task, Tier
+from registry.recipes.definition import Task
 from tenants.caller import SCOPES, Caller, Person, Scope
 from tenants.key_settings import KeySettings
 from tenants.ledger.view import UsageReport
@@ -23,22 +26,7 @@ class Model(Protocol):
     @property
     def task(self) -> Task: ...
     @property
-    def state(self) -> str: ...
-    @property
-    def tier(self) -> Tier: ...
-    @property
     def adapters(self) -> Sequence[str]: ...
-    @property
-    def bytes(self) -> int: ...
-
-
-class ConsoleAdapter(Protocol):
-    """The fields of an adapter in `GET /v1/adapters/{name}`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def base(self) -> str: ...
 
 
 class ConsoleRouter(Protocol):
@@ -52,17 +40,6 @@ class ConsoleRouter(Protocol):
     def definition(self) -> Mapping[str, object]: ...
 
 
-class ConsoleProvider(Protocol):
-    """The fields of a provider in `GET /v1/providers`."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def base_url(self) -> str: ...
-    @property
-    def key_is_set(self) -> bool: ...
-
-
 class ConsoleBatch(Protocol):
     """A batch, and why it waits."""
 
@@ -72,24 +49,6 @@ class ConsoleBatch(Protocol):
     def team(self) -> str: ...
     @property
     def waits(self) -> str: ...
-
-
-class ConsolePlan(Protocol):
-    """The effects of a load, as in `POST /v1/models/{id}/plan`."""
-
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def why(self) -> str: ...
-
-
-class OwnServer(Protocol):
-    """This server as a member of its fleet."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def role(self) -> str: ...
 
 
 class FleetDevice(Protocol):
@@ -141,7 +100,7 @@ class Host(Protocol):
         ...
 
     @property
-    def own_server(self) -> OwnServer | None:
+    def own_server(self) -> object | None:
         """This server in its fleet. None without a fleet."""
         ...
 
@@ -190,17 +149,23 @@ class Host(Protocol):
         """Return the models that the caller may use."""
         ...
 
-    def plan(self, model: str) -> ConsolePlan:
-        """Return the plan of a load. Raises NotFound."""
+    def plan(self, model: str) -> object:
+        """Return the plan of a load, as in `POST /v1/models/{id}/plan`. Raises NotFound."""
         ...
 
     async def recipe(self, model: str) -> str:
         """Return the recipe as the text of a recipe file. Raises NotFound."""
         ...
 
-    def adapters(self) -> Sequence[ConsoleAdapter]: ...
+    def adapters(self) -> Sequence[object]:
+        """As `GET /v1/adapters` tells of them."""
+        ...
+
     def routers(self) -> Sequence[ConsoleRouter]: ...
-    def providers(self) -> Sequence[ConsoleProvider]: ...
+    def providers(self) -> Sequence[object]:
+        """As `GET /v1/providers` tells of them."""
+        ...
+
     async def batches(self, team: str | None, limit: int) -> Sequence[ConsoleBatch]:
         """Return the newest batches of a team, or of all. Raises Unavailable, QueueFull."""
         ...

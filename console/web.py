@@ -32,7 +32,7 @@ from console import pages as rooms
 from console.host import Host, Page, Visit
 from console.rendering import HEADERS, address, html_answer, json_object, read_json, redirect_to, static, templates
 from console.signing_in import SigningIn
-from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized
+from registry.errors import Forbidden, MethodNotAllowed, NotFound, RoundhouseError, Unauthorized
 from tenants.caller import SCOPES, Scope
 
 
@@ -149,9 +149,7 @@ class Web:
     async def _unknown(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            wrong = RoundhouseError(f"{request.method} does not work here.", code="method_not_allowed")
-            wrong.status, wrong.type = 405, "invalid_request_error"
-            return self._refused(wrong)
+            return self._refused(MethodNotAllowed(f"{request.method} does not work here."))
         return await self._failed(request, NotFound("There is no such page here.", code="unknown_path"))
 
 

@@ -13,7 +13,7 @@ from starlette.types import Scope as Asgi
 
 from batches.callbacks.records import Delivery
 from batches.records import BatchRecord
-from console.host import ConsoleBatch, OwnServer
+from console.host import ConsoleBatch
 from console.live import LiveView
 from console.state import Console
 from console.web import Web
@@ -58,7 +58,7 @@ class ConsoleHost:
         return self._gateway.services.settings.public_url
 
     @property
-    def own_server(self) -> OwnServer | None:
+    def own_server(self) -> object | None:
         fleet = self._gateway.services.fleet
         return None if fleet is None else fleet.own
 
