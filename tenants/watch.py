@@ -1,22 +1,13 @@
 """The keyring of a running server, updated when this or another process creates or revokes keys."""
 
-from collections.abc import Callable
+import asyncio
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from registry.base.threads import Threads
-
-if TYPE_CHECKING:  # a server without keys loads no database
-    from tenants.keys.accounts import AccountTable
-    from tenants.keys.table import KeyTable
-    from tenants.limits.table import LimitTable
-
-import asyncio
-import hmac
-import logging
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING
-
 from registry.errors import Unavailable
 from tenants.caller import Caller, Person
 from tenants.key_settings import FILE, KeySettings
@@ -25,9 +16,11 @@ from tenants.keys.keyring import KeyEntry, Keyring, TeamEntry
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
+    from tenants.keys.accounts import AccountTable
     from tenants.keys.table import KeyTable
+    from tenants.limits.table import LimitTable
 
-
+T = TypeVar("T")
 log = logging.getLogger("roundhouse.tenants")
 POLL_SECONDS = 0.5
 """Interval between refreshes. A revoked key is refused within twice this time."""
@@ -215,9 +208,6 @@ def older_state() -> Unavailable:
         "back, or start the fleet's servers again to go on with the older one.",
         code="database_unavailable",
     )
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
