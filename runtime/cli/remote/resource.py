@@ -1,11 +1,21 @@
-"""Commands shared by models, adapters and routers, which the server lists by name."""
+"""Commands shared by models, adapters and batches, which the server lists by name, and commands of one call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from runtime.cli.output import ago, short, show
 from runtime.cli.remote.client import Client, Json, part
+
+
+def print_answer(
+    url: str, as_json: bool, display: Callable[[Json], object], method: str, path: str,
+    body: Mapping[str, Any] | None = None, **params: Any,
+) -> None:  # fmt: skip
+    """Do one call, and print its answer: as JSON, or by `display`."""
+    with Client(url) as client:
+        answer = client.call(method, path, json=body, params=params)
+    show(answer, as_json, display)
 
 
 @dataclass(frozen=True)
@@ -23,16 +33,16 @@ class Resource:
 
     def call(
         self, url: str, as_json: bool, method: str, name: str, *below: str,
-        display: Callable[[Json], object] | None = None, **params: Any,
+        display: Callable[[Json], object] | None = None, **more: Any,
     ) -> None:  # fmt: skip
-        with Client(url) as client:
-            answer = client.call(method, self.at(name, *below), params=params)
-        show(answer, as_json, display or self.display)
+        """more: as `print_answer` takes it."""
+        print_answer(url, as_json, display or self.display, method, self.at(name, *below), **more)
 
     def list(self, url: str, as_json: bool, display: Callable[[Json], object], **params: Any) -> None:
-        with Client(url) as client:
-            answer = client.get(self.path, **params)
-        show(answer, as_json, display)
+        print_answer(url, as_json, display, "GET", self.path, **params)
+
+    def create(self, url: str, as_json: bool, body: Mapping[str, Any]) -> None:
+        print_answer(url, as_json, self.display, "POST", self.path, body)
 
     def show(self, url: str, as_json: bool, name: str) -> None:
         self.call(url, as_json, "GET", name)
@@ -52,9 +62,7 @@ class Resource:
 
     def roll_back(self, url: str, as_json: bool, name: str, version: str | None) -> None:
         """Make an earlier version (None for the previous one) the current one."""
-        with Client(url) as client:
-            answer = client.post(self.at(name, "rollback"), {"version": version} if version else None)
-        show(answer, as_json, self.display)
+        self.call(url, as_json, "POST", name, "rollback", body={"version": version} if version else None)
 
 
 def version_lines(view: Json) -> list[str]:

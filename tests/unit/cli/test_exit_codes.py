@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runtime.cli import output
-from runtime.cli.commands.server import inspect
+from runtime.cli.remote import resource
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import Answer, FakeServer
 
@@ -128,7 +128,7 @@ def test_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_url: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(inspect, "Client", interrupted)
+    monkeypatch.setattr(resource, "Client", interrupted)
     assert run("status").exit_code == 130
 
 

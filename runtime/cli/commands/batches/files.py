@@ -17,6 +17,7 @@ from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import ago, emit, note, pairs, show, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import bar
+from runtime.cli.remote.resource import Resource
 
 FILES = "/v1/files"
 
@@ -74,6 +75,9 @@ def _show(file: Json) -> None:
     )
 
 
+RESOURCE = Resource(FILES, _show)
+
+
 @app.command("upload")
 def upload_(
     path: Annotated[Path, typer.Argument(help="A file on this machine.", show_default=False)],
@@ -101,11 +105,10 @@ def list_(
 
     Example: roundhouse files list --purpose batch
     """
-    with Client(url) as client:
-        result = client.get(FILES, purpose=purpose, limit=limit)
-    if as_json:
-        emit(result)
-        return
+    RESOURCE.list(url, as_json, _print_list, purpose=purpose, limit=limit)
+
+
+def _print_list(result: Json) -> None:
     rows = [
         [file["id"], file["filename"], size(file["bytes"]), file["purpose"], file["status"], ago(file["created_at"])]
         for file in result["data"]
@@ -127,7 +130,7 @@ def get(
     Example: roundhouse files get file-1f2e -o input.jsonl
     """
     with Client(url) as client:
-        view = client.get(f"{FILES}/{part(file)}")
+        view = client.get(RESOURCE.at(file))
         if output is not None or not as_json:
             download(client, file, output)
     if as_json:
@@ -142,9 +145,7 @@ def delete(file: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: roundhouse files delete file-1f2e
     """
-    with Client(url) as client:
-        result = client.delete(f"{FILES}/{part(file)}")
-    show(result, as_json, lambda view: print(f"{view['id']}: deleted"))
+    RESOURCE.call(url, as_json, "DELETE", file, display=lambda view: print(f"{view['id']}: deleted"))
 
 
 LISTED_FAULTS = 10

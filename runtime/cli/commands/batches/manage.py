@@ -12,7 +12,8 @@ from runtime.cli.commands.batches.waiting import BATCHES, FINAL, duration, follo
 from runtime.cli.failures import EXIT_CODES, RefusedError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import ago, emit, note, pairs, show, table
-from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.client import Client, Json
+from runtime.cli.remote.resource import Resource
 
 Id = Annotated[str, typer.Argument(metavar="BATCH", help="Id of a batch.", show_default=False)]
 app = typer.Typer(help="Batches: files of requests, answered from idle capacity.", no_args_is_help=True)
@@ -48,6 +49,9 @@ def _show(batch: Json) -> None:
         print(f"  {line}")
 
 
+RESOURCE = Resource(BATCHES, _show)
+
+
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=100, help="Newest batches to list.")] = 20,
@@ -58,11 +62,10 @@ def list_(
 
     Example: roundhouse batch list
     """
-    with Client(url) as client:
-        result = client.get(BATCHES, limit=limit)
-    if as_json:
-        emit(result)
-        return
+    RESOURCE.list(url, as_json, _print_list, limit=limit)
+
+
+def _print_list(result: Json) -> None:
     rows = [
         [batch["id"], batch["status"], _counts(batch), batch["endpoint"], ago(batch["created_at"])]
         for batch in result["data"]
@@ -76,8 +79,7 @@ def show_(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: roundhouse batch show batch_1f2e
     """
-    with Client(url) as client:
-        show(client.get(f"{BATCHES}/{part(batch)}"), as_json, _show)
+    RESOURCE.show(url, as_json, batch)
 
 
 @app.command()
@@ -101,8 +103,7 @@ def cancel(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: roundhouse batch cancel batch_1f2e
     """
-    with Client(url) as client:
-        show(client.post(f"{BATCHES}/{part(batch)}/cancel"), as_json, _show)
+    RESOURCE.call(url, as_json, "POST", batch, "cancel")
 
 
 @app.command()
@@ -124,7 +125,7 @@ def results(
     Example: roundhouse batch results batch_1f2e -o answers.jsonl
     """
     with Client(url) as client:
-        ended = client.get(f"{BATCHES}/{part(batch)}")
+        ended = client.get(RESOURCE.at(batch))
         if ended["status"] not in FINAL:
             raise RefusedError(
                 f"Batch {batch} is {ended['status']}. Wait for it with `roundhouse batch watch {batch}`."
@@ -153,8 +154,7 @@ def deliveries(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> No
 
     Example: roundhouse batch deliveries batch_1f2e
     """
-    with Client(url) as client:
-        show(client.get(f"{BATCHES}/{part(batch)}/deliveries"), as_json, _show_deliveries)
+    RESOURCE.call(url, as_json, "GET", batch, "deliveries", display=_show_deliveries)
 
 
 @app.command()
@@ -163,5 +163,4 @@ def redeliver(batch: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
 
     Example: roundhouse batch redeliver batch_1f2e
     """
-    with Client(url) as client:
-        show(client.post(f"{BATCHES}/{part(batch)}/redeliver"), as_json, _show_deliveries)
+    RESOURCE.call(url, as_json, "POST", batch, "redeliver", display=_show_deliveries)

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
-from runtime.cli.output import ago, emit, pairs, show, table
-from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.output import ago, pairs, table
+from runtime.cli.remote.client import Json
+from runtime.cli.remote.resource import Resource, print_answer
 
-WEBHOOKS = "/v1/webhook_endpoints"
 SECRET = "/v1/callback_secret"
 EVENTS = ("batch.completed", "batch.failed", "batch.expired", "batch.cancelled")
 Id = Annotated[str, typer.Argument(metavar="WEBHOOK", help="Id of a webhook.", show_default=False)]
@@ -29,6 +29,9 @@ def _show(webhook: Json) -> None:
     pairs(rows)
 
 
+WEBHOOKS = Resource("/v1/webhook_endpoints", _show)
+
+
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=100, help="Newest webhooks to list.")] = 20,
@@ -39,11 +42,10 @@ def list_(
 
     Example: roundhouse webhooks list
     """
-    with Client(url) as client:
-        result = client.get(WEBHOOKS, limit=limit)
-    if as_json:
-        emit(result)
-        return
+    WEBHOOKS.list(url, as_json, _print_list, limit=limit)
+
+
+def _print_list(result: Json) -> None:
     rows = [
         [one["id"], one["name"], one["url"], ", ".join(one["event_types"]), ago(one["created_at"])]
         for one in result["data"]
@@ -67,8 +69,7 @@ def create(
     Example: roundhouse webhooks create https://example.com/batches
     """
     body = {"url": target, "name": name, "event_types": event or list(EVENTS)}
-    with Client(url) as client:
-        show(client.post(WEBHOOKS, body), as_json, _show)
+    WEBHOOKS.create(url, as_json, body)
 
 
 @app.command()
@@ -80,8 +81,7 @@ def rotate(
     Example: roundhouse webhooks rotate webhook_1f2e
     """
     body = {"keep_old_secret_active_for_24_hours": keep_old}
-    with Client(url) as client:
-        show(client.post(f"{WEBHOOKS}/{part(webhook)}/rotate_secret", body, team_id=team), as_json, _show)
+    WEBHOOKS.call(url, as_json, "POST", webhook, "rotate_secret", body=body, team_id=team)
 
 
 @app.command("test")
@@ -95,9 +95,11 @@ def send_test(
 
     Example: roundhouse webhooks test webhook_1f2e
     """
-    with Client(url) as client:
-        result = client.post(f"{WEBHOOKS}/{part(webhook)}/test", {"event_type": event})
-    show(result, as_json, lambda view: print(f"{view['event_type']}: answered with status {view['status_code']}"))
+    WEBHOOKS.call(url, as_json, "POST", webhook, "test", display=_print_test, body={"event_type": event})
+
+
+def _print_test(view: Json) -> None:
+    print(f"{view['event_type']}: answered with status {view['status_code']}")
 
 
 @app.command()
@@ -106,9 +108,7 @@ def delete(webhook: Id, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None
 
     Example: roundhouse webhooks delete webhook_1f2e
     """
-    with Client(url) as client:
-        result = client.delete(f"{WEBHOOKS}/{part(webhook)}")
-    show(result, as_json, lambda view: print(f"{view['id']}: deleted"))
+    WEBHOOKS.call(url, as_json, "DELETE", webhook, display=lambda view: print(f"{view['id']}: deleted"))
 
 
 @app.command()
@@ -123,9 +123,6 @@ def secret(
 
     Example: roundhouse webhooks secret --rotate
     """
-    with Client(url) as client:
-        if rotate:
-            result = client.post(f"{SECRET}/rotate", {"keep_old_secret_active_for_24_hours": keep_old}, team_id=team)
-        else:
-            result = client.get(SECRET, team_id=team)
-    show(result, as_json, lambda view: print(view["signing_secret"]))
+    body = {"keep_old_secret_active_for_24_hours": keep_old} if rotate else None
+    method, path = ("POST", f"{SECRET}/rotate") if rotate else ("GET", SECRET)
+    print_answer(url, as_json, lambda view: print(view["signing_secret"]), method, path, body, team_id=team)

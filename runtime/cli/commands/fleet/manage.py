@@ -8,8 +8,9 @@ from runtime.cli.commands.fleet import authority, ray
 from runtime.cli.commands.fleet.importing import import_state
 from runtime.cli.commands.fleet.simulate import simulate
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
-from runtime.cli.output import pairs, show, size, table
-from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.output import pairs, size, table
+from runtime.cli.remote.client import Json, part
+from runtime.cli.remote.resource import print_answer
 
 Node = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.", show_default=False)]
 app = typer.Typer(help="Several servers as one.", no_args_is_help=True)
@@ -25,8 +26,7 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: roundhouse fleet status --url http://front-1:8000
     """
-    with Client(url) as client:
-        show(client.get("/v1/fleet"), as_json, _show_status)
+    print_answer(url, as_json, _show_status, "GET", "/v1/fleet")
 
 
 def _show_status(fleet: Json) -> None:
@@ -65,8 +65,7 @@ def nodes(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: roundhouse fleet nodes
     """
-    with Client(url) as client:
-        show(client.get("/v1/fleet"), as_json, _show_nodes)
+    print_answer(url, as_json, _show_nodes, "GET", "/v1/fleet")
 
 
 def _show_nodes(fleet: Json) -> None:
@@ -103,8 +102,7 @@ def drain(
 
     Example: roundhouse fleet drain node-1
     """
-    with Client(url) as client:
-        show(client.post(f"/v1/fleet/nodes/{part(node)}/drain", force=force or None), as_json, _show_nodes)
+    print_answer(url, as_json, _show_nodes, "POST", f"/v1/fleet/nodes/{part(node)}/drain", force=force or None)
 
 
 @app.command()
@@ -113,8 +111,7 @@ def undrain(node: Node, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None
 
     Example: roundhouse fleet undrain node-1
     """
-    with Client(url) as client:
-        show(client.post(f"/v1/fleet/nodes/{part(node)}/undrain"), as_json, _show_nodes)
+    print_answer(url, as_json, _show_nodes, "POST", f"/v1/fleet/nodes/{part(node)}/undrain")
 
 
 @app.command()
@@ -123,8 +120,7 @@ def plan(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: roundhouse fleet plan
     """
-    with Client(url) as client:
-        show(client.get("/v1/fleet/plan"), as_json, _show_plan)
+    print_answer(url, as_json, _show_plan, "GET", "/v1/fleet/plan")
 
 
 def _show_plan(plan: Json) -> None:
@@ -168,11 +164,10 @@ def place(
     Example: roundhouse fleet place starter-chat --replicas 2 --on node-1
     """
     path = f"/v1/fleet/placements/{part(model)}"
-    with Client(url) as client:
-        if release:
-            show(client.delete(path), as_json, _show_plan)
-        else:
-            show(client.put(path, {"replicas": replicas, "on": on or []}), as_json, _show_plan)
+    if release:
+        print_answer(url, as_json, _show_plan, "DELETE", path)
+    else:
+        print_answer(url, as_json, _show_plan, "PUT", path, {"replicas": replicas, "on": on or []})
 
 
 @app.command()
@@ -185,8 +180,7 @@ def explain(
 
     Example: roundhouse fleet explain starter-chat
     """
-    with Client(url) as client:
-        show(client.get(f"/v1/fleet/explain/{part(name)}"), as_json, _show_choice)
+    print_answer(url, as_json, _show_choice, "GET", f"/v1/fleet/explain/{part(name)}")
 
 
 def _show_choice(choice: Json) -> None:
@@ -213,8 +207,7 @@ def signal(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: roundhouse fleet signal --json
     """
-    with Client(url) as client:
-        show(client.get("/v1/fleet/signal"), as_json, _show_signal)
+    print_answer(url, as_json, _show_signal, "GET", "/v1/fleet/signal")
 
 
 def _show_signal(signal: Json) -> None:

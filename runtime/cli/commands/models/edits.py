@@ -12,6 +12,7 @@ from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
 from runtime.cli.output import emit, note, pairs, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import POLL_SECONDS, Bar, bar
+from runtime.cli.remote.resource import print_answer
 
 SourceText = Annotated[
     str,
@@ -210,16 +211,16 @@ def edit(
         raise UsageError(
             "Name what to change, such as --set memory.kv_cache=1GiB. `roundhouse models export` shows all values."
         )
-    with Client(url) as client:
-        result = client.call("PATCH", f"/v1/models/{part(model)}", json={"changes": changes})
-    if as_json:
-        emit(result)
-    elif not result["changed"]:
+    print_answer(url, as_json, _print_edited, "PATCH", f"/v1/models/{part(model)}", {"changes": changes})
+
+
+def _print_edited(result: Json) -> None:
+    if not result["changed"]:
         print(f"{result['id']}: unchanged")
-    else:
-        when = "takes effect once the model is not in use" if result["waits"] else "is in effect"
-        print(f"{result['id']}: version {result['version']} {when} ({', '.join(result['changed'])})")
-        print(f"Version {result['before']} is available as {result['id']}@{result['before']}")
+        return
+    when = "takes effect once the model is not in use" if result["waits"] else "is in effect"
+    print(f"{result['id']}: version {result['version']} {when} ({', '.join(result['changed'])})")
+    print(f"Version {result['before']} is available as {result['id']}@{result['before']}")
 
 
 def remove(
@@ -275,12 +276,11 @@ def cancel(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
 
     Example: roundhouse models cancel qwen
     """
-    with Client(url) as client:
-        result = client.delete(f"/v1/models/{part(model)}/download")
-    if as_json:
-        emit(result)
-    else:
+
+    def print_cancelled(result: Json) -> None:
         print(f"{result['id']}: download cancelled")
+
+    print_answer(url, as_json, print_cancelled, "DELETE", f"/v1/models/{part(model)}/download")
 
 
 def reload(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:

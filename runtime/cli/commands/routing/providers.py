@@ -8,7 +8,7 @@ from runtime.cli.commands.models.edits import Settings, setting
 from runtime.cli.failures import RefusedError, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, pairs, table
-from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.client import Client, Json
 from runtime.cli.remote.resource import Resource
 
 Name = Annotated[str, typer.Argument(metavar="PROVIDER", help="Id of a provider.", show_default=False)]
@@ -21,11 +21,10 @@ def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: roundhouse providers list
     """
-    with Client(url) as client:
-        result = client.get("/v1/providers")
-    if as_json:
-        emit(result)
-        return
+    PROVIDERS.list(url, as_json, _print_list)
+
+
+def _print_list(result: Json) -> None:
     rows = []
     for provider in result["data"]:
         key = "set" if provider["key_is_set"] else "NOT SET"
@@ -135,7 +134,7 @@ def check(
     Example: roundhouse providers test openai
     """
     with Client(url) as client:
-        result = client.post(f"/v1/providers/{part(provider)}/test")
+        result = client.post(PROVIDERS.at(provider, "test"))
     if not as_json:
         print(f"{result['message']} ({result['seconds']:.3f} s)")
     elif result["ok"]:

@@ -13,8 +13,8 @@ from runtime.cli.local.options import read_yaml
 from runtime.cli.options import DEFAULT_URL, AliasName, AliasRemoval, AliasVersion, AsJson, EarlierVersion, Url
 from runtime.cli.output import emit, pairs, short, table
 from runtime.cli.output import show as show_answer
-from runtime.cli.remote.client import Client, Json, part
-from runtime.cli.remote.resource import Resource, version_lines
+from runtime.cli.remote.client import Client, Json
+from runtime.cli.remote.resource import Resource, print_answer, version_lines
 
 app = typer.Typer(no_args_is_help=True, help="Send requests to models by rules, intents, complexity and cost.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)]
@@ -160,11 +160,11 @@ def explain(
 
     Example: roundhouse routers explain auto "3 March 2024"
     """
-    with Client(url) as client:
-        result = client.post("/v1/route", {"model": name, "messages": [{"role": "user", "content": text}]})
-    if as_json:
-        emit(result)
-        return
+    body = {"model": name, "messages": [{"role": "user", "content": text}]}
+    print_answer(url, as_json, _print_decision, "POST", "/v1/route", body)
+
+
+def _print_decision(result: Json) -> None:
     pairs(
         [
             ("router", result["router"]),
@@ -254,11 +254,10 @@ def report(
 
     Example: roundhouse routers report auto --days 1
     """
-    with Client(url) as client:
-        result = client.get(f"/v1/routers/{part(name)}/report", days=days)
-    if as_json:
-        emit(result)
-        return
+    ROUTERS.call(url, as_json, "GET", name, "report", display=_print_report, days=days)
+
+
+def _print_report(result: Json) -> None:
     rows = [
         [o["target"], o["reason"], str(o["requests"]), _percent(o["accepted"]), f"{o['cost_micro'] / 1e6:.6f}"]
         for o in result["outcomes"]

