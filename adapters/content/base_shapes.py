@@ -93,14 +93,9 @@ def _renamed(base: BaseShapes, own: str, half: str) -> tuple[BaseShapes, dict[st
 
 def read_base(folder: Path) -> BaseShapes:
     """Raises UnknownBase."""
-    files = sorted(folder.glob("*.safetensors"))
-    stamps = tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in [*files, *_config_of(folder)])
+    files = [*sorted(folder.glob("*.safetensors")), *folder.glob("config.json")]
+    stamps = tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
     return _read_base(folder, stamps)
-
-
-def _config_of(folder: Path) -> list[Path]:
-    config = folder / "config.json"
-    return [config] if config.is_file() else []
 
 
 @lru_cache(maxsize=8)  # `stamps` makes an entry stale when a file changes

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +60,6 @@ from runtime.residency.watcher import engines_at_start, keep_warm
 from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots.growth import SlotGrowth
-from runtime.slots.link import SlotLink
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
 from tenants.costs.prices import MILLION
@@ -120,7 +119,8 @@ class _Rooms:
     ) -> None:
         self.settings, self.documents, self.device = settings, documents, device
         self.request_slot = request_slot
-        self.ledger, self.metrics = _ledger(settings), Metrics()
+        self.ledger = Ledger(settings.data_dir, settings.currency, in_fleet=settings.fleet is not None)
+        self.metrics = Metrics()
         count = LimitMetrics(self.metrics).count
         merged = sizes_of_merged(settings.data_dir / MERGED)
         self.shared_limits = None if settings.fleet is None else _shared_limits()
@@ -179,9 +179,9 @@ class _Rooms:
         self.pool = SlotPool(
             unix_links(str(settings.run_dir)),
             settings.slots,
-            self._slot_died,
+            lambda link: self.residency.watcher.died(link),
             engines_at_start(settings, documents.models),
-            self._slot_is_free,
+            lambda: self.residency.decide(),
             None if self.request_slot is None else SlotGrowth(settings.most_slots, self.request_slot),
         )
         self.figures = ResidencyRecord(metrics, state, device, self.console.decisions)
@@ -222,7 +222,14 @@ class _Rooms:
     def gateway(self) -> Gateway:
         settings, names, residency = self.settings, self.names, self.residency
         overview = Overview(
-            self.device, names, self.models, residency, self.pool, self.bounds, self.metrics, self._recipe_faults
+            self.device,
+            names,
+            self.models,
+            residency,
+            self.pool,
+            self.bounds,
+            self.metrics,
+            lambda: self.model_set.faults,
         )
         usage = UsageReport(self.ledger, settings.currency, settings.provider_prices)
         trusted = settings.trust_clients
@@ -394,19 +401,6 @@ class _Rooms:
 
     def _is_leased(self, digest: str) -> bool:
         return any(entry.queue.holds(digest) for entry in self.residency.table.entries.values())
-
-    def _slot_died(self, link: SlotLink) -> None:
-        self.residency.watcher.died(link)
-
-    def _slot_is_free(self) -> None:
-        self.residency.decide()
-
-    def _recipe_faults(self) -> Sequence[str]:
-        return self.model_set.faults
-
-
-def _ledger(settings: Settings) -> Ledger:
-    return Ledger(settings.data_dir, settings.currency, in_fleet=settings.fleet is not None)
 
 
 def _shared_limits() -> "SharedLimits":

@@ -173,12 +173,10 @@ def decode_known(
     """
     decoded, fields = decode(body, kind), _KEYS.decode(body)
     unknown = unknown_fields(fields, kind)
-    asking = [name for name in unknown if name not in defaults or _value(fields[name]) not in defaults[name]]
+    asking = [
+        name for name in unknown if name not in defaults or msgspec.json.decode(fields[name]) not in defaults[name]
+    ]
     return decoded, asking
-
-
-def _value(raw: msgspec.Raw) -> object:
-    return msgspec.json.decode(raw)
 
 
 def refuse_fields(

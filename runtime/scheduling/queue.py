@@ -346,7 +346,8 @@ class ModelQueue:
         self.effects.carry_out(link, plan)
         cancelled = [request for request in plan.start if not self._start(request, link, now)]
         for request in plan.revoke:
-            self._running[request].abort(_revoked_error())
+            error = "This batch line gave its turn to an interactive request; it will run again."
+            self._running[request].abort(Unavailable(error, code=REVOKED))
         for request in cancelled:
             self.policy.finish(request, now, 0.0)
         if self._timer is not None:
@@ -452,10 +453,6 @@ class ModelQueue:
             if not ticket.turn.done():
                 ticket.turn.set_exception(self.effects.probes.refusal(digest, ticket.probe) or error)
         self.pump()
-
-
-def _revoked_error() -> Unavailable:
-    return Unavailable("This batch line gave its turn to an interactive request; it will run again.", code=REVOKED)
 
 
 def _join(queues: tuple[ModelQueue, ...]) -> None:

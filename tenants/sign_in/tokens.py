@@ -47,7 +47,9 @@ class AccessTokens:
 
     def __init__(self, settings: OidcSettings, provider: OidcProvider, clock: Callable[[], float] = time.time) -> None:
         self._settings, self._provider, self._clock = settings, provider, clock
-        self._people: TLRUCache[bytes, tuple[Person, float]] = TLRUCache(MOST, _end_of, timer=clock)
+        self._people: TLRUCache[bytes, tuple[Person, float]] = TLRUCache(
+            MOST, lambda _digest, entry, _now: entry[1], timer=clock
+        )
 
     def is_issued(self, text: str) -> bool:
         """Whether the token names the provider as its issuer. Nothing else is checked."""
@@ -80,10 +82,6 @@ class AccessTokens:
         if (entry := self._people.get(_digest(token))) is None:
             raise expired_error()
         return entry[0]
-
-
-def _end_of(_: bytes, entry: tuple[Person, float], __: float) -> float:
-    return entry[1]
 
 
 def _digest(token: str) -> bytes:

@@ -288,7 +288,7 @@ def translate(request: ChatRequest, given: GivenTools | None = None) -> ClientTo
     if request.path != RESPONSES:
         return None
     _translate_history(request)
-    tools = [_decoded(item) for item in request.items("tools")]
+    tools = [msgspec.json.decode(item) for item in request.items("tools")]
     if not any(isinstance(tool, dict) and tool.get("type") in (*KINDS, "namespace") for tool in tools):
         return None if given is None else ClientTools(_listed(given.tools), given.choice, {})
     calls: dict[str, _Called] = {}
@@ -316,7 +316,7 @@ def _listed(tools: msgspec.Raw) -> msgspec.Raw:
         {"strict": None, "parameters": None, **tool}
         if isinstance(tool, dict) and tool.get("type") == "function"
         else tool
-        for tool in _decoded(tools)
+        for tool in msgspec.json.decode(tools)
     ]
     return msgspec.Raw(msgspec.json.encode(found))
 
@@ -371,7 +371,7 @@ def _as_text(part: Any) -> Any:
 
 def _past(raw: msgspec.Raw) -> Json | None:
     """Convert an item of an earlier turn to vLLM's form; None if it already has it."""
-    item = _decoded(raw)
+    item = msgspec.json.decode(raw)
     if isinstance(item, dict) and item.get("role") == "assistant" and isinstance(item.get("content"), list):
         parts = [_as_text(part) for part in item["content"]]
         if parts != item["content"]:
@@ -405,7 +405,7 @@ def _past(raw: msgspec.Raw) -> Json | None:
 
 def _translate_messages(request: ChatRequest) -> None:
     """Give Anthropic's client tools the description and schema that their type implies."""
-    tools = [_decoded(item) for item in request.items("tools")]
+    tools = [msgspec.json.decode(item) for item in request.items("tools")]
     functions = [_anthropic(tool) for tool in tools]
     if functions != tools:
         request.replace("tools", msgspec.json.encode(functions))
@@ -419,10 +419,6 @@ def _anthropic(tool: Any) -> Any:
         if kind.startswith(beginning):
             return {"name": tool.get("name"), "description": description, "input_schema": schema}
     return tool
-
-
-def _decoded(raw: msgspec.Raw) -> Any:
-    return msgspec.json.decode(raw)
 
 
 def _arguments(item: Json) -> Json:

@@ -141,7 +141,7 @@ class ModelSet:
         if entry is not None:
             fill = await asyncio.to_thread(self._files.read_files, recipe)
             for replica in list(entry.replicas):
-                done = partial(self._counts, entry) if replica is entry else _nothing_more
+                done = partial(self._counts, entry) if replica is entry else lambda: None
                 self._residency.exchanger.start(replica, RecipeExchange(recipe, fill, done))
             return
         entry = await asyncio.to_thread(self._files.entry, recipe, self._make_queue)
@@ -201,9 +201,6 @@ class ModelSet:
         if model in self._to_readd:
             self._to_readd.discard(model)
             await self.reload()
-
-
-def _nothing_more() -> None: ...
 
 
 async def wait_for_all(leaving: Collection[asyncio.Task[None]]) -> None:

@@ -71,7 +71,7 @@ class PeerBackend:
     ) -> None:
         self._own, self._peers, self._reports, self._client = own, peers, reports, client
         self._is_stored, self._has_weights = is_stored, has_weights
-        self.passed: Callable[[FleetPassedView], None] = _nothing
+        self.passed: Callable[[FleetPassedView], None] = lambda _view: None
         """Called with each forwarded request and the reason for its node."""
         self.retry = self.relay = self
 
@@ -288,9 +288,6 @@ def _first_byte_due(request: Request, report: NodeReport, model: str) -> float |
 def _is_stream(request: Request) -> bool:
     first = next(iter(request.calls), None)
     return isinstance(first, ChatPayload) and first.body.get("stream") is True
-
-
-def _nothing(_: FleetPassedView) -> None: ...
 
 
 def _prefix(request: Request, digest: str | None) -> int | None:

@@ -79,7 +79,7 @@ class PeerNames:
         self._nodes: dict[str, _NodeEntry] = {}
         self.models: Mapping[str, PeerModel] = {}
         self.names = Names((), state)
-        self.on_change: Callable[[], None] = _nothing
+        self.on_change: Callable[[], None] = lambda: None
         """Called when the models or files of a node have changed."""
 
     def take(self, node: str, data: bytes) -> bool:
@@ -164,7 +164,3 @@ def _models(node: str, given: Iterable[NodeModel]) -> Mapping[str, PeerModel]:
             continue
         models[recipe.id] = PeerModel(recipe, one.view.revision, frozenset(one.abilities), one.view)
     return models
-
-
-def _nothing() -> None:
-    """Ignore changes."""

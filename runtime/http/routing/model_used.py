@@ -21,7 +21,8 @@ async def with_model_used(request: Request, parts: Parts) -> Parts:
         async for part in parts:
             if isinstance(part, Head):
                 target = request.target
-                if target is not None and part.status < 400 and _has_objects(part) and not part.is_relayed:
+                has_objects = part.content_type.startswith((JSON, EVENT_STREAM, NDJSON))
+                if target is not None and part.status < 400 and has_objects and not part.is_relayed:
                     field = b'"model_used":' + json.dumps(target.model_name).encode() + b","
                     is_events = part.content_type.startswith(EVENT_STREAM)
                 if field and not part.is_stream and "content-length" in part.headers:
@@ -48,10 +49,6 @@ async def with_model_used(request: Request, parts: Parts) -> Parts:
                 yield part
         if waiting:
             yield waiting
-
-
-def _has_objects(head: Head) -> bool:
-    return head.content_type.startswith((JSON, EVENT_STREAM, NDJSON))
 
 
 def _put(data: bytes, field: bytes, is_events: bool) -> bytes:
