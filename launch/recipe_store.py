@@ -176,12 +176,10 @@ class RecipeStore:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The served recipes, and their ids."""
+    """The served recipes."""
 
     recipes: tuple[Recipe, ...]
     """The newest version of each model, then former ones as `id@version`."""
-    configured: frozenset[str]
-    """Ids whose newest version is from the operator's own files."""
     notes: tuple[str, ...] = ()
 
 
@@ -213,8 +211,7 @@ def arrange(configured: Iterable[Recipe], shelved: Iterable[Recipe]) -> Arrangem
         for version, recipe in sorted(by_version.items())
         if version != current[id_].version
     ]
-    ours = frozenset(id_ for id_, recipe in current.items() if (id_, recipe.version) in own)
-    return Arrangement((*current.values(), *former), ours, tuple(notes))
+    return Arrangement((*current.values(), *former), tuple(notes))
 
 
 def former_version(recipe: Recipe) -> Recipe:

@@ -76,7 +76,6 @@ def test_no_room_for_it_is_reported_and_nothing_is_left(tmp_path: Path, monkeypa
 def test_the_highest_version_counts_and_the_others_stay_by_their_number() -> None:
     found = arrange([recipe("a", 2)], [recipe("a", 1), recipe("a", 3, ("x",), pin=True, preload=True), recipe("b")])
     assert [(one.id, one.version) for one in found.recipes] == [("a", 3), ("b", 1), ("a@1", 1), ("a@2", 2)]
-    assert found.configured == frozenset()
     former = next(
         one for one in arrange([], [recipe("a", 1, ("y",), pin=True), recipe("a", 2)]).recipes if one.is_former
     )
@@ -86,7 +85,6 @@ def test_the_highest_version_counts_and_the_others_stay_by_their_number() -> Non
 def test_the_operators_own_files_win_where_both_have_something() -> None:
     found = arrange([recipe("a", 1, ("x",))], [recipe("a", 1, ("z",)), recipe("b", 1, ("x", "y"))])
     assert [(one.id, one.aliases) for one in found.recipes] == [("a", ("x",)), ("b", ("y",))]
-    assert found.configured == {"a"}
     assert "'b' is served without its alias x" in found.notes[0]
 
 
