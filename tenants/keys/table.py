@@ -184,7 +184,7 @@ class KeyTable:
                 account = _find(connection, ACCOUNTS, request.account)
                 if account is None or account.deleted is not None:
                     raise NotFound(f"There is no service account {quoted(request.account)}.", code="account_not_found")
-            return self._insert(connection, request, expires, None)
+            return self._insert(connection, request, now, expires, None)
 
     def rotate(self, id_: str, grace: float) -> tuple[Key, str]:
         """Create a successor with the same rights, account and limits.
@@ -215,7 +215,7 @@ class KeyTable:
                 timeout=old.timeout,
                 account=old.account,
             )
-            return self._insert(connection, request, old.expires, old.id)
+            return self._insert(connection, request, now, old.expires, old.id)
 
     def revoke(self, id_: str) -> Key:
         """Refuse a key from now on. Does nothing if it is revoked already. Raises NotFound."""
@@ -260,14 +260,19 @@ class KeyTable:
             return self._key(connection, id_)
 
     def _insert(
-        self, connection: sa.Connection, request: KeyRequest, expires: float | None, replaces: str | None
+        self,
+        connection: sa.Connection,
+        request: KeyRequest,
+        created: float,
+        expires: float | None,
+        replaces: str | None,
     ) -> tuple[Key, str]:
         new_key = secret.make()
         values: dict[str, Any] = {
             "id": new_key.id, "team": request.team, "name": request.name,
             "hash": secret.digest(self.pepper, new_key.text),
             "scopes": sorted(request.scopes), "models": request.models, "adapters": request.adapters,
-            "created": self._clock(), "expires": expires, "replaces": replaces,
+            "created": created, "expires": expires, "replaces": replaces,
             "service_class": _label(request.service_class), "ceiling": _label(request.ceiling),
             "timeout": request.timeout,
             "account": request.account,

@@ -1,5 +1,6 @@
 """Teams and keys in both databases."""
 
+import itertools
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,12 @@ def test_a_second_opening_changes_nothing(database: Database, url: str | None, t
     assert table.list_keys() == [key]
     assert ring(table, clock).identify([text]).key == key.id
     again.close()
+
+
+def test_a_keys_life_begins_when_it_is_made(database: Database) -> None:
+    table = KeyTable(database, PEPPER, itertools.count(1000.0, 7.0).__next__)
+    made, _ = table.create(KeyRequest("default", seconds=60))
+    assert made.expires == made.created + 60
 
 
 def test_a_newer_versions_database_is_refused(database: Database, url: str | None, tmp_path: Path) -> None:
