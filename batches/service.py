@@ -38,7 +38,7 @@ class BatchService:
     """addresses: where callbacks may go. queue_limits: limits on tokens of unfinished batches.
 
     is_unwritten: whether the ledger's database accepts no rows now, so that no line can end. reserve: disk space that
-    lines and their answers must not use. None without one.
+    lines and their answers must not use.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class BatchService:
         limits: FileLimits,
         addresses: CallbackAddresses,
         queue_limits: QueueLimiter,
+        reserve: DiskReserve,
         is_unwritten: Callable[[], bool] = lambda: False,
-        reserve: DiskReserve | None = None,
     ) -> None:
         self.store, self._is_unwritten, self._reserve = store, is_unwritten, reserve
         self._folder, self._data_dir = FolderBytes(data_dir), data_dir
@@ -107,7 +107,7 @@ class BatchService:
             return batch
         if self._is_unwritten():
             return replace(batch, waits=UNWRITTEN)
-        return replace(batch, waits=FULL) if self._reserve is not None and self._reserve.is_short else batch
+        return replace(batch, waits=FULL) if self._reserve.is_short else batch
 
     async def failures(self, batch: BatchRecord) -> Mapping[str, int]:
         """Return the number of failed lines by code. Raises Unavailable, QueueFull."""

@@ -66,7 +66,7 @@ async def _do_nothing(_: str) -> None:
 
 
 class BatchCreator:
-    """limits: on tokens of a team's unfinished batches. reserve: of the disk, None without one."""
+    """limits: on tokens of a team's unfinished batches. reserve: of the disk."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class BatchCreator:
         files: StoredFiles,
         checker: InputChecker,
         limits: QueueLimiter,
-        reserve: DiskReserve | None = None,
+        reserve: DiskReserve,
     ) -> None:
         self._store, self._files, self._checker, self._limits = store, files, checker, limits
         self._reserve = reserve
@@ -219,7 +219,7 @@ class BatchCreator:
 
     def _check_room(self) -> None:
         """Raise Unavailable if the disk is short: lines take space, too, and one file can create many batches."""
-        if self._reserve is not None and self._reserve.is_short:
+        if self._reserve.is_short:
             raise self._reserve.full_error()
 
     async def _fail(self, batch: BatchRecord, faults: Sequence[BatchFault], count: int | None = None) -> None:

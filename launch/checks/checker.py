@@ -26,8 +26,8 @@ LINE = 1 << 20
 class FileChecker:
     """One process at a time: each takes all of a core."""
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self._seconds, self._lock = seconds, asyncio.Lock()
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
 
     async def check(self, recipe: Recipe, folder: Path) -> None:
         """Raises Unfit (bad_files) with every fault, EngineFailed (check_failed)."""
@@ -48,14 +48,14 @@ class FileChecker:
         process = await Child.python("launch.checks.process", str(os.getpid()), limit=LINE)
         line = b""
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(SECONDS):
                 job = CheckJob(str(folder), recipe.model_dump_json())
                 process.stdin.write(msgspec.json.encode(job) + b"\n")
                 await process.stdin.drain()
                 line = await process.stdout.readline()
         except TimeoutError:
             raise EngineFailed(
-                f"The check of {folder} took more than {self._seconds:.0f} s and was ended.", code="check_failed"
+                f"The check of {folder} took more than {SECONDS:.0f} s and was ended.", code="check_failed"
             ) from None
         except ConnectionError:
             pass  # it ended before it had read what to do

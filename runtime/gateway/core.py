@@ -41,7 +41,7 @@ class Gateway:
         backends: tried in order; the first one that knows a name provides its target.
         ledger, limits: the first two sinks of every record, because responses wait for the ledger.
         sinks: the remaining sinks.
-        transcripts: decides whose texts are stored. None if none are.
+        transcripts: decides whose texts are stored.
         tracing: None if tracing is off.
     """
 
@@ -54,7 +54,7 @@ class Gateway:
         ledger: LedgerSink,
         limits: LimitSink,
         sinks: Sequence[Sink],
-        transcripts: Transcripts | None = None,
+        transcripts: Transcripts,
         tracing: Tracing | None = None,
     ) -> None:
         self.services = services
@@ -79,7 +79,7 @@ class Gateway:
 
     def start_transcript(self, request: Request, body: bytes = b"") -> None:
         """Start storing the request's texts, if its team stores them."""
-        if self._transcripts is not None and self._transcripts.is_enabled(request.context.caller.team):
+        if self._transcripts.is_enabled(request.context.caller.team):
             request.transcript = self._transcripts.start(body)
 
     def end_attempt(self, request: Request, error: RoundhouseError) -> None:

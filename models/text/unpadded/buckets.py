@@ -62,13 +62,10 @@ class CapturePolicy:
     Args:
         buckets: smallest first.
         expected_bytes: of a bucket's graph, before it is there.
-        most_bytes: of all graphs together.
     """
 
-    def __init__(
-        self, buckets: Sequence[Bucket], expected_bytes: Callable[[Bucket], int], most_bytes: int = MOST_BYTES
-    ) -> None:
-        self._buckets, self._expected, self._most = tuple(buckets), expected_bytes, most_bytes
+    def __init__(self, buckets: Sequence[Bucket], expected_bytes: Callable[[Bucket], int]) -> None:
+        self._buckets, self._expected = tuple(buckets), expected_bytes
         self._uses: Counter[Bucket] = Counter()
         self._failed: set[Bucket] = set()
         self._bytes: dict[Bucket, int] = {}
@@ -76,7 +73,7 @@ class CapturePolicy:
     @property
     def bytes_left(self) -> int:
         """Bytes that graphs may still take."""
-        return max(0, self._most - sum(self._bytes.values()))
+        return max(0, MOST_BYTES - sum(self._bytes.values()))
 
     def bucket(self, lengths: Sequence[int]) -> Bucket | None:
         """The bucket of a step; lengths: of its inputs, at least one. Any thread may call."""

@@ -80,8 +80,8 @@ class BusiestLabels(Generic[Name]):
 
 # --- sinks -----------------------------------------------------------------------------------------------------------
 class AdapterMetrics:
-    def __init__(self, metrics: Metrics, most: int = MAX_ADAPTERS) -> None:
-        self._metrics, self._busiest = metrics, BusiestLabels[tuple[str, str]](most)
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics, self._busiest = metrics, BusiestLabels[tuple[str, str]](MAX_ADAPTERS)
 
     def take(self, record: RequestRecord) -> None:
         target, seconds, usage = record.target, record.seconds, record.usage
