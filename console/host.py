@@ -158,12 +158,12 @@ class Host(Protocol):
         ...
 
     def adapters(self) -> Sequence[object]:
-        """As `GET /v1/adapters` tells of them."""
+        """The adapters, as `GET /v1/adapters` describes them."""
         ...
 
     def routers(self) -> Sequence[ConsoleRouter]: ...
     def providers(self) -> Sequence[object]:
-        """As `GET /v1/providers` tells of them."""
+        """The providers, as `GET /v1/providers` describes them."""
         ...
 
     async def batches(self, team: str | None, limit: int) -> Sequence[ConsoleBatch]:

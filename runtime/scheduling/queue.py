@@ -346,8 +346,10 @@ class ModelQueue:
         self.effects.carry_out(link, plan)
         cancelled = [request for request in plan.start if not self._start(request, link, now)]
         for request in plan.revoke:
-            error = "This batch line gave its turn to an interactive request; it will run again."
-            self._running[request].abort(Unavailable(error, code=REVOKED))
+            revoked = Unavailable(
+                "This batch line gave its turn to an interactive request; it will run again.", code=REVOKED
+            )
+            self._running[request].abort(revoked)
         for request in cancelled:
             self.policy.finish(request, now, 0.0)
         if self._timer is not None:
