@@ -33,7 +33,7 @@ def edit(answer: bytes, changes: Mapping[str, Any]) -> bytes:
 
 
 def item_key(id_: str) -> str:
-    """The key of an item by its id, which another server may have made, of any length and characters."""
+    """Return the key of an item. Its id may come from another server, with any length and characters."""
     return hashlib.blake2b(id_.encode(errors="replace"), digest_size=16).hexdigest()
 
 
@@ -46,18 +46,18 @@ class _Item(msgspec.Struct):
 
 
 def output_items(answer: bytes) -> list[tuple[str, bytes]]:
-    """The key and JSON of each item of an answer's output that has an id."""
-    found = []
+    """Return key and JSON of each item in an answer's output that has an id."""
+    items = []
     try:
         for item in msgspec.json.decode(answer, type=_Answer).output:
-            found.append((item_key(msgspec.json.decode(item, type=_Item).id), bytes(item)))
-    except NOT_JSON:  # another server's answer: what has no such form cannot be named
+            items.append((item_key(msgspec.json.decode(item, type=_Item).id), bytes(item)))
+    except NOT_JSON:  # another server's answer in another format: its items cannot be named
         pass
-    return found
+    return items
 
 
 SEND_ITSELF = "Send the item itself: in Vercel's AI SDK set providerOptions: {openai: {store: false}}."
-"""Advice for an item that a request names and that is not there."""
+"""Advice for a request that names a missing item."""
 
 
 def failure(code: str, message: str) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a server without keys loads no database
 log = logging.getLogger("roundhouse.tenants")
 SWEEP_SECONDS = 600.0
 ITEMS_AT_ONCE = 500
-"""Items of one query: databases bound the values of a statement."""
+"""Items per query, because databases limit the values of a statement."""
 
 
 class ResponseStore:
@@ -77,23 +77,23 @@ class ResponseStore:
         return row
 
     async def items(self, team: str, ids: Sequence[str]) -> Mapping[str, bytes]:
-        """Fetch items of stored answers, as JSON by their id. Raises NotFound, TooLarge, BadRequest, Unavailable."""
-        found: dict[str, bytes] = {}
+        """Return items of stored answers as JSON, by id. Raises NotFound, TooLarge, BadRequest, Unavailable."""
+        items: dict[str, bytes] = {}
         most: int = self._bounds.response_bytes
         for start in range(0, len(ids), ITEMS_AT_ONCE):
             some = ids[start : start + ITEMS_AT_ONCE]
             if self._table is not None:
-                found |= await self._threads.run(self._table.items, team, some, most)
-                most -= sum(len(found[id_]) for id_ in some if id_ in found)
+                items |= await self._threads.run(self._table.items, team, some, most)
+                most -= sum(len(items[id_]) for id_ in some if id_ in items)
             for id_ in some:
-                if id_ not in found:
+                if id_ not in items:
                     raise NotFound(
                         f"No stored answer has an item {quoted(id_)}: it is part of an input, or its response was sent "
                         f"with `store: false`, was deleted, or has expired. {SEND_ITSELF}",
                         code="item_not_found",
                         param="input",
                     )
-        return found
+        return items
 
     async def put(self, id_: str, team: str, input_: bytes, answer: bytes, *, running: bool = False) -> bool:
         """Store a response. Returns False if it is too large or its team is archived. Raises QueueFull, Unavailable."""

@@ -77,9 +77,9 @@ class ResponseTable:
         return StoredResponse(**row._asdict())
 
     def items(self, team: str, ids: Sequence[str], most: int) -> Mapping[str, bytes]:
-        """The items with these ids in the team's answers, as JSON; without those that are not there.
+        """Return the items with these ids in the team's answers, as JSON by id. Missing items are left out.
 
-        most: bytes of all of them. Raises TooLarge; BadRequest for an id that several items have.
+        most: total bytes. Raises TooLarge, and BadRequest if several items have the same id.
         """
         keys = {item_key(id_): id_ for id_ in ids}
         mine = RESPONSES.c.team == team, RESPONSES.c.expires > self._clock(), RESPONSE_ITEMS.c.id.in_(keys)

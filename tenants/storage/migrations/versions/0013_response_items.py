@@ -1,11 +1,11 @@
-"""The items of stored answers by a digest of their id, which later requests name."""
+"""The items of stored answers, by a digest of the id that later requests name."""
 
 import sqlalchemy as sa
 from alembic import op
 
 revision, down_revision = "0013", "0012"
 least = "0012"
-"""Earlier code writes no items and so finds none; deleting a response deletes its items for it, too."""
+"""Earlier code writes no items, so it finds none. When it deletes a response, the items are deleted, too."""
 
 
 def upgrade() -> None:
