@@ -204,8 +204,8 @@ class KeyWatch:
 
 def older_state() -> Unavailable:
     return Unavailable(
-        "The fleet's database is at an older state than this server has seen, and is not used. Bring the newer state "
-        "back, or start the fleet's servers again to go on with the older one.",
+        "The fleet's database is in an older state than this server has seen, and is not used. Restore the newer "
+        "state, or restart the fleet's servers to continue with the older one.",
         code="database_unavailable",
     )
 
@@ -227,7 +227,7 @@ class Administration:
         await self._watch.look()
 
     async def do(self, work: Callable[[Tables], T]) -> T:
-        """Run `work` in a thread; creates the tables if needed. Raises Unavailable, QueueFull and its errors."""
+        """Run `work` in a thread, creating the tables if needed. Raises its errors, Unavailable, QueueFull."""
         keys, database = await self._watch.tables()
         from tenants.keys.accounts import AccountTable
         from tenants.limits.table import LimitTable

@@ -20,13 +20,13 @@ from routing.providers import faults
 class CallNumbers:
     """Numbers the tool calls of a choice. Gemini sends no number, or 0; clients would see one call.
 
-    | a piece has                                       | it belongs to               |
-    |---------------------------------------------------|-----------------------------|
-    | a number                                          | the call with this number   |
+    | a piece has                                       | it belongs to                                      |
+    |---------------------------------------------------|----------------------------------------------------|
+    | a number                                          | the call with this number                          |
     | a number, a name, and an id other than its call's | a new call, like all later pieces with that number |
-    | no number, and a known id                         | the call with this id       |
-    | no number, and a name                             | a new call                  |
-    | no number and no name                             | the previous call           |
+    | no number, and a known id                         | the call with this id                              |
+    | no number, and a name                             | a new call                                         |
+    | no number and no name                             | the previous call                                  |
     """
 
     def __init__(self) -> None:
