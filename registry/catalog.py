@@ -2,7 +2,7 @@
 
     name                      means
  1. exact model id            that model (`gpt-oss:120b` too, though it holds a ':')
-    model@version             the same, in that version of its recipe, while it is served
+    model@version             that model in that version of its recipe, while it is served
  2. model alias               the model behind it
  3. adapter[@ref]             that adapter, if only one base has one of this name
  4. base:adapter[@ref]        that adapter on that base (id or alias), split at the last ':'
@@ -14,9 +14,9 @@ One team's adapters:
 
     written      means
     name         the team's own; if it never had one of this name, the one that the team `default` shares
-    team/name    one of that team: the team's own, or one that is shared
+    team/name    that team's adapter, if it is the caller's own team or the adapter is shared
 
-So a name that was a team's own never comes to mean another team's weights, also not after its own were deleted.
+So a name that once was a team's own never comes to mean another team's weights, even after its adapter was deleted.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -34,11 +34,11 @@ from registry.records import Adapter, AdapterKey, Version
 
 
 class TeamAdapters:
-    """Immutable; `of` gives what another team sees, in O(1).
+    """The adapters that a team sees. Immutable; `of` returns another team's view in O(1).
 
     Args:
-        ever: names that adapters have, or had.
-        bases: models that are served: adapters of others have no name.
+        ever: names that adapters have or ever had.
+        bases: models that are served. Adapters of other bases cannot be named.
     """
 
     def __init__(self, adapters: Iterable[Adapter], ever: Iterable[AdapterKey], bases: Collection[str]) -> None:
@@ -54,21 +54,21 @@ class TeamAdapters:
                 self._named[owned] = (*self._named.get(owned, ()), key)
 
     def of(self, team: str, sees_all: bool = False) -> "TeamAdapters":
-        """sees_all: also what others do not share, as administrators do."""
+        """Return a team's view. sees_all: include what other teams do not share, as for administrators."""
         visible = copy(self)
         visible.team, visible._sees_all = team, sees_all
         return visible
 
     def sees(self, key: AdapterKey) -> bool:
-        """Whether the team may use an adapter that is there, and know of it."""
+        """Return whether the team may see and use an existing adapter."""
         return self._sees_all or key.team == self.team or self.all[key].shared
 
     def visible(self, base: str | None = None) -> tuple[Adapter, ...]:
-        """The adapters that the team sees, on all bases or on one (an id)."""
+        """Return the adapters that the team sees, on all bases or on one (an id)."""
         return tuple(a for a in self.all.values() if (base is None or a.key.base == base) and self.sees(a.key))
 
     def find(self, spelling: str, base: str | None = None) -> tuple[AdapterKey, ...]:
-        """The adapters that a name may mean, on all served bases or on one."""
+        """Return the adapters that a name may mean, on all served bases or on one."""
         team, slash, name = spelling.rpartition("/")
         if slash:
             return self._of(team, name, base)
@@ -76,7 +76,7 @@ class TeamAdapters:
         return self._of(self.team if existed else DEFAULT_TEAM, name, base)
 
     def existed(self, name: str, base: str) -> bool:
-        """Whether the team itself has, or had, an adapter of this name."""
+        """Return whether the team itself has or had an adapter of this name."""
         return AdapterKey(base, name, self.team) in self.ever
 
     def _of(self, team: str, name: str, base: str | None) -> tuple[AdapterKey, ...]:
@@ -84,25 +84,25 @@ class TeamAdapters:
         return tuple(key for key in keys if (base is None or key.base == base) and self.sees(key))
 
     def spelled(self, key: AdapterKey) -> str:
-        """A name as the team writes it: `name`, or `team/name`."""
+        """Return the name as the team writes it: `name` or `team/name`."""
         return key.name if key in self.find(key.name) else f"{key.team}/{key.name}"
 
     def names(self, base: str | None = None) -> list[str]:
         """Return the names of served adapters that the team sees, as it writes them.
 
-        They are in the order of registration: ordering by name and team would reveal hidden ones.
+        In order of registration, because sorting by name and team would reveal hidden ones.
         """
         served = (key for key in self.all if key in self._named.get((key.team, key.name), ()))
         return [self.spelled(key) for key in served if (base is None or key.base == base) and self.sees(key)]
 
     def without_model(self, base: str, spelling: str) -> tuple[AdapterKey, ...]:
-        """An adapter whose base is served no more: it has no name, and can still be removed."""
+        """Find an adapter whose base is no longer served. It cannot be resolved, but can still be removed."""
         team, _, name = spelling.rpartition("/")
         key = AdapterKey(base, name, team or self.team)
         return (key,) if key in self.all and self.sees(key) else ()
 
     def is_name(self, spelling: str, base: str | None) -> bool:
-        """Whether any team calls an adapter so: new shared names may not be the same."""
+        """Return whether any team has an adapter of this name, which new shared names must not reuse."""
         team, slash, name = spelling.rpartition("/")
         return any(
             key.name == name and (not slash or key.team == team) and base in (None, key.base) for key in self.all
@@ -110,16 +110,16 @@ class TeamAdapters:
 
 
 VIEWS = 1024
-"""Teams whose view is kept."""
+"""Number of team views that are cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedName:
-    """The meaning of a name. `version` is None exactly when no adapter was named."""
+    """What a name resolves to. `version` is None exactly if no adapter was named."""
 
     recipe: Recipe
     adapter_name: str | None = None
-    """`AdapterKey.label`: the same for every team."""
+    """`AdapterKey.label`, which is the same for every team."""
     version: Version | None = None
 
 
@@ -130,9 +130,9 @@ class Catalog:
 
     Args:
         recipes: from `registry.recipes.loading.load_recipes`, which refuses clashes among them.
-        adapters: `State.adapters.all()`. Those of bases that have no recipe do not resolve.
+        adapters: `State.adapters.all()`. Those whose base has no recipe do not resolve.
         aliases: `State.models.aliases()`. Recipes win over them.
-        ever: `State.adapters.ever()`: names that adapters have, or had.
+        ever: `State.adapters.ever()`, the names that adapters have or ever had.
     """
 
     def __init__(
@@ -150,25 +150,25 @@ class Catalog:
             a: model for a, model in self._runtime_aliases.items() if a not in self.recipes and model in self.recipes
         }
         self.aliases: Mapping[str, str] = {**usable, **written}
-        """Alias to model id, of recipes and run time together."""
+        """Alias to model id, from recipes and from run time."""
         self._written = frozenset(written)
         self._owned = TeamAdapters(adapters, ever, self.recipes)
         self._views: LRUCache[tuple[str, bool], Catalog] = LRUCache(VIEWS)
-        """Views of teams, with a shared cache."""
+        """Team views. All views share this cache."""
 
     def of(self, team: str, *, all_teams: bool = False) -> "Catalog":
-        """The catalog as a team sees it. all_teams: as administrators see it."""
-        whose = (team, all_teams)
+        """Return the catalog as a team sees it. all_teams: as administrators see it."""
+        key = (team, all_teams)
         try:
-            return self._views[whose]
+            return self._views[key]
         except KeyError:
-            view = self._views[whose] = copy(self)
+            view = self._views[key] = copy(self)
             view._owned = self._owned.of(team, all_teams)
             return view
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Parts of the state that these recipes cannot use, for the log."""
+        """Aliases and adapters in the state that these recipes cannot use, for the log."""
         notes = [
             f"alias '{alias}' for '{model}' is out of use: "
             + ("there is no recipe for that model" if model not in self.recipes else "a recipe has that name")
@@ -183,7 +183,7 @@ class Catalog:
         return tuple(notes)
 
     def only(self, sees: Callable[[str, str | None], bool]) -> "Catalog":
-        """The visible part. sees: takes a model's id and an adapter's name on it."""
+        """Return the visible part. sees: takes a model's id and an adapter's name on it."""
         recipes = [recipe for recipe in self.recipes.values() if sees(recipe.id, None)]
         owned = self._owned
         adapters = [a for a in owned.all.values() if sees(a.key.base, None) and sees(a.key.base, owned.spelled(a.key))]
@@ -191,16 +191,16 @@ class Catalog:
 
     # --- resolution ------------------------------------------------------------------------------------------------
     def resolve(self, name: str, *tasks: Task) -> ResolvedName:
-        """Resolve `name`. With `tasks`: only to models made for one of them.
+        """Resolve `name`; with `tasks`, only to a model made for one of them.
 
         Raises NotFound (model_not_found, adapter_version_not_found), BadRequest (ambiguous_model, wrong_task).
         """
         return _for_tasks(self._find(name), tasks)
 
     def resolve_pair(self, base: str, adapter: str, *tasks: Task) -> ResolvedName:
-        """Resolve a base and an adapter[@ref] from two fields, as LoRAX's `adapter_id`.
+        """Resolve a base and an adapter[@ref] given in two fields, as with LoRAX's `adapter_id`.
 
-        Raises as `resolve` does; a base for another task is BadRequest (wrong_task), whatever adapter was named.
+        Raises as `resolve` does; BadRequest (wrong_task) if the base is for another task, whichever adapter was named.
         """
         name, at, ref = adapter.partition("@")
         recipe = _for_tasks(ResolvedName(self.model(base)), tasks).recipe
@@ -211,7 +211,7 @@ class Catalog:
             raise
 
     def model(self, name: str) -> Recipe:
-        """The model with this id or alias; NotFound for all else, adapters included."""
+        """Return the model with this id or alias. Raises NotFound for all else, including adapters."""
         recipe = self.recipes.get(name) or self.recipes.get(self.aliases.get(name, ""))
         if recipe is None:
             _unknown(name, "model", [*self.recipes, *self.aliases])
@@ -235,7 +235,7 @@ class Catalog:
         _unknown(name, "model or adapter", [*self.recipes, *self.aliases, *self._owned.names()])
 
     def _version(self, model: str, version: str) -> Recipe:
-        """The current version of a model, or a former one that is still served."""
+        """Return the current version of a model, or a former one that is still served."""
         current = self.recipes[model]
         if version == str(current.version):
             return current
@@ -260,7 +260,7 @@ class Catalog:
 
     # --- adapters --------------------------------------------------------------------------------------------------
     def adapter(self, name: str) -> Adapter:
-        """The adapter of a name, with or without 'base:'; never a model.
+        """Return the adapter of a name, with or without 'base:'; never a model.
 
         Raises NotFound (adapter_not_found) or BadRequest (ambiguous_model).
         """
@@ -276,23 +276,23 @@ class Catalog:
         _unknown(name, "adapter", owned.names(), code="adapter_not_found")
 
     def adapters(self, base: str | None = None) -> tuple[Adapter, ...]:
-        """The adapters that the team sees, on all bases or on one (an id)."""
+        """Return the adapters that the team sees, on all bases or on one (an id)."""
         return self._owned.visible(base)
 
     def sees(self, key: AdapterKey) -> bool:
-        """Whether the team may use an adapter that is there, and know of it."""
+        """Return whether the team may see and use an existing adapter."""
         return self._owned.sees(key)
 
     def spelled(self, key: AdapterKey) -> str:
-        """An adapter's name as the team writes it."""
+        """Return an adapter's name as the team writes it."""
         return self._owned.spelled(key)
 
-    # --- may this name be given? -----------------------------------------------------------------------------------
+    # --- checks of new names -----------------------------------------------------------------------------------------
     def check_adapter(self, key: AdapterKey) -> Recipe:
         """Check that an adapter may be registered under `key`, and return the base's recipe.
 
         Raises NotFound for an unknown base, BadRequest for a bad name or a base without adapter places, Conflict
-        (name_in_use) when its name already means a model: requests would be answered from other weights.
+        (name_in_use) if its name already means a model, because requests would be answered from other weights.
         """
         recipe = self.model(key.base)
         if not ADAPTER.match(key.name):
@@ -310,16 +310,16 @@ class Catalog:
         return recipe
 
     def _clashing_names(self, key: AdapterKey) -> list[str]:
-        """Spellings of an adapter's name that mean a model: models come first."""
+        """Return the spellings of an adapter's name that mean a model, since models take precedence."""
         bases = [key.base, *(alias for alias, model in self.aliases.items() if model == key.base)]
         names = (key.name, f"{key.team}/{key.name}")
         spellings = (*names, *(f"{base}:{name}" for base in bases for name in names))
         return [name for name in spellings if name in self.recipes or name in self.aliases]
 
     def check_alias(self, alias: str, model: str) -> Recipe:
-        """Check that `alias` may mean `model` from now on; returns the model's recipe.
+        """Check that `alias` may be given to `model`, and return the model's recipe.
 
-        Raises NotFound for an unknown model, BadRequest for a bad name, Conflict (name_in_use) when the name is a
+        Raises NotFound for an unknown model, BadRequest for a bad name, Conflict (name_in_use) if the name is a
         model's id, a recipe's alias, or an adapter's name.
         """
         recipe = self.model(model)
@@ -336,17 +336,17 @@ class Catalog:
         return recipe
 
     def is_here(self, name: str) -> bool:
-        """Whether the team means a model or adapter of this machine by it."""
+        """Return whether the name means a model or adapter of this machine to the team."""
         head = name.partition("@")[0]
         return name in self.recipes or name in self.aliases or bool(self._owned.find(head))
 
     def existed(self, name: str) -> bool:
-        """Whether `base:adapter` is an adapter of the team, or was one until it was deleted."""
+        """Return whether `base:adapter` is an adapter of the team, or was one before it was deleted."""
         base, _, spelling = name.rpartition(":")
         return self._owned.existed(spelling, self.aliases.get(base, base))
 
     def is_adapter(self, name: str) -> bool:
-        """Whether any team calls an adapter so: new shared names may not be the same."""
+        """Return whether any team has an adapter of this name, which new shared names must not reuse."""
         base, colon, spelling = name.rpartition(":")
         return self._owned.is_name(spelling, self.aliases.get(base, base) if colon else None)
 

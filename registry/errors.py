@@ -1,4 +1,4 @@
-"""The one tree of errors that reach a client.
+"""The tree of all errors that reach a client.
 
 RoundhouseError
 ├── BadRequest 400                the body or a parameter is wrong
@@ -9,31 +9,31 @@ RoundhouseError
 ├── MethodNotAllowed 405          the path has no such method
 ├── RequestTimedOut 408           the body did not arrive in time
 ├── Conflict 409                  the state does not allow it (leased, aliased, pinned, exists)
-│   └── FinalConflict 409         and never will: the same call again fails, too
+│   └── FinalConflict 409         as above, and repeating the same call can never succeed
 ├── TooLarge 413                  body, audio or archive over a stated limit
 ├── UnsupportedMedia 415          a body that is not JSON
-├── Misdirected 421               another server of the fleet was meant; the one that sent it tries elsewhere
-├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
+├── Misdirected 421               meant for another server of the fleet; the sender tries elsewhere
+├── Unfit 422                     an adapter or recipe was read and refused; `faults` lists every reason
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
-│   └── Unreachable 429           it would start after its own deadline; `predicted_wait_seconds` says when
-├── LimitExceeded 429             a limit of the team or the key has no room; `limits` lists every one
-│   ├── BudgetExceeded 429        one of money has none until its day or month ends
-│   └── StorageExceeded 429       one of stored adapters has none until some are removed
+│   └── Unreachable 429           the request would start after its own deadline; see `predicted_wait_seconds`
+├── LimitExceeded 429             a limit of the team or key is exhausted; `limits` lists every such limit
+│   ├── BudgetExceeded 429        a budget is spent until its day or month ends
+│   └── StorageExceeded 429       the limit on stored adapters is reached until some are removed
 ├── HeadersTooLarge 431           request line and headers over a stated limit
-├── EngineFailed 500              the engine itself broke while it answered
+├── EngineFailed 500              the engine itself failed while it answered
 ├── UnsupportedCoding 501         a transfer coding other than chunked
-├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
-│   ├── DoesNotFit 503            the model can never start under the present budget
+├── Unavailable 503               temporarily unavailable (loading, draining, restarting); see Retry-After
+│   ├── DoesNotFit 503            the model cannot start under the current memory budget
 │   └── NodeFailed 503            another server of the fleet cannot be reached, or broke off
 ├── DeadlineExceeded 504          the request's own deadline has passed
 ├── StorageFull 507               the disk, or the space for files, is full; nothing was stored
 └── ProviderFailed 502            a provider failed, or its answer is invalid
-    ├── ProviderBusy 429          it takes no more requests now; Retry-After is its own
-    ├── ProviderOverloaded 503    it, or the way to it, is out of order for now
-    ├── ProviderWithoutBatches 400  its document refuses lines of batches
+    ├── ProviderBusy 429          it accepts no more requests now; Retry-After is the provider's own
+    ├── ProviderOverloaded 503    it is overloaded or unreachable for now
+    ├── ProviderWithoutBatches 400  its document excludes it from batches
     └── ProviderTimedOut 504      it was silent for longer than its recipe allows
 
-`status`, `type` and `code` are OpenAI's words. runtime/http/errors.py turns them into each dialect's body.
+`status`, `type` and `code` follow OpenAI. runtime/http/errors.py turns them into each dialect's body.
 """
 
 import re
@@ -41,14 +41,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LONGEST = 3_500
-"""Bytes of a message: it may quote what was sent, and is sent back."""
+"""Longest message, in bytes. It may quote the request, and is sent back."""
 
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
-"""Control characters but line breaks and tabs, and halves of characters."""
+"""Control characters except line breaks and tabs, and lone surrogates."""
 
 
 def short(text: str, most: int = LONGEST) -> str:
-    """Cut the text to so many bytes, without what JSON escapes badly or not at all."""
+    """Cut the text to `most` bytes, and replace characters that JSON escapes badly or not at all."""
     plain = _ODD.sub("\ufffd", text[: most + 1])
     raw = plain.encode()
     return plain if len(raw) <= most else raw[: most - 3].decode(errors="ignore") + "…"
@@ -58,17 +58,17 @@ class RoundhouseError(Exception):
     """An error with an HTTP status and a message that tells the client what to do.
 
     Args:
-        message: one or two sentences: what is wrong, and what to do about it.
-        code: a stable machine-readable word; the class's own when left out.
-        param: the request field that is at fault, as a JSON path.
-        retry_after: seconds after which another try makes sense; None: no such time is known.
+        message: what is wrong and what to do about it, in one or two sentences.
+        code: a stable machine-readable word; defaults to the class's own.
+        param: the request field at fault, as a JSON path.
+        retry_after: seconds after which a retry makes sense; None if unknown.
     """
 
     status: int = 500
     type: str = "server_error"
     code: str = "internal_error"
     should_retry: bool = True
-    """False: clients are asked not to repeat the call, which they would do by themselves at this status."""
+    """False tells clients not to retry, which many would do by themselves at this status."""
 
     def __init__(
         self, message: str, *, code: str | None = None, param: str | None = None, retry_after: float | None = None
@@ -130,7 +130,7 @@ class Misdirected(RoundhouseError):
 
 
 class Unfit(RoundhouseError):
-    """Read and refused. `faults` holds every reason found, one sentence each."""
+    """Input that was read and refused. `faults` holds every reason, one sentence each."""
 
     status, type, code = 422, "invalid_request_error", "unfit"
 
@@ -155,9 +155,9 @@ class Unreachable(QueueFull):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A limit without room, in users' units.
+    """An exhausted limit, in users' units.
 
-    seconds: until it has some; None: time alone brings none.
+    seconds: until the limit has room again; None if time alone will not free any.
     """
 
     limit_id: str
@@ -171,9 +171,9 @@ class Refusal:
 
 
 class LimitExceeded(RoundhouseError):
-    """A limit of this team or key. `should_retry`: a try after `retry_after` may work.
+    """A limit of the team or key is exhausted. `should_retry`: whether a retry after `retry_after` may succeed.
 
-    `levels`: by kind of limit, what is left: limit, remaining, seconds until all of it is there.
+    `levels`: for each kind of limit: the limit, what remains, and seconds until it is fully available.
     """
 
     status, type, code = 429, "requests", "rate_limit_exceeded"
@@ -218,7 +218,7 @@ class DoesNotFit(Unavailable):
 
 
 class NodeFailed(Unavailable):
-    """Another server of the fleet failed. again: nothing was passed on, so a repeat elsewhere may help."""
+    """Another server of the fleet failed. again: nothing was passed on, so another server may be tried."""
 
     code = "node_failed"
 
@@ -236,7 +236,7 @@ class StorageFull(RoundhouseError):
 
 
 class ProviderFailed(RoundhouseError):
-    """A provider's failure. again: a repeat may help. counts: for the breaker."""
+    """A provider failed. again: a retry may help. counts: whether the circuit breaker counts it."""
 
     status, type, code = 502, "server_error", "provider_failed"
 
@@ -262,7 +262,7 @@ class ProviderOverloaded(ProviderFailed):
 
 
 class ProviderWithoutBatches(ProviderFailed):
-    """Lines of batches may not go there; a router may have another target."""
+    """The provider takes no batch lines; a router may have another target."""
 
     status, type, code = 400, "invalid_request_error", "provider_without_batches"
 
@@ -275,7 +275,7 @@ class ProviderTimedOut(ProviderFailed):
 
 
 def by_status(status: int) -> type[RoundhouseError]:
-    """The class that stands for a status that came over the wire from a slot."""
+    """Return the class for a status that a slot sent over the wire."""
     classes: tuple[type[RoundhouseError], ...] = (
         BadRequest, NotFound, RequestTimedOut, Conflict, TooLarge, Unfit, QueueFull, EngineFailed, Unavailable,
         DeadlineExceeded,

@@ -9,14 +9,14 @@ from registry.errors import NotFound
 from registry.names import DEFAULT_TEAM, DIGEST_PREFIX, VERSION
 
 PROBE_BYTES = 160
-"""Bytes of UTF-8 that a probe may expect: the beginning of an answer is enough."""
+"""Longest expected answer of a probe, in UTF-8 bytes. The beginning of an answer is enough."""
 
 Key = TypeVar("Key", bound=tuple[str, ...])
 V = TypeVar("V", bound="NumberedVersion")
 
 
 class NumberedVersion:
-    """A registered content. Numbers start at 1 and are not used again."""
+    """One registered version. Numbers start at 1 and are never reused."""
 
     __slots__ = ()
     number: int
@@ -41,7 +41,7 @@ class Versioned(ABC, Generic[Key, V]):
     @property
     @abstractmethod
     def title(self) -> str:
-        """The beginning of a message: "Adapter 'chat:legal'"."""
+        """Subject of error messages, such as "Adapter 'chat:legal'"."""
 
     @abstractmethod
     def unknown_version(self, ref: str, advice: str) -> NotFound:
@@ -87,13 +87,13 @@ class AdapterKey(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name for all readers: `name` of team `default`, else `team/name`."""
+        """The name shown to everyone: `name` for team `default`, else `team/name`."""
         return self.name if self.team == DEFAULT_TEAM else f"{self.team}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A prompt, and what the greedy answer to it must begin with."""
+    """A prompt, and the text with which the greedy answer to it must begin."""
 
     prompt: str
     expected: str
@@ -101,20 +101,20 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """Content that was read, normalised and stored."""
+    """Content that has been read, normalised and stored."""
 
     digest: str
     """'sha256:' and 64 hex digits."""
     rank: int
     bytes: int
     source: str
-    """Origin in words: a path, a hub id with its revision, or 'upload'."""
+    """Origin: a path, a hub id with its revision, or 'upload'."""
     probe: Probe | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Version(NumberedVersion):
-    """A registered content of an adapter."""
+    """One registered version of an adapter."""
 
     key: AdapterKey
     number: int
@@ -139,7 +139,7 @@ class Adapter(Versioned[AdapterKey, Version]):
     aliases: Mapping[str, int] = field(default_factory=dict)
     """Alias to version number."""
     shared: bool = False
-    """All teams may use it, and not only its own."""
+    """Whether all teams may use it, not only its own."""
 
     @property
     def title(self) -> str:
@@ -151,7 +151,7 @@ class Adapter(Versioned[AdapterKey, Version]):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredVersion:
-    """A registration's result. `created`: the content was not current before."""
+    """Result of a registration. `created` is true if the content was not current before."""
 
     adapter: Adapter
     version: Version
@@ -165,7 +165,7 @@ class RouterKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RouterVersion(NumberedVersion):
-    """A definition of a router with its fitted models."""
+    """One definition of a router with its fitted models."""
 
     number: int
     digest: str
@@ -194,7 +194,7 @@ class RouterRecord(Versioned[RouterKey, RouterVersion]):
 
 # --- measured loads and sleeps ---------------------------------------------------------------------------------------
 class LoadKey(NamedTuple):
-    """The conditions of a measurement. `device`: the kind, not its index."""
+    """The conditions of a measurement. `device` is the kind of device, not its index."""
 
     model: str
     recipe_version: int
@@ -204,30 +204,30 @@ class LoadKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadMeasurement:
-    """Cost of the loads of one kind so far."""
+    """Cost of loading a model under one `LoadKey`, over all loads so far."""
 
     resident_bytes: int
     """Bytes after the load; see `registry.learning`."""
     margin_bytes: int
-    """Peak memory beyond that while the model served, after decay."""
+    """Peak memory beyond `resident_bytes` while the model served, after decay."""
     seconds: Mapping[str, float]
-    """Phase to seconds: a running mean in which the newest load weighs 0.3."""
+    """Phase to seconds, as a running mean in which the newest load has weight 0.3."""
     count: int
     updated: float
     host_bytes: int | None = None
-    """Host memory beside the device after the last load; None: unknown."""
+    """Host memory used in addition to the device after the last load; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SleepMeasurement:
-    """Cost of the sleeps of one kind so far."""
+    """Cost of putting a model to sleep under one `LoadKey`, over all sleeps so far."""
 
     device_bytes: int
-    """Held during the last sleep."""
+    """Device memory still in use during the last sleep."""
     host_bytes: int
     seconds: Mapping[Literal["first", "sleep", "wake"], float]
-    """Running means, as of loads. `first` is the first sleep in a process, which takes longest; `sleep` are later ones.
-    `wake` is missing until the first wake."""
+    """Running means, as for loads. `first` is the first sleep of a process, which takes longest; `sleep` covers the
+    later ones. `wake` is missing until the first wake."""
     count: int
     """Number of sleeps."""
     updated: float

@@ -1,6 +1,6 @@
 """Parse the installed vLLM's source; importing it is slow and uses the device.
 
-What this vLLM has in another place, or not at all, is empty here: then nothing is checked, and a load reports it.
+Tables that this vLLM has moved or lacks read as empty: nothing is checked against them, and a load reports the fault.
 """
 
 import ast
@@ -11,14 +11,14 @@ from pathlib import Path
 
 @cache
 def root() -> Path | None:
-    """vLLM's folder, if it is installed."""
+    """Return vLLM's folder, or None if it is not installed."""
     spec = find_spec("vllm")
     folders = spec.submodule_search_locations if spec else None
     return Path(folders[0]) if folders else None
 
 
 def tree(file: str) -> ast.Module:
-    """Syntax tree of a file, by its path below the root."""
+    """Parse a file, given its path below the root."""
     folder = root()
     return parsed(folder / file) if folder is not None else ast.Module([], [])
 
@@ -33,7 +33,7 @@ def parsed(file: Path) -> ast.Module:
 
 @cache
 def table(file: str, name: str) -> dict[str, object]:
-    """The literal part of a dictionary in a file; other values are None."""
+    """Read a dictionary literal in a file. Values that are not literals become None."""
     for node in tree(file).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)

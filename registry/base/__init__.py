@@ -1,1 +1,1 @@
-"""Shared tools below every room: processes, threads, cgroups, wording, JSON, libraries imported late."""
+"""Tools shared by all packages: processes, threads, cgroups, wording, JSON, lazy imports."""

@@ -1,12 +1,12 @@
 """Child processes of the server, started without a fork of itself.
 
-uvloop's own `subprocess_exec` forks. Before a fork OpenBLAS, which numpy brings, ends its threads and waits for them:
-beside another thread that computes it waits for ever, and the whole event loop with it. `subprocess.Popen` uses
-vfork(), before which nothing is called.
+uvloop's own `subprocess_exec` forks. Before a fork, OpenBLAS (part of numpy) stops its threads and waits for them. If
+another thread computes at that time, it waits forever and blocks the event loop. `subprocess.Popen` uses vfork(), which
+runs no such handlers.
 
-uvloop closes the descriptor of a pipe that it was given, and then the pipe. Between the two another thread may open a
-file of the same number: it would lose it, perhaps to a client's connection, and write into that what is another
-client's. So a pipe that is given to uvloop does not close its descriptor (`_own_end`).
+uvloop closes a pipe's descriptor itself, and then the pipe object. Between the two, another thread may open a file that
+gets the same number and would be closed: perhaps a client's connection, into which another client's data would then be
+written. So a pipe passed to uvloop must not close its descriptor itself (`_own_end`).
 """
 
 import asyncio
@@ -22,20 +22,20 @@ PACKAGES = Path(__file__).resolve().parents[2]
 
 
 def with_our_packages(env: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which Python finds our packages first, and no user's folder.
+    """Return an environment in which Python finds our packages first, and never the current folder.
 
-    The names of our packages are common words: a `models/` where the server was started must never be imported.
+    Our packages have common names, and a `models/` in the folder where the server was started must not be imported.
     """
     others = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(PACKAGES)]
     return {**env, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *others])}
 
 
 LINE = 1 << 16
-"""Default bound on a line that `stdout.readline` reads, in bytes, as in asyncio."""
+"""Default bound on a line read by `stdout.readline`, in bytes, as in asyncio."""
 
 
 class Child:
-    """A process in its own group, with pipes. Its owner must call `wait` in the end."""
+    """A process in its own group, with pipes. Its owner must finally call `wait`."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader
@@ -44,7 +44,7 @@ class Child:
 
     @classmethod
     async def start(cls, *command: str, cwd: Path, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
-        """Raises OSError. stderr is the server's."""
+        """Start a command, which inherits stderr. Raises OSError."""
         loop, process = asyncio.get_running_loop(), _spawn(command, cwd, env)
         reading: asyncio.BaseTransport | None = None
         try:
@@ -65,7 +65,7 @@ class Child:
 
     @classmethod
     async def python(cls, module: str, *words: str, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
-        """Run one of our modules, never an operator's of that name. Raises OSError."""
+        """Run one of our modules, never an operator's module of the same name. Raises OSError."""
         env = with_our_packages(os.environ if env is None else env)
         return await cls.start(sys.executable, "-P", "-m", module, *words, cwd=PACKAGES, env=env, limit=limit)
 
@@ -75,15 +75,15 @@ class Child:
 
     @property
     def returncode(self) -> int | None:
-        """The exit status; None: it runs. Below 0: the signal that ended it."""
+        """The exit status: None while it runs, negative for the signal that ended it."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """Kill it; nothing happens if it has ended."""
+        """Kill the process. Does nothing if it has ended."""
         self._process.kill()
 
     async def wait(self) -> int:
-        """Wait until it has ended, and return its code."""
+        """Wait until the process has ended, and return its exit status."""
         if self._process.poll() is None:
             await self._wait_for_end()
         self.stdin.close()
@@ -104,7 +104,7 @@ class Child:
 
 
 def _own_end(pipe: IO[bytes] | None, loop: asyncio.AbstractEventLoop) -> io.FileIO:
-    """Our end of a pipe, for the transport that closes it: no other object has its descriptor."""
+    """Return our end of a pipe, whose descriptor only the transport closes."""
     assert pipe is not None
     descriptor, mode = os.dup(pipe.fileno()), "rb" if pipe.readable() else "wb"
     pipe.close()
@@ -112,5 +112,5 @@ def _own_end(pipe: IO[bytes] | None, loop: asyncio.AbstractEventLoop) -> io.File
 
 
 def _spawn(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None) -> "subprocess.Popen[bytes]":
-    """Start a program; blocks some milliseconds. `nice` counts within its session."""
+    """Start a program. Blocks for some milliseconds. It stays in our session, as `nice` counts within a session."""
     return subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)

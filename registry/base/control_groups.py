@@ -1,6 +1,6 @@
 """The control groups (cgroups) of a process, which hold a container's limits.
 
-Groups are nested, and a process need not live in the outermost one that it can see: every limit on the way counts.
+Groups are nested, and the limits of all groups from the innermost to the outermost visible one apply.
 """
 
 import contextlib
@@ -11,9 +11,9 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def folders(controller: str, pid: int | str = "self") -> list[Path]:
-    """The process's groups, innermost first; empty: it is gone, or there are none.
+    """Return the process's groups, innermost first; empty if it has ended or has none.
 
-    controller: of cgroup v1, such as 'memory' or 'cpu'; version 2 has one group for all of them.
+    controller: of cgroup v1, such as 'memory' or 'cpu'; version 2 has one group for all controllers.
     """
     try:
         return nested(Path(f"/proc/{pid}/cgroup").read_text(), ROOT, controller)
@@ -22,18 +22,18 @@ def folders(controller: str, pid: int | str = "self") -> list[Path]:
 
 
 def nested(membership: str, root: Path, controller: str) -> list[Path]:
-    """The same by the text of /proc/PID/cgroup, below `root`."""
+    """Return the groups named in the text of /proc/PID/cgroup, below `root`."""
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in membership.splitlines())}
     old = next((path for controllers, path in paths.items() if controller in controllers.split(",")), None)
     base, path = (root / controller, old) if old is not None else (root, paths.get("", "/"))
     inner = [base.joinpath(*Path(path).parts[1 : end + 1]) for end in range(len(Path(path).parts) - 1, 0, -1)]
-    # a container may see its own group as the outermost one, by a path that it does not have
+    # a container may see its own group as the outermost one, although the path is the host's
     return [folder for folder in [*inner, base] if folder.is_dir()]
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
 def memory_limits(groups: Iterable[Path]) -> list[tuple[Path, int]]:
-    """Groups that have a limit, and its bytes; cgroup v2 or v1."""
+    """Return the groups that have a limit, and its bytes; cgroup v2 or v1."""
     limits = []
     for folder in groups:
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -45,12 +45,12 @@ def memory_limits(groups: Iterable[Path]) -> list[tuple[Path, int]]:
 
 
 def memory_left() -> int | None:
-    """Bytes that this process's groups still allow; None: no limit."""
+    """Return the bytes that this process's groups still allow, or None if there is no limit."""
     return min((most - _used(folder) for folder, most in memory_limits(folders("memory"))), default=None)
 
 
 def _used(folder: Path) -> int:
-    """Bytes of a group without the page cache that the kernel can reclaim."""
+    """Return the bytes used by a group, without reclaimable page cache."""
     used = cached = 0
     for name in ("memory.current", "memory.usage_in_bytes"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Python's heap in long-running processes: frozen start-up objects, logged slow collections."""
+"""Python's heap in long-running processes: freeze start-up objects, log slow collections."""
 
 import gc
 import logging
@@ -6,25 +6,25 @@ import time
 from asyncio import AbstractEventLoop
 
 LONG_SECONDS = 0.02
-"""A collection of this length delays a token of every stream."""
+"""A collection of this length delays a token in every stream."""
 NOTICEABLE_SECONDS = 0.1
-"""One of this length is logged at info; shorter ones, of which each import brings some, at debug."""
+"""Collections of this length are logged at info. Shorter ones, which every import causes, are logged at debug."""
 
 
 def freeze_heap() -> None:
-    """Collect garbage, and leave all that stays out of later collections.
+    """Collect garbage, and exclude all remaining objects from later collections.
 
-    Call it once a process has built what it keeps until its end: a full collection looks at all of that, with every
-    stream waiting.
+    Call it once a process has built what it keeps until it ends: a full collection would visit all of that while every
+    stream waits.
     """
     gc.collect()
     gc.freeze()
 
 
 class CollectionLog:
-    """Logs collections that take `LONG_SECONDS` or more, from `loop`: in a collection itself a log may be half written.
+    """Logs collections that take `LONG_SECONDS` or more.
 
-    Put it into `gc.callbacks`.
+    Add it to `gc.callbacks`. It logs from `loop`, because a collection may start in the middle of a log call.
     """
 
     def __init__(self, loop: AbstractEventLoop, log: logging.Logger) -> None:
@@ -38,6 +38,6 @@ class CollectionLog:
             self._loop.call_soon_threadsafe(self._note, seconds, info["generation"], info["collected"])
 
     def _note(self, seconds: float, generation: int, collected: int) -> None:
-        found = {"seconds": round(seconds, 3), "generation": generation, "collected": collected}
+        details = {"seconds": round(seconds, 3), "generation": generation, "collected": collected}
         level = logging.INFO if seconds >= NOTICEABLE_SECONDS else logging.DEBUG
-        self._log.log(level, "a garbage collection stopped all other work", extra=found)
+        self._log.log(level, "a garbage collection stopped all other work", extra=details)

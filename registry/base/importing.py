@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _one = threading.RLock()
-# Otherwise nanobind, which Triton uses, lists what the collector skips as leaked, in the server's log, at the exit.
+# Otherwise nanobind, which Triton uses, logs frozen objects as leaks at exit.
 atexit.register(gc.unfreeze)
 TRAINING = ("scipy", "sklearn")
-"""Packages that transformers imports for losses and scores of trainings: 700 modules, half a second."""
+"""Packages that transformers imports for training losses and metrics: 700 modules, half a second."""
 
 
 @contextmanager
 def fast_imports(*absent: str) -> Iterator[None]:
-    """Switch the garbage collector off around imports that make many objects.
+    """Turn the garbage collector off during imports that create many objects.
 
-    The collector would look at all of them again and again: a tenth to a quarter of the time of vLLM's imports, and a
-    tenth when it is switched on again. So it never looks at what is there by then, nor copies its pages after a fork;
-    some 4 % of that is garbage, which stays. In any thread; a second one waits.
+    The collector would visit all of them repeatedly, which takes a tenth to a quarter of the time of vLLM's imports,
+    and another tenth once it is on again. So existing objects are frozen after the imports, which also saves copying
+    their pages after a fork; about 4 % of them are garbage, which is never freed. Thread-safe: a second thread waits.
 
-    absent: packages that libraries find missing meanwhile, if nothing has imported them yet. For processes whose other
+    absent: packages whose import fails during this, unless they are already imported. Only for processes whose other
     threads import none of them.
     """
     with _one:

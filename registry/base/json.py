@@ -1,9 +1,8 @@
 """Read JSON from clients, providers and model files.
 
-`Values` counts the values in a client's JSON while it arrives, before it is decoded. To decode holds Python's lock
-from its first byte to its last, in a thread too: 4 MB of empty lists kept all streams waiting for 0.3 s, 4 MB of
-`1e308` for 11 s, and an engine after that. To count takes 1 ms for 64 KiB at most, and ends at the bound, also where
-all of it comes at once.
+`Values` counts the values in a client's JSON while it arrives, before it is decoded. Decoding holds the GIL throughout,
+even in a thread: 4 MB of empty lists blocked all streams for 0.3 s, 4 MB of `1e308` for 11 s, and then the engine as
+well. Counting takes at most 1 ms per 64 KiB and stops at the bound, even if the whole body arrives at once.
 """
 
 import json
@@ -16,11 +15,11 @@ import msgspec
 from registry.errors import TooLarge
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""msgspec's errors for JSON of another form, for bytes other than UTF-8, and for too deep nesting."""
+"""msgspec's errors for JSON of another form, for bytes that are not UTF-8, and for deep nesting."""
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The object in a model's file; empty if unreadable: a load reports the fault."""
+    """Read the JSON object in a model's file. Empty if unreadable, since a load reports the fault."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -32,23 +31,23 @@ _OTHERS = bytes(set(range(256)) - set(b'"[{eE'))
 _LETTERS = b"eE"
 _EXPONENT = re.compile(rb"[0-9][eE]")
 EXPONENT = 16
-"""The count of a number with an exponent: 14 us where it is near the largest, which msgspec reads digit by digit."""
+"""Weight of a number with an exponent. msgspec reads one near the largest float digit by digit, in 14 us."""
 
 PIECE = 64 * 1024
-"""Bytes that are counted at a time: 4 MB at once took 0.3 s, however soon the bound was passed."""
+"""Bytes that are counted at a time. Counting 4 MB at once took 0.3 s, even if the bound was passed early."""
 
 
 class Values:
-    """Counts lists, objects, texts (names too) and numbers with an exponent."""
+    """Counts lists, objects, strings (including keys) and numbers with an exponent."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._count = 0
         self._in_text = False
         self._backslash = b""
-        """A backslash at the end: what it stands before is in the next piece."""
+        """A backslash at the end of the last piece; the escaped character is in the next one."""
         self._digit = b""
-        """One at the end: the exponent may be in the next piece."""
+        """A digit at the end of the last piece; its exponent may be in the next one."""
 
     def add(self, piece: bytes) -> None:
         """Raises TooLarge over the bound. Invalid JSON is left to the decoder."""
@@ -68,16 +67,16 @@ class Values:
             outside = b"".join(self._outside(marks, quotes))
             lists = len(outside.translate(None, _LETTERS))
             self._count += lists
-            if len(outside) > lists:  # or it is true or false
+            if len(outside) > lists:  # an exponent, or true or false
                 self._count += EXPONENT * len(_EXPONENT.findall(b'"'.join(self._outside(piece, quotes))))
         self._count += (quotes + self._in_text) // 2
         self._in_text ^= bool(quotes % 2)
         if self._count > self._most:
             raise TooLarge(
-                f"This body holds more than {self._most} lists, objects and texts, which is what one may hold "
+                f"This body holds more than {self._most} lists, objects and strings, which is the limit "
                 f"(--bounds json_values); a number with an exponent counts as {EXPONENT}. Send it in parts."
             )
 
     def _outside(self, piece: bytes, quotes: int) -> list[bytes]:
-        """The parts of a piece that lie outside of strings."""
+        """Return the parts of a piece that are outside strings."""
         return piece.split(b'"')[self._in_text :: 2] if quotes else [] if self._in_text else [piece]

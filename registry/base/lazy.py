@@ -1,13 +1,13 @@
-"""Libraries that are imported when they are first used.
+"""Import libraries at first use.
 
-The server starts without those that only some requests need: numpy and aiohttp took 11 MiB and a tenth of a second.
+The server starts without libraries that only some requests need: numpy and aiohttp took 11 MiB and 0.1 s.
 
     if TYPE_CHECKING:
         import numpy as np
     else:
         np = LazyModule("numpy")
 
-    await import_in_thread("numpy")  # before the first use on an event loop, which would stand still meanwhile
+    await import_in_thread("numpy")  # before the first use on an event loop, which it would block
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _one = threading.Lock()
 
 
 class LazyModule:
-    """A library that the first access to one of its attributes imports. Attributes are looked up once each."""
+    """Imports a library at the first access to one of its attributes. Attributes are cached."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,9 +32,9 @@ class LazyModule:
 
 
 async def import_in_thread(name: str) -> None:
-    """Import a module unless it was imported so before, while others on the event loop go on.
+    """Import a module in a thread, once, without blocking the event loop.
 
-    Only for what imports nothing that imports it again: then two threads never wait for each other.
+    Not for modules in import cycles, so that two threads never wait for each other.
     """
     if name not in _imported:
         await asyncio.to_thread(_import, name)

@@ -1,4 +1,4 @@
-"""The processor as Linux describes it, and our share of its cores."""
+"""The processor according to Linux, and our share of its cores."""
 
 import math
 import os
@@ -15,22 +15,22 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def features() -> frozenset[str]:
-    """Instruction sets by Linux's names, such as `avx512_vnni`. Empty: unknown."""
+    """Return instruction sets by Linux's names, such as `avx512_vnni`; empty if unknown."""
     return frozenset((_line("flags") or _line("Features")).split())
 
 
 def model() -> str:
-    """The processor's name for people."""
+    """Return the processor's name for people."""
     return _line("model name") or platform.machine()
 
 
 def cores() -> int:
-    """Cores that this process may use; a container's part of a core counts as one."""
+    """Return how many cores this process may use; a part of a core counts as one."""
     return math.ceil(min(len(os.sched_getaffinity(0)), _quota(control_groups.folders("cpu"))))
 
 
 def _quota(groups: Iterable[Path]) -> float:
-    """Cores that control groups allow: the least limit, cgroup v2 or v1."""
+    """Return the cores that control groups allow, by the lowest limit; cgroup v2 or v1."""
     quotas = [math.inf]
     for folder in groups:
         for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):

@@ -1,4 +1,7 @@
-"""A client that connects only to addresses that passed. Apart, as aiohttp is imported for the first connection."""
+"""An HTTP client that connects only to allowed addresses.
+
+Separate from `address.py`, because aiohttp is imported only for the first connection.
+"""
 
 import asyncio
 import errno
@@ -23,7 +26,7 @@ async def _look_up(host: str, port: int, family: int) -> Sequence[Found]:
 
 
 class Resolver(AbstractResolver):
-    """Refuses a name when any of its addresses is refused."""
+    """Refuses a name if any of its addresses is refused."""
 
     def __init__(self, rules: AddressRules, look_up: LookUp = _look_up) -> None:
         self._rules, self._look_up = rules, look_up
@@ -46,11 +49,14 @@ class Resolver(AbstractResolver):
 
 
 MOST_INTERIM = 100
-"""Informational answers (1xx) before an answer. aiohttp reads any number of them, and event loops wait meanwhile."""
+"""Most informational responses (1xx) before an answer. aiohttp would read any number, and block the event loop."""
 
 
 class _BoundedConnection(ResponseHandler):
-    """Breaks where too much comes: at the read after so many bytes. A socket that does is passed over by uvloop."""
+    """Fails after too many bytes or informational responses.
+
+    A bounded socket would not do, because uvloop bypasses it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, most: int | None) -> None:
         super().__init__(loop)
@@ -58,7 +64,7 @@ class _BoundedConnection(ResponseHandler):
 
     def data_received(self, data: bytes) -> None:
         if self._most is not None and self._size >= self._most:
-            self._break("too many bytes came")
+            self._break("too many bytes received")
         self._size += len(data)
         if not self._is_broken:
             super().data_received(data)
@@ -66,7 +72,7 @@ class _BoundedConnection(ResponseHandler):
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         self._interim = self._interim + 1 if data[0].code < 200 else 0
         if self._interim > MOST_INTERIM:
-            self._break("too many informational answers came")
+            self._break("too many informational responses received")
         if not self._is_broken:
             super().feed_data(data, size)
 
@@ -79,7 +85,7 @@ class _BoundedConnection(ResponseHandler):
 
 
 class _BoundedConnector(aiohttp.TCPConnector):
-    """most: bytes that may come over one connection; None: any number."""
+    """Makes bounded connections. most: bytes that one may receive; None for any number."""
 
     def __init__(self, most: int | None, **options: Any) -> None:
         super().__init__(**options)
@@ -94,15 +100,14 @@ def guarded_session(
     *,
     most: int | None = None,
 ) -> aiohttp.ClientSession:
-    """A client without cookies, proxies and decompression, whose names the resolver checks.
+    """Return a client without cookies, proxies and decompression, whose resolver checks addresses.
 
-    A host that is an address itself is not resolved: check it by `host_fault`. Its calls must not follow
-    redirects.
+    A host that is an address is not resolved, so check it with `host_fault`. Calls must not follow redirects.
 
-    A connection breaks at too many informational answers.
+    A connection fails on too many informational responses.
 
-    buffer: bytes of an answer that may wait to be read. most: bytes that may come over one connection before it breaks;
-        each call has its own connection then. None: the caller bounds what it reads.
+    buffer: bytes of an answer that may be buffered. most: bytes that one connection may receive before it fails; each
+        call then has its own connection. None: the caller bounds what it reads.
     """
     alone = {"use_dns_cache": False, "force_close": True} if most is not None else {"keepalive_timeout": 30}
     connector = _BoundedConnector(most, limit=0, resolver=resolver, **alone)  # the caller bounds its calls

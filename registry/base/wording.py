@@ -1,4 +1,4 @@
-"""Messages about unknown names: a few of the nearest known ones."""
+"""Wording of messages: amounts, quoted texts, and the nearest known names."""
 
 import difflib
 from collections.abc import Collection
@@ -8,24 +8,24 @@ from itertools import islice
 from humanize import naturalsize
 
 LISTED = 10
-"""Names in one message: a client can send anything, and a catalog can hold thousands."""
+"""Names listed in one message, because a catalog can hold thousands."""
 MAX_QUOTED = 100
 """Characters of a client's text that a message repeats."""
 COMPARED = 1000
-"""Names that are compared letter by letter: bounds the time that an unknown name costs."""
+"""Names that are compared with an unknown one, to bound the time."""
 
 size_words = partial(naturalsize, binary=True)
-"""Bytes for people: 1536 -> '1.5 KiB'."""
+"""Bytes for people, such as '1.5 KiB' for 1536."""
 
 
 def plain(value: float, form: str = ".6f") -> str:
-    """An amount for people, to a millionth: '1234567', where `g` gives '1.23457e+06'."""
+    """Format an amount for people, to a millionth, such as '1234567' (`g` would give '1.23457e+06')."""
     text = format(value, form)
     return text.rstrip("0").rstrip(".")
 
 
 def nearest(name: str, names: Collection[str], count: int = LISTED) -> list[str]:
-    """Known names like `name`, best first, then others up to `count`."""
+    """Return known names similar to `name`, best first, then others up to `count`."""
     some = list(islice(names, COMPARED))
     close = difflib.get_close_matches(name[:64], some, n=count)
     rest = [other for other in some[: 2 * count] if other not in close]
@@ -33,12 +33,12 @@ def nearest(name: str, names: Collection[str], count: int = LISTED) -> list[str]
 
 
 def quoted(name: str) -> str:
-    """A client's text, cut and in quotes, safe to print."""
+    """Shorten and quote a client's text, so that it is safe to print."""
     return repr(name if len(name) <= MAX_QUOTED else name[:MAX_QUOTED] + "…")
 
 
 def cut(text: str, most: int) -> str:
-    """Cut a text to at most `most` bytes of UTF-8, with an ellipsis where something is missing."""
+    """Cut a text to at most `most` bytes of UTF-8, with an ellipsis if it was longer."""
     raw = text.encode(errors="replace")
     if len(raw) <= most:
         return text

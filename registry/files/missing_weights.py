@@ -1,8 +1,8 @@
-"""Missing or misshapen weights of a chat model, by the headers of its files.
+"""Find missing or misshapen weights of a chat model from the headers of its files.
 
-vLLM looks after the load whether its norms got something. A head, an embedding, a linear layer, one of several that it
-packs into one or one expert of many may be missing: whatever was in that memory would answer. Of a layer that has more
-rows or columns than config.json tells it takes the first ones.
+After a load vLLM only checks that its norms got weights. If a head, an embedding, a linear layer, a part of a packed
+layer or an expert is missing, the model answers from uninitialised memory. Of a layer with more rows or columns than
+config.json gives, vLLM uses the first ones.
 """
 
 import json
@@ -36,13 +36,13 @@ _UNREAD = {
     "Gemma3nForCausalLM": re.compile(r".+\.embed_tokens_per_layer\.weight"),
     "Qwen3ForCausalLM": re.compile(r".+\.o_proj\.bias"), "Ernie4_5ForCausalLM": re.compile(r".+_proj\.bias"),
 }  # fmt: skip
-"""Weights that vLLM 0.32 skips without a word and transformers uses, by architecture. A head only if it is not tied."""
+"""Weights that transformers uses and vLLM 0.32 silently skips, by architecture. A head only if it is not tied."""
 _LAYER = re.compile(r"model\.layers\.(?P<number>\d+)\.(?P<module>[\w.]+)\.weight")
 _EXPERT = re.compile(r"(?P<experts>.+\.experts)\.(?P<number>\d+)\.(?P<part>\w+)\.(?:weight|qweight|weight_packed)")
 
 
 def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]]) -> None:
-    """Raises Unfit that names a missing or misshapen weight.
+    """Raise Unfit if a weight is missing or misshapen.
 
     `names`: all tensors in the weight files of `folder`, with their shapes.
     """
@@ -56,14 +56,14 @@ def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]]) -> 
         )
     if missing := next(chain(_halves(config, names), _experts(names), _whole_layers(config, names)), None):
         raise Unfit(
-            f"{folder} has no {missing}, and has what is used together with it: without it the model would answer at "
-            "random. Fetch or save the whole model again",
+            f"{folder} has no {missing}, but has weights that belong with it: the model would answer at random. Fetch "
+            "or save the whole model again",
             code="bad_weights",
         )
     if unread := next(_unread(config, names), None):
         raise Unfit(
-            f"{folder} has {unread}, which transformers uses in models of this kind and vLLM leaves out: its answers "
-            "would be others. Serve a model without it",
+            f"{folder} has {unread}, which transformers uses in models of this kind and vLLM ignores: its answers "
+            "would differ. Serve a model without it",
             code="bad_weights",
         )
     if wrong := next(_misshapen(config, names), None):
@@ -71,7 +71,7 @@ def refuse_missing_weights(folder: Path, names: Mapping[str, Sequence[int]]) -> 
 
 
 def _headless(config: dict[str, Any], names: Collection[str]) -> bool:
-    """A chat model that was saved without the head that its config says it has."""
+    """Return whether a chat model was saved without the head that its config promises."""
     try:
         needed = config["tie_word_embeddings"] is False and config["architectures"][0].endswith("ForCausalLM")
     except (KeyError, IndexError, TypeError, AttributeError):
@@ -87,18 +87,18 @@ def _unread(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
 
 
 def _misshapen(config: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Layers of other sizes than config.json tells. Quantized ones may be packed."""
+    """Yield layers whose sizes differ from config.json. Quantized ones may be packed, so they are skipped."""
     if "quantization_config" in config:
         return
     plain = _plain(config)
     for name, shape in shapes.items():
         layer = _LAYER.fullmatch(name)
         if layer and tuple(shape) != (expected := plain.get(layer["module"], tuple(shape))):
-            yield f"{name} of shape {list(shape)}, where config.json tells {list(expected)}"
+            yield f"{name} of shape {list(shape)}, where config.json gives {list(expected)}"
 
 
 def _plain(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
-    """One layer's modules and their shapes, of the plain families; else nothing."""
+    """Return one layer's modules and shapes for families with a known layout; else nothing."""
     try:
         return one_layer(config) if is_explicit(config) else {}
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OverflowError):
@@ -106,59 +106,59 @@ def _plain(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def _whole_layers(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
-    """Weights that each layer of a plain family needs, beside the embedding."""
+    """Yield missing weights of families with a known layout, including the embedding."""
     layers = {match["number"] for name in names if (match := _LAYER.match(name))}
     if layers and (plain := _plain(config)):
-        there = {name.rpartition(".")[0] for name in names}
+        present = {name.rpartition(".")[0] for name in names}
         needed = ["model.embed_tokens", *(f"model.layers.{number}.{module}" for number in layers for module in plain)]
-        yield from sorted(module for module in needed if module not in there)
+        yield from sorted(module for module in needed if module not in present)
 
 
 def _halves(config: dict[str, Any], names: Collection[str]) -> Iterator[str]:
-    """Layers that are missing beside their others.
+    """Yield layers that are missing while others of their group are present.
 
-    Networks without gates have no gate_proj at all; a layer that uses another's keys and values has neither, and where
-    values are the keys (Gemma 4) there is no v. Of all else a module has what others of its kind have.
+    Networks without gates have no gate_proj at all; a layer that uses another's keys and values has neither; and if
+    the values are the keys (Gemma 4) there is no v_proj. Otherwise a module has what others of its kind have.
     """
     parts: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
         if match := _PART.fullmatch(name):
             parts[match["module"]].add(match["part"] + (match["bias"] or ""))
     alike: defaultdict[str, set[str]] = defaultdict(set)
-    for module, there in parts.items():
-        alike[_kind(module)] |= there
+    for module, present in parts.items():
+        alike[_kind(module)] |= present
     values_are_keys = "attention_k_eq_v" in json.dumps(config)
-    for module, there in sorted(parts.items()):
+    for module, present in sorted(parts.items()):
         of_its_kind = alike[_kind(module)]
         for together in _TOGETHER:
             attends = together is _QKV and _ATTENTION.fullmatch(module)
-            if there.isdisjoint(together - {"q_proj"} if attends else together):
+            if present.isdisjoint(together - {"q_proj"} if attends else together):
                 continue
             gated = together is _GATED and _MLP.fullmatch(module) and "gate_proj" in of_its_kind
             needed = together if attends or gated else together & of_its_kind
             yield from (
-                f"{module}.{part}" for part in sorted(needed - there) if part != "v_proj" or not values_are_keys
+                f"{module}.{part}" for part in sorted(needed - present) if part != "v_proj" or not values_are_keys
             )
 
 
 def _kind(module: str) -> str:
-    """The same for all layers."""
+    """Return the module's name without layer numbers."""
     return re.sub(r"\d+", "N", module)
 
 
 def _experts(names: Collection[str]) -> Iterator[str]:
-    """Experts are numbered from 0, and each has all layers that another has."""
+    """Yield missing parts of experts, which are numbered from 0 and all have the same layers."""
     layers: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
     for name in names:
         if match := _EXPERT.fullmatch(name):
             layers[match["experts"]].add((int(match["number"]), match["part"]))
-    for experts, there in sorted(layers.items()):
-        parts = {part for _, part in there}
-        last = max(number for number, _ in there)
-        if len(there) < (last + 1) * len(parts):
+    for experts, present in sorted(layers.items()):
+        parts = {part for _, part in present}
+        last = max(number for number, _ in present)
+        if len(present) < (last + 1) * len(parts):
             yield from (
                 f"{experts}.{number}.{part}"
                 for number in range(last + 1)
                 for part in sorted(parts)
-                if (number, part) not in there
+                if (number, part) not in present
             )

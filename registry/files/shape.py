@@ -18,16 +18,16 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "head_dim": ("kv_channels", "attention_head_dim", "d_kv"), "vocab_size": ("padded_vocab_size",),
     "max_position_embeddings": ("n_positions", "model_max_length", "max_seq_len", "seq_length"),
 }  # fmt: skip
-"""Words of config.json and what others write in their place, such as GPT-2, DistilBERT, T5, Falcon, ChatGLM, DBRX."""
+"""Keys of config.json and their synonyms in GPT-2, DistilBERT, T5, Falcon, ChatGLM, DBRX and others."""
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-"""Words for the number of experts."""
+"""Keys for the number of experts."""
 LISTS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
-"""Keys that list the kind of each layer; their length is the number of layers of a Nemotron-H."""
+"""Keys that list the kind of each layer. Nemotron-H gives its number of layers only by their length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a transformer, in the words of config.json."""
+    """Sizes of a transformer, from its config.json."""
 
     layers: int
     hidden: int
@@ -37,25 +37,25 @@ class Shape:
     head_size: int
     vocabulary: int
     context: int
-    """Longest input in tokens that the model was made for."""
+    """Longest input, in tokens, that the model was trained for."""
     latent: int = 0
-    """Values per token and layer where keys and values are kept as one latent vector (DeepSeek's MLA); else 0."""
+    """Values per token and layer if keys and values are cached as one latent vector (DeepSeek's MLA); else 0."""
     state: int = 0
-    """Values per request and layer where each layer has a state beside its attention (Falcon-H1); else 0."""
+    """Values per request and layer if each layer has a state in addition to attention (Falcon-H1); else 0."""
     experts: int = 0
-    """Experts in each layer of a mixture; 0: it is dense."""
+    """Experts in each layer of a mixture; 0 for dense models."""
 
     @property
     def kv_values_per_token(self) -> int:
         """Values that the KV cache keeps per token: layers x 2 x kv heads x head size.
 
-        Sliding windows and layers without attention are not taken off: it is the upper bound.
+        An upper bound: sliding windows and layers without attention are not subtracted.
         """
         return self.layers * (self.latent or 2 * self.kv_heads * self.head_size)
 
     @property
     def linear(self) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of a Llama-like layer: q, k, v, o, gate, up and down."""
+        """Inputs and outputs of all linear layers of a Llama-like model: q, k, v, o, gate, up, down per layer."""
         query, key = self.heads * self.head_size, self.kv_heads * self.head_size
         layer = [(self.hidden, query), (self.hidden, key), (self.hidden, key), (query, self.hidden)]
         layer += [(self.hidden, self.feed_forward)] * 2 + [(self.feed_forward, self.hidden)]
@@ -63,7 +63,7 @@ class Shape:
 
 
 def read_shape(folder: Path) -> Shape:
-    """Read `folder`/config.json. Unfit when it is missing or lacks a size."""
+    """Read `folder`/config.json. Raises Unfit if it is missing or lacks a size."""
     file = folder / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def read_shape(folder: Path) -> Shape:
 
 
 def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
-    """The sizes that a config tells. Unfit when one is missing."""
+    """Return the sizes in a config. Raises Unfit if one is missing."""
     try:
         config = _with_standard_names(text_config(config))
         heads = int(config["num_attention_heads"])
@@ -98,13 +98,13 @@ def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
             experts=max(int(config.get(name) or 0) for name in EXPERTS),
         )
     except KeyError as error:
-        raise Unfit(f"{file} does not tell {error.args[0]}", code="bad_config") from None
+        raise Unfit(f"{file} does not give {error.args[0]}", code="bad_config") from None
     except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise Unfit(f"{file} is not a model's config: {error}", code="bad_config") from None
 
 
 def _with_standard_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A config with usual sizes filled in, and values as vLLM reads them."""
+    """Return a config with standard keys, and with values as vLLM reads them."""
     sizes = dict(config)
     for name, others in SYNONYMS.items():
         if sizes.get(name) is None and (values := [config[other] for other in others if config.get(other) is not None]):
@@ -118,14 +118,14 @@ def _with_standard_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
             sizes["num_key_value_heads"] = config["attn_config"]["kv_n_heads"]
         case "longcat_flash":  # two attentions in each layer
             sizes["num_hidden_layers"] = 2 * sizes["num_hidden_layers"]
-        case "minicpm3":  # vLLM keeps its keys and values as they are, not their latent vector
+        case "minicpm3":  # vLLM caches its keys and values themselves, not their latent vector
             sizes["head_dim"] = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
             sizes["kv_lora_rank"] = None
     return sizes
 
 
 def _widest(value: object) -> int:
-    """Gemma 3n tells a size for each layer."""
+    """Return the size, or the largest of a list: Gemma 3n gives one for each layer."""
     return max(map(int, value), default=0) if isinstance(value, list) else int(value or 0)  # type: ignore[call-overload]
 
 
@@ -136,26 +136,26 @@ LLAMA_LIKE = {
     "seed_oss",
 }  # fmt: skip
 _OWN_HEADS = frozenset({"qwen3", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "seed_oss"})
-"""Families whose head_dim is a fixed number where config.json has none."""
+"""Families with a fixed default for head_dim."""
 
 
 def linear_layers(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Module name to (out, in), of all layers. Empty and raises: as `one_layer`."""
+    """Map module names to (out, in) in all layers. Returns empty and raises as `one_layer` does."""
     layer = one_layer(config)
     layers = range(int(config["num_hidden_layers"])) if layer else ()
     return {f"model.layers.{number}.{name}": shape for number in layers for name, shape in layer.items()}
 
 
 def is_explicit(config: Mapping[str, Any]) -> bool:
-    """Whether nothing that `one_layer` needs is left to the family's defaults."""
+    """Return whether `one_layer` needs none of the family's defaults."""
     kind = config.get("model_type")
     return ("head_dim" in config or kind not in _OWN_HEADS) and ("num_key_value_heads" in config or kind == "llama")
 
 
 def one_layer(config: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
-    """Module name within a layer to (out, in), for known layouts; empty: others.
+    """Map module names within a layer to (out, in); empty for unknown layouts.
 
-    Known: Llama's, Phi-3's (fused), Phi-2's. Raises what odd values raise (KeyError, TypeError, ValueError, ...).
+    Known: those of Llama, Phi-3 (fused) and Phi-2. Raises KeyError, TypeError, ValueError, ... for invalid values.
     """
     kind = config["model_type"]
     if kind not in LLAMA_LIKE:
@@ -210,13 +210,13 @@ DEFAULTS: Mapping[str, tuple[int | None, ...]] = {
     "glm4v_moe_text": (4096, 46, 10944, 96, 8, None, 151424, 65536),
     "aria_text": (4096, 32, 4096, 32, None, None, 32000, 2048),
 }
-"""Defaults by `model_type`, in the order of FIELDS; None: worked out or absent. Those of transformers 5, by a test."""
+"""Defaults of transformers 5 by `model_type`, in the order of FIELDS, checked by a test; None: computed or absent."""
 
 
 def nested_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The parts of config.json that may describe the language model, from the outside in.
+    """Return the parts of config.json that may describe the language model, outermost first.
 
-    That of Qwen-Omni is its thinker's. InternVL and DeepSeek-VL2 have words of their own for it.
+    In Qwen-Omni it is the thinker's. InternVL and DeepSeek-VL2 have their own keys for it.
     """
     nested = [config]
     for name in ("thinker_config", "llm_config", "language_config", "text_config"):
@@ -226,7 +226,7 @@ def nested_configs(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of config.json about the language model, or all of it."""
+    """Return the part of config.json about the language model, or all of it."""
     nested = nested_configs(config)[-1]
     if nested is config:
         return config

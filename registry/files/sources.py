@@ -1,4 +1,4 @@
-"""Locate sources: folders, packages, hubs; and report a hub's failures as our errors."""
+"""Locate sources (folders, packages, hubs), and report a hub's failures as our errors."""
 
 import importlib.util
 import os
@@ -18,36 +18,36 @@ TIMEOUT = 15.0
 
 
 def endpoint() -> str:
-    """The hub's address."""
+    """Return the hub's address."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
 def public_endpoint() -> str:
-    """The same for messages: without what a mirror is signed in to with."""
+    """Return the hub's address without a mirror's credentials, for messages."""
     return re.sub(r"^(\w+://)?[^/]*@", r"\1", endpoint())
 
 
 def _why(error: Exception) -> str:
-    """The reason in words, as far as it is known."""
+    """Describe the reason, as far as it is known."""
     if type(error).__name__ == "OfflineModeIsEnabled":
         return "HF_HUB_OFFLINE is set"
     for one in (error, error.__cause__):
         if (response := getattr(one, "response", None)) is not None:
             return f"it answered with status {response.status_code}"
     first = type(error.__cause__ or error).__name__
-    return "no connection to it" if first.startswith("Connect") else f"what it sent broke off ({first})"
+    return "no connection to it" if first.startswith("Connect") else f"its answer broke off ({first})"
 
 
 @contextmanager
 def hub_errors(source: HubSource, *, has_token: bool = True) -> Iterator[None]:
-    """Maps the errors of huggingface_hub by type. has_token: HF_TOKEN is sent, if there is one.
+    """Translate the errors of huggingface_hub. has_token: HF_TOKEN is sent, if it is set.
 
-    Raises BadRequest for an invalid id, NotFound for a repository or revision that is not there (or is private),
-    Unavailable when the hub does not answer. OSErrors of the disk go on as they are.
+    Raises BadRequest for an invalid id, NotFound for a repository or revision that does not exist or is private,
+    Unavailable if the hub does not answer. The disk's OSErrors are passed on.
     """
-    from huggingface_hub import errors  # takes a fifth of a second: not at start
+    from huggingface_hub import errors  # takes 0.2 s, so not at start
 
-    # The base of all errors of the HTTP library below: httpx or httpx2, as the version of huggingface_hub goes.
+    # The base class of all errors of the HTTP library: httpx or httpx2, depending on the version of huggingface_hub.
     transport = cast(type[Exception], errors.HfHubHTTPError.__bases__[0])
     hub, repository = public_endpoint(), f"'{source.hub}' at revision '{source.revision}'"
     try:
@@ -73,7 +73,7 @@ def hub_errors(source: HubSource, *, has_token: bool = True) -> Iterator[None]:
         errors.LocalEntryNotFoundError,
         transport,
         RuntimeError,
-    ) as error:  # the last: of hf_xet, which fetches in Rust
+    ) as error:  # RuntimeError: from hf_xet, which fetches in Rust
         raise Unavailable(
             f"The hub at {hub} did not deliver {repository}: {_why(error)}. Try again later, or put the "
             "files into a folder and name it as the source: {path: ...}.",
@@ -82,7 +82,7 @@ def hub_errors(source: HubSource, *, has_token: bool = True) -> Iterator[None]:
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise Unavailable(
-            f"The server at {hub} does not answer as a hub does: its words on {repository} cannot be read. "
+            f"The server at {hub} does not answer like a hub: its answer about {repository} cannot be read. "
             "Check HF_ENDPOINT, and that no proxy answers with a page of its own.",
             code="hub_unavailable",
             retry_after=30,
@@ -100,7 +100,8 @@ def hub_errors(source: HubSource, *, has_token: bool = True) -> Iterator[None]:
 def locate(source: PathSource | PackageSource) -> Path:
     """Return the folder that `source` names. Raises Unfit when it does not exist.
 
-    Nothing is imported: find_spec imports the parents of a dotted name, and the client may be untrusted.
+    Only the top-level package is looked up: find_spec would import the parents of a dotted name, and the client may be
+    untrusted.
     """
     if isinstance(source, PathSource):
         path = Path(source.path)
@@ -127,12 +128,12 @@ def locate(source: PathSource | PackageSource) -> Path:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except (OSError, ValueError):  # too long a name, or one with a zero in it
+    except (OSError, ValueError):  # a name that is too long or contains NUL
         return False
 
 
 def something_else(names: Collection[str]) -> str | None:
-    """Describe a folder without an adapter by its file names; None: unknown."""
+    """Say what a folder without an adapter is, from its file names; None if unknown."""
     if "adapter_config.json" in names:
         return None
     checkpoints = [name for name in names if re.fullmatch(r"checkpoint-\d{1,12}", name)]

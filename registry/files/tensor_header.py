@@ -1,4 +1,4 @@
-"""The header of a safetensors file, read without its library, which imports numpy: the server needs only shapes.
+"""Read the header of a safetensors file without its library, which would import numpy.
 
 Layout: 8 bytes little-endian header length, a JSON object of name -> {dtype, shape, data_offsets}, then the data, which
 the tensors must cover without gap or overlap.
@@ -11,12 +11,12 @@ from typing import Annotated
 import msgspec
 
 LENGTH_BYTES, LONGEST = 8, 100_000_000
-"""Bytes of the length, and of the longest header that the library reads."""
+"""Bytes of the length field, and of the longest header that the library accepts."""
 METADATA = "__metadata__"
 
 
 class TensorHeader(msgspec.Struct):
-    """dtype: in the words of the format, such as BF16."""
+    """dtype: as in the format, such as BF16."""
 
     dtype: str
     shape: list[Annotated[int, msgspec.Meta(ge=0)]]
@@ -24,9 +24,9 @@ class TensorHeader(msgspec.Struct):
 
 
 def read_tensor_headers(file: Path, bits: dict[str, int]) -> dict[str, TensorHeader]:
-    """The tensors by name. bits: of a value by dtype; the size of others is not checked.
+    """Return the tensors by name. bits: per value, by dtype; sizes of other dtypes are not checked.
 
-    Raises ValueError where the file cannot be what its header says, OSError.
+    Raises ValueError if the file contradicts its header, OSError.
     """
     with file.open("rb") as stream:
         size = file.stat().st_size - LENGTH_BYTES
@@ -38,15 +38,15 @@ def read_tensor_headers(file: Path, bits: dict[str, int]) -> dict[str, TensorHea
             entries.pop(METADATA, None)
             tensors = {name: msgspec.json.decode(entry, type=TensorHeader) for name, entry in entries.items()}
         except RecursionError:
-            raise ValueError("its header is nested too deep") from None
+            raise ValueError("its header is nested too deeply") from None
     position = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: item[1].data_offsets):
         start, end = tensor.data_offsets
         if start != position or end < start:
             raise ValueError(f"tensor {name} starts at {start}, not at {position}: gap or overlap")
         if tensor.dtype in bits and (end - start) * 8 != prod(tensor.shape) * bits[tensor.dtype]:
-            raise ValueError(f"tensor {name} has {end - start} bytes, which its shape and dtype do not need")
+            raise ValueError(f"tensor {name} has {end - start} bytes, which does not match its shape and dtype")
         position = end
     if position != size - length:
-        raise ValueError(f"its tensors have {position} bytes and the file {size - length}: it is cut short")
+        raise ValueError(f"its tensors have {position} bytes and the file {size - length}: it is truncated")
     return tensors

@@ -1,4 +1,4 @@
-"""Contents of weight files, from their headers alone: no tensor is read."""
+"""Contents of weight files, from their headers only."""
 
 import json
 import os
@@ -20,9 +20,9 @@ BITS: dict[str, int] = {
     "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
     "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
 }  # fmt: skip
-"""Bits by the words of the safetensors format."""
+"""Bits per value, by dtype of the safetensors format."""
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
-"""Kinds that an engine casts to the dtype it computes in; all others stay as they are in the file."""
+"""Dtypes that an engine casts to its compute dtype; all others stay as in the file."""
 NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "norm", "conv")
 
 # CTranslate2's numbers for float32, int8, int16, int32, float16 and bfloat16.
@@ -34,20 +34,20 @@ class Weights:
     """Counts and shapes of the tensors in a folder."""
 
     elements: Mapping[str, int]
-    """Number of values by kind, in the words of safetensors: {'BF16': 8030261248}."""
+    """Number of values by dtype: {'BF16': 8030261248}."""
     linear: tuple[tuple[int, int], ...]
-    """Both sizes of each linear layer's matrix, embeddings and head left out. Empty for packed (quantized) weights."""
+    """Shapes of the linear layers' matrices, without embeddings and head. Empty for packed (quantized) weights."""
     files: tuple[str, ...]
     hidden: int = 0
-    """CTranslate2 speech models only: width of the network, which their config.json does not tell."""
+    """CTranslate2 speech models only: width of the network, which is not in their config.json."""
     decoder_layers: int = 0
     """CTranslate2 speech models only."""
     head: bool = True
-    """Whether there is an output matrix of its own; True also where that was not read."""
+    """Whether the model has a separate output matrix; also True if that is unknown."""
 
     @property
     def parameters(self) -> int:
-        """Number of values of all kinds."""
+        """Number of values of all dtypes."""
         return sum(self.elements.values())
 
     @property
@@ -56,7 +56,7 @@ class Weights:
         return sum(count * BITS[kind] // 8 for kind, count in self.elements.items())
 
     def loaded_bytes(self, float_bytes: float | None) -> int:
-        """Bytes in memory with floats cast to `float_bytes` each (None: as stored)."""
+        """Return bytes in memory with floats cast to `float_bytes` each (None: as stored)."""
         return sum(
             int(count * float_bytes) if float_bytes is not None and kind in FLOATS else count * BITS[kind] // 8
             for kind, count in self.elements.items()
@@ -64,7 +64,7 @@ class Weights:
 
 
 def read_weights(folder: Path) -> Weights:
-    """Headers of all weight files in `folder`. Raises Unfit if none can be read."""
+    """Read the headers of all weight files in `folder`. Raises Unfit if one cannot be read."""
     if (folder / "model.bin").is_file() and not any(folder.glob("*.safetensors")):
         _refuse_pointer(folder / "model.bin")
         return _ctranslate2(folder / "model.bin")
@@ -97,7 +97,7 @@ def _refuse_pointer(file: Path) -> None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """Weight files of the model, and of sentence-transformers modules below it."""
+    """List the weight files of the model and of sentence-transformers modules below it."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
@@ -110,7 +110,7 @@ def _weight_files(folder: Path) -> list[Path]:
     elif (folder / "model.safetensors").is_file():
         root = [folder / "model.safetensors"]
     else:
-        # The same weights in the vendor's own layout may lie beside: they are not loaded.
+        # The same weights may also be there in the vendor's own layout, which is not loaded.
         root = sorted(f for f in folder.glob("*.safetensors") if not f.name.startswith(("consolidated", "adapter_")))
     if missing := [file.name for file in root if not os.path.isfile(file)]:  # Path.is_file raises for a long name
         raise Unfit(
@@ -130,7 +130,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _ctranslate2(file: Path) -> Weights:
-    """Headers of CTranslate2's model.bin (format 6): name, sizes, kind, bytes."""
+    """Read the headers of CTranslate2's model.bin (formats 5 and 6): name, shape, kind, bytes."""
     elements: Counter[str] = Counter()
     hidden, layers = 0, set()
     try:

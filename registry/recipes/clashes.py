@@ -1,4 +1,4 @@
-"""Find names with two meanings, also in faulty documents."""
+"""Find names that are used twice, also in faulty documents."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ PROVIDER, ROUTER = "provider", "router"
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A name and where it is written."""
+    """A name and its position in a document."""
 
     name: str
     document: Document
@@ -32,14 +32,14 @@ class _Use:
 def find_clashes(documents: Sequence[Document]) -> list[Fault]:
     """Find ids, aliases and adapter names that are used twice.
 
-    One adapter name on two models does not clash: it is called by its full name, `base:adapter`.
+    One adapter name on two models does not clash, because its full name is `base:adapter`.
     """
     faults = _providers_twice(documents)
     models: dict[str, _Use] = {}
     for use in _ids(documents):
         if "@" in use.name:
             faults.append(
-                use.fault(f"id '{use.name}' has an '@', which stands before versions; write the version below")
+                use.fault(f"id '{use.name}' has an '@', which is for versions; write the version as 'version:' instead")
             )
         if (first := models.setdefault(use.name, use)) is not use:
             faults.append(use.fault(f"id '{use.name}' is used twice, first in {first.location}; choose another id"))
@@ -77,13 +77,13 @@ def _providers_twice(documents: Iterable[Document]) -> list[Fault]:
             use = _Use(name, document, ("id",))
             if (first := first_uses.setdefault(name, use)) is not use:
                 faults.append(
-                    use.fault(f"provider '{name}' is there twice, first in {first.location}; choose another id")
+                    use.fault(f"provider '{name}' is given twice, first in {first.location}; choose another id")
                 )
     return faults
 
 
 def _ids(documents: Iterable[Document]) -> Iterator[_Use]:
-    """Names that a document answers to; a provider's id itself is not one."""
+    """Yield the ids by which clients can call a document's models; a provider's own id is not one."""
     for document in documents:
         name = _get(document.data, "id")
         if not isinstance(name, str):
@@ -101,10 +101,10 @@ def _ids(documents: Iterable[Document]) -> Iterator[_Use]:
 
 def _aliases(documents: Iterable[Document]) -> Iterator[_Use]:
     for document in documents:
-        of: list[tuple[Loc, object]] = [((), document.data)]
+        owners: list[tuple[Loc, object]] = [((), document.data)]
         if kind_of(document.data) == PROVIDER:
-            of = [(("models", index), model) for index, model in _listed(document.data, "models")]
-        for loc, owner in of:
+            owners = [(("models", index), model) for index, model in _listed(document.data, "models")]
+        for loc, owner in owners:
             for index, name in _listed(owner, "aliases"):
                 if isinstance(name, str):
                     yield _Use(name, document, (*loc, "aliases", index))

@@ -1,6 +1,7 @@
 """A recipe: versioned launch settings of one model. Unknown keys are refused.
 
-`registry.recipes.loading` reads them from files and reports every fault with file and line. Here are only the types.
+Only the types are defined here. `registry.recipes.loading` reads them from files and reports every fault with its
+file and line.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,11 +21,11 @@ MOST_REPLICAS = 16
 # What a model is made for. `models.tasks` has one object for each.
 class Task(StrEnum):
     endpoint: str
-    """The task's main path, which errors name."""
+    """The task's main path, named in error messages."""
     engines: tuple[str, ...]
-    """The engines that can do it."""
+    """The engines that can run it."""
     batches_inside: bool
-    """True if the engine batches across requests itself, so that no more are sent than one batch holds."""
+    """Whether the engine batches across requests itself. It is then sent only one batch at a time."""
 
     def __new__(
         cls, value: str, endpoint: str = "", engines: tuple[str, ...] = (), batches_inside: bool = False
@@ -39,7 +40,7 @@ class Task(StrEnum):
     TRANSCRIBE = "transcribe", "/v1/audio/transcriptions", ("faster-whisper",)
 
     def at_once(self, batch: int) -> int:
-        """Requests at once: one batch if the engine batches across requests, else two."""
+        """Return how many requests to send at once: one batch if the engine batches across requests, else two."""
         return batch if self.batches_inside else 2 * batch
 
 
@@ -47,7 +48,7 @@ class Tier(StrEnum):
     DEVICE = "device"
     HOST = "host"
     PREWARMED = "prewarmed"
-    """Files on disk, with an empty slot that has imported its engine's libraries: a load costs weights and set-up."""
+    """Disk, with an empty slot that has imported its engine's libraries: a load only reads weights and sets up."""
     DISK = "disk"
 
 
@@ -70,10 +71,10 @@ class EngineSpec(Strict):
 
 
 class AdapterPlaces(Strict):
-    """Room for LoRA adapters. `device`: places in the batch; `host`: staged ones.
+    """Room for LoRA adapters. `device`: places in the batch; `host`: staged adapters.
 
-    `on_demand`: requests may name adapters by a hub's id or an address, which registers them. `arena`: on a GPU, stage
-    them in one piece of pinned memory with blocks of `max_rank`, instead of a block of a power of two for each.
+    `on_demand`: requests may name adapters by hub id or address, which registers them. `arena`: on a GPU, stage them in
+    one piece of pinned memory with blocks of `max_rank`, instead of allocating a power of two for each.
     """
 
     device: int = Field(default=0, ge=0, le=1024)
@@ -85,31 +86,33 @@ class AdapterPlaces(Strict):
     @model_validator(mode="after")
     def _host_holds_device(self) -> Self:
         if self.device and self.host < self.device:
-            raise PydanticCustomError("adapter_places", "host must be at least device: what is in a place is staged")
+            raise PydanticCustomError(
+                "adapter_places", "host must be at least device, because an adapter in a place is also staged"
+            )
         return self
 
 
 class Memory(Strict):
-    """Bytes. What is left out is estimated first and measured after the first load."""
+    """Bytes. Missing values are estimated first and measured after the first load."""
 
     kv_cache: Size | None = None
-    overhead: Size | None = Field(default=None, description="beside weights and KV cache; default per engine")
+    overhead: Size | None = Field(default=None, description="besides weights and KV cache; default per engine")
     adapters: AdapterPlaces = AdapterPlaces()
 
 
 class Parallel(Strict):
-    """Devices that one chat model is spread over: tensor x pipeline x data."""
+    """Devices that one chat model runs on: tensor x pipeline x data."""
 
-    tensor: int = Field(default=1, ge=1, le=64, description="parts of each layer, a device for each")
+    tensor: int = Field(default=1, ge=1, le=64, description="parts of each layer, one device each")
     pipeline: int = Field(default=1, ge=1, le=64, description="groups of layers, one after the other")
-    data: int = Field(default=1, ge=1, le=64, description="copies of what is beside the experts of a mixture")
+    data: int = Field(default=1, ge=1, le=64, description="copies of all weights but the experts of a mixture")
 
     @property
     def devices(self) -> int:
         return self.tensor * self.pipeline * self.data
 
     def words(self) -> str:
-        """The product, such as 'tensor 2 x pipeline 2'."""
+        """Return the product in words, such as 'tensor 2 x pipeline 2'."""
         return " x ".join(f"{name} {count}" for name, count in self if count > 1) or "tensor 1"
 
 
@@ -118,11 +121,11 @@ FORMER_FLAGS = {
     "pipeline_parallel_size": "pipeline",
     "data_parallel_size": "data",
 }
-"""vLLM's names in `engine.flags`, by which recipes said it before there was `parallel`."""
+"""vLLM's names in `engine.flags`, which recipes used before there was `parallel`."""
 
 
 def former_flags(recipe: object) -> Iterator[tuple[str, str]]:
-    """Each flag of a recipe, as plain values, that is a key of `parallel` now; and that key."""
+    """Yield each flag that is now a key of `parallel`, with that key. recipe: as plain values."""
     match recipe:
         case {"engine": {"name": "vllm", "flags": Mapping() as flags}}:
             for flag in flags:
@@ -138,21 +141,22 @@ class Batching(Strict):
         default=None,
         ge=0,
         le=512,
-        description="chat: places beside `max_requests` for teams that would run no more than their part of those, so "
-        "that they need not wait until one is free; default: an eighth of `max_requests`",
+        description="chat: extra places beyond `max_requests` for teams that are within their fair share, so that they "
+        "need not wait for a free one; default: an eighth of `max_requests`",
     )
     max_tokens: int = Field(default=8192, ge=1)
     tokens_while_swapping: int | None = Field(
         default=None,
         ge=1,
-        description="chat: `max_tokens` while adapters come and for a second after; a swap waits for the running step, "
-        "and a long prompt is read in more steps meanwhile",
+        description="chat: `max_tokens` while adapters are swapped in and for a second after; a swap waits for the "
+        "running step, so shorter steps help, but long prompts take more of them",
     )
     tokens_beside_critical: int | None = Field(
         default=None,
         ge=1,
-        description="chat: `max_tokens` while requests of the class critical come and for a second after, as each of "
-        "them waits for the running step; default: a sixteenth of `max_tokens`, or two for each place if that is more",
+        description="chat: `max_tokens` while requests of the class critical arrive and for a second after, because "
+        "each of them waits for the running step; default: a sixteenth of `max_tokens`, or two for each place if that "
+        "is more",
     )
 
     @property
@@ -168,7 +172,7 @@ class Batching(Strict):
 
     @property
     def sequences(self) -> int:
-        """Most that a chat engine runs at once."""
+        """Most requests that a chat engine runs at once."""
         return self.max_requests + self.spare_places
 
 
@@ -181,24 +185,26 @@ class QueueSpec(Strict):
         default=0.05,
         ge=0,
         lt=0.5,
-        description="the least part of the model's work for each service class that waits, whatever higher ones want",
+        description="minimum share of the model's work for each waiting service class, however busy higher ones are",
     )
 
 
 class PoolSpec(Strict):
-    """Places for one kind of request. The first pool whose conditions hold counts."""
+    """Places for one kind of request. The first pool whose conditions hold is used."""
 
     classes: tuple[Literal["critical", "interactive", "batch"], ...] = Field(
-        default=("critical", "interactive", "batch"), min_length=1, description="service classes that it takes"
+        default=("critical", "interactive", "batch"), min_length=1, description="service classes that it accepts"
     )
     min_prompt: int = Field(default=0, ge=0, description="fewest prompt tokens, estimated from the body's size")
     max_prompt: int | None = Field(default=None, ge=1, description="most prompt tokens, estimated from the body's size")
-    reserved: int = Field(default=0, ge=0, description="places that no other request takes")
+    reserved: int = Field(default=0, ge=0, description="places that other requests cannot use")
     max_requests: int | None = Field(default=None, ge=1, description="places at once; default: all but those reserved")
     max_waiting: int = Field(
         default=256, ge=0, le=100_000, description="requests that may wait for it; one more is a 429"
     )
-    ttft: Seconds | None = Field(default=None, description="goal for the first token; metrics count who met it")
+    ttft: Seconds | None = Field(
+        default=None, description="goal for the first token; metrics count the requests that met it"
+    )
 
     @model_validator(mode="after")
     def _check_batching(self) -> Self:
@@ -214,56 +220,58 @@ class PoolSpec(Strict):
 
 
 class WindowSpec(Strict):
-    """A speech model's window, in whole seconds. Whisper knows 30 s."""
+    """A speech model's window, in whole seconds. Whisper was trained on 30 s."""
 
-    seconds: int = Field(default=30, ge=1, le=30, description="seconds of a recording that are heard at once, at most")
+    seconds: int = Field(
+        default=30, ge=1, le=30, description="most seconds of a recording that are transcribed at once"
+    )
     padded: int = Field(
         default=30,
         ge=1,
         le=30,
-        description="seconds that each piece is filled up to for the network, at least `seconds`: what it costs",
+        description="seconds to which each piece is padded for the network, at least `seconds`; sets its cost",
     )
 
     @model_validator(mode="after")
     def _holds_the_sound(self) -> Self:
         if self.padded < self.seconds:
-            raise PydanticCustomError("window_padded", "padded must be at least seconds: what is heard has to fit in")
+            raise PydanticCustomError("window_padded", "padded must be at least seconds, so that each piece fits")
         return self
 
 
 class Residency(Strict):
-    """Rules for how long a model stays, and how it leaves."""
+    """When a model is loaded, and when and how it leaves memory."""
 
     pin: bool = False
-    idle_timeout: Seconds = Field(default=0.0, description="0: stays until another model needs the room")
-    min_resident: Seconds = Field(default=2.0, description="not evicted sooner than this after its load")
+    idle_timeout: Seconds = Field(default=0.0, description="0: stays until another model needs the memory")
+    min_resident: Seconds = Field(default=2.0, description="shortest time between load and eviction")
     drain_deadline: Seconds = 60.0
     preload: bool = False
     sleep: Literal["auto", "always", "never"] = Field(
         default="auto",
-        description="auto: where its weights then lie in host memory and half of its device bytes are freed",
+        description="auto: only if its weights then stay in host memory and half of its device memory is freed",
     )
     sleep_timeout: Seconds = Field(
         default=0.0,
-        description="a model that has slept for so long ends; 0: sleeps until another model needs the room",
+        description="unloads a model that has slept for this long; 0: sleeps until another model needs the memory",
     )
     sleep_prepared: bool = Field(
         default=False,
-        description="chat on a GPU: pin the host memory of its sleep while it is idle, so that its first sleep takes "
-        "the copy only; awake it then holds that memory, too",
+        description="chat on a GPU: pin the host memory for sleep while the model is idle, so that its first sleep "
+        "only copies; the model then holds that memory while awake, too",
     )
 
 
 class Replicas(Strict):
-    """The number of engines for the model, each with weights and adapter places of its own."""
+    """Number of engines for the model, each with its own weights and adapter places."""
 
-    least: int = Field(default=1, ge=1, le=MOST_REPLICAS, description="loaded as the model is")
+    least: int = Field(default=1, ge=1, le=MOST_REPLICAS, description="loaded together with the model")
     most: int = Field(
         default=1,
         ge=1,
         le=MOST_REPLICAS,
-        description="beyond `least` they come while requests wait longer than their goal and memory is free, and leave "
-        "before any model does",
+        description="those beyond `least` are started while requests wait longer than their goal and memory is free, "
+        "and are removed before any model is",
     )
 
     @model_validator(mode="before")
@@ -271,7 +279,7 @@ class Replicas(Strict):
     def _most_is_least(cls, value: object) -> object:
         if isinstance(value, dict) and value.keys() == {"least"}:
             least = value["least"]
-            if isinstance(least, int) and 1 <= least <= MOST_REPLICAS:  # else it is one fault, and not two
+            if isinstance(least, int) and 1 <= least <= MOST_REPLICAS:  # so that a bad value is one fault, not two
                 return {"least": least, "most": least}
         return value
 
@@ -283,7 +291,7 @@ class Replicas(Strict):
 
 
 class Expected(Strict):
-    """Costs of a load and an answer where the recipe was measured, to compare with."""
+    """Measured cost of a load and an answer where the recipe was made, for comparison."""
 
     load_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     resident: Size | None = None
@@ -292,24 +300,24 @@ class Expected(Strict):
 
 
 class Prices(Strict):
-    """Prices in the server's currency, to a millionth. What is left out is free."""
+    """Prices in the server's currency, to a millionth. Anything without a price is free."""
 
     input: Money = Field(default=0.0, description="price of a million prompt tokens")
     cached_input: Money | None = Field(
-        default=None, description="price of a million prompt tokens that were in the cache; left out: as `input`"
+        default=None, description="price of a million prompt tokens that were in the cache; default: same as `input`"
     )
     written_input: Money | None = Field(
         default=None,
-        description="price of a million prompt tokens that were written into the cache; left out: as `input`",
+        description="price of a million prompt tokens that were written into the cache; default: same as `input`",
     )
-    output: Money = Field(default=0.0, description="price of a million tokens that are made")
+    output: Money = Field(default=0.0, description="price of a million generated tokens")
     audio_hour: Money = Field(default=0.0, description="price of an hour of a recording")
     pairs: Money = Field(default=0.0, description="price of a thousand pairs of query and document")
-    batch: float = Field(default=1.0, ge=0, le=10, description="factor on all of them for lines of batches")
+    batch: float = Field(default=1.0, ge=0, le=10, description="factor on all prices for batch lines")
 
 
 class RecipeAdapter(Strict):
-    """An adapter that is registered at start if its name is not there yet."""
+    """An adapter that is registered at start if its name does not exist yet."""
 
     name: AdapterName
     source: AnySource
@@ -328,13 +336,13 @@ class Recipe(Strict):
     context_length: int | None = Field(default=None, ge=16)
     on_too_many_tokens: Literal["refuse", "cut"] = Field(
         default="cut",
-        description="what becomes of a request for more tokens than the context length; cut: with a warning header, "
-        "except for clients that send `Prefer: handling=strict`",
+        description="what to do with a request for more tokens than the context length; cut: cap the answer, with a "
+        "warning header, unless the client sends `Prefer: handling=strict`",
     )
     strict: bool = Field(
         default=False,
-        description="chat: refuse a hint that cannot be followed, such as an unknown field or OpenAI's `store: true`; "
-        "else it is left out, with a warning header",
+        description="chat: refuse a hint that cannot be followed, such as an unknown field or OpenAI's `store: true`, "
+        "instead of ignoring it with a warning header",
     )
     memory: Memory = Memory()
     parallel: Parallel = Parallel()
@@ -352,25 +360,25 @@ class Recipe(Strict):
     owned_by: str = "roundhouse"
 
     def pool_of(self, service_class: str, prompt: float) -> str:
-        """The first pool that takes such a request of so many tokens; '': none."""
+        """Return the first pool that takes such a request; '' if none. prompt: in tokens."""
         return next((name for name, pool in self.pools.items() if pool.takes(service_class, prompt)), "")
 
     @property
     def is_former(self) -> bool:
-        """Whether it is a former version, served beside the current as `id@version`."""
+        """Whether this is a former version, served alongside the current one as `id@version`."""
         return "@" in self.id
 
     @model_validator(mode="before")
     @classmethod
     def _move_former_flags(cls, data: object) -> object:
-        """Read vLLM's names for `parallel` as its keys, unless the recipe has both."""
+        """Move flags with vLLM's names to `parallel`, and refuse a recipe that has both."""
         moved = dict(former_flags(data))
         if not moved or not isinstance(data, dict) or not isinstance(data.get("parallel", {}), Mapping):
             return data
         flags, parallel = data["engine"]["flags"], dict(data.get("parallel", {}))
         for flag, key in moved.items():
             if key in parallel:
-                raise PydanticCustomError("former_flag", f"write it as parallel.{key} alone: there is that key, too")
+                raise PydanticCustomError("former_flag", f"remove the flag; the recipe has parallel.{key}, too")
             parallel[key] = flags[flag]
         kept = {flag: value for flag, value in flags.items() if flag not in moved}
         return {**data, "engine": {**data["engine"], "flags": kept}, "parallel": parallel}

@@ -13,7 +13,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400
 
 
 def _seconds(value: object) -> object:
-    """'10m', '1.5 h', 30 or a timedelta, as seconds."""
+    """Convert '10m', '1.5 h', 30 or a timedelta to seconds."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
@@ -43,7 +43,7 @@ Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 class Strict(BaseModel):
-    """Frozen, and refuses unknown keys, so that typing errors are noticed."""
+    """Frozen, and refuses unknown keys, so that typos are noticed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -52,7 +52,7 @@ _REVISION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}\Z")
 
 
 def is_revision(text: str) -> bool:
-    """Whether it may be a branch, tag or commit, safe as a name in a hub's cache."""
+    """Return whether it may be a branch, tag or commit, and is safe as a name in a hub's cache."""
     return _REVISION.match(text) is not None and ".." not in text
 
 
@@ -63,7 +63,7 @@ def _revision(value: str) -> str:
 
 
 class PathSource(Strict):
-    """A folder on this machine; relative paths start at the recipe file's folder."""
+    """A folder on this machine, relative to the recipe file's folder."""
 
     path: Text
 
@@ -89,13 +89,13 @@ def _gguf(value: str) -> str:
 
 
 def is_gguf(path: str) -> bool:
-    """Whether it may be the path of a GGUF file inside a repository."""
+    """Return whether it may be the path of a GGUF file inside a repository."""
     parts = path.split("/")
     return path.lower().endswith(".gguf") and len(path) <= 400 and not {"", ".", ".."} & {*parts} and "\\" not in path
 
 
 class GgufSource(HubSource):
-    """One GGUF file of a hub's repository."""
+    """One GGUF file in a hub's repository."""
 
     file: Annotated[Text, AfterValidator(_gguf)]
 
@@ -104,7 +104,7 @@ Source = PathSource | PackageSource | HubSource
 
 
 def _kind_of_source(value: object) -> str | None:
-    """The kind of source by its key, so that faults concern the intended kind."""
+    """Return the kind of source from its key, so that faults are about the intended kind."""
     if isinstance(value, PathSource | PackageSource | HubSource):
         value = value.model_dump()
     keys = [key for key in ("path", "package", "hub") if isinstance(value, dict) and key in value]
@@ -127,7 +127,7 @@ AnySource = Annotated[
         custom_error_message="write exactly one of: path; package (and inside); hub and revision",
     ),
 ]
-"""A source as a field: read by the one of its keys `path`, `package`, `hub` that is there."""
+"""A source as a field. Its kind is given by which of the keys `path`, `package` and `hub` it has."""
 ModelSource = Annotated[
     Annotated[PathSource, Tag("<path>")]
     | Annotated[PackageSource, Tag("<package>")]
@@ -139,4 +139,4 @@ ModelSource = Annotated[
         custom_error_message="write exactly one of: path; package (and inside); hub and revision (and file)",
     ),
 ]
-"""A model's source as a field: a hub's may be one GGUF `file`."""
+"""A model's source as a field. A hub source may name one GGUF `file`."""

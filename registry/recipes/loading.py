@@ -1,4 +1,4 @@
-"""Recipes from YAML files, with every fault at once, by file and line."""
+"""Load recipes from YAML files, and report all faults at once, with file and line."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +16,7 @@ from registry.recipes.validation import validate
 from registry.recipes.yaml_nodes import Document, Fault, Loc, documents_of, read_documents
 
 Misfit = Callable[[Path, Task | None], str | None]
-"""The fault of a folder as the source of a model for a task, or with None of an adapter; None: it has none."""
+"""Returns what is wrong with a folder as the source of a model for a task (None: of an adapter), or None."""
 
 COMMIT = re.compile(r"^[0-9a-f]{40}\Z")
 
@@ -27,13 +27,13 @@ class Documents:
 
     models: tuple[Recipe, ...] = ()
     notes: tuple[str, ...] = ()
-    """A sentence for each flag of a model that is a key of the recipe now."""
+    """A sentence for each flag of a model that is now a key of the recipe."""
     providers: tuple[Provider, ...] = ()
     routers: tuple[RouterSpec, ...] = ()
 
 
 def load_recipes(paths: Path | Sequence[Path]) -> tuple[Recipe, ...]:
-    """The models' recipes of `load_documents`."""
+    """Return the models' recipes from `load_documents`."""
     return load_documents(paths).models
 
 
@@ -44,15 +44,15 @@ def load_documents(
     may_be_empty: bool = False,
     misfit: Misfit | None = None,
 ) -> Documents:
-    """Read a file, the *.yaml and *.yml directly in a folder, or several of these.
+    """Read recipe files, or all *.yaml and *.yml files directly in folders.
 
-    Paths in `source` come back absolute: relative ones start at the recipe file's folder.
+    Paths in `source` become absolute, relative to the recipe file's folder.
 
     Args:
         paths: files and folders.
-        may_be_empty: accept a folder without recipes, since models may be added while the server runs.
-        check_sources: also demand that paths and packages exist on this machine. Hubs are not asked.
-        misfit: with check_sources, says what is wrong with the folders.
+        may_be_empty: accept a folder without recipes, because models may be added while the server runs.
+        check_sources: also require that paths and packages exist on this machine. Hubs are not contacted.
+        misfit: checks the folders, if check_sources is set.
 
     Raises:
         Unfit: `faults` holds every fault of all files, as 'file.yaml:12: what is wrong; what to write instead'.
@@ -95,7 +95,7 @@ def load_documents(
 
 
 def faults_of(text: str) -> list[str]:
-    """The faults of `text` as a recipe file, one sentence each."""
+    """Return the faults of `text` as a recipe file, one sentence each."""
     documents, faults = documents_of(Path("recipe.yaml"), text.encode(errors="surrogatepass"))
     for document in documents:
         faults += validate(document)[1]
@@ -103,9 +103,9 @@ def faults_of(text: str) -> list[str]:
 
 
 def parse_recipe(text: str, name: str) -> Recipe:
-    """Read one model's recipe from a text, whose paths are absolute.
+    """Parse one model's recipe, whose paths are absolute.
 
-    name: of the text, for its faults. Raises Unfit.
+    name: what faults call the text. Raises Unfit.
     """
     documents, faults = documents_of(Path(name), text.encode(errors="surrogatepass"))
     recipes = list[Recipe]()
@@ -114,20 +114,20 @@ def parse_recipe(text: str, name: str) -> Recipe:
         faults += wrong
         recipes += [one] if isinstance(one, Recipe) else []
     if faults or len(recipes) != 1:
-        found = [str(fault) for fault in faults] or [f"{name}: holds {len(recipes)} recipes of models, not one"]
-        raise Unfit(f"{name} is not a valid recipe.", found, code="bad_recipe")
+        messages = [str(fault) for fault in faults] or [f"{name}: holds {len(recipes)} recipes of models, not one"]
+        raise Unfit(f"{name} is not a valid recipe.", messages, code="bad_recipe")
     return recipes[0]
 
 
 def retired_keys(documents: Documents) -> tuple[str, ...]:
-    """A sentence for each key that has another place now, or no effect."""
+    """Return a sentence for each key that has moved or has no effect any more."""
     named = [f"provider '{one.id}'" for one in documents.providers if one.hedge_after is not None]
     named += [f"router '{one.id}'" for one in documents.routers if one.hedge_after is not None]
     return (*documents.notes, *(f"{one}: hedge_after has no effect any more; leave it out" for one in named))
 
 
 def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:
-    """Allowed values worth a second look, one sentence each."""
+    """Return remarks on valid but questionable values, one sentence each."""
     notes = []
     for recipe in recipes:
         sources = [(recipe.id, recipe.source), *((f"{recipe.id}:{a.name}", a.source) for a in recipe.adapters)]
@@ -135,13 +135,13 @@ def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:
             if isinstance(source, HubSource) and not COMMIT.match(source.revision):
                 notes.append(
                     f"{name}: revision '{source.revision}' of {source.hub} can move; "
-                    "write the commit (40 hex digits) to serve the same weights for ever"
+                    "write the commit (40 hex digits) to always serve the same weights"
                 )
     return tuple(notes)
 
 
 def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[Fault]]:
-    """Each file once, in the order given, a folder's files by name."""
+    """List each file once, in the order given, a folder's files by name."""
     files: dict[Path, Path] = {}
     faults: list[Fault] = []
     for path in paths:
@@ -161,7 +161,7 @@ def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[
             inside = [path]
         else:
             inside = []
-            faults.append(Fault(path, 0, "is not there; name a recipe file or a folder of them"))
+            faults.append(Fault(path, 0, "does not exist; name a recipe file or a folder of them"))
         for file in inside:
             files.setdefault(file.resolve(), file)
     return list(files.values()), faults

@@ -21,7 +21,7 @@ class Protocol(StrEnum):
 
 
 class Surface(StrEnum):
-    """A path of a provider, after its base URL."""
+    """A path of a provider's API, relative to its base URL."""
 
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
@@ -46,14 +46,14 @@ SPOKEN: dict[Protocol, tuple[Surface, ...]] = {
     ),
     Protocol.ANTHROPIC: (Surface.MESSAGES, Surface.COUNT_TOKENS),
 }
-"""The dialects of a provider whose document names none."""
+"""The paths of a provider whose document lists none."""
 NEEDED: dict[Task, tuple[Surface, ...]] = {
     Task.CHAT: (Surface.CHAT, Surface.MESSAGES),
     Task.EMBED: (Surface.EMBEDDINGS,),
     Task.RERANK: (Surface.RERANK,),
     Task.TRANSCRIBE: (Surface.TRANSCRIPTIONS,),
 }
-"""One of these answers a task."""
+"""The paths that can serve a task; a provider needs one of them."""
 Time = Annotated[Seconds, Field(gt=0)]
 _IN_HEADERS = re.compile(r"[ -~\xa1-\xff]+")
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]{0,127}$")]
@@ -75,81 +75,84 @@ def _url(value: str) -> str:
 class Timeouts(Strict):
     """Four bounds on one attempt."""
 
-    connect: Time = Field(default=5.0, description="until a connection is there, its TLS handshake included")
+    connect: Time = Field(default=5.0, description="until the connection is open, including its TLS handshake")
     first_byte: Time = Field(
         default=120.0,
-        description="from the request to the first words, or to the first byte of an answer without a stream",
+        description="from the request to the first text, or to the first byte if the answer is not streamed",
     )
-    between_bytes: Time = Field(default=60.0, description="silence in mid-answer")
-    whole: Time = Field(default=600.0, description="of a request, over all its attempts")
+    between_bytes: Time = Field(default=60.0, description="silence during an answer")
+    whole: Time = Field(default=600.0, description="a whole request, over all its attempts")
 
 
 class ProviderModel(Strict):
     """A model of a provider."""
 
-    name: Text = Field(description="as the provider calls it")
+    name: Text = Field(description="the provider's name for it")
     id: ModelId | None = Field(default=None, description="served as `provider/id`; default: `name`")
     aliases: tuple[ModelId, ...] = ()
     task: Task = Task.CHAT
     context_length: int | None = Field(default=None, ge=16)
     max_output: int = Field(
-        default=4096, ge=1, description="tokens of an answer where a protocol demands a bound and the client gave none"
+        default=4096, ge=1, description="tokens of an answer, if the protocol requires a bound and the client gave none"
     )
     abilities: tuple[Literal["tools", "thinking", "vision"], ...] = ()
     price: Prices = Prices()
     exact: bool = Field(
         default=False,
-        description="an answer under another model's name is an error; else it is passed on with a warning header",
+        description="treat an answer under another model's name as an error instead of adding a warning header",
     )
     segments: bool = Field(default=True, description="transcribe: whether it answers in `verbose_json`, with segments")
     texts: bool = Field(
         default=False,
-        description="rerank: whether it takes `texts`, not `documents`, as Text Embeddings Inference",
+        description="rerank: whether it takes `texts` instead of `documents`, like Text Embeddings Inference",
     )
     description: str = ""
 
 
 class Provider(Strict):
-    """Providers in recipe files: servers of other models, and how to call them."""
+    """A server with other models, and how to call it."""
 
     id: AdapterName
     version: int = Field(ge=1, description="the document's own version; raise it with every change")
     protocol: Protocol
-    base_url: Annotated[Text, AfterValidator(_url)] = Field(description="up to and with `/v1`")
+    base_url: Annotated[Text, AfterValidator(_url)] = Field(description="up to and including `/v1`")
     key_env: Variable | None = Field(
-        default=None, description="the environment variable that holds the key; left out: none is sent"
+        default=None, description="environment variable that holds the key; default: no key is sent"
     )
     key_file: Text | None = Field(
-        default=None, description="the file of the server's machine that holds the key, instead of a variable"
+        default=None, description="file on the server's machine that holds the key, instead of a variable"
     )
-    plain_http: bool = Field(default=False, description="`base_url` may be http: what is sent can be read on its way")
-    private_addresses: bool = Field(
-        default=False, description="the host may be this machine or one of a private network"
+    plain_http: bool = Field(
+        default=False, description="allow http in `base_url`; requests can then be read in transit"
     )
+    private_addresses: bool = Field(default=False, description="allow a host on this machine or in a private network")
     speaks: tuple[Surface, ...] = Field(
-        default=(), description="paths that it answers; default: what its protocol has. Others are translated"
+        default=(), description="paths that it supports; default: those of its protocol. Others are translated"
     )
     models: tuple[ProviderModel, ...] = Field(min_length=1)
-    connections: int = Field(default=256, ge=1, le=10_000, description="requests at a time; then 429")
-    batches: bool = Field(default=True, description="whether lines of batches may go there; else they are refused")
+    connections: int = Field(default=256, ge=1, le=10_000, description="requests at a time; more get a 429")
+    batches: bool = Field(default=True, description="whether it may be sent batch lines; else they are refused")
     batch_connections: int = Field(
-        default=4, ge=1, le=10_000, description="lines of batches at a time, within `connections`"
+        default=4, ge=1, le=10_000, description="batch lines at a time, within `connections`"
     )
     timeouts: Timeouts = Timeouts()
     retries: int = Field(
-        default=2, ge=0, le=5, description="further attempts at one model, before the first byte and within a tenth"
+        default=2,
+        ge=0,
+        le=5,
+        description="further attempts at one model, before the first byte and within a tenth of all requests",
     )
     hedge_after: Time | None = Field(
         default=None,
-        description="has no effect: there are no second attempts beside a late one any more; leave it out",
+        description="has no effect any more, since late attempts get no parallel ones; leave it out",
     )
     max_answer: Size = Field(
         default=ByteSize(64 * 2**20),
-        description="bytes of an answer; 2,048 embeddings of 3,072 numbers are 34 MB in base64",
+        description="most bytes of an answer; 2,048 embeddings of 3,072 numbers have 34 MB in base64",
     )
     bound: Literal["max_completion_tokens", "max_tokens"] = Field(
         default="max_completion_tokens",
-        description="its name for the bound of an answer, where a request is translated",
+        description="its field for the bound on an answer, for translated requests",
     )
     stream_usage: bool = Field(default=True, description="whether `stream_options.include_usage` may be sent")
     description: str = ""
@@ -163,7 +166,7 @@ class Provider(Strict):
     def _holds(self) -> Self:
         if self.base_url.startswith("http:") and not self.plain_http:
             raise PydanticCustomError(
-                "provider_http", "what is sent to http: can be read on its way; write https, or `plain_http: true`"
+                "provider_http", "requests over http can be read in transit; write https, or `plain_http: true`"
             )
         if self.key_env and self.key_file:
             raise PydanticCustomError("provider_key", "write `key_env` or `key_file`, not both")
@@ -177,7 +180,7 @@ class Provider(Strict):
             if not _IN_HEADERS.fullmatch(name):
                 raise PydanticCustomError(
                     "provider_models",
-                    "no header can tell that '{name}' answered; give it an `id` of ASCII letters",
+                    "'{name}' cannot be written in a response header; give it an `id` of ASCII letters",
                     {"name": name},
                 )
             if not set(NEEDED[model.task]) & set(self.spoken):
@@ -193,5 +196,5 @@ class Provider(Strict):
         return self.speaks or SPOKEN[self.protocol]
 
     def served(self, model: ProviderModel) -> str:
-        """The name by which clients ask for it."""
+        """Return the name by which clients call the model."""
         return f"{self.id}/{model.id or model.name}"

@@ -1,4 +1,7 @@
-"""A router: one name in front of several targets. A document with `kind: router`, or the body of POST /v1/routers."""
+"""A router: one name in front of several targets.
+
+It is a document with `kind: router`, or the body of POST /v1/routers.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Self
@@ -20,11 +23,11 @@ To = tuple[TargetName, ...]
 Words = tuple[str, ...]
 LONGEST_PATTERN = 500
 MEMORY = 1 << 18
-"""Bytes of one that is compiled: that takes 2 ms at most. With a MiB some took 60 ms of the loop that feeds streams."""
+"""Bytes of a compiled pattern, which limits compiling to 2 ms. With 1 MiB some took 60 ms of the event loop."""
 
 
 def compiled(pattern: str) -> re2._Regexp:
-    """RE2: linear in the text, whatever the pattern. Raises re2.error."""
+    """Compile a pattern with RE2, which is linear in the text. Raises re2.error."""
     options = re2.Options()
     options.max_mem = MEMORY
     options.log_errors = False
@@ -45,12 +48,12 @@ def _linear(pattern: str) -> str:
 Pattern = Annotated[str, AfterValidator(_linear)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
 CREDENTIALS = frozenset({"api-key", "authorization", "cookie", "proxy-authorization", "x-api-key"})
-"""Headers that no pattern sees: by where requests go, whoever defines routers could read other callers' keys."""
+"""Headers that patterns must not match: authors of routers could infer other callers' keys from the routing."""
 
 
 def _not_secret(name: str) -> str:
     if name in CREDENTIALS:
-        raise PydanticCustomError("secret", "'{name}' holds the caller's key: no rule may look at it", {"name": name})
+        raise PydanticCustomError("secret", "'{name}' holds the caller's key, so no rule may match it", {"name": name})
     return name
 
 
@@ -64,12 +67,12 @@ class RouterTarget(Strict):
     price: float | None = Field(
         default=None,
         ge=0,
-        description="price of a million tokens; left out: by its recipe, half of them in and half out",
+        description="price of a million tokens; default: from its recipe, for half input and half output",
     )
 
 
 class When(Strict):
-    """Conditions on a request. All must hold; of a list, one."""
+    """Conditions on a request. All must hold; in a list, any one."""
 
     endpoint: Words = ()
     tools: bool | None = None
@@ -79,19 +82,19 @@ class When(Strict):
     shorter_than: int | None = Field(default=None, ge=0)
     team: Words = ()
     service_class: Words = ()
-    language: Words = Field(default=(), description="of the text, such as en or de")
+    language: Words = Field(default=(), description="language of the text, such as en or de")
     headers: Mapping[SeenHeader, Pattern] = Field(
-        default_factory=dict, description="name in lower case: a pattern (RE2) that is found in its value"
+        default_factory=dict, description="header name in lower case to an RE2 pattern that its value must contain"
     )
 
 
 class Rule(Strict):
-    """The first rule that holds and names targets decides. `stay_inside` counts of each rule that holds."""
+    """The first matching rule with targets decides. `stay_inside` applies if any matching rule sets it."""
 
     name: Label
     when: When = When()
     to: To = ()
-    stay_inside: bool = Field(default=False, description="never to what is not on this machine")
+    stay_inside: bool = Field(default=False, description="use only targets on this machine")
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:
@@ -101,32 +104,30 @@ class Rule(Strict):
 
 
 class Intents(Strict):
-    """The target of each intent. The model knows the intents: `roundhouse routers fit`."""
+    """Targets of each intent. `roundhouse routers fit` trains the model that recognises intents."""
 
     routes: Mapping[Label, To] = Field(
         default_factory=dict,
-        description="targets of an intent, alike in worth; an intent that is not here abstains",
+        description="targets of an intent, equally good; for an intent that is not listed the stage abstains",
     )
     embedding: TargetName | None = Field(
-        default=None, description="embedding model that is asked for the text's vector while it is resident"
+        default=None, description="embedding model for the text's vector, used while it is resident"
     )
     threshold: Share | None = Field(
-        default=None, description="abstain below it; left out: as the model was fitted for its precision"
+        default=None, description="abstain below this confidence; default: as fitted for the model's precision"
     )
 
 
 class Complexity(Strict):
-    """The cheapest target that is good enough: whose expected acceptance reaches the threshold."""
+    """Choose the cheapest target whose expected acceptance reaches the threshold."""
 
-    threshold: Share | None = Field(
-        default=None, description="expected acceptance that is enough; left out: as the model was fitted"
-    )
+    threshold: Share | None = Field(default=None, description="sufficient expected acceptance; default: as fitted")
 
 
 class Conversation(Strict):
-    """A conversation stays with its target, so that the prefix cache is used."""
+    """Keep a conversation on its target, so that the prefix cache is used."""
 
-    stay: Seconds = Field(default=1800.0, description="since its last request; 0: each request for itself")
+    stay: Seconds = Field(default=1800.0, description="time since its last request; 0: choose for each request anew")
     header: HeaderName = "x-conversation-id"
 
 
@@ -139,12 +140,12 @@ class RouterSpec(Strict):
     task: Task = Task.CHAT
     targets: tuple[RouterTarget, ...] = Field(min_length=1)
     default: TargetName | None = Field(
-        default=None, description="who answers where no stage decides; left out: whichever state and price prefer"
+        default=None, description="target if no stage decides; default: chosen by state and price"
     )
-    fallbacks: To = Field(default=(), description="targets that may answer instead, in this order")
+    fallbacks: To = Field(default=(), description="targets to try instead, in this order")
     hedge_after: Hedge | None = Field(
         default=None,
-        description="has no effect: there are no second attempts beside a late one any more; leave it out",
+        description="has no effect any more, since late attempts get no parallel ones; leave it out",
     )
     stay_inside: bool = False
     rules: tuple[Rule, ...] = ()
@@ -152,17 +153,17 @@ class RouterSpec(Strict):
     complexity: Complexity | None = None
     conversation: Conversation = Conversation()
     source: AnySource | None = Field(
-        default=None, description="folder with what was fitted: intents.safetensors, complexity.safetensors"
+        default=None, description="folder with the fitted models: intents.safetensors, complexity.safetensors"
     )
 
     @model_validator(mode="before")
     @classmethod
     def _within(cls, data: Any, info: ValidationInfo) -> Any:
-        """Counted before anything is compiled, for definitions that a client sends."""
+        """Check the bounds of a client's definition before anything is compiled."""
         if isinstance(info.context, Bounds) and isinstance(data, dict):
             for what, name, count in _counts(data):
                 if count > (most := getattr(info.context, name)):
-                    text = "{what}: {count}, and at most {most} may be there (bound {name}, see --bounds-factor)"
+                    text = "{what}: {count}, and at most {most} are allowed (bound {name}, see --bounds-factor)"
                     raise PydanticCustomError("bound", text, {"what": what, "count": count, "most": most, "name": name})
         return data
 
@@ -180,7 +181,7 @@ class RouterSpec(Strict):
 
 
 def _counts(data: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """The name, bound and length of each list; wrong types count 0."""
+    """Yield the name, bound and length of each list; a wrong type counts as 0."""
     rules = [rule for rule in _many(data.get("rules")) if isinstance(rule, dict)]
     whens = [when for rule in rules if isinstance(when := rule.get("when"), dict)]
     intents = data.get("intents")
@@ -191,8 +192,8 @@ def _counts(data: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
     yield "intents", "router_intents", len(_many(routes))
     named = [data.get("fallbacks"), *(rule.get("to") for rule in rules)]
     named += routes.values() if isinstance(routes, dict) else ()
-    yield "targets of one rule or intent", "router_targets", max(len(_many(one)) for one in named)
-    words = [one for when in whens for one in when.values() if isinstance(one, list)]
+    yield "targets of one rule or intent", "router_targets", max(len(_many(names)) for names in named)
+    words = [values for when in whens for values in when.values() if isinstance(values, list)]
     yield "words of one condition", "router_targets", max(map(len, words), default=0)
 
 

@@ -1,4 +1,4 @@
-"""One YAML document to a recipe, or all its faults, with what to write instead."""
+"""Turn a YAML document into a recipe, or report all its faults and what to write instead."""
 
 import copy
 import difflib
@@ -22,13 +22,13 @@ PARSER_TABLES = {
     "tool_call_parser": ("tool_parser_plugin", "tool_parsers/__init__.py", "_TOOL_PARSERS_TO_REGISTER"),
     "reasoning_parser": ("reasoning_parser_plugin", "reasoning/__init__.py", "_REASONING_PARSERS_TO_REGISTER"),
 }
-"""Flag to the flag of a file that may bring more of them, and where vLLM's own table lies."""
+"""Flag to the flag of a plug-in that may add parsers, and the file and name of vLLM's own table."""
 
 
 def parser_faults(recipe: object) -> Iterator[tuple[str, str]]:
-    """Key and fault of each flag with a parser that vLLM does not have.
+    """Yield key and fault of each flag with a parser that vLLM does not have.
 
-    recipe: as plain values, which may be no recipe at all.
+    recipe: as plain values, which need not be valid.
     """
     match recipe:
         case {"engine": {"name": "vllm", "flags": Mapping() as flags}}:
@@ -48,7 +48,7 @@ def parser_faults(recipe: object) -> Iterator[tuple[str, str]]:
 
 @cache
 def parsers(file: str, table: str) -> tuple[str, ...]:
-    """The names in one of vLLM's tables, sorted; none where it cannot be found."""
+    """Return the names in one of vLLM's tables, sorted; none if it is not found."""
     return tuple(sorted(vllm_source.table(file, table)))
 
 
@@ -73,9 +73,9 @@ DURATIONS = (
 )  # fmt: skip
 
 MARKS = ("<path>", "<package>", "<hub>")
-"""Behind 'source', pydantic tells which kind of source it read."""
+"""Marks that pydantic puts after 'source' for the kind of source that it read."""
 
-# Faults that a check of a whole mapping found: the key to point at.
+# The key to point at, for faults found by a check of a whole mapping.
 POINTS: Mapping[str, Loc] = {
     "engine_task": ("engine", "name"),
     "adapters_places": ("adapters",),
@@ -111,18 +111,18 @@ FOREIGN_KEYS: Mapping[str, str] = {
         for name in ("tool_call_parser", "reasoning_parser", "chat_template", "enable_auto_tool_choice", "quantization")
     },
     "num_ctx": "Ollama's 'num_ctx' is 'context_length' here",
-    "device": "which device is the server's to know: roundhouse serve --device",
-    "host": "where to listen is the server's to know: roundhouse serve --host",
-    "port": "where to listen is the server's to know: roundhouse serve --port",
+    "device": "the device is a setting of the server: roundhouse serve --device",
+    "host": "the address is a setting of the server: roundhouse serve --host",
+    "port": "the port is a setting of the server: roundhouse serve --port",
 }  # fmt: skip
-"""Keys of other servers' settings, and where they go."""
+"""Settings of other servers, and where they go in a recipe."""
 
 
 SECRETS = ("api_key", "key", "token", "secret")
 
 
 def clean_loc(error: ErrorDetails) -> Loc:
-    """Keys and list positions of a fault, without pydantic's marks for unions."""
+    """Return keys and list positions of a fault, without pydantic's marks for unions."""
     location = error["loc"]
     loc = tuple(p for i, p in enumerate(location) if not (p in MARKS and location[i - 1] == "source"))
     if loc[:2] == ("engine", "flags"):
@@ -131,7 +131,7 @@ def clean_loc(error: ErrorDetails) -> Loc:
 
 
 def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
-    """One fault, with what to write instead."""
+    """Describe a fault, and what to write instead."""
     loc, kind, value = clean_loc(error), error["type"], quote_value(error["input"])
     path = _dotted(loc)
     limits = error.get("ctx", {})
@@ -207,7 +207,7 @@ def _unknown_key(loc: Loc, schema: type[BaseModel]) -> str:
 
 
 def _known_keys(models: Mapping[str, type[BaseModel]], loc: Loc) -> list[str]:
-    """Keys of the mapping at `loc`; for a source those of all its kinds."""
+    """Return the keys of the mapping at `loc`; for a source, those of all kinds."""
     where = _dotted(tuple(part for part in loc if isinstance(part, str)))
     if where.endswith("source"):
         return ["path", "package", "inside", "hub", "revision"]
@@ -215,7 +215,7 @@ def _known_keys(models: Mapping[str, type[BaseModel]], loc: Loc) -> list[str]:
 
 
 def _models(model: type[BaseModel], where: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every mapping of a recipe, with the keys that lead to it."""
+    """Yield every mapping of a recipe, with its path of keys."""
     yield where, model
     for name, field in model.model_fields.items():
         inner = [field.annotation, *get_args(field.annotation)]
@@ -226,12 +226,12 @@ def _models(model: type[BaseModel], where: str) -> Iterator[tuple[str, type[Base
 
 
 def _dotted(loc: Loc) -> str:
-    """('adapters', 0, 'name') as adapters[0].name."""
+    """Write ('adapters', 0, 'name') as adapters[0].name."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
 
 
 def quote_value(value: object) -> str:
-    """A value as faults quote it."""
+    """Quote a value for a fault."""
     if value is None:
         return "empty"
     if isinstance(value, str):
@@ -250,12 +250,12 @@ KINDS: Mapping[str, type[Strict]] = {MODEL: Recipe, "provider": Provider, "route
 
 
 def kind_of(data: object) -> object:
-    """The kind that the document states. A document that is not a mapping counts as a model."""
+    """Return the kind that the document states. A document that is not a mapping counts as a model."""
     return data.get("kind", MODEL) if isinstance(data, dict) else MODEL
 
 
 def schema_of(data: object) -> type[Strict] | None:
-    """The schema of a kind; None: there is no such kind."""
+    """Return the schema of the document's kind, or None if there is no such kind."""
     kind = kind_of(data)
     return KINDS.get(kind) if isinstance(kind, str) else None
 
@@ -266,7 +266,7 @@ ENGINE_FOR = {
     "rerank": "sentence-transformers",
     "transcribe": "faster-whisper",
 }
-# Good values in the place of bad ones, so that the checks behind them run too. Their line is kept: nothing moves.
+# Valid values that replace bad ones, so that later checks run too. Line numbers do not change.
 STAND_INS: dict[str, object] = {
     "id": "x",
     "version": 1,
@@ -284,7 +284,7 @@ PASSES = 6
 
 
 def validate(document: Document) -> tuple[Strict | None, list[Fault]]:
-    """The described object, or None and the faults in the order of the file."""
+    """Return the described object, or None and the faults in the order of the file."""
     schema = schema_of(document.data)
     if schema is None:
         text = f"'kind' cannot be {quote_value(kind_of(document.data))}; write one of: {', '.join(KINDS)}"
@@ -305,10 +305,10 @@ def _other(document: Document, data: Any, schema: type[Strict]) -> tuple[Strict 
 
 
 def _model(document: Document, data: Any) -> tuple[Recipe | None, list[Fault]]:
-    """The recipe of a model.
+    """Validate the recipe of a model.
 
-    Pydantic checks a mapping as a whole only after all its fields are good. So the bad ones are replaced and the
-    document is checked again, until nothing new comes up.
+    Pydantic checks a mapping as a whole only after all its fields are valid. So bad fields are replaced and the
+    document is checked again, until there are no new faults.
     """
     parsers = (document.fault(("engine", "flags", key), text) for key, text in parser_faults(document.data))
     faults: dict[Fault, None] = dict.fromkeys(parsers)
@@ -332,7 +332,7 @@ def _model(document: Document, data: Any) -> tuple[Recipe | None, list[Fault]]:
 
 
 def _mend(data: dict[str, Any], error: ErrorDetails) -> bool:
-    """Make this fault go away. False: there is no way, stop here."""
+    """Replace or remove the value at fault. Returns False if that is not possible."""
     loc = clean_loc(error)
     parent = _at(data, loc[:-1])
     if not loc or not isinstance(parent, dict | list):

@@ -1,4 +1,4 @@
-"""YAML as plain values with line numbers. Hostile files cost little."""
+"""Read YAML as plain values with line numbers. Hostile files are refused cheaply."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,10 +10,10 @@ import yaml
 MAX_BYTES = 2**20
 MAX_DEPTH = 32
 MAX_VALUES = 20_000
-"""Values of one document after aliases are written out: a few hundred bytes of nested aliases make billions."""
+"""Values of one document after expanding aliases: a few hundred bytes of nested aliases make billions."""
 
 MAX_NUMBER = 100
-"""Characters of a number. Some that are longer take seconds to read, and some cannot be shown."""
+"""Characters of a number. Some longer ones take seconds to parse, and some cannot be printed."""
 
 Loc = Sequence[int | str]
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -21,11 +21,11 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a document, and what to write instead."""
+    """A fault in a document, and what to write instead."""
 
     file: Path
     line: int
-    """The line's number, from 1; 0: the file as a whole."""
+    """Line number, from 1; 0 for the file as a whole."""
     text: str
 
     def __str__(self) -> str:
@@ -34,18 +34,18 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A YAML document: its values and the nodes from which they came."""
+    """A YAML document: its values and the nodes they were read from."""
 
     file: Path
     node: yaml.Node
     data: object
 
     def line(self, loc: Loc) -> int:
-        """The line at `loc`, or as near as the document goes."""
+        """Return the line of `loc`, or of its nearest existing parent."""
         node, line = self.node, _line(self.node)
         for part in loc:
             if isinstance(node, yaml.MappingNode):
-                # The last one wins, as it does in the values: keys that came by '<<' stand in front.
+                # The last one wins, as in the values: keys merged by '<<' come first.
                 entry = next((kv for kv in reversed(node.value) if kv[0].value == part), None)
                 if entry is None:
                     break
@@ -62,7 +62,7 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses deep nesting while it reads: the composer behind it calls itself."""
+    """Refuses deep nesting while reading, because PyYAML's composer is recursive."""
 
     depth = 0
 
@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Constructor(yaml.constructor.SafeConstructor):
-    """A constructor with its own table: lm-format-enforcer changes the shared one."""
+    """A constructor with its own table, because lm-format-enforcer changes the shared one."""
 
 
 _Constructor.add_constructor(  # type: ignore[type-var]  # the stub binds the type of `self` to the base class
@@ -87,9 +87,9 @@ _Constructor.add_constructor(  # type: ignore[type-var]  # the stub binds the ty
 
 
 def read_documents(file: Path) -> tuple[list[Document], list[Fault]]:
-    """All readable documents, and faults of the others. Empty ones are left out.
+    """Return all readable documents, and the faults of the others. Empty ones are skipped.
 
-    Where a key stands twice, the last one counts, so that the rest of the document can be checked too.
+    If a key is given twice, the last one counts, so that the rest of the document can be checked too.
     """
     try:
         with file.open("rb") as stream:
@@ -100,7 +100,7 @@ def read_documents(file: Path) -> tuple[list[Document], list[Fault]]:
 
 
 def documents_of(file: Path, raw: bytes) -> tuple[list[Document], list[Fault]]:
-    """The same of what is in the file, or is to be."""
+    """Parse the content of a file, as `read_documents`."""
     if len(raw) > MAX_BYTES:
         return [], [Fault(file, 0, "is larger than 1 MiB; split it, one model a file")]
     try:
@@ -138,7 +138,7 @@ def documents_of(file: Path, raw: bytes) -> tuple[list[Document], list[Fault]]:
 
 
 def _too_large(file: Path, root: yaml.Node) -> Fault | None:
-    """Whether it is too large with aliases written out; cycles are endless."""
+    """Return a fault if the document is too large with its aliases expanded; a cycle is endless."""
     values, waiting = 0, [(root, 0)]
     while waiting:
         node, depth = waiting.pop()
@@ -151,7 +151,7 @@ def _too_large(file: Path, root: yaml.Node) -> Fault | None:
 
 
 def _bad_scalar(file: Path, root: yaml.Node) -> Fault | None:
-    """Half a character or an endless number, which no JSON can hold."""
+    """Return a fault for a lone surrogate or an endless number, which JSON cannot hold."""
     for node in _nodes(root, keys=True):
         if not isinstance(node, yaml.ScalarNode):
             continue
@@ -164,7 +164,7 @@ def _bad_scalar(file: Path, root: yaml.Node) -> Fault | None:
 
 
 def _bad_keys(file: Path, root: yaml.Node) -> list[Fault]:
-    """Keys given twice, and keys that are not text, in the order of the file."""
+    """Return faults for keys that are given twice or are not text, in the order of the file."""
     faults: list[Fault] = []
     for node in _nodes(root):
         if not isinstance(node, yaml.MappingNode):
@@ -184,7 +184,7 @@ def _bad_keys(file: Path, root: yaml.Node) -> list[Fault]:
 
 
 def _nodes(root: yaml.Node, *, keys: bool = False) -> Iterator[yaml.Node]:
-    """Each node once, however many aliases it has; with `keys` those of mappings, too."""
+    """Yield each node once, however many aliases it has; with `keys`, also the keys of mappings."""
     seen: set[int] = set()
     waiting = [root]
     while waiting:
@@ -213,7 +213,7 @@ def _syntax(file: Path, error: Exception, node: yaml.Node | None) -> Fault:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(filter(None, (error.context, error.problem)))
         line = mark.line + 1 if mark else 0
-    else:  # such as 2026-13-45, which only looks like a date
+    else:  # such as 2026-13-45, which looks like a date but is none
         problem, line = str(error), _line(node) if node else 0
     if "'\\t'" in problem:
         return Fault(file, line, "a tab cannot indent; use spaces")

@@ -1,4 +1,4 @@
-"""Read and write tables whose content a server keeps in memory."""
+"""Access to tables whose content a server keeps in memory."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a server without a fleet shares no names
     from registry.state.shared.revision import Revision
 
 Load = Callable[[sa.Connection], Callable[[], None]]
-"""Reads everything anew. What it returns puts that in the place of what was read before."""
+"""Reads everything again. The function that it returns replaces the content in memory."""
 
 Use = Literal["an adapter's name", "a router's name", "a model's alias", "a model's id"]
 _USES: Mapping[Use, sa.Column[str]] = {
@@ -29,13 +29,13 @@ _USES: Mapping[Use, sa.Column[str]] = {
 class TableAccess:
     database: Database
     alone: bool = True
-    """No other process writes, or its changes come by `registry.state.shared.watch`."""
+    """Whether no other process writes, or its changes arrive through `registry.state.shared.watch`."""
     revision: "Revision | None" = None
-    """Set by each change, where servers share the tables."""
+    """Incremented by each change, if servers share the tables."""
     writing: threading.Lock = field(default_factory=threading.Lock)
-    """Held by a change until memory has it. One for all tables that share a revision."""
+    """Held by a change until it is in memory. All tables with the same revision share one lock."""
     table: str = ""
-    """The table's name for other servers, which read it anew after a change."""
+    """The table's name in notifications to other servers, which reread it after a change."""
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -44,7 +44,7 @@ class TableAccess:
 
     @contextmanager
     def change(self, load: Load) -> Iterator[sa.Connection]:
-        """A transaction that survives a loss of power once it is committed."""
+        """Open a transaction whose commit survives a loss of power."""
         with self.writing:
             with self.database.write() as db:
                 yield db
@@ -56,9 +56,9 @@ class TableAccess:
         self.database.sync()
 
     def check_free(self, db: sa.Connection, name: str, use: Use) -> None:
-        """Part of a change that gives a name. Raises Conflict (name_in_use).
+        """Check a new name as part of a change. Raises Conflict (name_in_use).
 
-        A server checks names in memory first. Where servers share them, another one may have given this one since.
+        A server checks names in memory first. If servers share them, another one may have used this name since.
         """
         if self.revision is None:
             return

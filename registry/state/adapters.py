@@ -1,4 +1,4 @@
-"""Adapters and routers in the state, on top of the tables of versions."""
+"""Tables of adapters and routers in the state, based on `VersionTable`."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,13 +26,13 @@ from registry.storage.database import inserting
 
 
 class AdapterTable(VersionTable[AdapterKey, Adapter]):
-    """The adapters' `VersionTable`, and:
+    """The `VersionTable` of adapters, with these methods in addition:
 
-    | method         | no such adapter | exists                                                              |
-    |----------------|-----------------|---------------------------------------------------------------------|
-    | register       | v1, current     | next version, current; content of the current one: at most its probe |
-    | delete_version | NotFound        | Conflict while current or aliased, unless `force`                   |
-    | delete         | NotFound        | Conflict while aliased or pinned, unless `force`                    |
+    | method         | no such adapter | exists                                                               |
+    |----------------|-----------------|----------------------------------------------------------------------|
+    | register       | v1, current     | next version, current; with unchanged content only the probe changes |
+    | delete_version | NotFound        | Conflict while current or aliased, unless `force`                    |
+    | delete         | NotFound        | Conflict while aliased or pinned, unless `force`                     |
     """
 
     def __init__(self, access: TableAccess, clock: Callable[[], float] = time.time) -> None:
@@ -61,7 +61,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
     ) -> RegisteredVersion:
         """Make `new` the current version and point `alias` to it, in one transaction.
 
-        With `shared` None the adapter stays shared or private as it is; a new one is private.
+        If `shared` is None an existing adapter stays shared or private; a new one is private.
         Raises BadRequest for a name, digest or alias that does not match its pattern.
         """
         if alias is not None:
@@ -93,9 +93,10 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
             return RegisteredVersion(self._one(db, key), version, is_new)
 
     def delete_version(self, key: AdapterKey, ref: str, *, force: bool = False) -> Adapter | None:
-        """Delete a version. Returns the adapter after it; None: it was the last one.
+        """Delete a version. Returns the changed adapter, or None if it was the last version.
 
-        With `force` its aliases go too; if it was current, the one before it becomes current, else the newest.
+        With `force` its aliases are deleted, too; if it was current, the previous current version becomes current, or
+        the newest if there is none.
         """
         with self._change(key) as (db, adapter, row_id):
             version = adapter.version(ref)
@@ -129,7 +130,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
             self._make_current(db, row_id, newest)
 
     def delete(self, key: AdapterKey, *, force: bool = False) -> None:
-        """Delete the adapter with all versions."""
+        """Delete an adapter with all versions."""
         with self._change(key) as (db, adapter, row_id):
             uses = [f"alias '{alias}'" for alias in adapter.aliases] + (["its pin"] if adapter.pinned else [])
             if uses and not force:
@@ -141,13 +142,13 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
 
     # --- pins and sharing ------------------------------------------------------------------------------------------
     def pin(self, key: AdapterKey, pinned: bool = True) -> Adapter:
-        """Keep the adapter in a device place, or release it. Safe to repeat."""
+        """Pin the adapter to a device place, or unpin it. Idempotent."""
         with self._change(key) as (db, _, row_id):
             db.execute(sa.update(ADAPTERS.heads).where(ADAPTERS.heads.c.id == row_id).values(pinned=int(pinned)))
             return self._one(db, key)
 
     def share(self, key: AdapterKey, shared: bool) -> Adapter:
-        """Let all teams use it, or only its own. Safe to repeat."""
+        """Let all teams use the adapter, or only its own. Idempotent."""
         with self._change(key) as (db, _, _row_id):
             self._share(db, key, shared)
             return self._one(db, key)
@@ -158,7 +159,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
 
     # --- garbage ---------------------------------------------------------------------------------------------------
     def garbage(self, on_disk: Iterable[str] = ()) -> tuple[str, ...]:
-        """Digests without a version, registered once or only in `on_disk`."""
+        """Return digests without a version, whether registered before or only in `on_disk`."""
         with self._access.database.read() as db:
             used = set(self.reserved)
             used |= set(db.execute(sa.select(ADAPTERS.versions.c.digest).distinct()).scalars())
@@ -166,9 +167,9 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
         return tuple(sorted((registered | set(on_disk)) - used))
 
     def forget(self, digest: str) -> bool:
-        """Delete an unused digest before its files. False: a version uses it.
+        """Delete an unused digest before its files. Returns False if a version uses it.
 
-        The caller holds its store's lock until the files are gone, so that no registration comes between.
+        The caller holds its store's lock until the files are deleted, so that no registration can intervene.
         """
         versions = ADAPTERS.versions
         with self._access.database.write() as db:
@@ -179,7 +180,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
 
 
 class RouterTable(VersionTable[RouterKey, RouterRecord]):
-    """Routers. Their content lies in files that `routing.routers.content` keeps."""
+    """The `VersionTable` of routers. `routing.routers.content` stores their content in files."""
 
     def __init__(self, access: TableAccess, clock: Callable[[], float] = time.time) -> None:
         super().__init__(access, ROUTERS, clock)
@@ -196,7 +197,7 @@ class RouterTable(VersionTable[RouterKey, RouterRecord]):
         return NotFound(f"There is no router '{key.name}'; GET /v1/routers lists all.", code="router_not_found")
 
     def register(self, key: RouterKey, digest: str, size: int, source: str, alias: str | None = None) -> bool:
-        """Make this content current and point `alias` to it. False: it was current."""
+        """Make this content current and point `alias` to it. Returns False if it was already current."""
         if alias is not None:
             check_alias(alias)
         with self._write() as db:
@@ -211,7 +212,7 @@ class RouterTable(VersionTable[RouterKey, RouterRecord]):
             return is_new
 
     def delete(self, key: RouterKey, *, force: bool = False) -> None:
-        """Delete a router with all versions. Conflict while aliases point to it."""
+        """Delete a router with all versions. Raises Conflict while aliases point to it, unless `force`."""
         with self._change(key) as (db, router, row_id):
             if router.aliases and not force:
                 uses = ", ".join(f"alias '{alias}'" for alias in router.aliases)

@@ -1,4 +1,4 @@
-"""A data directory's state across restarts: adapters, aliases, pins, figures."""
+"""A data directory's persistent state: adapters, aliases, pins, measurements."""
 
 import time
 from collections.abc import Callable
@@ -27,14 +27,14 @@ if TYPE_CHECKING:  # a server without a fleet shares no names
 
 FILE = "state.db"
 REMOTE_MARK = "elsewhere"
-"""A file in a data directory whose server began with a PostgreSQL: its `state.db`, if there is one, is of before."""
+"""A file that marks a data directory whose state moved to PostgreSQL; a `state.db` there is out of date."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def open_state(directory: Path, url: str | None = None) -> Database:
-    """Open, make or update the state. url: `--database`; only PostgreSQL counts.
+    """Open the state, and create or migrate it. url: `--database`, used only if it is PostgreSQL.
 
-    Raises Conflict for a newer version's database, Unavailable, BadRequest for a wrong address.
+    Raises Conflict if a newer version wrote the database, Unavailable, BadRequest for an invalid address.
     """
     make_private(directory)
     if url is None or not is_remote(url):
@@ -55,12 +55,12 @@ def open_state(directory: Path, url: str | None = None) -> Database:
 
 
 def is_remote(url: str | None) -> bool:
-    """Whether the state is outside the data directory. Raises BadRequest for a wrong address."""
+    """Return whether the state is outside the data directory. Raises BadRequest for an invalid address."""
     return url is not None and url_of(url).drivername != SQLITE
 
 
 def open_file(path: Path) -> Database:
-    """Open a database of SQLite. Raises as `open_state`."""
+    """Open an SQLite database. Raises as `open_state` does."""
     database = Database(url_of(f"{SQLITE}:///{path.absolute()}"))
     try:
         with alone(path.parent):
@@ -73,7 +73,7 @@ def open_file(path: Path) -> Database:
 
 
 def look(directory: Path, url: str | None = None) -> Database:
-    """Open to read, beside a server or alone. NotFound, Conflict, Unavailable."""
+    """Open the state for reading, even while a server runs. Raises NotFound, Conflict, Unavailable."""
     is_file = url is None or not is_remote(url)
     if not (directory / (FILE if is_file else SERVER_ID)).is_file():
         raise NotFound(f"No server has used the data directory {directory}.", code="no_state")
@@ -87,8 +87,8 @@ def look(directory: Path, url: str | None = None) -> Database:
         if current is not None and current > latest:
             raise newer(database)
         raise Conflict(
-            f"The state of {directory} was written by another version of Roundhouse, an older one. Start this one on "
-            "it once.",
+            f"The state of {directory} was written by an older version of Roundhouse. Start a server of this version "
+            "on it once.",
             code="state_version",
         )
     return database
@@ -100,14 +100,14 @@ def is_empty(database: Database) -> bool:
 
 
 def copy(source: Database, target: Database) -> None:
-    """Every row, in one transaction, into tables that are empty."""
+    """Copy every row into empty tables, in one transaction."""
     with source.read() as old, target.write() as new:
         for table in METADATA.sorted_tables:
             keys = table.columns.keys()
             rows = [dict(zip(keys, row, strict=True)) for row in old.execute(sa.select(table))]
             if rows:
                 new.execute(sa.insert(table), rows)
-        if not target.is_sqlite:  # SQLite counts on from what is there
+        if not target.is_sqlite:  # SQLite continues from the existing values
             for column in COUNTED:
                 counter = sa.func.pg_get_serial_sequence(column.table.name, column.name)
                 last = sa.select(sa.func.max(column)).scalar_subquery()
@@ -117,11 +117,10 @@ def copy(source: Database, target: Database) -> None:
 class State:
     """The state of a data directory: `state.db`, or a schema on PostgreSQL (`url`).
 
-    It is created and migrated when opened; with `read_only` neither, for a look beside a running server.
+    Opening creates and migrates it, except with `read_only`, which is safe while a server runs.
 
-    Safe to call from several threads. A server calls what waits for the database in threads: a PostgreSQL may hang for
-    as long as `registry.storage.postgres` says. Changes survive a loss of power, but measurements may lose the last
-    seconds.
+    Thread-safe. A server runs calls that use the database in threads, because PostgreSQL may hang for as long as
+    `registry.storage.postgres` allows. Changes survive a loss of power; measurements of the last seconds may be lost.
     """
 
     def __init__(
@@ -135,7 +134,7 @@ class State:
     ) -> None:
         """Raises Conflict, Unavailable, BadRequest; with `read_only` also NotFound.
 
-        shared: where servers share names: their tables are closed with this.
+        shared: the tables of shared names, which are closed with this, if servers share names.
         """
         self.path = directory / FILE
         self._database = look(directory, url) if read_only else open_state(directory, url)
@@ -147,7 +146,7 @@ class State:
         self.routers = RouterTable(replace(names, table="routers"), clock)
         self.models = ModelTable(own, clock, own if shared is None else replace(names, table="aliases"))
         self.recipes: RecipeTable | None = None
-        """Recipes that were added at run time, where servers share them; else they are files."""
+        """Recipes that were added at run time, if servers share them; otherwise they are files."""
         if shared is not None:
             from registry.state.shared import recipes
 
@@ -158,9 +157,9 @@ class State:
             read()  # later reads come from memory
 
     def refresh(self) -> bool:
-        """Read shared names anew, all of one moment, if another server has changed any.
+        """Reread shared names, in one transaction, if another server changed any. Returns whether it did.
 
-        Raises Conflict where the database was set back, Unavailable.
+        Raises Conflict if the database was reset, Unavailable.
         """
         revision = self._names.revision
         if revision is None:
@@ -175,20 +174,20 @@ class State:
             if self.recipes is not None:
                 loads["recipes"] = self.recipes.reload
             changed = revision.tables_until(number)
-            if changed is None or not changed <= loads.keys():  # a change was missed, or is of a newer version
+            if changed is None or not changed <= loads.keys():  # a change was missed, or a newer version made it
                 changed = frozenset(loads)
-            for put in [load(db) for table, load in loads.items() if table in changed]:
-                put()
+            for replace_content in [load(db) for table, load in loads.items() if table in changed]:
+                replace_content()
             revision.known = number
         return True
 
     def _digests(self, tables: VersionTables) -> frozenset[str]:
-        """Digests of the server's own names, out of use while it shares others: their files stay."""
+        """Return digests of the server's own names, whose files are kept although it uses shared names."""
         with self._database.read() as db:
             return frozenset(db.execute(sa.select(tables.versions.c.digest).distinct()).scalars())
 
     def close(self) -> None:
-        """Close the file. Safe to call twice."""
+        """Close the databases. Safe to call twice."""
         self._database.close()
         if self._names.database is not self._database:
             self._names.database.close()

@@ -1,6 +1,6 @@
 """The five SQLite formats before Alembic, by `PRAGMA user_version`.
 
-Alembic's first revision is what the fifth says (`migrations`); nothing is added here any more.
+Alembic's first revision equals the fifth (`migrations`); nothing is added here any more.
 """
 
 import sqlite3
@@ -89,14 +89,14 @@ MIGRATIONS: Sequence[str] = (
 
 
 def bring_up(path: Path) -> None:
-    """Bring a file to the last of them; new ones and Alembic's stay as they are.
+    """Upgrade a file to the last of these formats. New files and Alembic's stay as they are.
 
-    Raises Conflict where rows of it refer to nothing, Unavailable.
+    Raises Conflict if rows have dangling references, Unavailable.
     """
     if not path.is_file():
         return
     with translate_errors(), closing(sqlite3.connect(path, timeout=5.0, isolation_level=None)) as connection:
-        connection.execute("PRAGMA foreign_keys = OFF")  # a table that is built anew takes nothing with it
+        connection.execute("PRAGMA foreign_keys = OFF")  # rebuilding a table must not delete rows that refer to it
         connection.execute("BEGIN IMMEDIATE")
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -115,12 +115,12 @@ def _migrate(connection: sqlite3.Connection, version: int, path: Path) -> None:
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
     if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
         raise Conflict(
-            f"{path} could not be brought to this version: rows of it refer to nothing.", code="state_version"
+            f"{path} could not be upgraded to this version: it has rows with dangling references.", code="state_version"
         )
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Single statements: `executescript` would commit the migration's transaction."""
+    """Split a script into statements, because `executescript` would commit the migration's transaction."""
     pending = ""
     for line in script.splitlines(keepends=True):
         pending += line

@@ -1,4 +1,4 @@
-"""Models in the state: pins, aliases of run time, and costs of loads."""
+"""Models in the state: pins, aliases created at run time, and measured costs."""
 
 import json
 import time
@@ -15,27 +15,27 @@ from registry.state.tables import LOADS, MODEL_ALIASES, MODEL_PINS, SLEEPS
 from registry.storage.database import put
 
 NEWEST = 0.3
-"""Weight of the newest load in the running mean of its seconds: three loads later a change of disk has been learnt."""
+"""Weight of the newest load in the running mean: a change of disk is learnt within about three loads."""
 
 
 class ModelTable:
-    """Operators' choices and measured figures that outlive a restart.
+    """Operators' choices and measurements that outlive a restart.
 
-    What waits for the database, and so is called in threads: everything but `pins` and `aliases`.
+    All calls but `pins` and `aliases` block on the database; run them in a thread.
     """
 
     def __init__(
         self, own: TableAccess, clock: Callable[[], float] = time.time, shared: TableAccess | None = None
     ) -> None:
-        """own: of pins and figures; shared: of aliases, where servers share them."""
+        """own: tables of pins and measurements. shared: table of aliases, if servers share them."""
         self._own, self._shared, self._clock = own, shared or own, clock
         self._pins: dict[str, bool] | None = None
         self._aliases: dict[str, str] | None = None
 
     def pins(self) -> dict[str, bool]:
-        """Model id to pinned or not; unlisted: as the recipe says.
+        """Map model ids to whether they are pinned. For models that are not listed, the recipe decides.
 
-        Only the first call asks the database.
+        Only the first call uses the database.
         """
         if self._pins is None or not self._own.alone:
             with self._own.read() as db:
@@ -43,7 +43,7 @@ class ModelTable:
         return dict(self._pins)
 
     def set_pin(self, model: str, pinned: bool | None) -> None:
-        """Pin or unpin a model; None: follow the recipe again."""
+        """Pin or unpin a model. None: follow the recipe again."""
         with self._own.change(self._reload_pins) as db:
             if pinned is None:
                 db.execute(sa.delete(MODEL_PINS).where(MODEL_PINS.c.model == model))
@@ -51,9 +51,9 @@ class ModelTable:
                 put(db, MODEL_PINS, {"model": model, "pinned": int(pinned)})
 
     def aliases(self) -> dict[str, str]:
-        """Alias to model id, as made at run time. See `Catalog.check_alias`.
+        """Map aliases created at run time to model ids. See `Catalog.check_alias`.
 
-        As `pins`.
+        Only the first call uses the database.
         """
         if self._aliases is None or not self._shared.alone:
             with self._shared.read() as db:
@@ -62,7 +62,7 @@ class ModelTable:
 
     @property
     def shares_aliases(self) -> bool:
-        """Whether other servers have the same aliases."""
+        """Whether other servers share the aliases."""
         return self._shared is not self._own
 
     def set_alias(self, alias: str, model: str) -> None:
@@ -72,13 +72,15 @@ class ModelTable:
             put(db, MODEL_ALIASES, {"alias": alias, "model": model})
 
     def remove_alias(self, alias: str) -> None:
-        """NotFound (alias_not_found): there is none. Recipes' aliases are not here."""
+        """Remove an alias; recipes' aliases are not stored here. Raises NotFound (alias_not_found)."""
         with self._shared.change(self.reload) as db:
             if not db.execute(sa.delete(MODEL_ALIASES).where(MODEL_ALIASES.c.alias == alias)).rowcount:
-                raise NotFound(f"There is no model alias '{alias}' that was made at run time.", code="alias_not_found")
+                raise NotFound(
+                    f"There is no model alias '{alias}' that was created at run time.", code="alias_not_found"
+                )
 
     def reload(self, db: sa.Connection) -> Callable[[], None]:
-        """`registry.state.access.Load` of aliases."""
+        """Read the aliases; see `registry.state.access.Load`."""
         aliases = _aliases(db)
 
         def replace() -> None:
@@ -97,7 +99,7 @@ class ModelTable:
     def record_load(
         self, key: LoadKey, resident_bytes: int, seconds: Mapping[str, float], host_bytes: int | None = None
     ) -> LoadMeasurement:
-        """Add a finished load. `seconds` by phase. No `host_bytes`: as before."""
+        """Add a finished load. seconds: by phase. host_bytes: None keeps the old value."""
         with self._own.database.write() as db:
             old = self._measured(db, key)
             row = {
@@ -113,13 +115,13 @@ class ModelTable:
             return new
 
     def record_margin(self, key: LoadKey, margin_bytes: int) -> None:
-        """Record bytes beyond those after the load. Does nothing without a load."""
+        """Record peak bytes beyond those after the load. Does nothing if no load was recorded."""
         with self._own.database.write() as db:
             now = self._clock()
             db.execute(sa.update(LOADS).where(*_of(LOADS, key)).values(margin=margin_bytes, margin_seen=now))
 
     def measured(self, key: LoadKey) -> LoadMeasurement | None:
-        """The measured cost of such loads; None before the first."""
+        """Return the measured cost of such loads, or None before the first."""
         with self._own.database.read() as db:
             return self._measured(db, key)
 
@@ -132,7 +134,7 @@ class ModelTable:
         return LoadMeasurement(row["resident"], margin, seconds, row["count"], row["updated"], row["host"])
 
     def forget(self, model: str) -> None:
-        """All figures of its loads and sleeps: the next plans are made with estimates."""
+        """Delete a model's measurements, so that the next plans use estimates."""
         with self._own.database.write() as db:
             for table in (LOADS, SLEEPS):
                 db.execute(sa.delete(table).where(table.c.model == model))
@@ -140,7 +142,7 @@ class ModelTable:
     def record_sleep(
         self, key: LoadKey, device_bytes: int, host_bytes: int, seconds: float, *, first: bool = False
     ) -> None:
-        """Add a finished sleep: bytes and seconds; `first`: in its process."""
+        """Add a finished sleep. first: the first one of its process."""
         with self._own.database.write() as db:
             old = self._slept(db, key)
             row = {
@@ -153,7 +155,7 @@ class ModelTable:
             put(db, SLEEPS, {**key._asdict(), **row})
 
     def record_wake(self, key: LoadKey, seconds: float) -> None:
-        """Add the wake that ended a recorded sleep."""
+        """Add the wake-up after a recorded sleep."""
         with self._own.database.write() as db:
             old = self._slept(db, key)
             if old is not None:
@@ -161,7 +163,7 @@ class ModelTable:
                 db.execute(sa.update(SLEEPS).where(*_of(SLEEPS, key)).values(seconds=mean, updated=self._clock()))
 
     def slept(self, key: LoadKey) -> SleepMeasurement | None:
-        """The measured cost of such sleeps; None before the first."""
+        """Return the measured cost of such sleeps, or None before the first."""
         with self._own.database.read() as db:
             return self._slept(db, key)
 
@@ -187,8 +189,8 @@ def _of(table: sa.Table, key: LoadKey) -> list[sa.ColumnElement[bool]]:
 
 
 def _mean(old: Mapping[Any, float], new: Mapping[str, float]) -> dict[str, float]:
-    """The running mean of each phase, with one more measurement of some of them."""
+    """Update the running mean of each phase that has a new measurement."""
     mean = dict(old)
-    for phase, took in new.items():
-        mean[phase] = NEWEST * took + (1 - NEWEST) * mean[phase] if phase in mean else took
+    for phase, value in new.items():
+        mean[phase] = NEWEST * value + (1 - NEWEST) * mean[phase] if phase in mean else value
     return mean

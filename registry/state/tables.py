@@ -1,17 +1,17 @@
 """The tables of the state. Times are seconds since the epoch.
 
-| table         | a row is                                                                                    |
-|---------------|---------------------------------------------------------------------------------------------|
-| digests       | adapter content that was registered once; garbage when no version has it                     |
-| numbers       | the last version number of a name; outlives the adapter, so name@v3 never means other content |
-| adapters      | an adapter of a team on a base                                                               |
-| versions      | its versions, by number                                                                      |
-| currents      | a stack for each adapter: the top is the current version, rollback takes it off              |
-| aliases       | a name for one of its versions                                                               |
-| routers, router_* | the same for routers, which have no team, base, rank, probe or pin                       |
-| model_pins    | a model that an operator pinned, or unpinned, at run time                                    |
-| model_aliases | an alias of a model, given at run time                                                       |
-| loads, sleeps | the measured cost of a model's loads and sleeps                                              |
+| table             | a row is                                                                                     |
+|-------------------|----------------------------------------------------------------------------------------------|
+| digests           | adapter content that was registered once; garbage if no version has it                       |
+| numbers           | the last version number of a name; kept after deletion, so name@v3 never means other content |
+| adapters          | an adapter of a team on a base                                                               |
+| versions          | a version of an adapter, by number                                                           |
+| currents          | a stack for each adapter: the top is the current version, and rollback pops it               |
+| aliases           | a name for a version                                                                         |
+| routers, router_* | the same for routers, which have no team, base, rank, probe or pin                           |
+| model_pins        | a model that an operator pinned, or unpinned, at run time                                    |
+| model_aliases     | a model alias that was created at run time                                                   |
+| loads, sleeps     | the measured cost of a model's loads and sleeps                                              |
 
 On SQLite the tables are STRICT.
 """
@@ -28,7 +28,7 @@ _REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite"
 
 
 def _table(name: str, *columns: sa.schema.SchemaItem, counts: bool = False) -> sa.Table:
-    """Make a table. With `counts` the database never gives an automatic number twice."""
+    """Define a table. counts: the database never reuses an automatic number."""
     return sa.Table(name, METADATA, *columns, sqlite_strict=True, sqlite_autoincrement=counts)
 
 
@@ -57,7 +57,7 @@ def _real(name: str, default: str | None = None) -> sa.Column[float]:
 
 @dataclass(frozen=True, slots=True)
 class VersionTables:
-    """Five tables of one kind of names; in the last three `owner` is its id."""
+    """Five tables of one kind of name. In the last three, `owner` is the id in `heads`."""
 
     numbers: sa.Table
     heads: sa.Table
@@ -155,4 +155,4 @@ SLEEPS = _table(
     "sleeps", *_load_key(), _whole("bytes"), _whole("host"), _text("seconds"), _whole("count"), _real("updated")
 )
 COUNTED = tuple(column for one in (ADAPTERS, ROUTERS) for column in (one.heads.c.id, one.currents.c.seq))
-"""Columns whose values the database gives."""
+"""Columns whose values the database generates."""

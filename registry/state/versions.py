@@ -1,4 +1,4 @@
-"""Versioned names with aliases and a way back: adapters and routers."""
+"""Versioned names with aliases and rollback, for adapters and routers."""
 
 import time
 from abc import ABC, abstractmethod
@@ -28,52 +28,52 @@ Rows = Sequence[sa.Row[Any]]
 
 
 class VersionTable(ABC, Generic[K, R]):
-    """Every write is one transaction: it happens whole, or raises.
+    """Every write is one transaction that succeeds as a whole or raises.
 
-    Writes wait for the database, so call them in threads. Reads come from memory.
+    Writes block on the database; run them in a thread. Reads come from memory.
 
-    | method       | no such name | exists                                                                |
-    |--------------|--------------|-----------------------------------------------------------------------|
-    | point        | NotFound     | that version is current; rollback returns to the one before           |
-    | rollback     | NotFound     | the version that was current before; Conflict when there is none      |
-    | set_alias    | NotFound     | alias points to that version, whatever it pointed to before           |
-    | remove_alias | NotFound     | the alias is gone; NotFound when there is none                        |
+    | method       | no such name | exists                                                           |
+    |--------------|--------------|------------------------------------------------------------------|
+    | point        | NotFound     | makes that version current; rollback returns to the previous one |
+    | rollback     | NotFound     | makes the previously current version current; Conflict if none   |
+    | set_alias    | NotFound     | points the alias to that version, whatever it pointed to before  |
+    | remove_alias | NotFound     | removes the alias; NotFound if there is none                     |
     """
 
     def __init__(self, access: TableAccess, tables: VersionTables, clock: Callable[[], float] = time.time) -> None:
         self._access, self._tables, self._clock = access, tables, clock
         self._queries = _Queries(tables)
         self._cache: tuple[tuple[R, ...], frozenset[K]] | None = None
-        """All records, and every name ever given."""
+        """All records, and every name ever used."""
         self.reserved: frozenset[str] = frozenset()
-        """Digests whose files stay though no version here has them."""
+        """Digests whose files are kept although no version here has them."""
 
-    # --- what a kind defines ---------------------------------------------------------------------------------------
+    # --- defined by subclasses ---------------------------------------------------------------------------------------
     @abstractmethod
     def _key(self, row: Sequence[Any]) -> K:
-        """A key from the values of its columns."""
+        """Make a key from the values of its columns."""
 
     @abstractmethod
     def _record(self, key: K, head: sa.Row[Any], versions: Rows, aliases: Mapping[str, int]) -> R: ...
 
     @abstractmethod
     def missing(self, key: K) -> NotFound:
-        """The error for a name that does not exist."""
+        """Return the error for a name that does not exist."""
 
     # --- reading ---------------------------------------------------------------------------------------------------
     def all(self) -> tuple[R, ...]:
-        """Return every record, ordered by key. Only the first call waits for the database."""
+        """Return every record, ordered by key. Only the first call uses the database."""
         return self._read()[0]
 
     def get(self, key: K) -> R:
-        """Return one record, as `all`. Raises NotFound."""
+        """Return one record. Uses the database as `all` does. Raises NotFound."""
         match = next((record for record in self.all() if record.key == key), None)
         if match is None:
             raise self.missing(key)
         return match
 
     def ever(self) -> frozenset[K]:
-        """Return every name ever given, including deleted ones, as `all`."""
+        """Return every name ever used, including deleted ones. Uses the database as `all` does."""
         return self._read()[1]
 
     def _read(self) -> tuple[tuple[R, ...], frozenset[K]]:
@@ -83,7 +83,7 @@ class VersionTable(ABC, Generic[K, R]):
         return self._cache
 
     def reload(self, db: sa.Connection) -> Callable[[], None]:
-        """`registry.state.access.Load`."""
+        """Read all records; see `registry.state.access.Load`."""
         content = self._load(db)
 
         def replace() -> None:
@@ -96,7 +96,7 @@ class VersionTable(ABC, Generic[K, R]):
         return self._records(db, self._queries.every, None), frozenset(self._key(row) for row in names)
 
     def _records(self, db: sa.Connection, queries: "_Selection", key: K | None) -> tuple[R, ...]:
-        """Three queries, whatever the number of records."""
+        """Read records with three queries, whatever their number."""
         values = {} if key is None else key._asdict()
         heads = db.execute(queries.heads, values).all()
         versions: dict[int, list[sa.Row[Any]]] = {row.id: [] for row in heads}
@@ -107,7 +107,7 @@ class VersionTable(ABC, Generic[K, R]):
             aliases[row.owner][row.alias] = row.number
         keys = {row.id: self._key([getattr(row, name) for name in self._tables.key_names]) for row in heads}
         records = (self._record(keys[row.id], row, versions[row.id], aliases[row.id]) for row in heads)
-        return tuple(sorted(records, key=lambda record: record.key))  # databases differ in how they order texts
+        return tuple(sorted(records, key=lambda record: record.key))  # databases order texts differently
 
     def _one(self, db: sa.Connection, key: K) -> R:
         records = self._records(db, self._queries.single, key)
@@ -122,13 +122,13 @@ class VersionTable(ABC, Generic[K, R]):
     # --- writing ---------------------------------------------------------------------------------------------------
     @contextmanager
     def _write(self) -> Iterator[sa.Connection]:
-        """A transaction that survives a loss of power once it is committed."""
+        """Open a transaction whose commit survives a loss of power."""
         with self._access.change(self.reload) as db:
             yield db
 
     @contextmanager
     def _change(self, key: K) -> Iterator[tuple[sa.Connection, R, int]]:
-        """A transaction on an existing name: its record and row id. Raises NotFound."""
+        """Open a transaction on an existing name, with its record and row id. Raises NotFound."""
         with self._write() as db:
             record, row_id = self._one(db, key), self._id(db, key)
             assert row_id is not None
@@ -160,21 +160,21 @@ class VersionTable(ABC, Generic[K, R]):
             return self._one(db, key)
 
     def rollback(self, key: K) -> R:
-        """Go back to the version before; a second call goes back one more."""
+        """Go back to the previously current version; a second call goes back one more."""
         with self._change(key) as (db, record, row_id):
             currents = self._tables.currents
             query = sa.select(currents.c.seq).where(currents.c.owner == row_id).order_by(currents.c.seq)
             stack = db.execute(query).scalars().all()
             if len(stack) < 2:
                 raise Conflict(
-                    f"{record.title} has nothing to go back to: {record.current.tag} is its first current version.",
+                    f"{record.title} has nothing to roll back to: {record.current.tag} is its first current version.",
                     code="nothing_to_roll_back",
                 )
             db.execute(sa.delete(currents).where(currents.c.seq == stack[-1]))
             return self._one(db, key)
 
     def set_alias(self, key: K, alias: str, ref: str | None = None) -> R:
-        """Point `alias` to the version that `ref` names (None: the current one)."""
+        """Point `alias` to the version that `ref` names, by default the current one."""
         check_alias(alias)
         with self._write() as db:
             return self._move_alias(db, key, alias, ref)
@@ -196,12 +196,12 @@ class VersionTable(ABC, Generic[K, R]):
             return self._one(db, key)
 
     def _delete(self, db: sa.Connection, row_id: int) -> None:
-        """Delete a name with all versions. Its numbers continue if the name comes back."""
+        """Delete a name with all versions. If it is registered again, its version numbers continue."""
         db.execute(sa.delete(self._tables.heads).where(self._tables.heads.c.id == row_id))
 
 
 def check_alias(alias: str) -> None:
-    """Raises BadRequest for a bad alias, or one like a version or a digest."""
+    """Raise BadRequest for an invalid alias, or one that looks like a version or digest."""
     if not ALIAS.match(alias) or VERSION.match(alias) or DIGEST_PREFIX.match(alias):
         raise BadRequest(
             f"'{alias[:80]}' is not a valid alias: {NAME_RULE}; and it must not look like a version (v3).",
@@ -209,9 +209,9 @@ def check_alias(alias: str) -> None:
         )
 
 
-# --- changes that every kind of versioned name takes -----------------------------------------------------------------
+# --- changes to any kind of versioned name ---------------------------------------------------------------------------
 class VersionChange(Protocol):
-    """A change of one name, as a value. `apply` returns the record after it."""
+    """A change to one name, as an object. `apply` returns the changed record."""
 
     def apply(self, table: VersionTable[K, R], key: K) -> R: ...
 
@@ -233,7 +233,7 @@ class RemoveAlias:
 
 
 class Rollback:
-    """Make the version before the current one current, or the named one."""
+    """Make the named version current, or by default the previous one."""
 
     def __init__(self, version: str | None = None) -> None:
         self._version = version

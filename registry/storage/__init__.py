@@ -1,4 +1,4 @@
 """Open, read, write and migrate a database: SQLAlchemy Core and Alembic.
 
-Rooms keep their tables and migrations themselves: `registry.state`, `tenants.storage`.
+The packages that store something define their own tables and migrations, such as `registry.state`.
 """

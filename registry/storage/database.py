@@ -1,4 +1,4 @@
-"""A database by SQLAlchemy: one way to read and to write, on SQLite and on PostgreSQL."""
+"""Read and write a database through SQLAlchemy, on SQLite or PostgreSQL."""
 
 import os
 import sqlite3
@@ -20,13 +20,13 @@ from registry.storage.files import is_still, make_private, make_private_file, un
 
 SQLITE, POSTGRES = "sqlite", "postgresql+psycopg"
 BUSY_SECONDS = 5.0
-"""Longest wait of a writer for another one: each holds the file for milliseconds."""
+"""Longest wait of a writer for another. Each holds the file for milliseconds."""
 _READS = {"roundhouse_reads": True}
 PRAGMAS = ("foreign_keys = ON", "journal_mode = WAL", "synchronous = NORMAL")
 
 
 def url_of(text: str) -> URL:
-    """A database's address. Raises BadRequest for a malformed one, or another kind of database."""
+    """Parse a database's address. Raises BadRequest if it is malformed or of another kind of database."""
     try:
         url = make_url(text)
     except ArgumentError:
@@ -37,17 +37,17 @@ def url_of(text: str) -> URL:
 
 
 class Database:
-    """Safe to use from several threads. Nothing is connected before the first use.
+    """Thread-safe. Connects at first use.
 
-    SQLite has a write-ahead log with synchronous=NORMAL: a commit survives the death of the process at once, and the
+    SQLite uses a write-ahead log with synchronous=NORMAL: a commit survives the death of the process at once, and the
     loss of power after `sync` or the next checkpoint. Writers take turns before they read, so none of them fails
     half-way.
     """
 
     def __init__(self, url: URL, *, schema: str | None = None, read_only: bool = False) -> None:
-        """schema: of PostgreSQL, whose tables are meant; its writers take turns as SQLite's do.
+        """schema: PostgreSQL's schema of the tables; its writers take turns, as on SQLite.
 
-        Raises BadRequest where the driver of PostgreSQL is not installed, Unavailable for a file that cannot be used.
+        Raises BadRequest if the driver of PostgreSQL is not installed, Unavailable for a file that cannot be used.
         """
         self.url, self._schema = url, schema
         if url.drivername == SQLITE:
@@ -75,7 +75,7 @@ class Database:
         return self.engine.dialect.name == "sqlite"
 
     def set_timeouts(self) -> None:
-        """Bound every wait for an answer, from the next connection on, for processes that serve requests."""
+        """Bound every wait for an answer on new connections, for processes that serve requests."""
         if not self.is_sqlite:
             self.engine.dispose()
             sa.event.listen(
@@ -83,7 +83,7 @@ class Database:
             )
 
     def make_schema(self) -> None:
-        """Raises Unavailable, Conflict where this user may not."""
+        """Create the schema if it is missing. Raises Unavailable, Conflict if this user may not."""
         if self._schema is None:
             return
         with self.write() as connection:
@@ -92,13 +92,13 @@ class Database:
                     connection.execute(sa.schema.CreateSchema(self._schema))
             except sa.exc.ProgrammingError as error:
                 raise Conflict(
-                    "The server's user must be allowed to make a schema in its database: GRANT CREATE ON DATABASE.",
+                    "The server's user must be allowed to create a schema in its database: GRANT CREATE ON DATABASE.",
                     code="no_schema",
                 ) from error
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
-        """A transaction; rolled back when the block raises. Raises Unavailable."""
+        """Open a transaction, which is rolled back if the block raises. Raises Unavailable."""
         with translate_errors(), self.engine.begin() as connection:
             if self._schema is not None:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(self._schema))))
@@ -106,50 +106,50 @@ class Database:
 
     @contextmanager
     def write_durably(self) -> Iterator[sa.Connection]:
-        """`write`, whose commit also survives a loss of power."""
+        """Open a transaction as `write` does, whose commit also survives a loss of power."""
         with self.write() as connection:
             yield connection
         self.sync()
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """A transaction that keeps no writer waiting, and sees one state throughout. Raises Unavailable."""
+        """Open a transaction that blocks no writer and sees one consistent state. Raises Unavailable."""
         options = _READS if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         with translate_errors(), self.engine.connect() as connection:
             yield connection.execution_options(**options)
 
     def sync(self) -> None:
-        """Bring every commit made so far to the disk. PostgreSQL has done so at each."""
+        """Flush all commits to the disk. PostgreSQL does so at each commit."""
         if not self.is_sqlite:
             return
         try:
             with translate_errors(), closing(self.engine.raw_connection()) as connection:
                 rows = connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             [(busy, logged, copied)] = rows
-            stays = busy or logged != copied  # somebody reads what was before, or copies
+            is_left = busy or logged != copied  # another connection reads an older state, or checkpoints
         except Unavailable:  # no room for the table file to grow
-            stays = True
-        if stays:  # what was committed stays in the log beside it
+            is_left = True
+        if is_left:  # commits are still in the log
             try:
                 with open(f"{self.url.database}-wal", "rb") as log:
                     os.fsync(log.fileno())
             except OSError as error:  # its folder was moved or removed
                 raise Unavailable(
-                    f"The server's state cannot be brought to its disk: {error.strerror}.", code="disk_full"
+                    f"The server's state cannot be written to its disk: {error.strerror}.", code="disk_full"
                 ) from error
 
     def close(self) -> None:
-        """Close its connections. Safe to call twice."""
+        """Close the connections. Safe to call twice."""
         self.engine.dispose()
 
 
 def inserting(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """An INSERT that may say what happens to a row that is there already."""
+    """Return an INSERT that supports ON CONFLICT."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def put(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -> None:
-    """Write a row in place of the one with the same primary key; columns that are not named stay."""
+    """Insert a row, or update the one with the same primary key; other columns keep their values."""
     key = [column.name for column in table.primary_key]
     changed = {name: value for name, value in values.items() if name not in key}
     insert = inserting(connection, table).values(**values)
@@ -158,7 +158,7 @@ def put(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise the database's errors in our words. Its own may contain values that were to be written."""
+    """Translate the database's errors, whose own texts may contain values that were to be written."""
     try:
         yield
     except sqlite3.Error as error:  # raised by connections without SQLAlchemy
@@ -167,8 +167,8 @@ def translate_errors() -> Iterator[None]:
         unreachable = isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or error.connection_invalidated
         if unreachable or _code(error.orig) in _DAMAGED:
             raise _unavailable(error.orig) from error
-        if isinstance(error, sa.exc.DataError):  # PostgreSQL's texts hold no NUL, and no more letters than their column
-            raise BadRequest("The database does not take such a text or number. Nothing was changed.") from error
+        if isinstance(error, sa.exc.DataError):  # PostgreSQL refuses NUL in texts, and texts longer than their column
+            raise BadRequest("The database cannot store such a text or number. Nothing was changed.") from error
         raise
 
 
@@ -176,15 +176,14 @@ _DAMAGED = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB
 
 
 def _code(error: BaseException | None) -> int:
-    """SQLite's, without what it is about; 0: another's."""
+    """Return SQLite's primary error code; 0 for other errors."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _unavailable(error: BaseException | None) -> Unavailable:
     if _code(error) in _DAMAGED:
         return Unavailable(
-            "A database file of the server is damaged. Bring a backup back into a new data directory: roundhouse "
-            "restore.",
+            "A database file of the server is damaged. Restore a backup into a new data directory: roundhouse restore.",
             code="database_damaged",
         )
     if _code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
@@ -193,8 +192,8 @@ def _unavailable(error: BaseException | None) -> Unavailable:
         )
     if _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
         return Unavailable(
-            "A database file of the server cannot be opened or written. It and its folder have to be there, belong to "
-            "the user that the server runs as, and be on a disk that can be written. Nothing was changed.",
+            "A database file of the server cannot be opened or written. It and its folder must exist, belong to the "
+            "server's user, and be on a writable disk. Nothing was changed.",
             code="database_unavailable",
             retry_after=5,
         )
@@ -217,11 +216,11 @@ def _begin(connection: sa.Connection) -> None:
 
 
 class PreparedStatement:
-    """SQLAlchemy's way for many rows looks at each value of each; this hands them to the driver as they are.
+    """Passes many rows to the driver unchanged, while SQLAlchemy would inspect every value.
 
     Args:
-        names: of the statement's parameters, in the order in which a row's values come. None of them may be of a type
-            that SQLAlchemy has to convert.
+        names: of the statement's parameters, in the order of a row's values. None of them may have a type that
+            SQLAlchemy has to convert.
     """
 
     def __init__(self, statement: sa.Insert | sa.Update, dialect: sa.Dialect, names: Sequence[str]) -> None:
@@ -230,7 +229,7 @@ class PreparedStatement:
         self._row = _by_position(compiled.positiontup, names) if compiled.positional else _by_name(names)
 
     def run(self, connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> int:
-        """Run the statement, and return how many rows of the table it made or changed."""
+        """Run the statement, and return how many rows it inserted or changed."""
         return connection.exec_driver_sql(self.sql, [self._row(row) for row in rows]).rowcount if rows else 0
 
 

@@ -1,7 +1,8 @@
-"""Folders and files that only this user may read, older ones included.
+"""Keep folders and files readable by this user only, also those from older versions.
 
-Files that root creates get the owner of the folder around them, as SQLite does: root runs commands beside a server of
-another user, which must read the result. Where root may not change owners, as in a user namespace, they stay root's.
+Files that root creates get the owner of the parent folder, as with SQLite, because root may run commands while the
+server runs as another user that must read the result. If root may not change owners, as in a user namespace, they
+stay root's.
 """
 
 import errno
@@ -14,29 +15,29 @@ from pathlib import Path
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 LEAST = 2**20
-"""Bytes: a disk that has fewer is full."""
+"""Free bytes below which a disk counts as full."""
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 
 def make_private(folder: Path) -> None:
-    """Make it, or close it to others, unless it belongs to another user."""
-    created = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
+    """Create a folder, or remove others' access unless it belongs to another user."""
+    created = [path for path in (folder, *folder.absolute().parents) if not path.exists()]
     if created:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            around = created[-1].absolute().parent.stat()
-            for one in created:
+            owner = created[-1].absolute().parent.stat()
+            for path in created:
                 with suppress(OSError):
-                    os.chown(one, around.st_uid, around.st_gid, follow_symlinks=False)
+                    os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
     _close(folder, FOLDER_MODE)
 
 
 def make_private_file(path: Path) -> None:
-    """The same for a file. What SQLite puts beside its own gets its mode."""
+    """Create a private file, as `make_private`, and close SQLite's companion files of it."""
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL, FILE_MODE)
     except FileExistsError:
-        path.touch()  # raises where it may not be written
+        path.touch()  # raises if it may not be written
     else:
         give(handle, path.parent)
         os.close(handle)
@@ -46,15 +47,15 @@ def make_private_file(path: Path) -> None:
 
 
 def give(handle: int, folder: Path) -> None:
-    """Give a file that this process has just made to the folder's owner, by handle."""
+    """Give a file that this process has just created to the folder's owner, by handle."""
     if os.geteuid() == 0:
-        around = folder.stat()
+        owner = folder.stat()
         with suppress(OSError):
-            os.fchown(handle, around.st_uid, around.st_gid)
+            os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
 def give_all(folder: Path) -> None:
-    """Give all below a folder to its owner, by handles, so that no link leads out."""
+    """Give everything below a folder to its owner, by handles, so that no link leads out."""
     if os.geteuid() == 0:
         owner = folder.stat()
         for _, folders, files, handle in os.fwalk(folder):
@@ -64,15 +65,15 @@ def give_all(folder: Path) -> None:
 
 
 def is_still(database: Path) -> bool:
-    """Whether a database lies on a read-only disk and nothing writes it.
+    """Return whether a database is on a read-only disk and has no log.
 
-    SQLite cannot create a log beside it then, and opens it with `immutable` only.
+    SQLite cannot create a log there, and opens the database only with `immutable`.
     """
     return bool(os.statvfs(database).f_flag & os.ST_RDONLY) and not database.with_name(f"{database.name}-wal").exists()
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power failure."""
+    """Make the entries of a folder survive a power failure."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -81,7 +82,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_all(folder: Path) -> None:
-    """The same for a folder's files and their content, and for all that is below it."""
+    """Make a folder, its files and all below it survive a power failure."""
     for path in (*folder.rglob("*"), folder):
         if path.is_dir() and not path.is_symlink():
             sync_folder(path)
@@ -91,15 +92,15 @@ def sync_all(folder: Path) -> None:
 
 
 def is_full(error: Exception, folder: Path) -> bool:
-    """Whether the disk was full. Rust's errors have no number: the disk is checked."""
+    """Return whether the disk is full. Rust's errors have no number, so free space is checked."""
     if isinstance(error, OSError):
         return error.errno in FULL
-    return shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free < LEAST
+    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free < LEAST
 
 
 def unusable(error: OSError, path: Path | None = None) -> str:
-    """Describe a file or folder of the server's that cannot be used, with advice."""
-    problem = f"{path or error.filename or 'The data directory'} cannot be read or made: {error.strerror or error}."
+    """Describe a file or folder of the server that cannot be used, with advice."""
+    problem = f"{path or error.filename or 'The data directory'} cannot be read or created: {error.strerror or error}."
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{problem} The user that the server runs as has to own it; run commands as that user."
     if error.errno == errno.EROFS:
@@ -114,7 +115,7 @@ def _close(path: Path, mode: int) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Put a text in its place whole, private, and on the disk; makes its folder. Raises OSError."""
+    """Write a private file atomically and durably, and create its folder. Raises OSError."""
     file.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=file.parent)
     try:
@@ -130,11 +131,11 @@ def write_text(file: Path, text: str) -> None:
 
 
 FILE = "server-id"
-"""A file in the data directory, which one server has at a time."""
+"""A file in the data directory, which only one server uses at a time."""
 
 
 def server_id(data_dir: Path) -> str:
-    """Return the id of this data directory's server, made at first use."""
+    """Return the id of this data directory's server, which is created at first use."""
     path = data_dir / FILE
     if not path.exists() or not path.stat().st_size:  # a crash may have left an empty one
         handle, half = tempfile.mkstemp(prefix=f".{FILE}-", dir=data_dir)

@@ -1,15 +1,15 @@
-"""Bring a room's tables to the present version with Alembic.
+"""Upgrade a package's tables to the current version with Alembic.
 
-| the tables are of                        | this version                                         |
-|------------------------------------------|------------------------------------------------------|
-| an older version                         | runs the missing migrations                          |
-| this one                                 | uses them                                            |
-| a newer one, which only added to them    | uses them as they are: what was added it leaves out  |
-| a newer one                              | refuses them                                         |
+| version of the tables      | what this version does              |
+|----------------------------|-------------------------------------|
+| older                      | runs the missing migrations         |
+| the same                   | uses them                           |
+| newer, with additions only | uses them and ignores the additions |
+| newer                      | refuses them                        |
 
-A migration that only adds, and whose additions may be left out by those who write, says so by `least`: the earliest
-revision whose code may use the tables from then on. The latest of these stands beside the revision in Alembic's table.
-So servers of two versions run on one database, and one of the older version can start again.
+A migration whose additions may be ignored by older code declares `least`: the earliest revision whose code may still
+use the tables. The latest of these is stored next to the revision in Alembic's table. So servers of two versions can
+run on one database, and one of the older version can be restarted.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from registry.storage.database import Database
 
 LEAST = "least"
 LOCK = 0x726F756E64
-"""The number of the lock by which several gateways take turns on PostgreSQL."""
+"""Number of the advisory lock that serialises migrations of several gateways on PostgreSQL."""
 
 
 def upgrade(database: Database, scripts: Path, table: str, to: str = "head") -> None:
@@ -36,13 +36,13 @@ def upgrade(database: Database, scripts: Path, table: str, to: str = "head") -> 
     """
     path = database.url.database
     with alone(Path(path).parent) if database.is_sqlite and path else nullcontext():
-        if to == "head" and can_use(database, scripts, table):  # most starts do not even import Alembic
+        if to == "head" and can_use(database, scripts, table):  # so most starts do not import Alembic
             return
         _upgrade(database, scripts, table, to)
 
 
 def can_use(database: Database, scripts: Path, table: str) -> bool:
-    """Whether the tables are of this version, or of a newer one that only added to them."""
+    """Return whether the tables are of this version, or of a newer one with additions only."""
     current, own = revision(database, table), newest(scripts)
     return current == own or (current is not None and current > own and (_least(database, table) or current) <= own)
 
@@ -59,7 +59,7 @@ def _upgrade(database: Database, scripts: Path, table: str, to: str) -> None:
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
     with database.write() as connection:
         if not database.is_sqlite:
-            connection.execute(sa.text("SET LOCAL lock_timeout = 0"))  # another one's steps may take minutes
+            connection.execute(sa.text("SET LOCAL lock_timeout = 0"))  # another server's migration may take minutes
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
         config.attributes["connection"] = connection
         try:
@@ -75,21 +75,21 @@ def _upgrade(database: Database, scripts: Path, table: str, to: str) -> None:
 
 
 def newer(database: Database) -> Conflict:
-    """The error for a database that a newer version wrote."""
+    """Return the error for a database that a newer version wrote."""
     return Conflict(
-        f"The database {database.url.database} was written by a newer Roundhouse. Start that version, or go back to a "
-        "backup of before: roundhouse restore.",
+        f"The database {database.url.database} was written by a newer Roundhouse. Start that version, or restore an "
+        "older backup: roundhouse restore.",
         code="state_version",
     )
 
 
 def newest(scripts: Path) -> str:
-    """The last revision of a folder: they are numbered."""
+    """Return the last revision in a folder of numbered migrations."""
     return max(file.name[:4] for file in (scripts / "versions").glob("[0-9]*.py"))
 
 
 def revision(database: Database, table: str) -> str | None:
-    """The database's revision; None: Alembic has never seen it."""
+    """Return the database's revision, or None if Alembic has not used it yet."""
     with database.read() as connection:
         if not sa.inspect(connection).has_table(table):
             return None
@@ -97,7 +97,7 @@ def revision(database: Database, table: str) -> str | None:
 
 
 def _least(database: Database, table: str) -> str | None:
-    """The earliest revision whose code may use the tables; None: it is not known."""
+    """Return the earliest revision whose code may use the tables, or None if unknown."""
     with database.read() as connection:
         if LEAST not in {column["name"] for column in sa.inspect(connection).get_columns(table)}:
             return None
@@ -106,7 +106,7 @@ def _least(database: Database, table: str) -> str | None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time turn on SQLite's log: two at once get an error."""
+    """Let one process at a time turn on SQLite's log, because two at once get an error."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""The part of the data directory's disk that only the ledger and the state may use."""
+"""The part of the data directory's disk that is reserved for the ledger and the state."""
 
 import os
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from registry.base.wording import size_words
 from registry.errors import Unavailable
 
 LEAST, MOST = 64 << 20, 1 << 30
-"""Bytes of the default."""
+"""Bounds of the default, in bytes."""
 RETRY_AFTER = 60.0
 
 
 class DiskReserve:
-    """Refuses what would leave less than `size` bytes free on the disk of `folder`. For any thread.
+    """Refuses writes that would leave less than `size` bytes free on the disk of `folder`. Thread-safe.
 
-    size: None: 1 % of the disk, 64 MiB at least, 1 GiB at most, and never more than a quarter of it.
+    size: default 1 % of the disk, at least 64 MiB, at most 1 GiB, and never more than a quarter of it.
     """
 
     def __init__(self, folder: Path, size: int | None = None) -> None:
@@ -25,7 +25,7 @@ class DiskReserve:
         self._held, self._lock = 0, Lock()
 
     def measure(self) -> tuple[int, int]:
-        """Measure the bytes that are free on the disk, and those reserved of it; none for a missing folder."""
+        """Return the disk's free bytes and how many are reserved; no free bytes if the folder is missing."""
         try:
             disk = os.statvfs(self._folder)
         except OSError:
@@ -35,31 +35,31 @@ class DiskReserve:
         return disk.f_frsize * disk.f_bavail, size
 
     def covers(self, folder: Path) -> bool:
-        """Whether `folder`, which may be made later, is on the same disk."""
-        place = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        """Return whether `folder`, which need not exist yet, is on the same disk."""
+        place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         return self._folder.exists() and os.stat(place).st_dev == os.stat(self._folder).st_dev
 
     @property
     def is_short(self) -> bool:
-        """Uploads are refused now, or will be soon."""
+        """Whether uploads are refused, or will be soon."""
         free, size = self.measure()
         return free < size + size // 8
 
     def take(self, count: int) -> None:
-        """Keep room for `count` bytes until `give_back`. Raises Unavailable (storage_full)."""
+        """Reserve `count` bytes until `give_back`. Raises Unavailable (storage_full)."""
         with self._lock:
             if self._room() < count:
                 raise self.full_error()
             self._held += count
 
     def give_back(self, count: int) -> None:
-        """Release room that `take` kept: the bytes are written, or never will be."""
+        """Release bytes reserved by `take`, once they are written or will not be."""
         with self._lock:
             self._held -= count
 
     @contextmanager
     def hold(self, count: int) -> Iterator[None]:
-        """Keep room for `count` bytes while they are written. Raises Unavailable (storage_full)."""
+        """Reserve `count` bytes while they are written. Raises Unavailable (storage_full)."""
         self.take(count)
         try:
             yield
@@ -68,9 +68,9 @@ class DiskReserve:
 
     @contextmanager
     def hold_pair(self, most: int, source: int) -> Iterator[int]:
-        """Keep room for two files of equal size, and yield that size: at most `most`, or a quarter of the room.
+        """Reserve two files of equal size, and yield that size: at most `most`, or a quarter of the free room.
 
-        source: bytes that they are made from. Raises Unavailable (storage_full) where there is less room than that.
+        source: bytes of the input, and so the least size. Raises Unavailable (storage_full).
         """
         with self._lock:
             each = min(most, self._room() // 4)

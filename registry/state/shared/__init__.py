@@ -1,20 +1,20 @@
-"""Names that all servers of a fleet share: adapters and routers, aliases of models, and added recipes.
+"""Names that all servers of a fleet share: adapters, routers, model aliases and added recipes.
 
-They are in one schema of PostgreSQL.
+They are stored in one PostgreSQL schema.
 
-revision.py   the number of the last change, which every change sets
-opening.py    the tables, which are those of `registry.state.tables`, and the row of that number
-tables.py     what a fleet's schema has beside the tables of `registry.state.tables`
+revision.py   the number of the last change, which every change increments
+opening.py    opens the tables: those of `registry.state.tables` and of tables.py
+tables.py     the tables that only a fleet's schema has
 recipes.py    recipes of models that were added at run time
-watch.py      waits for changes of other servers
-importing.py  takes a server's own names along
+watch.py      waits for changes by other servers
+importing.py  imports a server's own names
 
-| another server            | this server                                                     |
-|---------------------------|-----------------------------------------------------------------|
-| changes a name            | reads all names anew, in one transaction                        |
-| changes the same name now | waits for it (both have the schema's lock), then changes its result |
-| gave a name away          | Conflict (`name_in_use`): the name keeps its first meaning      |
+| another server                | this server                                                |
+|-------------------------------|------------------------------------------------------------|
+| changes a name                | rereads the changed names in one transaction               |
+| changes the same name now     | waits for the schema's lock, then changes the result       |
+| gave the name another meaning | Conflict (`name_in_use`): the name keeps its first meaning |
 
-A server reads names from memory, as one set that is replaced whole: a request sees a move of an alias or does not, and
-never half of it. Measured loads and sleeps, and pins of models, stay each server's own.
+A server reads names from memory, as one set that is replaced as a whole, so a request never sees half of a change.
+Measured loads and sleeps and model pins are not shared.
 """

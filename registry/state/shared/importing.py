@@ -1,18 +1,18 @@
-"""A server's own names, taken into those that a fleet shares: all of them, or none.
+"""Import a server's own names into those that a fleet shares: all of them or none.
 
-| a name of the server | the fleet                                                             | then        |
-|----------------------|-----------------------------------------------------------------------|-------------|
-| adapter or router    | never had such a name                                                 | it is taken |
-|                      | has it with the same versions, the same one current, the same aliases | nothing     |
-|                      | has it otherwise, had it once, or calls something else so             | conflict    |
-| alias of a model     | has no such name                                                      | it is taken |
-|                      | has it for the same model                                             | nothing     |
-|                      | has it for another one, or calls something else so                    | conflict    |
-| recipe of a model    | has no such version of it                                             | it is taken |
-|                      | has the same one                                                      | nothing     |
-|                      | has another one, or calls something else so                           | conflict    |
+| a name of the server | in the fleet                                            | result   |
+|----------------------|---------------------------------------------------------|----------|
+| adapter or router    | was never used                                          | imported |
+|                      | exists with the same versions, current one and aliases  | no-op    |
+|                      | differs, was deleted, or is the name of something else  | conflict |
+| alias of a model     | is not used                                             | imported |
+|                      | exists for the same model                               | no-op    |
+|                      | exists for another model, or is used for something else | conflict |
+| recipe of a model    | has no such version                                     | imported |
+|                      | has the same recipe                                     | no-op    |
+|                      | has another recipe, or is used for something else       | conflict |
 
-Versions, aliases and the way back to earlier versions come along.
+Versions, aliases and the rollback history are imported, too.
 """
 
 import time
@@ -38,12 +38,12 @@ _KINDS: tuple[tuple[VersionTables, Use, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """A name with all that it means."""
+    """A name with its versions and aliases."""
 
     head: Row
     versions: tuple[Row, ...]
     stack: tuple[int, ...]
-    """Numbers of the current versions, the newest last."""
+    """Numbers of the versions that were made current, the newest last."""
     aliases: Mapping[str, int]
 
     @property
@@ -53,9 +53,9 @@ class _Name:
 
 
 def import_names(source: Database, target: SharedTables, recipes: Iterable[SharedRecipe] = ()) -> list[str]:
-    """Take all names of `source`, and recipes that are files. Returns those that are new to the fleet, in words.
+    """Import all names of `source`, and recipes from files. Returns descriptions of the new ones.
 
-    Raises Conflict (names_differ) with every name that has two meanings; nothing was taken then.
+    Raises Conflict (names_differ) that lists the names with two meanings; then nothing was imported.
     """
     access = TableAccess(target.database, revision=target.revision)
     taken, conflicts = list[str](), list[str]()
@@ -69,7 +69,9 @@ def import_names(source: Database, target: SharedTables, recipes: Iterable[Share
                     if theirs[key].meaning != name.meaning:
                         conflicts.append(f"{words}: the fleet has other versions or aliases of it")
                 elif key in given:
-                    conflicts.append(f"{words}: the fleet had this name once, and its versions keep their numbers")
+                    conflicts.append(
+                        f"{words}: the fleet used this name before, and its version numbers cannot be reused"
+                    )
                 elif (fault := _fault(access, fleet, name.head["name"], use)) is not None:
                     conflicts.append(f"{words}: {fault}")
                 else:
@@ -103,7 +105,7 @@ def import_names(source: Database, target: SharedTables, recipes: Iterable[Share
                 taken.append(words)
         if conflicts:
             raise Conflict(
-                f"Nothing was taken, since names have two meanings: {'; '.join(conflicts[:20])}"
+                f"Nothing was imported, because names have two meanings: {'; '.join(conflicts[:20])}"
                 f"{'; …' if conflicts[20:] else ''}. Remove or rename these, here or in the fleet.",
                 code="names_differ",
             )
@@ -139,7 +141,7 @@ def _names(db: sa.Connection, tables: VersionTables) -> dict[tuple[str, ...], _N
 
 
 def _rows(db: sa.Connection, query: sa.Select[Any], table: sa.Table) -> Iterator[Row]:
-    """Rows by the columns' keys: `owner` has other names in the database."""
+    """Yield rows by the columns' keys, because `owner` has other names in the database."""
     keys = table.columns.keys()
     return (dict(zip(keys, row, strict=True)) for row in db.execute(query))
 

@@ -15,14 +15,14 @@ STATE_MIGRATIONS = Path(__file__).parents[1] / "migrations"
 
 @dataclass(frozen=True, slots=True)
 class SharedTables:
-    """Closed by `registry.state.database.State`."""
+    """Open tables, which `registry.state.database.State` closes."""
 
     database: Database
     revision: Revision
 
 
 def open_shared(url: str, schema: str) -> SharedTables:
-    """Open, make or update the tables. Raises Conflict for those of a newer version, Unavailable."""
+    """Open the tables, and create or migrate them. Raises Conflict if a newer version wrote them, Unavailable."""
     database = Database(url_of(url), schema=schema)
     try:
         database.make_schema()

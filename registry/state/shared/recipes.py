@@ -1,12 +1,12 @@
-"""Recipes of models that were added at run time, as texts, for all servers that share names.
+"""Recipes of models that were added at run time, as YAML text, for all servers that share names.
 
-| a recipe of the same model and version | another one is added                          |
-|----------------------------------------|-----------------------------------------------|
-| is not there                           | it is taken                                   |
-| is there with the same digest          | nothing                                       |
-| is there with another digest           | Conflict: two servers changed it at once      |
+| a recipe of the same model and version | result of adding one                     |
+|----------------------------------------|------------------------------------------|
+| does not exist                         | it is added                              |
+| exists with the same digest            | no-op                                    |
+| exists with another digest             | Conflict: two servers changed it at once |
 
-A digest is one of what the recipe says, without the comments in its text.
+The digest is of the parsed recipe, so comments in its text do not count.
 """
 
 import hashlib
@@ -38,21 +38,21 @@ class SharedRecipe(NamedTuple):
 
 
 class RecipeTable:
-    """Recipes in memory. Changes wait for the database: call them in threads."""
+    """Recipes in memory. Changes block on the database; run them in a thread."""
 
     def __init__(self, access: TableAccess, clock: Callable[[], float] = time.time) -> None:
         self._access, self._clock = access, clock
         self._all = tuple[SharedRecipe, ...]()
 
     def all(self) -> tuple[SharedRecipe, ...]:
-        """List all recipes by model and version; the same object until one changes."""
+        """Return all recipes by model and version. The same object until one changes."""
         return self._all
 
     def add(self, recipe: SharedRecipe, names: Iterable[str]) -> None:
         """Add a version.
 
         Args:
-            names: the model's id and aliases, which may mean nothing else.
+            names: the model's id and aliases, which must not be used otherwise.
 
         Raises Conflict (name_in_use), Unavailable.
         """
@@ -66,7 +66,7 @@ class RecipeTable:
             db.execute(sa.delete(RECIPES).where(RECIPES.c.model == model, RECIPES.c.version.in_(list(versions))))
 
     def reload(self, db: sa.Connection) -> Callable[[], None]:
-        """`registry.state.access.Load`."""
+        """Read all recipes; see `registry.state.access.Load`."""
         recipes = read_recipes(db)
 
         def replace() -> None:
@@ -82,7 +82,7 @@ def read_recipes(db: sa.Connection) -> tuple[SharedRecipe, ...]:
 
 
 def insert_recipe(db: sa.Connection, recipe: SharedRecipe, created: float) -> None:
-    """Insert a recipe as part of a change. Raises Conflict for another one of its version."""
+    """Insert a recipe as part of a change. Raises Conflict if its version exists with other content."""
     key = RECIPES.c.model == recipe.model, RECIPES.c.version == recipe.version
     digest = db.execute(sa.select(RECIPES.c.digest).where(*key)).scalar()
     if digest is None:

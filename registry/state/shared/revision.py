@@ -1,13 +1,13 @@
-"""The number of the last change of shared names, and which table it changed.
+"""The number of the last change to shared names, and which table it changed.
 
-| the row holds         | a change                                            | a look             |
-|-----------------------|-----------------------------------------------------|--------------------|
-| the number known here | sets the next one, and notifies all servers         | nothing is new     |
-| a higher number       | the same; the next look reads what others changed   | names are read     |
-| a lower number        | Conflict: the database was set back                 | the same           |
+| number in the row | on a change                                        | on a check     |
+|-------------------|----------------------------------------------------|----------------|
+| the one known     | increments it, and notifies all servers            | nothing is new |
+| higher            | the same; the next check reads the others' changes | names are read |
+| lower             | Conflict, since the database was reset             | the same       |
 
-A notification says the number and the table (`NUMBER TABLE`). A server that heard of each change since the one it knows
-reads these tables alone; one that missed any reads all. Versions before this one write the number only.
+A notification contains the number and the table (`NUMBER TABLE`). A server that received every notification since its
+known number rereads only these tables; one that missed any rereads all. Older versions send the number only.
 """
 
 import sqlalchemy as sa
@@ -17,20 +17,20 @@ from registry.state.shared.tables import REVISION
 
 
 class Revision:
-    """channel: on which PostgreSQL tells servers of a change."""
+    """The last known change. channel: PostgreSQL's notification channel for changes."""
 
     def __init__(self, channel: str) -> None:
         self.channel, self.known = channel, 0
         self._tables: dict[int, str] = {}
 
     def read(self, db: sa.Connection) -> int:
-        """Raises Conflict for one that is lower than before."""
+        """Read the number. Raises Conflict if it is lower than the known one."""
         number = int(db.execute(sa.select(REVISION.c.number)).scalar_one())
         self._check(number)
         return number
 
     def advance(self, db: sa.Connection, table: str = "") -> int:
-        """Part of each change's transaction. table: the only one that it changes. Raises Conflict as `read`."""
+        """Increment the number, as part of each change. table: the only changed one. Raises Conflict as `read`."""
         next_number = sa.update(REVISION).values(number=REVISION.c.number + 1).returning(REVISION.c.number)
         number = int(db.execute(next_number).scalar_one())
         self._check(number - 1)
@@ -38,29 +38,29 @@ class Revision:
         return number
 
     def announced(self, payload: str) -> None:
-        """Take what a notification says."""
+        """Store a notification."""
         number, _, table = payload.partition(" ")
         if number.isdecimal():
             self._tables[int(number)] = table
-        for old in [table for table in self._tables if table <= self.known]:
+        for old in [number for number in self._tables if number <= self.known]:
             del self._tables[old]
 
     def tables_until(self, number: int) -> frozenset[str] | None:
-        """The tables that changed after `known`, up to this number; None: not all of these changes were announced."""
+        """Return the tables changed after `known` up to this number; None if a notification was missed."""
         if number - self.known > len(self._tables):
             return None
         tables = [self._tables.get(one, "") for one in range(self.known + 1, number + 1)]
         return frozenset(tables) if all(tables) else None
 
     def committed(self, number: int) -> None:
-        """A change of this server has been committed. Others may have come between: then a look reads these first."""
+        """Note a committed change of this server. If others came in between, the next check reads those first."""
         if number == self.known + 1:
             self.known = number
 
     def _check(self, number: int) -> None:
         if number < self.known:
             raise Conflict(
-                "The database of the fleet was set back to an older state. Restart its servers to use that, or bring "
-                "the newer one back.",
+                "The database of the fleet was reset to an older state. Restart its servers to use that state, or "
+                "restore the newer one.",
                 code="older_state",
             )

@@ -1,8 +1,8 @@
-"""Tables that only a fleet has, beside those of `registry.state.tables` in its schema.
+"""Tables that only a fleet's schema has, in addition to those of `registry.state.tables`.
 
-| table    | a row is                                                     |
-|----------|--------------------------------------------------------------|
-| revision | one row: the number of the last change                       |
+| table    | a row is                                                      |
+|----------|---------------------------------------------------------------|
+| revision | one row: the number of the last change                        |
 | recipes  | one version of the recipe of a model that was added or edited |
 """
 

@@ -1,10 +1,10 @@
-"""Waits for changes of shared names that other servers make: one connection and one thread.
+"""Watch for other servers' changes to shared names, with one connection and one thread.
 
-| fault                             | then                                                          |
-|-----------------------------------|---------------------------------------------------------------|
-| a notification is lost            | a look each LOOK_SECONDS finds the change                     |
-| the database does not answer      | names stay as they are; a new connection after RETRY_SECONDS  |
-| the database was set back         | the same, and the log says so                                 |
+| fault                        | effect                                                       |
+|------------------------------|--------------------------------------------------------------|
+| a notification is lost       | a check every LOOK_SECONDS finds the change                  |
+| the database does not answer | names stay as they are; a new connection after RETRY_SECONDS |
+| the database was reset       | the same, with a log message                                 |
 """
 
 import logging
@@ -22,12 +22,12 @@ from registry.storage.database import translate_errors
 log = logging.getLogger("roundhouse.fleet")
 LOOK_SECONDS = 0.5
 STEP_SECONDS = 0.25
-"""Seconds of one wait for a notification, and so the longest delay of the thread's end."""
+"""Seconds of one wait for a notification, and so the longest delay until the thread ends."""
 RETRY_SECONDS = 0.5
 
 
 class SharedWatch:
-    """on_change: called in the watch's thread, once `state` has the new names."""
+    """Keeps `state` up to date. on_change: called in the watch's thread once `state` has the new names."""
 
     def __init__(self, tables: SharedTables, state: State, on_change: Callable[[], None]) -> None:
         self._tables, self._state, self._on_change = tables, state, on_change
@@ -39,7 +39,7 @@ class SharedWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until the thread has ended, or does not end since the database hangs."""
+        """Stop the thread, and wait for it for a bounded time, since the database may hang."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join(4 * STEP_SECONDS)
@@ -48,14 +48,14 @@ class SharedWatch:
         is_failing = False
         while not self._closing.is_set():
             try:
-                self._look()  # a change may have come while there was no connection
+                self._look()  # there may have been a change without a connection
                 is_failing = False
                 self._listen()
-            except Exception as error:  # whatever it is: the next try may succeed
+            except Exception as error:  # the next try may succeed
                 if not is_failing:
                     cause = error.message if isinstance(error, RoundhouseError) else None
                     log.error(
-                        "the fleet's names cannot be read: those known go on",
+                        "the fleet's names cannot be read; the known ones stay in use",
                         extra={"cause": cause} if cause else {},
                         exc_info=None if cause else error,
                     )
@@ -63,7 +63,7 @@ class SharedWatch:
                 self._closing.wait(RETRY_SECONDS)
 
     def _listen(self) -> None:
-        """Listen until this is closed. Raises the error that breaks the connection."""
+        """Listen until closed. Raises the error that breaks the connection."""
         database = self._tables.database
         with translate_errors(), database.engine.connect() as connection:
             listening = connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -72,7 +72,7 @@ class SharedWatch:
             try:
                 self.is_listening = True
                 driver = listening.connection.driver_connection
-                assert driver is not None, "it is open"
+                assert driver is not None, "the connection is open"
                 due = 0.0
                 while not self._closing.is_set():
                     if time.monotonic() >= due:
@@ -83,13 +83,13 @@ class SharedWatch:
                         due = 0.0
             finally:
                 self.is_listening = False
-                listening.connection.detach()  # it listens: not for the pool
+                listening.connection.detach()  # a listening connection must not return to the pool
 
     def _look(self, connection: sa.Connection | None = None) -> None:
-        """Read the names if there are new ones, and say so. connection: for the look whether there are."""
+        """Read the names if they changed, and call `on_change`. connection: used to check for changes first."""
         revision = self._tables.revision
         if connection is None or revision.read(connection) != revision.known:
             self._state.refresh()
-        if self._announced != (now := revision.known):  # also after a change of this server
+        if self._announced != (now := revision.known):  # also after a change by this server
             self._on_change()
             self._announced = now

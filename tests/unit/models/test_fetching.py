@@ -173,7 +173,7 @@ async def test_a_hub_that_lists_files_outside_of_the_repository_removes_none(
     victim = tmp_path / "adapter.json"
     victim.write_text("precious")
     hub.listed = [{"rfilename": name.format(up=UP, place=str(tmp_path)[1:]), "size": 1, "blobId": "b" * 40}]
-    with pytest.raises(Unavailable, match="does not answer as a hub does"):
+    with pytest.raises(Unavailable, match="does not answer like a hub"):
         await Downloads().fetch(source, ignore_progress)
     assert victim.read_text() == "precious"
 
@@ -184,7 +184,7 @@ async def test_a_digest_that_is_none_names_no_file(
 ) -> None:
     """Else the bytes come to wherever it leads, and stay there when the download breaks off."""
     hub.listed = [{"rfilename": WEIGHTS, "size": 9, "lfs": {"sha256": digest, "size": 9, "pointerSize": 134}}]
-    with pytest.raises(Unavailable, match="does not answer as a hub does"):
+    with pytest.raises(Unavailable, match="does not answer like a hub"):
         await Downloads().fetch(source, ignore_progress)
     assert not [*tmp_path.rglob("*.part")]
 

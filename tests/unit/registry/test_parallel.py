@@ -48,7 +48,7 @@ def test_former_recipes_are_read_with_a_note(write: Write, flag: str) -> None:
 @pytest.mark.parametrize(
     ("more", "fault"),
     [
-        ("parallel: {tensor: 2}", "'engine.flags': write it as parallel.tensor alone: there is that key, too"),
+        ("parallel: {tensor: 2}", "'engine.flags': remove the flag; the recipe has parallel.tensor, too"),
         ("parallel: 2", "'parallel' cannot be 2; write its keys below it, or leave 'parallel' out"),
         ("parallel: {tensor: 0}", "'parallel.tensor' cannot be 0; write 1 or more"),
         ("tensor_parallel_size: 2", "unknown key 'tensor_parallel_size'; vLLM's 'tensor_parallel_size' is "

@@ -30,7 +30,7 @@ def test_configs(tmp_path: Path) -> None:
     ).kv_values_per_token == (2 * 2 * 2 * 16)
     assert read_shape(write({**base, "kv_lora_rank": 512, "qk_rope_head_dim": 64})).latent == 576
     no_config = "is not a model's config"
-    for bad, stated in (({**base, "hidden_size": "big"}, no_config), ({"vocab_size": 1}, "does not tell"),
+    for bad, stated in (({**base, "hidden_size": "big"}, no_config), ({"vocab_size": 1}, "does not give"),
                         ([1], no_config)):  # fmt: skip
         with pytest.raises(Unfit, match=stated):
             read_shape(write(bad))
@@ -116,7 +116,7 @@ def test_a_chat_model_whose_config_is_anothers_is_refused(changed: str, tmp_path
     (tmp_path / "config.json").write_text(json.dumps(reported))
     assert read_weights(tmp_path).parameters > 0
     (tmp_path / "config.json").write_text(json.dumps({**reported, changed: reported[changed] // 2}))
-    with pytest.raises(Unfit, match=r"has model\.layers\.0\..*_proj\.weight of shape \[.*where config.json tells \["):
+    with pytest.raises(Unfit, match=r"has model\.layers\.0\..*_proj\.weight of shape \[.*where config.json gives \["):
         read_weights(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({**reported, changed: "x", "vocab_size": None}))
     read_weights(tmp_path)

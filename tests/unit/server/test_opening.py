@@ -43,7 +43,7 @@ async def test_a_disk_that_is_bad_for_one_model_ends_no_server(tmp_path: Path, m
     async with open_gateway(settings, Documents((recipe,)), Device("cpu", "cpu", "cpu", 100, 100)) as gateway:
         broken = gateway.services.models._residency.entries[recipe.id].broken
     assert broken is not None
-    assert "/models/m/tokenizer.json cannot be read or made: Permission denied." in broken.message
+    assert "/models/m/tokenizer.json cannot be read or created: Permission denied." in broken.message
 
 
 async def test_what_a_killed_server_had_not_finished_is_gone_at_the_start(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_a_start_that_the_disk_ends_says_what_to_do(tmp_path: Path, monkey
     monkeypatch.setattr("adapters.store.Store.start", refused)
     settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path / "run", prewarm=False, watch=False)
     process = ApiProcess(settings, Documents(), Device("cpu", "cpu", "cpu", 100, 100))
-    with pytest.raises(Unavailable, match=r"store cannot be read or made: Permission denied\. .* has to own it"):
+    with pytest.raises(Unavailable, match=r"store cannot be read or created: Permission denied\. .* has to own it"):
         await process.start()
 
 

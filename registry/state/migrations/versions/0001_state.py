@@ -1,11 +1,11 @@
-"""The state as the last format before Alembic had it. A file of that format has these tables already."""
+"""The state in the last format before Alembic. A file of that format already has these tables."""
 
 import sqlalchemy as sa
 from alembic import op
 
 revision, down_revision = "0001", None
 FORMAT = 5
-"""Releases before Alembic know the file by it, and go on with it. A later revision raises it, so that they do not."""
+"""The format number by which releases before Alembic accept the file. Later revisions raise it so that they refuse."""
 WHOLE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 LOAD = ("model", "recipe_version", "engine_version", "device")

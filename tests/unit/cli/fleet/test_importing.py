@@ -31,7 +31,7 @@ def test_a_servers_names_are_taken_once(run: Run, postgres_url: str, tmp_path: P
         state.adapters.register(KEY, new(2))
     refused = run("fleet", "import", "--fleet", fleet, "--data-dir", str(other), "--database", postgres_url)
     assert refused.exit_code == 1
-    assert "Nothing was taken" in refused.stderr
+    assert "Nothing was imported" in refused.stderr
 
 
 def test_a_recipe_that_cannot_be_read_is_named(run: Run, postgres_url: str, tmp_path: Path) -> None:

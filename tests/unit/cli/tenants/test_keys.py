@@ -122,7 +122,7 @@ def test_a_data_directory_of_another_user(run: Run, data_dir: Path, monkeypatch:
     monkeypatch.setattr("registry.storage.database.make_private", refused)
     done = run("keys", "create")
     assert done.exit_code == 4
-    assert "tenants.db cannot be read or made: Permission denied" in done.stderr
+    assert "tenants.db cannot be read or created: Permission denied" in done.stderr
     assert "run commands as that user" in done.stderr
 
 

@@ -47,5 +47,5 @@ def test_some_informational_answers_are_skipped(run: Run) -> None:
 @both
 def test_many_informational_answers_break_the_connection(run: Run) -> None:
     """aiohttp reads any number, and everything else of this process waits: 10 s for 19 MiB of them."""
-    with pytest.raises(aiohttp.ClientOSError, match="too many informational answers"):
+    with pytest.raises(aiohttp.ClientOSError, match="too many informational responses"):
         run(_answers(MOST_INTERIM + 1))

@@ -39,7 +39,7 @@ def test_each_kind_has_its_place(write: Write) -> None:
     [
         ("kind: provider", "kind: mode", ["r.yaml:1: 'kind' cannot be 'mode'; write one of: model, provider, router"]),
         ("kind: provider", "kind: [1]", ["r.yaml:1: 'kind' cannot be a list; write one of: model, provider, router"]),
-        ("https:", "http:", ["r.yaml:5: 'base_url': what is sent to http: can be read on its way; write https, or "
+        ("https:", "http:", ["r.yaml:5: 'base_url': requests over http can be read in transit; write https, or "
                              "`plain_http: true`"]),
         ("https://api", "https://me:pw@api", ["r.yaml:5: 'base_url': write a URL such as https://api.example.com/v1, "
                                               "without user, query or fragment"]),
@@ -58,7 +58,7 @@ def test_each_kind_has_its_place(write: Write) -> None:
         ("vectors, task: embed", "big-one",
          ["r.yaml:7: 'models': 'there/big-one' is listed twice; give one of them another id"]),
         ("vectors, task: embed", "模型",
-         ["r.yaml:7: 'models': no header can tell that 'there/模型' answered; give it an `id` of ASCII letters"]),
+         ["r.yaml:7: 'models': 'there/模型' cannot be written in a response header; give it an `id` of ASCII letters"]),
         ("name: vectors, task: embed", "name: vectors, price: {inputs: 1}",
          ["r.yaml:10: unknown key 'models[1].price.inputs'; write 'input'"]),
     ],
@@ -88,6 +88,6 @@ def test_names_that_mean_two_things(write: Write) -> None:
     assert faults(write(text)) == [
         "r.yaml:16: alias 'big' is used twice, first in r.yaml:6; choose another alias",
         "r.yaml:17: id 'there/vectors' is used twice, first in r.yaml:1; choose another id",
-        "r.yaml:20: provider 'there' is there twice, first in r.yaml:9; choose another id",
+        "r.yaml:20: provider 'there' is given twice, first in r.yaml:9; choose another id",
         "r.yaml:28: id 'there/vectors' is used twice, first in r.yaml:1; choose another id",
     ]

@@ -90,7 +90,7 @@ def test_a_speech_models_window(write: Write) -> None:
         ("{seconds: 7.5}", "'window.seconds' cannot be 7.5; write a whole number"),
         ("{seconds: short}", "'window.seconds' cannot be 'short'; write a whole number"),
         ("{padded: 60}", "'window.padded' cannot be 60; write 30 or less"),
-        ("{padded: 20}", "'window.padded': padded must be at least seconds: what is heard has to fit in"),
+        ("{padded: 20}", "'window.padded': padded must be at least seconds, so that each piece fits"),
         ("{second: 20}", "unknown key 'window.second'; write 'seconds'"),
         ("12", "'window' cannot be 12; write its keys below it, or leave 'window' out"),
     ],
@@ -245,7 +245,7 @@ def test_folders_without_recipes(tmp_path: Path) -> None:
         load_recipes([tmp_path, tmp_path / "none"])
     assert caught.value.faults == (
         f"{tmp_path}: holds no .yaml or .yml file; name one of its folders: set",
-        f"{tmp_path}/none: is not there; name a recipe file or a folder of them",
+        f"{tmp_path}/none: does not exist; name a recipe file or a folder of them",
     )
 
 

@@ -70,7 +70,7 @@ def test_every_name_with_two_meanings_is_named_and_nothing_is_taken(own: Path, f
     assert refused.value.code == "names_differ"
     for words in (
         "adapter m:a:default: the fleet has other versions",
-        "adapter m:legal:team: the fleet had this name once",
+        "adapter m:legal:team: the fleet used this name before",
         "router auto: 'auto' is an adapter's name already",
         "alias fast of model m: in the fleet it means other",
     ):

@@ -116,10 +116,10 @@ def test_a_database_that_was_set_back_is_refused(fleet: Sharers) -> None:
     other.state.refresh()
     with one.tables.database.write() as db:
         db.execute(sa.update(REVISION).values(number=2))
-    with pytest.raises(Conflict, match="set back to an older state") as refused:
+    with pytest.raises(Conflict, match="reset to an older state") as refused:
         one.state.adapters.register(KEY, new(9))
     assert refused.value.code == "older_state"
-    with pytest.raises(Conflict, match="set back"):
+    with pytest.raises(Conflict, match="reset"):
         other.state.refresh()
     assert other.state.adapters.get(KEY).current.number == 3, "names stay as they were"
 

@@ -34,7 +34,7 @@ def fault(number: int, path: Path) -> OSError:
 )
 def test_what_is_wrong_with_a_file_is_reported_with_what_to_do(number: int, reported: str, tmp_path: Path) -> None:
     words = unusable(fault(number, tmp_path / "x"))
-    assert words.startswith(f"{tmp_path / 'x'} cannot be read or made: {os.strerror(number)}.")
+    assert words.startswith(f"{tmp_path / 'x'} cannot be read or created: {os.strerror(number)}.")
     assert reported in words
     assert ("has to own it" in words) == (number == errno.EACCES)
 

@@ -33,5 +33,5 @@ def test_another_format_is_refused_and_not_migrated(tmp_path: Path) -> None:
     State(tmp_path).close()
     with closing(sqlite3.connect(tmp_path / "state.db")) as db, db:
         db.execute("DROP TABLE state_version")
-    with pytest.raises(Conflict, match="another version"):
+    with pytest.raises(Conflict, match="an older version"):
         State(tmp_path, read_only=True)
