@@ -1,9 +1,8 @@
-"""The process in which adapters are taken apart: `python -m adapters.check_process`, JSON lines in, JSON lines out.
+"""The process that checks adapters: `python -m adapters.check_process`, JSON lines in and out.
 
-One job a line (`Job`), one answer a line (`CheckAnswer`), until the input ends. It reads what strangers made, so it
-runs under limits of its own and holds nothing that is worth having; when it dies, `adapters.checker` starts another.
-It imports numpy and pydantic, no engine and no torch, to be ready soon; transformers for the few that have a chat
-template of their own.
+One job per line (`Job`), one answer per line (`CheckAnswer`), until the input ends. It reads untrusted files, so it
+runs under its own limits and holds no secrets; if it dies, `adapters.checker` starts another. To start fast it imports
+numpy and pydantic but no engine and no torch, and transformers only for adapters with their own chat template.
 """
 
 import os
@@ -47,19 +46,17 @@ def check(job: Job) -> CheckAnswer:
                 except BadFile as error:
                     examination.faults.add(f"adapter_model.safetensors: {error}.")
             return CheckAnswer(outcome="unfit", faults=tuple(examination.faults.sentences()))
-    except TimeoutError as error:  # before OSError, of which it is one
+    except TimeoutError as error:  # before OSError, its base class
         return CheckAnswer(outcome="unfit", faults=(str(error),))
     except OSError as error:
         outcome: Literal["disk_full", "broken"] = "disk_full" if error.errno in FULL else "broken"
         return CheckAnswer(outcome=outcome, detail=str(error))
     except MemoryError:
-        return CheckAnswer(
-            outcome="unfit", faults=("It needs more memory to read than the checking process may have.",)
-        )
+        return CheckAnswer(outcome="unfit", faults=("Reading it needs more memory than the checking process may use.",))
 
 
 def _limit(job: Job) -> None:
-    """Bounds for the next job: memory, processor seconds (they add up over jobs) and size of files written."""
+    """Limit memory, CPU time (cumulative over jobs) and size of written files for a job."""
     bounds = job.bounds
     resource.setrlimit(resource.RLIMIT_AS, (bounds.adapter_check_memory, resource.RLIM_INFINITY))
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -75,12 +72,12 @@ def _too_long(*_: object) -> None:
 
 def main() -> None:
     """Serve jobs until the input ends."""
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the server's port among them, when its event loop lets them through
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # such as the server's port, which its event loop may pass on
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write over the limit raises EFBIG instead
     signal.signal(signal.SIGALRM, _too_long)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # nothing but answers may go to the pipe
+    os.dup2(2, 1)  # only answers may go to the pipe
     answers.write("ready\n")
     for line in sys.stdin:
         try:
@@ -91,7 +88,7 @@ def main() -> None:
                 answer = check(job)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        except Exception:  # our own fault: report it, do not die of it
+        except Exception:  # our own fault: report it and go on
             answer = CheckAnswer(outcome="broken", detail=traceback.format_exc(limit=4)[-2000:])
         answers.write(msgspec.json.encode(answer).decode() + "\n")
 

@@ -1,6 +1,6 @@
-"""The pool of checking processes. Asynchronous; one event loop.
+"""A pool of checking processes, for one event loop.
 
-A worker runs one job at a time. One that dies, hangs or is left by its caller is killed and replaced.
+A worker runs one job at a time. If it dies or hangs, or if its caller leaves, it is killed and replaced.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from registry.errors import EngineFailed, Unavailable, Unfit
 log = logging.getLogger("roundhouse.adapters")
 _LINE = 1 << 20
 _GRACE = 5.0
-"""Seconds beyond the job's own limit after which a silent worker is killed."""
+"""Seconds past the job's own limit after which a silent worker is killed."""
 
 
 class Checker:
-    """Up to `workers` processes, started at once by `start` or else when a job comes.
+    """Up to `workers` processes, started by `start` or else with the first jobs.
 
-    | method | new                | running            | closed              |
-    |--------|--------------------|--------------------|---------------------|
-    | start  | starts the workers | nothing            | EngineFailed        |
-    | check  | starts one         | waits for a worker | EngineFailed        |
-    | close  | closed             | ends the workers   | nothing             |
+    | method | new                | running            | closed       |
+    |--------|--------------------|--------------------|--------------|
+    | start  | starts the workers | no-op              | EngineFailed |
+    | check  | starts one         | waits for a worker | EngineFailed |
+    | close  | closed             | ends the workers   | no-op        |
     """
 
     def __init__(self, workers: int = 2) -> None:
@@ -40,25 +40,25 @@ class Checker:
             self._free.put_nowait(None)
 
     async def start(self) -> None:
-        """Have all workers warm."""
+        """Start all workers."""
         taken = [await self._free.get() for _ in range(self._free.qsize())]
         for worker in await asyncio.gather(*(self._alive(worker) for worker in taken)):
             self._free.put_nowait(worker)
 
     async def close(self) -> None:
-        """End the workers; jobs that run fail."""
+        """End the workers. Running jobs fail."""
         self._closed = True
         for worker in list(self._all):
             await self._kill(worker)
 
     @property
     def pids(self) -> list[int]:
-        """Processes that are there now."""
+        """Ids of the running processes."""
         return [worker.pid for worker in self._all if worker.returncode is None]
 
     @property
     def is_busy(self) -> bool:
-        """Whether each worker has a job."""
+        """Whether every worker has a job."""
         return self._free.empty()
 
     async def check(
@@ -72,7 +72,7 @@ class Checker:
         file_bytes: int | None = None,
         trusted: bool = False,
     ) -> CheckedAdapter:
-        """Judge a folder or archive and write its normalised form into `out`; see check_process.Job.
+        """Check a folder or archive, and write its normalised form into `out`; see `adapters.jobs.Job`.
 
         Raises Unfit with every fault, Unavailable (code disk_full), EngineFailed (code check_failed).
         """
@@ -84,7 +84,7 @@ class Checker:
         try:
             worker = await self._alive(worker)
             answer = await self._ask(worker, job)
-        except BaseException:  # a cancelled caller too: the worker may be in the middle of anything
+        except BaseException:  # a cancelled caller too: the worker may be in any state
             if worker is not None:
                 await asyncio.shield(self._kill(worker))
             worker = None
@@ -101,7 +101,7 @@ class Checker:
                 line = await worker.stdout.readline()
         except TimeoutError:
             raise EngineFailed(
-                f"Checking the adapter took more than {job.bounds.adapter_check_seconds:.0f} s and was ended.",
+                f"Checking the adapter took more than {job.bounds.adapter_check_seconds:.0f} s and was stopped.",
                 code="check_failed",
             ) from None
         except (ConnectionError, ValueError) as error:
@@ -112,7 +112,7 @@ class Checker:
 
     async def _alive(self, worker: Child | None) -> Child:
         if self._closed:
-            raise EngineFailed("The server is stopping; adapters are not checked any more.", code="check_failed")
+            raise EngineFailed("The server is stopping and checks no more adapters.", code="check_failed")
         if worker is not None and worker.returncode is None:
             return worker
         if worker is not None:
@@ -142,8 +142,8 @@ class Checker:
 def _died(worker: Child) -> EngineFailed:
     log.error("the adapter checker died", extra={"pid": worker.pid})
     return EngineFailed(
-        "The process that checks adapters was ended while it read this one. Nothing was registered; another process "
-        "takes its place. If it happens again with this adapter, its files are the cause.",
+        "The process that checks adapters was killed while it read this one. Nothing was registered, and the process "
+        "is replaced. If it happens again with this adapter, its files are the cause.",
         code="check_failed",
     )
 

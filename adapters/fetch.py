@@ -1,4 +1,4 @@
-"""Bring an adapter's source onto this machine, and clean up afterwards."""
+"""Fetch an adapter's source to this machine, and clean up afterwards."""
 
 import asyncio
 import contextlib
@@ -28,28 +28,28 @@ UNUSABLE = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EIO, e
 
 @dataclass(frozen=True, slots=True)
 class FetchedAdapter:
-    """A source on this machine: a folder, or an archive and where to unpack it."""
+    """A source on this machine: a folder, or an archive and the folder to unpack it into."""
 
     path: Path
     unpack_to: Path | None
     words: str
-    """The source in words, for people."""
+    """Description of the source, for people."""
 
 
 class Fetcher:
-    """Works in `incoming`, which belongs to it; `start` empties it."""
+    """Fetches sources into `incoming`, a folder that it owns and `start` empties."""
 
     def __init__(self, incoming: Path, bounds: Bounds, reserve: DiskReserve) -> None:
         self._incoming, self._bounds, self._reserve = incoming, bounds, reserve
         self._threads = Threads("hub of adapters")
 
     def start(self) -> None:
-        """Remove what a killed process left. Blocks."""
+        """Remove leftovers of a killed process. Blocks."""
         shutil.rmtree(self._incoming, ignore_errors=True)
 
     @contextlib.asynccontextmanager
     async def fetched(self, source: AdapterSource) -> AsyncIterator[FetchedAdapter]:
-        """Bring the source onto this machine; what was fetched is gone after the block."""
+        """Fetch a source to this machine, and delete the fetched files after the block."""
         if isinstance(source, UploadedArchive | HubSource | UrlSource):
             folder = self._new_folder()
             try:
@@ -81,15 +81,15 @@ class Fetcher:
             with disk_errors():
                 async with asyncio.timeout(self._bounds.adapter_download_seconds):
                     return await self._threads.run(work, source, folder, self._bounds, self._reserve)
-        except TimeoutError:  # the thread ends on its own, since its folder is gone
+        except TimeoutError:  # the thread fails by itself, since its folder is deleted
             raise Unavailable(
-                f"'{words}' was not there after {self._bounds.adapter_download_seconds:.0f} s.",
+                f"'{words}' was not downloaded within {self._bounds.adapter_download_seconds:.0f} s.",
                 code="hub_unavailable",
             ) from None
 
     def _new_folder(self) -> Path:
-        with disk_errors():  # at once, not in a thread: a caller that leaves in between would leave the folder
-            self._incoming.mkdir(exist_ok=True)  # only below an existing data directory: a moved one must raise
+        with disk_errors():  # not in a thread, so that a cancelled caller cannot leave the folder behind
+            self._incoming.mkdir(exist_ok=True)  # without parents, so that a missing data directory raises
             return Path(tempfile.mkdtemp(dir=self._incoming))
 
 
@@ -118,7 +118,7 @@ def _in_package(source: PackageSource) -> Path:
 
 @contextlib.contextmanager
 def disk_errors() -> Iterator[None]:
-    """Turn a full disk, or a data directory that cannot be written or is gone, into Unavailable (code disk_full)."""
+    """Raise Unavailable (disk_full) for a full disk or an unusable data directory."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Jobs of the checking processes, and their answers: one JSON object a line."""
+"""Jobs of the checking processes and their answers, one JSON object per line."""
 
 from errno import EDQUOT, EFBIG, ENOSPC, EROFS
 from pathlib import Path
@@ -13,11 +13,12 @@ FULL = (ENOSPC, EDQUOT, EFBIG, EROFS)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """`source`: a folder, or an archive when `unpack_to` names the empty folder to unpack it into.
+    """An adapter to check and normalise.
 
-    `out`: the empty folder that takes the normalised files; None: a dry run.
-    `file_bytes`: the largest file that may be written; None: `unpacked_bytes` of the bounds.
-    `trusted`: who registers it may bring a chat template.
+    `source`: a folder, or an archive if `unpack_to` names the empty folder to unpack it into.
+    `out`: empty folder for the normalised files; None for a dry run.
+    `file_bytes`: size of the largest file that may be written; default: `unpacked_bytes` of the bounds.
+    `trusted`: the adapter may bring a chat template.
     """
 
     source: Path
@@ -30,7 +31,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`fit`: digest, rank and bytes hold. `unfit`: `faults` says why. `disk_full`, `broken`: `detail` says what."""
+    """`fit` comes with digest, rank and bytes, `unfit` with `faults`, all others with `detail`."""
 
     outcome: Literal["fit", "unfit", "disk_full", "broken"]
     digest: str = ""
@@ -42,7 +43,7 @@ class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_job(job: Job) -> bytes:
-    """One line of JSON, its end included."""
+    """Encode a job as one line of JSON, including the newline."""
     return msgspec.json.encode(job, enc_hook=_plain) + b"\n"
 
 
@@ -51,7 +52,7 @@ def _plain(value: object) -> object:
 
 
 def decode_job(line: str | bytes) -> Job:
-    """Raises msgspec.DecodeError."""
+    """Decode a line. Raises msgspec.DecodeError."""
     return msgspec.json.decode(
         line, type=Job, dec_hook=lambda kind, value: Bounds(**value) if kind is Bounds else kind(value)
     )

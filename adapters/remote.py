@@ -1,4 +1,4 @@
-"""Adapters from hubs, and from s3://, gs:// and https:// addresses, through fsspec."""
+"""Download adapters from hubs, and from s3://, gs:// and https:// addresses through fsspec."""
 
 import os
 import ssl
@@ -22,19 +22,19 @@ from registry.storage.reserve import DiskReserve
 SCHEMES = ("s3", "gs", "https")
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".zip")
 CHAIN = "::"
-"""fsspec opens what stands behind it, such as a file of this machine, for what stands before it."""
+"""fsspec's separator of chained addresses, of which a later one may be a file on this machine."""
 BLOCK = 1 << 20
 READ_TIMEOUT = 60.0
 """Seconds without a byte."""
 
 
 def is_archive(url: str) -> bool:
-    """Whether an address names an archive, and not the folder of an adapter."""
+    """Return whether an address names an archive instead of an adapter's folder."""
     return url.lower().endswith(ARCHIVES)
 
 
 def download(source: UrlSource, folder: Path, bounds: Bounds, reserve: DiskReserve) -> None:
-    """Bring an archive, or the files of an adapter's folder, into the empty `folder`. Blocks.
+    """Download an archive, or the files of an adapter's folder, into the empty `folder`. Blocks.
 
     Raises BadRequest for a scheme that this server cannot read, NotFound, TooLarge, Unavailable (hub_unavailable,
     storage_full), OSError for a full disk.
@@ -60,7 +60,7 @@ def _file_system(url: str) -> tuple[Any, str]:
     options: dict[str, Any] = {"skip_instance_cache": True}
     if CHAIN in url:
         raise BadRequest(
-            f"An address with '{CHAIN}' names several, one in the other: write one, or upload the adapter.",
+            f"An address with '{CHAIN}' chains several: write a single one, or upload the adapter.",
             code="source_not_supported",
         )
     if scheme in ("https", "http"):
@@ -77,7 +77,7 @@ def _file_system(url: str) -> tuple[Any, str]:
     except ImportError:
         package = {"s3": "s3fs", "gs": "gcsfs"}.get(scheme, f"fsspec's part for {scheme}")
         raise BadRequest(
-            f"This server cannot read {scheme}:// yet: install {package} beside it, or upload the adapter.",
+            f"This server cannot read {scheme}:// yet: install {package} in its environment, or upload the adapter.",
             code="source_not_supported",
         ) from None
 
@@ -109,7 +109,7 @@ def _blocks(system: Any, path: str) -> Iterator[bytes]:
 
 @contextmanager
 def _errors(path: str) -> Iterator[None]:
-    """Errors of many libraries, for whatever a server elsewhere does. None of them is the disk's."""
+    """Translate the errors of many libraries about a remote server, but not those of the disk."""
     try:
         yield
     except (FileNotFoundError, PermissionError) as error:
@@ -124,7 +124,7 @@ def _errors(path: str) -> Iterator[None]:
 
 
 def _check_address(path: str, error: Exception) -> None:
-    """Raises BadRequest where an address was refused: to try again would not help."""
+    """Raise BadRequest if an address was refused, as a retry would not help."""
     from adapters.remote_hosts import refusal_of
 
     if (refused := refusal_of(error)) is not None:
@@ -146,15 +146,14 @@ def _too_large(path: str, most: int) -> TooLarge:
 
 
 def download_repository(source: HubSource, folder: Path, bounds: Bounds, reserve: DiskReserve) -> str:
-    """Bring adapter_config.json and adapter_model.safetensors of `source` into the empty `folder`. Blocks.
+    """Download an adapter's files from a hub into the empty `folder`. Blocks.
 
-    The server's token is sent unless it is a `PublicHubSource`. Returns the commit that its revision stood for, 40 hex
-    digits.
+    The server's token is sent unless `source` is a `PublicHubSource`. Returns the revision's commit, 40 hex digits.
 
-    Raises as `hub_errors`, TooLarge before anything is fetched, Unfit for a repository that holds no adapter,
-    OSError for a full disk, Unavailable (storage_full).
+    Raises as `hub_errors`, TooLarge before the download, Unfit for a repository without an adapter, OSError for a full
+    disk, Unavailable (storage_full).
     """
-    from huggingface_hub import HfApi, snapshot_download  # takes a fifth of a second: not at start
+    from huggingface_hub import HfApi, snapshot_download  # takes 0.2 s, so not at start
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars("huggingface_hub.snapshot_download")
@@ -188,7 +187,7 @@ def _check_files(where: str, sizes: dict[str, int], bounds: Bounds) -> None:
         pickles = [name for name in sizes if name.endswith((".bin", ".pt"))]
         hint = f" {quote_value(pickles[0])} may hold code and is never read." if pickles else ""
         raise Unfit(
-            f"{where} holds no adapter that can be read.",
+            f"{where} holds no readable adapter.",
             [f"{name} is missing at the repository's root.{hint}" for name in missing],
             code="unfit_adapter",
         )

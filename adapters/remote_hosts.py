@@ -1,11 +1,11 @@
-"""Where the download of an adapter's address may go: to its own host, and by redirects to public ones over https.
+"""Limit which hosts a download from an adapter's address may connect to.
 
-| host                                                  | connected                                     |
-|-------------------------------------------------------|-----------------------------------------------|
-| the address's own, public or private                  | yes: the key has the scope `paths`            |
-| of a redirect, public, by https                       | yes: stores send readers to other hosts       |
-| of a redirect, private; by http where it was https    | no                                            |
-| link-local: a cloud's credentials for the machine     | never                                         |
+| host                                         | allowed                                     |
+|----------------------------------------------|---------------------------------------------|
+| the address's own, public or private         | yes: the key has the scope `paths`          |
+| a redirect's, public, over https             | yes: stores redirect readers to other hosts |
+| a redirect's, private, or downgraded to http | no                                          |
+| link-local                                   | never: clouds serve credentials there       |
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ REDIRECTED = AddressRules("a redirect of an adapter's source", "name the final a
 
 
 class _SourceResolver(AbstractResolver):
-    """Refuses names by the rules for their host. own: the source's."""
+    """Applies the rules for each host. own: the source's host."""
 
     def __init__(self, own: str) -> None:
         self._own = own
@@ -38,7 +38,7 @@ class _SourceResolver(AbstractResolver):
 
 
 class _SourceConnector(aiohttp.TCPConnector):
-    """Looks at each request, those after redirects too. source: the address that a client named."""
+    """Checks each request, also after redirects. source: the client's address."""
 
     def __init__(self, source: URL) -> None:
         self._source, self._rules = source, _SourceResolver(source.host or "")
@@ -61,14 +61,14 @@ class SourceClient:
         self._url = URL(url)
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
-        """options: as fsspec passes them on to aiohttp."""
+        """Return a session. options: what fsspec passes to aiohttp."""
         return aiohttp.ClientSession(
             connector=_SourceConnector(self._url), cookie_jar=aiohttp.DummyCookieJar(), **options
         )
 
 
 def refusal_of(error: BaseException | None) -> AddressRefused | None:
-    """The refused address behind an error of aiohttp or fsspec; None: it has another cause."""
+    """Return the refusal behind an error of aiohttp or fsspec, or None."""
     while error is not None and not isinstance(error, AddressRefused):
         error = error.__cause__ or error.__context__
     return error

@@ -1,4 +1,4 @@
-"""Registration, versions and look-up of adapters."""
+"""Registration, versions and lookup of adapters."""
 
 import asyncio
 import contextlib
@@ -34,10 +34,10 @@ class AdapterService:
     Args:
         data: the data directory; `store/`, `notes/` and `incoming/` in it belong to this class.
         state: open; the caller closes it after this.
-        bounds: of what an adapter may bring in.
-        leased: tells whether running or waiting requests hold the digest; asked before anything is deleted.
-        workers: checking processes that are kept warm.
-        reserve: of the disk of `data`, which no registration touches.
+        bounds: limits on adapters.
+        leased: whether running or waiting requests use the digest; called before anything is deleted.
+        workers: number of checking processes that are kept warm.
+        reserve: reserved space on the disk of `data`, which registrations must not use.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class AdapterService:
         self.checker = Checker(workers)
         self._turns = FairTurns(workers)
         self.incoming = data.absolute() / "incoming"
-        """The folder of adapters on their way in, uploads too: on the store's disk, and emptied at start."""
+        """Folder of incoming adapters, including uploads. It is on the store's disk, and emptied at start."""
         self.reserve = reserve or DiskReserve(data)
         self._fetcher = Fetcher(self.incoming, self.bounds, self.reserve)
         self._state, self._leased = state, leased
         self.stored_digests: frozenset[str] = frozenset()
-        """Digests whose files are here. Replaced when one comes or goes."""
+        """Digests whose files are here. Replaced when one is added or removed."""
         self._names: WeakValueDictionary[AdapterKey, asyncio.Lock] = WeakValueDictionary()
-        # A digest that is stored but not yet in the state must not be collected: both happen under this lock.
+        # Held by commits and collections, so that no digest is collected between its storing and its registration.
         self._store_lock = asyncio.Lock()
 
     async def start(self, *, warm: bool = True) -> None:
-        """Clean what a killed process left behind, start the checking processes, collect unreferenced digests.
+        """Clean up after a killed process, start the checking processes, and collect garbage.
 
-        warm: False: no base is known yet; a checking process starts with the first adapter.
+        warm: if False, as without any base, a checking process starts with the first adapter.
         """
         unfinished = await asyncio.to_thread(self._clean)
         if unfinished:
@@ -79,14 +79,17 @@ class AdapterService:
         await self.collect()
 
     async def close(self) -> None:
-        """End the checking processes; a registration that still runs fails and leaves nothing."""
+        """End the checking processes. A running registration fails and leaves nothing behind."""
         await self.checker.close()
 
     # --- registration --------------------------------------------------------------------------------------------
     async def validate(
         self, base: Base, source: AdapterSource, *, team: str = DEFAULT_TEAM, trusted: bool = False
     ) -> CheckedAdapter:
-        """Dry run: everything but storing. Raises Unfit with every fault at once, TooLarge, NotFound, BadRequest."""
+        """Check an adapter without storing it.
+
+        Raises Unfit with every fault at once, TooLarge, NotFound, BadRequest.
+        """
         async with self._fetcher.fetched(source) as fetched:
             return await self._check(fetched, base, team=team, trusted=trusted)
 
@@ -103,15 +106,16 @@ class AdapterService:
         accept: Callable[[CheckedAdapter], None] = lambda _: None,
         trusted: bool = False,
     ) -> RegisteredVersion:
-        """Check, normalise, store, and make it the current version of the team's `name` on `base`. Serialised per name.
+        """Check, normalise and store an adapter as the current version of the team's `name` on `base`.
 
-        The same content again makes no new version (`created` is False). `alias` moves to it in the same moment.
-        accept: called with what was found, before it is stored, while no other registration commits; what it raises
-            is this call's error.
+        Serialised per name. The same content again makes no new version (`created` is False). `alias` is moved in the
+        same transaction.
+        accept: called with the result before it is stored, while no other registration commits; its exceptions are
+            passed on.
         trusted: the adapter may bring a chat template, which is a program.
 
-        Errors as in `validate`, and EngineFailed (check_failed), Unavailable (disk_full, storage_full): nothing has
-        changed then.
+        Raises as `validate`, and EngineFailed (check_failed), Unavailable (disk_full, storage_full). Then nothing has
+        changed.
         """
         if not ADAPTER.match(name):
             raise BadRequest(f"'{name[:80]}' is not a valid adapter name: {NAME_RULE}.", param="name")
@@ -122,13 +126,13 @@ class AdapterService:
             with disk_errors(), self.store.writing() as out:
                 checked = await self._check(fetched, base, out, team=team, trusted=trusted)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe)
-                # Once begun a commit runs to its end, whether or not the caller is still there.
+                # A commit that has begun finishes even if the caller has left.
                 registered = await _run_to_end(self._commit(key, out, new, alias, shared, partial(accept, checked)))
                 await asyncio.to_thread(self.notes.write, checked.digest, checked.notes)
-        facts = {"adapter": str(key), "version": registered.version.tag, "digest": checked.digest}
-        log.info("adapter registered", extra=facts)
+        details = {"adapter": str(key), "version": registered.version.tag, "digest": checked.digest}
+        log.info("adapter registered", extra=details)
         for note in checked.notes:
-            log.warning("a note on a registered adapter", extra={**facts, "note": note})
+            log.warning("a note on a registered adapter", extra={**details, "note": note})
         return registered
 
     async def _commit(
@@ -140,33 +144,33 @@ class AdapterService:
         shared: bool | None,
         accept: Callable[[], None],
     ) -> RegisteredVersion:
-        """Files first, then the state, then the promise: a crash in between leaves garbage, never a dangling name."""
+        """Store the files, then the state, so that a crash leaves garbage but never a dangling name."""
         async with self._store_lock:
             accept()
             await asyncio.to_thread(self.store.commit, out, new.digest)
             self.stored_digests |= {new.digest}
             return await asyncio.to_thread(self._state.adapters.register, key, new, alias, shared)
 
-    # --- look-up -------------------------------------------------------------------------------------------------
+    # --- lookup --------------------------------------------------------------------------------------------------
     def stored(self, version: Version) -> StoredAdapter:
-        """The stored content of a version that the state or a catalog names. Touches no file."""
+        """Return the stored content of a version in the state or a catalog. Touches no file."""
         return StoredAdapter(
             version.digest, self.store.path(version.digest), version.rank, version.bytes, version.key.base
         )
 
     async def ready(self, digest: str) -> None:
-        """Check (by stat) that the stored files are as they were written; call it before staging.
+        """Check (by stat) that the stored files are unchanged. Call it before staging.
 
-        Raises EngineFailed (code adapter_damaged) when files are gone or changed.
+        Raises EngineFailed (code adapter_damaged) if files are missing or changed.
         """
         await asyncio.to_thread(self.store.check, digest)
 
     def list(self, base: str | None = None) -> list[Adapter]:
-        """All adapters, or those of one base."""
+        """Return all adapters, or those of one base."""
         return [adapter for adapter in self._state.adapters.all() if base is None or adapter.key.base == base]
 
     def show(self, key: AdapterKey) -> Adapter:
-        """Raises NotFound."""
+        """Return an adapter. Raises NotFound."""
         return self._state.adapters.get(key)
 
     # --- changes -------------------------------------------------------------------------------------------------
@@ -178,19 +182,19 @@ class AdapterService:
         return await self._locked(key, lambda: self._state.adapters.pin(key, pinned))
 
     async def share(self, key: AdapterKey, shared: bool) -> Adapter:
-        """Let all teams use it, or only its own."""
+        """Let all teams use an adapter, or only its own."""
         return await self._locked(key, lambda: self._state.adapters.share(key, shared))
 
     async def remove(self, key: AdapterKey, ref: str | None = None, *, force: bool = False) -> tuple[str, ...]:
-        """Remove an adapter, or one version of it. Returns the digests that nothing refers to any more.
+        """Remove an adapter, or one version of it. Returns digests that became unreferenced.
 
-        Raises Conflict while leased, aliased, pinned or (a version) current, unless forced. The caller tells the
-        placement to forget the digests; files go with the next `collect` that finds no lease.
+        Raises Conflict while it is leased, aliased, pinned or (a version) current, unless forced. The caller must have
+        the placement forget the digests; the next `collect` without a lease deletes the files.
         """
         async with self._name_lock(key):
             adapter = self._state.adapters.get(key)
-            going = adapter.versions if ref is None else (adapter.version(ref),)
-            in_use = [version.tag for version in going if self._leased(version.digest)]
+            versions = adapter.versions if ref is None else (adapter.version(ref),)
+            in_use = [version.tag for version in versions if self._leased(version.digest)]
             if in_use and not force:
                 raise Conflict(
                     f"Requests are using {', '.join(in_use)} of adapter '{key}'. Wait for them, or force the deletion.",
@@ -200,14 +204,14 @@ class AdapterService:
             if ref is None:
                 await asyncio.to_thread(table.delete, key, force=force)
             else:
-                await asyncio.to_thread(table.delete_version, key, going[0].tag, force=force)
+                await asyncio.to_thread(table.delete_version, key, versions[0].tag, force=force)
             garbage = set(await asyncio.to_thread(table.garbage))
-        return tuple(dict.fromkeys(version.digest for version in going if version.digest in garbage))
+        return tuple(dict.fromkeys(version.digest for version in versions if version.digest in garbage))
 
     async def collect(self) -> tuple[str, ...]:
-        """Delete stored digests that no version refers to and no request holds; returns them.
+        """Delete stored digests without a version and without requests. Returns them.
 
-        What the disk does not let go stays, is logged, and is tried again the next time.
+        A failed deletion is logged and tried again the next time.
         """
         removed = []
         async with self._store_lock:
@@ -218,31 +222,33 @@ class AdapterService:
                         await asyncio.to_thread(self.store.remove, digest)
                         await asyncio.to_thread(self.notes.remove, digest)
                     except OSError as error:
-                        folder, why = str(self.store.path(digest)), error.strerror
-                        log.error("a deleted adapter's files stay", extra={"folder": folder, "cause": why})
+                        folder, cause = str(self.store.path(digest)), error.strerror
+                        log.error(
+                            "a removed adapter's files cannot be deleted", extra={"folder": folder, "cause": cause}
+                        )
                     else:
                         removed.append(digest)
                         self.stored_digests -= {digest}
         return tuple(removed)
 
     def unused(self) -> frozenset[str]:
-        """Stored digests that no name means any more."""
+        """Return stored digests that no name refers to any more."""
         table = self._state.adapters
         used = {version.digest for adapter in table.all() for version in adapter.versions}
         return self.stored_digests - used - table.reserved
 
     # --- copies for other servers ----------------------------------------------------------------------------------
     async def open_copy(self, digest: str) -> CopyReader:
-        """The files as one stream. Raises NotFound."""
+        """Open the files as one stream. Raises NotFound."""
         if digest in self.stored_digests:
             with contextlib.suppress(OSError):
                 return await asyncio.to_thread(CopyReader, self.store.path(digest))
         raise NotFound(f"The files of adapter {digest[:19]}… are not here.", code="adapter_not_found")
 
     async def take_copy(self, version: Version, stream: AsyncIterator[bytes]) -> None:
-        """Store what another server sends of a version. Other bytes leave nothing.
+        """Store another server's copy of a version. A wrong copy leaves nothing behind.
 
-        Raises Unfit (wrong_copy), Unavailable (disk_full, storage_full), and what the stream raises.
+        Raises Unfit (wrong_copy), Unavailable (disk_full, storage_full), and errors of the stream.
         """
         with self.reserve.hold(version.bytes), disk_errors(), self.store.writing() as out:
             with CopyWriter(out, version.bytes) as writer:
@@ -292,7 +298,7 @@ class AdapterService:
             return await asyncio.to_thread(change)
 
     def _name_lock(self, key: AdapterKey) -> asyncio.Lock:
-        """The lock of a name. It lives as long as somebody holds it or waits for it."""
+        """Return the lock of a name, which exists while it is held or waited for."""
         return self._names.setdefault(key, asyncio.Lock())
 
     def _clean(self) -> int:
@@ -301,14 +307,14 @@ class AdapterService:
 
 
 def _source_bytes(folder: Path) -> int:
-    """Size of an adapter's files: normalised they are no larger."""
-    with contextlib.suppress(ValueError, OSError):  # the check tells what is wrong
+    """Return the size of an adapter's files. Normalising does not enlarge them."""
+    with contextlib.suppress(ValueError, OSError):  # the check reports what is wrong
         folder = inner_folder(folder)
     return sum(file.stat().st_size for name in (CONFIG, TENSORS) if (file := folder / name).is_file())
 
 
 async def _joined(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Join a body's parts into larger pieces, since each costs a call of a thread."""
+    """Join a body's parts into larger pieces, since each costs a call in a thread."""
     pending = bytearray()
     async for data in stream:
         pending += data
@@ -319,7 +325,7 @@ async def _joined(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _run_to_end(work: Coroutine[None, None, T]) -> T:
-    """The result of `work`. A cancellation is raised only after it has ended."""
+    """Return the result of `work`, and delay a cancellation until it has ended."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -1,10 +1,10 @@
-"""The content-addressed store: one immutable folder per digest, written whole or not at all.
+"""The content-addressed store: one immutable folder per digest, written atomically.
 
     root/<64 hex digits>/   adapter_config.json, adapter_model.safetensors; read-only
-    root/tmp-…/             being written, or on its way out; removed at start
+    root/tmp-…/             being written or deleted; removed at start
 
-Files carry a fixed modification time (`MARK`). Any later write changes it, so a stat shows that nothing has changed.
-Where it changed for another reason (a copied disk), the content is hashed before it is trusted.
+Files have a fixed modification time (`MARK`). Any later write changes it, so a stat proves that nothing has changed. If
+it changed for another reason (a copied disk), the content is hashed before it is trusted.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ _BLOCK = 4 << 20
 
 
 class Store:
-    """All methods block on the disk: call them in threads. Safe for several threads and processes at once."""
+    """Safe for several threads and processes. All methods block on the disk."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
 
     def start(self) -> int:
-        """Make the root, remove what an ended process left half done; returns how many such folders there were."""
+        """Create the root, and delete unfinished folders. Returns how many there were."""
         self.root.mkdir(parents=True, exist_ok=True)
         unfinished = list(self.root.glob("tmp-*"))
         for folder in unfinished:
@@ -44,7 +44,7 @@ class Store:
         return len(unfinished)
 
     def path(self, digest: str) -> Path:
-        """Folder of a digest, whether it is there or not."""
+        """Return the folder of a digest, which need not exist."""
         return self.root / digest.removeprefix("sha256:")
 
     def digests(self) -> list[str]:
@@ -52,7 +52,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Path]:
-        """An empty folder to write an adapter into, gone afterwards unless `commit` took it."""
+        """Provide an empty folder for an adapter, which is deleted unless `commit` moved it."""
         folder = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.root))
         try:
             yield folder
@@ -60,16 +60,16 @@ class Store:
             _delete(folder)
 
     def commit(self, folder: Path, digest: str) -> Path:
-        """Make a folder that `normalise` wrote (and synced) the content of `digest`. Returns its path.
+        """Move a folder written (and synced) by `normalise` to its digest's path, and return that.
 
-        If the digest is there already and sound, that one stays; a damaged one is replaced.
+        If the digest already exists, its folder is kept if intact and replaced if damaged.
         """
         for name in (CONFIG, TENSORS):
             os.utime(folder / name, ns=(MARK, MARK))
             os.chmod(folder / name, 0o444)
         os.chmod(folder, 0o555)
         target = self.path(digest)
-        for _ in range(8):  # another writer, or a collection, may come between any two steps
+        for _ in range(8):  # another writer or a collection may interfere between any two steps
             try:
                 os.rename(folder, target)
                 break
@@ -83,14 +83,17 @@ class Store:
         return target
 
     def check(self, digest: str) -> Path:
-        """Cheap: two stat calls while nothing has changed. Raises EngineFailed (code adapter_damaged)."""
+        """Check the files cheaply, with two stat calls if nothing has changed.
+
+        Raises EngineFailed (code adapter_damaged).
+        """
         path = self.path(digest)
         if all(_is_marked(path / name) for name in (CONFIG, TENSORS)):
             return path
         return self.verify(digest)
 
     def verify(self, digest: str) -> Path:
-        """Full: reads and hashes both files. Raises EngineFailed (code adapter_damaged)."""
+        """Read and hash both files. Raises EngineFailed (code adapter_damaged)."""
         path = self.path(digest)
         try:
             actual = digest_of((path / CONFIG).read_bytes(), _parts(path / TENSORS))
@@ -98,13 +101,13 @@ class Store:
             raise _damaged(digest, f"{error.strerror} ({Path(str(error.filename)).name})") from None
         if actual != digest:
             raise _damaged(digest, "their content has changed")
-        with contextlib.suppress(OSError):  # a read-only copy of the store: check() will hash each time
+        with contextlib.suppress(OSError):  # on a read-only copy of the store check() hashes each time
             for name in (CONFIG, TENSORS):
                 os.utime(path / name, ns=(MARK, MARK))
         return path
 
     def remove(self, digest: str) -> None:
-        """Delete a digest; it disappears at once and whole. Nothing happens when it is not there."""
+        """Delete a digest atomically. Does nothing if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             self._set_aside(self.path(digest))
 
@@ -116,7 +119,10 @@ class Store:
         return True
 
     def _set_aside(self, path: Path) -> None:
-        """Swap a folder with an empty one beside it: only root may move a read-only folder into another."""
+        """Move a folder over an empty one, and delete it.
+
+        Only root may move a read-only folder into another folder.
+        """
         aside = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.root))
         try:
             os.rename(path, aside)
@@ -125,7 +131,7 @@ class Store:
 
 
 def _delete(folder: Path) -> None:
-    """Remove what may be read-only. What cannot be removed now is removed at the next start."""
+    """Delete a folder that may be read-only. If that fails, the next start deletes it."""
     with contextlib.suppress(OSError):
         os.chmod(folder, 0o755)
     shutil.rmtree(folder, ignore_errors=True)
@@ -154,7 +160,7 @@ def _damaged(digest: str, why: str) -> EngineFailed:
 
 
 class AdapterNotes:
-    """One small file per digest that has notes; a missing file means no notes. Writing and removing block."""
+    """Notes, in one small file for each digest that has any. All methods block."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -171,7 +177,7 @@ class AdapterNotes:
     def write(self, digest: str, notes: tuple[str, ...]) -> None:
         """Replace the notes of a digest."""
         self._known[digest] = notes
-        with contextlib.suppress(OSError):  # an adapter is registered even if its notes cannot be kept
+        with contextlib.suppress(OSError):  # an adapter is registered even if its notes cannot be stored
             if notes:
                 self._root.mkdir(exist_ok=True)
                 self._file(digest).write_bytes(msgspec.json.encode(notes))

@@ -1,4 +1,4 @@
-"""Values of the adapter code: the base, sources, and stored or checked adapters."""
+"""Types of the adapter code: bases, sources, and stored or checked adapters."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +11,9 @@ class Base:
     """The model that an adapter is for."""
 
     id: str
-    """The recipe's id. It is part of the adapter's digest: the same tensors on two bases are two adapters."""
+    """The recipe's id. It is part of the adapter's digest, so the same tensors on two bases are two adapters."""
     path: Path
-    """Folder with config.json and, where they are there, the safetensors files whose headers give the true shapes."""
+    """Folder with config.json and, if present, the safetensors files, whose headers give the true shapes."""
     max_rank: int
     """Largest rank that the engine's places hold (recipe: memory.adapters.max_rank)."""
 
@@ -23,9 +23,9 @@ class StoredAdapter:
     """An immutable, normalised adapter in the content-addressed store."""
 
     digest: str
-    """'sha256:' and 64 hex digits: the adapter's identity."""
+    """The adapter's identity: 'sha256:' and 64 hex digits."""
     path: Path
-    """Absolute folder that holds adapter_config.json and adapter_model.safetensors, and nothing else."""
+    """Absolute path of a folder with adapter_config.json and adapter_model.safetensors only."""
     rank: int
     bytes: int
     """Size of the tensor file."""
@@ -41,34 +41,34 @@ class CheckedAdapter:
     rank: int
     bytes: int
     notes: tuple[str, ...] = field(default=())
-    """Changes and omissions that keep the meaning, in words."""
+    """Descriptions of harmless changes and omissions."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadedArchive:
-    """A tar, tar.gz or zip file that was received; register() leaves it where it is."""
+    """A received tar, tar.gz or zip file. register() does not remove it."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedAdapter:
-    """A folder that the server itself made; `words` tell people from what."""
+    """A folder that the server itself made. `words`: from what, for people."""
 
     path: Path
     words: str
 
 
 class PublicHubSource(HubSource):
-    """A hub's repository that is read without the server's token."""
+    """A hub repository that is read without the server's token."""
 
 
 class UrlSource(Strict):
-    """A folder or archive by address: s3, gs or https."""
+    """A folder or archive at an s3, gs or https address."""
 
     url: str
 
 
 NamedSource = PathSource | HubSource | UrlSource
-"""Sources that a client may name without having the bytes."""
+"""Sources that a client may name without sending the bytes."""
 AdapterSource = NamedSource | PackageSource | UploadedArchive | ComposedAdapter

@@ -1,4 +1,4 @@
-"""Jobs of the composing process: JSON, one line each, and the server's side that follows them."""
+"""Jobs of the composing process, one line of JSON each, and the server's side that runs them."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from registry.errors import BadRequest, EngineFailed, Unavailable, Unfit
 
 
 class WeightedAdapter(msgspec.Struct, frozen=True, kw_only=True):
-    """An adapter's folder in the store, and the weight of its change."""
+    """An adapter's folder in the store, and its weight."""
 
     folder: Path
     weight: float
@@ -25,7 +25,7 @@ class WeightedAdapter(msgspec.Struct, frozen=True, kw_only=True):
 class Combine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Combine adapters of one base into the empty folder `out`, in peft's layout.
 
-    `kind`, `rank`: peft's words for how, from `adapters.compose.jobs`.
+    `kind`, `rank`: peft's `combination_type` and rank, from `plan`.
     """
 
     base: Base
@@ -38,7 +38,7 @@ class Combine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Add an adapter to the model in `base`, written into the empty folder `out`."""
+    """Merge an adapter into the model in `base`, written into the empty folder `out`."""
 
     base: Path
     adapter: Path
@@ -50,7 +50,7 @@ Job = Combine | Merge
 
 
 class Unmergeable(Exception):
-    """The text says why."""
+    """The files cannot be composed; the message says why."""
 
 
 class ComposeProgress(msgspec.Struct, frozen=True, tag=True):
@@ -59,11 +59,11 @@ class ComposeProgress(msgspec.Struct, frozen=True, tag=True):
 
 
 class ComposeDone(msgspec.Struct, frozen=True, tag=True):
-    """The last line: the folder is complete."""
+    """The last line if the folder is complete."""
 
 
 class ComposeFailed(msgspec.Struct, frozen=True, tag=True):
-    """The last line. `unfit`: these files cannot be composed; `message` says why."""
+    """The last line after a failure. `unfit`: these files cannot be composed."""
 
     kind: Literal["unfit", "disk_full", "broken"]
     message: str
@@ -73,7 +73,7 @@ Answer = ComposeProgress | ComposeDone | ComposeFailed
 
 
 def encode(message: Job | Answer) -> bytes:
-    """One line, its end included."""
+    """Encode a message as one line, including the newline."""
     return msgspec.json.encode(message, enc_hook=str) + b"\n"
 
 
@@ -93,16 +93,16 @@ _PEFT = {"linear": "linear", "ties": "ties", "dare": "dare_linear"}
 
 
 def plan(method: Method, ranks: Sequence[int], max_rank: int, *, halves: bool = False) -> tuple[str, int]:
-    """peft's `combination_type`, and the rank of the result.
+    """Return peft's `combination_type` and the rank of the result.
 
-    The change that an adapter makes to a layer is the product B·A. What is meant is a combination of products:
+    An adapter changes a layer by the product B·A, and the products are to be combined:
 
-    | method     | peft's way                                | result                                        |
-    |------------|-------------------------------------------|-----------------------------------------------|
-    | linear     | `cat` while the ranks add up to max_rank  | the weighted sum, exactly                     |
-    | linear     | `svd` above                               | the nearest to it that has max_rank           |
-    | ties, dare | `ties_svd`, `dare_linear_svd`             | the nearest of the ranks' sum, or of max_rank |
-    | halves     | `linear`, `ties`, `dare_linear`           | A from all A, B from all B: fast and rough    |
+    | method     | peft's type                                | result                                        |
+    |------------|--------------------------------------------|-----------------------------------------------|
+    | linear     | `cat` if the ranks sum to max_rank or less | the exact weighted sum                        |
+    | linear     | `svd` otherwise                            | its best approximation of rank max_rank       |
+    | ties, dare | `ties_svd`, `dare_linear_svd`              | best approximation of rank min(sum, max_rank) |
+    | halves     | `linear`, `ties`, `dare_linear`            | A from all A, B from all B: fast but rough    |
 
     Raises BadRequest for halves of unequal ranks, which cannot be added.
     """
@@ -127,7 +127,7 @@ _INHERITED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
 async def compose(
     job: Job, seconds: float | None = None, tell: Callable[[ComposeProgress], None] = lambda _: None
 ) -> None:
-    """Run a job to its end. Whatever ends this call ends the process.
+    """Run a job to its end. However this call ends, the process ends with it.
 
     Raises Unfit, Unavailable (codes disk_full, compose_timeout), EngineFailed (code compose_failed).
     """
@@ -140,7 +140,7 @@ async def compose(
     last: Answer | None = None
     try:
         async with asyncio.timeout(seconds):
-            with contextlib.suppress(ConnectionError):  # it has ended: its answer, or none, tells why
+            with contextlib.suppress(ConnectionError):  # the process has ended; its last line, if any, says why
                 process.stdin.write(encode(job))
                 await process.stdin.drain()
             async for line in process.stdout:
@@ -149,8 +149,8 @@ async def compose(
                     tell(last)
     except TimeoutError:
         raise Unavailable(
-            f"Combining took more than {seconds:.0f} s and was ended. Method 'linear' is done in seconds where ranks "
-            "add up to at most the base's max_rank; 'halves' makes the others fast.",
+            f"Combining took more than {seconds:.0f} s and was stopped. Method 'linear' takes seconds if the ranks add "
+            "up to at most the base's max_rank; 'halves' makes the others fast.",
             code="compose_timeout",
         ) from None
     finally:
@@ -164,8 +164,7 @@ def _raise(last: Answer | None) -> None:
     if last is None or isinstance(last, ComposeProgress):
         log.error("the composing process died", extra={"last": last.text if last else "start"})
         raise EngineFailed(
-            "The process that works on the adapters was ended, probably because memory had run out. Nothing was "
-            "changed.",
+            "The process that works on the adapters was killed, probably because memory ran out. Nothing was changed.",
             code="compose_failed",
         )
     if not isinstance(last, ComposeFailed):
@@ -177,4 +176,4 @@ def _raise(last: Answer | None) -> None:
             f"The disk is full, or cannot be written: {last.message}. Nothing was changed.", code="disk_full"
         )
     log.error("composing adapters failed", extra={"detail": last.message})
-    raise EngineFailed(f"The adapters could not be worked on: {last.message}.", code="compose_failed")
+    raise EngineFailed(f"The adapters could not be processed: {last.message}.", code="compose_failed")

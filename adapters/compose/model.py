@@ -1,4 +1,4 @@
-"""Base and adapter as one model folder, which appears whole or not at all."""
+"""Merge base and adapter into one model folder, which appears complete or not at all."""
 
 import asyncio
 import shutil
@@ -17,12 +17,12 @@ from registry.files.weights import read_weights
 from registry.storage.files import sync_all, sync_folder
 
 LIBRARIES = 1 << 30
-"""Bytes that the process needs beside the base's weights."""
+"""Memory that the process needs in addition to the base's weights, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes: the base is held once, in its own dtype, and written once."""
+    """Required bytes. The base is loaded once, in its own dtype, and written once."""
 
     memory: int
     disk: int
@@ -38,7 +38,7 @@ def needs(base: Path) -> Needs:
 
 
 def check_room(required: Needs, folder: Path) -> None:
-    """Raises Unavailable (out_of_memory, disk_full)."""
+    """Raise Unavailable (out_of_memory, disk_full) if memory or disk is too small."""
     free, group_limit = psutil.virtual_memory().available, control_groups.memory_left()
     if (free := free if group_limit is None else min(free, max(0, group_limit))) < required.memory:
         words = f"Merging needs about {size_words(required.memory)} of memory, and {size_words(free)} are free."
@@ -51,7 +51,10 @@ def check_room(required: Needs, folder: Path) -> None:
 async def merge_model(
     base: Path, adapter: Path, out: Path, *, trusted: bool, tell: Callable[[ComposeProgress], None] = lambda _: None
 ) -> int:
-    """Write to `out`, new or empty; returns bytes. Raises as `compose`, OSError."""
+    """Write the merged model to `out`, which is new or empty, and return its bytes.
+
+    Raises as `compose`, OSError.
+    """
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         await compose(Merge(base=base, adapter=adapter, out=temporary, trust_remote_code=trusted), tell=tell)
@@ -61,7 +64,7 @@ async def merge_model(
 
 
 def _publish(temporary: Path, out: Path) -> int:
-    """Publish a folder whole, or not at all, also through a loss of power."""
+    """Publish a folder atomically, even across a loss of power."""
     temporary.chmod(0o755)
     sync_all(temporary)
     temporary.rename(out)

@@ -1,4 +1,4 @@
-"""Adapters combined by peft's `add_weighted_adapter`, and merged by its `merge_and_unload`; imports torch."""
+"""Combine adapters by peft's `add_weighted_adapter`, merge by `merge_and_unload`; imports torch."""
 
 import itertools
 import os
@@ -24,14 +24,15 @@ RESULT = "made"
 
 
 def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
-    """See `Combine`. Same job, same bytes, with as many threads. Raises Unmergeable.
+    """Run `Combine`. The same job gives the same bytes with the same number of threads.
 
-    What `dare` drops depends on the seed alone, the last bits of a decomposition on how many threads share it.
+    What `dare` drops depends only on the seed, but the last bits of a decomposition depend on the number of threads.
+    Raises Unmergeable.
     """
     tell("reading the adapters", 0.0)
     names = [f"part{number}" for number in range(len(job.parts))]
     config = LoraConfig.from_pretrained(str(job.parts[0].folder))
-    config.task_type = None  # else peft wants a language model around the layers
+    config.task_type = None  # otherwise peft requires a language model around the layers
     model = PeftModel.from_pretrained(
         _layers(read_base(job.base.path).linear), str(job.parts[0].folder), names[0], config=config, torch_device="cpu"
     )
@@ -64,16 +65,16 @@ def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
 
 
 def _of_rank(rank: int, name: str, half: torch.Tensor) -> torch.Tensor:
-    """Pad with zeros up to the config's rank, which a narrow layer does not reach."""
+    """Pad with zeros up to the config's rank, which narrow layers do not reach."""
     missing = rank - half.shape[0 if "lora_A" in name else 1]
     return nn.functional.pad(half, (0, 0, 0, missing) if "lora_A" in name else (0, missing)).contiguous()
 
 
 def _layers(linear: Mapping[str, tuple[int, int]]) -> nn.Module:
-    """The base's linear layers without weights: one number seen in the full shape.
+    """Return the base's linear layers without weights: one number expanded to the shape.
 
-    peft asks the base for layers and shapes only, so an 8B base costs nothing here. On the meta device its own tensors
-    would have no values either.
+    peft needs only layers and shapes, so an 8B base costs nothing here. On the meta device peft's own tensors would
+    have no values either.
     """
     root = nn.Module()
     for module, (out, width) in linear.items():
@@ -90,17 +91,17 @@ def _layers(linear: Mapping[str, tuple[int, int]]) -> nn.Module:
 
 
 COPIED_FILES = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", "*.py", "LICENSE*", "NOTICE*")
-"""Files of the base that hold for the merged model too: its card does not."""
+"""Files of the base that also apply to the merged model, unlike its card."""
 
 
 def merge(job: Merge, tell: Callable[[str, float], None]) -> None:
-    """See `Merge`. Needs the base once, and one layer in float32. Raises Unmergeable."""
+    """Run `Merge`. Needs memory for the base and one layer in float32. Raises Unmergeable."""
     tell("reading the base", 0.0)
     config = AutoConfig.from_pretrained(job.base, trust_remote_code=job.trust_remote_code)
     model = AutoModelForCausalLM.from_pretrained(job.base, dtype="auto", trust_remote_code=job.trust_remote_code)
     kind, written = type(model).__name__, config.architectures or []
     if kind not in written:
-        raise Unmergeable(f"The base is a {', '.join(written)}, and only its language half ({kind}) would be left.")
+        raise Unmergeable(f"The base is a {', '.join(written)}, and only its language part ({kind}) would be left.")
     tell("merging", 0.5)
     adapted = PeftModel.from_pretrained(model, str(job.adapter), torch_device="cpu")
     with safe_open(job.adapter / TENSORS, framework="pt") as tensors:
@@ -124,7 +125,7 @@ def merge(job: Merge, tell: Callable[[str, float], None]) -> None:
 
 
 def _copy_the_rest(base: Path, out: Path) -> None:
-    """Tokenizer, template and configs are the base's own, byte by byte."""
+    """Copy the base's tokenizer, template and configs unchanged."""
     for file in {file for pattern in COPIED_FILES for file in base.glob(pattern)}:
         if file.is_file() and not file.name.endswith(".index.json"):
             shutil.copyfile(file, out / file.name)

@@ -1,6 +1,6 @@
 """The composing process, `python -m adapters.compose.process`: job in, lines out.
 
-It does one job and ends, also when the one who asked ends before. torch and peft are imported for the job alone.
+It does one job and ends, or ends early with its parent. torch and peft are imported only for the job.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ from registry.storage.files import is_full
 
 
 def main() -> None:
-    """Do the job that standard input names."""
+    """Do the job given on standard input."""
     answers = os.dup(1)
     os.dup2(2, 1)  # nothing but answers may go to the pipe
     job = decode_job(sys.stdin.buffer.readline())
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.nice(10)  # requests come first
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")  # and engines, when memory runs out
+        Path("/proc/self/oom_score_adj").write_text("1000")  # and so do engines, if memory runs out
     os.write(answers, encode(_work(job, answers)))
 
 
@@ -64,13 +64,13 @@ def _work(job: Job, answers: int) -> Answer:
 
 
 def _check_weights(base: Path) -> None:
-    """Raise Unmergeable for quantised weights, before peft is imported for seconds."""
+    """Raise Unmergeable for quantised weights, before the slow import of peft."""
     if read_object(base / "config.json").get("quantization_config"):
-        raise Unmergeable("Weights that are quantised take no merge: merge into the base that they were made from.")
+        raise Unmergeable("Nothing can be merged into quantised weights: merge into the base that they were made from.")
 
 
 def _exit_with_parent() -> NoReturn:
-    """Standard input ends when the process that holds its other end does."""
+    """End this process when its parent ends, which closes standard input."""
     while os.read(0, 1):  # not through sys.stdin, whose lock would be held when the interpreter ends
         pass
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Checks of adapter files as bytes, before anything relies on them.
+"""Check and normalise adapter files before anything relies on them.
 
-Runs without PyTorch in a process of its own (`adapters.check_process`).
+Runs without PyTorch in a separate process (`adapters.check_process`).
 """

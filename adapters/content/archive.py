@@ -1,8 +1,8 @@
-"""Uploaded archives, taken apart without trusting anything that they say.
+"""Unpack uploaded archives without trusting anything in them.
 
-`unpack` runs in the checking process: what an archive can make a library do stays there.
-Of an archive only adapter_config.json, safetensors and the tokenizer's files are kept, from its root or from one folder
-in it. Shadows of macOS and checkpoints below the adapter are left out.
+`unpack` runs in the checking process, which confines exploits of its libraries. Only adapter_config.json, safetensors
+and the tokenizer's files are extracted, from the root or from one folder. Files that macOS adds and checkpoints below
+the adapter are skipped.
 """
 
 import gzip
@@ -21,15 +21,15 @@ from registry.bounds import Bounds
 
 _BLOCK = 1 << 20
 _FREE = 1 << 20
-"""Bytes that may be unpacked whatever the ratio: small text packs well."""
+"""Bytes that may be unpacked at any ratio, because small text compresses well."""
 
 
 class _Refused(Exception):
-    """The archive goes no further; the text tells why."""
+    """The archive is refused; the message says why."""
 
 
 class _Meter:
-    """Counts what comes out of an archive, and stops bombs by bytes and by ratio."""
+    """Counts unpacked bytes, and stops decompression bombs by size and ratio."""
 
     def __init__(self, bounds: Bounds, archive_bytes: int) -> None:
         self.limit = min(bounds.unpacked_bytes, _FREE + bounds.unpack_ratio * archive_bytes)
@@ -42,7 +42,7 @@ class _Meter:
 
 
 class _MeteredStream:
-    """A decompressing file that counts all bytes, skipped members' and headers' too."""
+    """A decompressing file that counts all bytes, including skipped members and headers."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> None:
         self._file, self._meter = file, meter
@@ -54,7 +54,7 @@ class _MeteredStream:
 
 
 def unpack(archive: Path, out: Path, bounds: Bounds, faults: Faults) -> None:
-    """Write the adapter's files of a tar, tar.gz or zip into the empty folder `out`."""
+    """Extract the adapter's files from a tar, tar.gz or zip into the empty folder `out`."""
     try:
         with open(archive, "rb") as file:
             start = file.read(512)
@@ -72,8 +72,8 @@ def unpack(archive: Path, out: Path, bounds: Bounds, faults: Faults) -> None:
                 raise _Refused("It is not a tar, tar.gz or zip file.")
             if not extractor.has_adapter and extractor.checkpoints:
                 raise _Refused(
-                    f"It holds no adapter but in checkpoints, such as {quote_value(extractor.checkpoints[-1])}: pack "
-                    "the folder of one."
+                    f"It holds adapters only in checkpoints, such as {quote_value(extractor.checkpoints[-1])}: pack "
+                    "the folder of one of them."
                 )
             if not extractor.has_adapter:
                 raise _Refused("It holds no adapter_config.json and no safetensors at its root or in one folder.")
@@ -94,14 +94,17 @@ class _Extractor:
         self._folder: str | None = None
         self.names: set[str] = set()
         self.checkpoints: list[str] = []
-        """Folders of checkpoints that were left out."""
+        """Folders of checkpoints that were skipped."""
 
     @property
     def has_adapter(self) -> bool:
         return any(name == CONFIG or name.endswith(".safetensors") for name in self.names)
 
     def destination(self, name: str, kind: str) -> Path | None:
-        """The path for a member; None: skip it. `kind`: 'file', 'folder' or other."""
+        """Return the path to write a member to, or None to skip it.
+
+        `kind`: 'file', 'folder' or another kind.
+        """
         self._count += 1
         if self._count > self.bounds.unpacked_files:
             raise _Refused(f"It has more than {self.bounds.unpacked_files} members.")
@@ -109,7 +112,7 @@ class _Extractor:
         if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in (path.parts or ("",))[0]:
             raise _Refused(f"Member {quote_value(name)} points outside of it.")
         if kind not in ("file", "folder"):
-            raise _Refused(f"Member {quote_value(name)} is a {kind}; only regular files are taken.")
+            raise _Refused(f"Member {quote_value(name)} is a {kind}; only regular files are accepted.")
         if is_shadow(path):
             return None
         if kind == "folder" or not (path.name in (CONFIG, *TOKENIZER) or path.suffix == ".safetensors"):
@@ -121,15 +124,18 @@ class _Extractor:
         if path.name in TOKENIZER and (len(path.parts) > 2 or folder != (self._folder or folder)):
             return None
         if len(path.parts) > 2 or (self._folder is not None and folder != self._folder):
-            raise _Refused(f"{quote_value(name)}: the adapter's files must lie together, at the root or in one folder.")
+            raise _Refused(f"{quote_value(name)}: the adapter's files must be together, at the root or in one folder.")
         if path.name in self.names:
-            raise _Refused(f"{quote_value(name)} stands in it twice.")
+            raise _Refused(f"{quote_value(name)} is in it twice.")
         self._folder = folder
         self.names.add(path.name)
         return self.out / path.name
 
     def _is_beside(self, path: PurePosixPath, folder: str) -> bool:
-        """Whether a member is of a checkpoint below the adapter. One that came before the adapter is taken back."""
+        """Return whether a member belongs to a checkpoint below the adapter.
+
+        Deletes the files of a checkpoint that came before the adapter.
+        """
         *_, last = path.parent.parts or ("",)
         if CHECKPOINT.fullmatch(last):
             return len(path.parts) > 2 or self._folder not in (None, folder)
@@ -145,7 +151,7 @@ class _Extractor:
             while size > 0:
                 data = read(min(size, _BLOCK))
                 if not data:
-                    raise _Refused(f"{quote_value(target.name)} is cut short in it.")
+                    raise _Refused(f"{quote_value(target.name)} is truncated in it.")
                 file.write(data)
                 size -= len(data)
 
@@ -173,7 +179,7 @@ def _unzip(file: IO[bytes], meter: _Meter, extractor: _Extractor) -> None:
             if member.flag_bits & 1:
                 raise _Refused(f"Member {quote_value(member.filename)} is encrypted.")
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise _Refused(f"Member {quote_value(member.filename)} is packed in another way than deflate.")
+                raise _Refused(f"Member {quote_value(member.filename)} is not compressed with deflate.")
             target = extractor.destination(member.filename, kind)
             if target is not None:
                 with archive.open(member) as source:

@@ -1,6 +1,6 @@
-"""A base model's linear layers: shapes by safetensors headers, else config.json.
+"""Shapes of a base model's linear layers, from safetensors headers or else config.json.
 
-The base is the operator's, so its files are trusted to be well meant; they may be links (a hub cache).
+The operator provides the base, so its files are trusted; they may be links (a hub cache).
 """
 
 import json
@@ -17,39 +17,39 @@ from registry.files.shape import linear_layers, read_shape, text_config
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _TEXT_HALVES = ("model.language_model.", "language_model.model.", "model.")
-"""The beginnings of layers' names in a model that also sees: in transformers since 4.52, and so in peft's files;
-before, and in the files of most models still; in Qwen2-VL's files."""
+"""Prefixes of text layers in vision-language models: in transformers since 4.52 and so in peft's files; in older
+versions and still in most models' files; in Qwen2-VL's files."""
 _HALVES = (*_TEXT_HALVES, "model.text_model.", "llm.model.", "thinker.model.")
-"""Prefixes of a model's text half; Idefics, MiniCPM-V and Qwen's Omni have their own."""
+"""Prefixes of a model's text part, including those of Idefics, MiniCPM-V and Qwen-Omni."""
 _TURNED = frozenset({"llama4", "llama4_text", "k2_horizon"})
-"""Kinds of which vLLM turns q and k for its positions, and adapters of them not (`permute_qk_weight_for_rotary`)."""
+"""Model types whose q and k, but not those of adapters, vLLM permutes (`permute_qk_weight_for_rotary`)."""
 _RENAMED = (("backbone.", "model."),)
-"""Files' names of a network, and those of transformers and so of peft now: Nemotron-H."""
+"""Prefixes in Nemotron-H's files, and those in current transformers and so in peft."""
 _SOURCE_DTYPES = frozenset({"F32", "F16", "BF16", "F64", "F8_E4M3"})
 _MAX_HEADER = 256 << 20
 
 
 class UnknownBase(Exception):
-    """The shapes of the base cannot be found out; the text tells why."""
+    """The shapes of the base cannot be determined; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaseShapes:
-    """`linear`: module name to (out, in), in layer order. `layers`: their number.
+    """Shapes of a base. `linear`: module name to (out, in), in layer order.
 
-    `linear` has the numbered layers of the text half, `layers` counts those of all halves.
+    `linear` has the numbered layers of the text part, while `layers` counts the layers of all parts.
     """
 
     linear: dict[str, tuple[int, int]]
     layers: int
     turned: frozenset[str] = frozenset()
-    """Last parts of the names of layers whose rows the engine puts into another order at the load."""
+    """Last parts of the names of layers whose rows the engine reorders at the load."""
     senses: bool = False
-    """Whether there are layers that see or hear: the engine has no places for adapters there."""
+    """Whether there are vision or audio layers, where the engine has no places for adapters."""
 
     @property
     def front(self) -> str:
-        """The part of layers' names before their number."""
+        """The part of the layers' names before their number."""
         return front_of(next(iter(self.linear), ""))
 
     def in_layer(self, layer: int) -> list[str]:
@@ -57,22 +57,21 @@ class BaseShapes:
 
 
 def layer_of(module: str) -> int | None:
-    """Number of the decoder layer that a module is in."""
+    """Return the number of a module's decoder layer."""
     match = _LAYER.search(module)
     return int(match.group(1)) if match else None
 
 
 def front_of(module: str) -> str:
-    """The part of a module's name before the number of its layer."""
+    """Return the part of a module's name before its layer number."""
     match = _LAYER.search(module)
     return module[: match.start(1)] if match else ""
 
 
 def as_spelled(base: BaseShapes, modules: Iterable[str]) -> tuple[BaseShapes, dict[str, str]]:
-    """The base with layers named as an adapter names them, and its own names.
+    """Return the base with its layers named as in an adapter, and a map back to its own names.
 
-    Only for a base that also sees, as an adapter of such a one does not fit a text model of the same shapes, and for
-    `_RENAMED`.
+    Only for vision-language bases, whose adapters do not fit a text model of the same shapes, and for `_RENAMED`.
     """
     own, half = next((pair for pair in _RENAMED if any(name.startswith(pair[0]) for name in base.linear)), ("", ""))
     if half and any(name.startswith(half) for name in modules):
@@ -92,13 +91,13 @@ def _renamed(base: BaseShapes, own: str, half: str) -> tuple[BaseShapes, dict[st
 
 
 def read_base(folder: Path) -> BaseShapes:
-    """Raises UnknownBase."""
+    """Read the shapes of a base. Raises UnknownBase."""
     files = [*sorted(folder.glob("*.safetensors")), *folder.glob("config.json")]
     stamps = tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files)
     return _read_base(folder, stamps)
 
 
-@lru_cache(maxsize=8)  # `stamps` makes an entry stale when a file changes
+@lru_cache(maxsize=8)  # `stamps` invalidates an entry if a file changes
 def _read_base(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> BaseShapes:
     names = [name for name, _, _ in stamps if name.endswith(".safetensors")]
     linear = _without_draft_layers(folder, _from_headers([folder / name for name in names])) or _from_config(folder)
@@ -111,7 +110,7 @@ def _read_base(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> BaseSh
 
 
 def _kind(folder: Path) -> str:
-    """`model_type` of the text half; '' where config.json does not name it."""
+    """Return `model_type` of the text part; '' if config.json does not give it."""
     try:
         return str(text_config(json.loads((folder / "config.json").read_text("utf-8"))).get("model_type"))
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -119,7 +118,7 @@ def _kind(folder: Path) -> str:
 
 
 def _from_headers(paths: list[Path]) -> dict[str, tuple[int, int]]:
-    """Shapes by headers; nothing for quantised files, which pack their weights."""
+    """Read shapes from headers; empty for quantised files, whose weights are packed."""
     linear = {}
     for path in paths:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -140,9 +139,9 @@ def _from_headers(paths: list[Path]) -> dict[str, tuple[int, int]]:
 
 
 def _without_draft_layers(folder: Path, linear: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Leave out layers that draft tokens (MTP), which peft never sees.
+    """Remove layers that draft tokens (MTP), which peft does not have.
 
-    Qwen3.5 and Qwen3-Next have them; GLM-4.5 as one layer more.
+    Qwen3.5 and Qwen3-Next have them, and GLM-4.5 as one more layer.
     """
     try:
         last = read_shape(folder).layers
@@ -162,9 +161,9 @@ def _from_config(folder: Path) -> dict[str, tuple[int, int]]:
         if layers := linear_layers(config):
             return layers
         raise UnknownBase(
-            f"the base has no safetensors files, and shapes of {config['model_type']!r} cannot be told from config.json"
+            f"the base has no safetensors files, and config.json does not give the shapes of {config['model_type']!r}"
         )
     except FileNotFoundError:
         raise UnknownBase("the base model's folder has no config.json and no safetensors files") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnknownBase(f"config.json of the base model is of no use here: {error!r}") from None
+        raise UnknownBase(f"config.json of the base model cannot be used: {error!r}") from None

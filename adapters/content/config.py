@@ -1,6 +1,6 @@
-"""peft's adapter_config.json: fields that are understood, ignored or refused.
+"""peft's adapter_config.json: fields that are used, ignored or refused.
 
-Refused is what changes the meaning of the tensors.
+Settings that change the meaning of the tensors are refused.
 """
 
 import json
@@ -22,13 +22,13 @@ _Layers = Annotated[list[int], BeforeValidator(lambda v: [v] if isinstance(v, in
 REFUSED: dict[str, str] = {
     "use_dora": "DoRA rescales the base weights' columns, which adapter places cannot do. Merge it into the base, or "
     "train it with use_dora=false.",
-    "modules_to_save": "it trains whole layers beside LoRA, and these would have to replace the base's for all "
+    "modules_to_save": "it trains whole layers besides LoRA, which would have to replace the base's for all "
     "adapters. Train without modules_to_save, or serve the merged model as a base of its own.",
     "lora_bias": "the engine adds no bias to LoRA layers. Train with lora_bias=false.",
     "trainable_token_indices": "it changes rows of the token embedding, which all adapters of a base share.",
     "target_parameters": "LoRA on bare parameters (expert weights) is not supported; target linear layers.",
     "layer_replication": "it changes the number of layers of the base.",
-    "alora_invocation_tokens": "activated LoRA changes weights in mid-sequence, which the engine cannot do.",
+    "alora_invocation_tokens": "activated LoRA changes weights within a sequence, which the engine cannot do.",
     "use_qalora": "QALoRA pools the inputs of each group, which the engine cannot do.",
     "use_bdlora": "block-diagonal LoRA has other shapes than the engine's places.",
     "arrow_config": "Arrow routes between several adapters in one layer.",
@@ -36,7 +36,7 @@ REFUSED: dict[str, str] = {
     "monteclora_config": "MonteCLoRA samples its weights.",
     "megatron_config": "Megatron's parallel layers split the tensors; save the adapter for plain linear layers.",
 }
-"""Settings that are refused when they are on, with the reason."""
+"""Settings that are refused if they are on, with the reason."""
 
 INFORMATIONAL = {
     "peft_type", "peft_version", "auto_mapping", "base_model_name_or_path", "revision", "task_type", "inference_mode",
@@ -44,7 +44,7 @@ INFORMATIONAL = {
     "qalora_group_size", "runtime_config", "ensure_weight_tying", "init_lora_weights", "bias", "fan_in_fan_out",
     "layers_pattern", TEMPLATE,
 }  # fmt: skip
-"""Known settings that do not change what trained tensors mean, or that have a check of their own below."""
+"""Known settings that do not change the meaning of trained tensors, or are checked separately below."""
 
 _PLAIN_INITS = frozenset({"true", "false", "gaussian", "eva", "orthogonal", "mica"})
 _FEATURE = re.compile(r"^(use_|lora_|apply_)|_(config|pattern|type)$")
@@ -53,9 +53,9 @@ _Number = TypeVar("_Number", int, float)
 
 
 class AdapterConfig(BaseModel):
-    """The settings that the check and the normalisation need.
+    """The settings that are needed for checking and normalising.
 
-    Patterns are as in peft: regular expressions for the end of a module's name; the first that matches wins.
+    Patterns are those of peft: regular expressions for the end of a module's name, of which the first match wins.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
@@ -75,12 +75,12 @@ class AdapterConfig(BaseModel):
         return _by_pattern(self.rank_pattern, module, self.r)
 
     def scale(self, module: str) -> float:
-        """The factor of B·A: alpha / r, or alpha / √r for rank-stabilised LoRA."""
+        """Return the factor of B·A: alpha / r, or alpha / √r for rank-stabilised LoRA."""
         rank = self.rank(module)
         return _by_pattern(self.alpha_pattern, module, self.lora_alpha) / (math.sqrt(rank) if self.use_rslora else rank)
 
     def targets(self, module: str) -> bool:
-        """Whether peft gives this module (one of a numbered layer) an adapter."""
+        """Return whether peft gives this module (in a numbered layer) an adapter."""
         if self.exclude_regex is not None and re.fullmatch(self.exclude_regex, module):
             return False
         if _ends_with(module, self.exclude_modules):
@@ -89,7 +89,7 @@ class AdapterConfig(BaseModel):
             if self.target_regex.lower() != "all-linear" and not re.fullmatch(self.target_regex, module):
                 return False
         elif module in (named := self.target_modules or []):
-            return True  # whatever layers_to_transform says
+            return True  # regardless of layers_to_transform
         elif not _ends_with(module, named):
             return False
         layer = re.match(r".*?\.?[^.]+\.(\d+)\.", module)
@@ -97,9 +97,9 @@ class AdapterConfig(BaseModel):
 
 
 def read_config(raw: bytes, bounds: Bounds, faults: Faults) -> tuple[AdapterConfig | None, list[str]]:
-    """Parse and judge the bytes of adapter_config.json.
+    """Parse and check adapter_config.json.
 
-    Returns the settings (None when `faults` leave nothing to go on with) and notes on what was ignored.
+    Returns the settings, or None if `faults` make them unusable, and notes on ignored settings.
     """
     try:
         data = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
@@ -111,7 +111,7 @@ def read_config(raw: bytes, bounds: Bounds, faults: Faults) -> tuple[AdapterConf
         return None, []
     kind = data.get("peft_type")
     if kind != "LORA":
-        if kind is None and ("lora_parameters" in data or "num_layers" in data):  # no file of peft's lacks it
+        if kind is None and ("lora_parameters" in data or "num_layers" in data):  # peft always writes it
             faults.add(foreign_form(["adapters.safetensors"]) or "")
             return None, []
         remedy = KINDS.get(str(kind), MERGE)
@@ -140,7 +140,7 @@ def read_config(raw: bytes, bounds: Bounds, faults: Faults) -> tuple[AdapterConf
 
 
 def _check_settings(data: dict[str, Any], faults: Faults) -> list[str]:
-    """Refuse what changes meaning, return notes on what is unknown."""
+    """Refuse settings that change the meaning, and return notes on unknown ones."""
     notes = []
     for key, value in data.items():
         on = value not in (None, False, 0, "", "none") and value != [] and value != {}
@@ -150,23 +150,23 @@ def _check_settings(data: dict[str, Any], faults: Faults) -> list[str]:
             continue
         elif on and _FEATURE.search(key):
             faults.add(
-                f"{key} is set ({quote_value(value)}): this setting is not known here, and such settings can change "
-                "what the tensors mean. Remove it from adapter_config.json if you are sure that it does not."
+                f"{key} is set ({quote_value(value)}): this setting is unknown, and such settings can change what the "
+                "tensors mean. Remove it from adapter_config.json if you are sure that it does not."
             )
         elif on:
-            notes.append(f"Setting {quote_value(key)} of adapter_config.json is not known here and was ignored.")
+            notes.append(f"Setting {quote_value(key)} of adapter_config.json is unknown and was ignored.")
     bias = data.get("bias", "none")
     if bias not in ("none", None):
         faults.add(
             f"bias is {quote_value(bias)}: it trains the base's biases, which all adapters share. "
             "Train with bias='none'; "
-            "where the base has none, and so the file, write that into adapter_config.json."
+            "if the base and so the file have none, write that into adapter_config.json."
         )
     init = str(data.get("init_lora_weights", True)).lower()
     if init not in _PLAIN_INITS and data.get("init_lora_weights") is not None:
         faults.add(
             f"init_lora_weights is {quote_value(data['init_lora_weights'])}: "
-            f"such a start changes the base weights, and the adapter fits only those. {init_remedy(init)}"
+            f"this initialisation changes the base weights, and the adapter fits only those. {init_remedy(init)}"
         )
     task = data.get("task_type")
     if task not in (None, "CAUSAL_LM"):
@@ -205,7 +205,7 @@ def _is_usable(config: AdapterConfig, patterns: int, faults: Faults) -> bool:
 
 def _by_pattern(patterns: Mapping[str, _Number], module: str, default: _Number) -> _Number:
     for pattern, value in patterns.items():
-        if _PLAIN_NAME.match(pattern):  # most are names; a million of them must not need a million regexes
+        if _PLAIN_NAME.match(pattern):  # most are plain names, which need no regex
             if module == pattern or module.endswith("." + pattern):
                 return value
         elif re.match(rf"(.*\.)?({pattern})$", module):
@@ -218,4 +218,4 @@ def _ends_with(module: str, names: list[str]) -> bool:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,8 +1,8 @@
-"""A stored adapter as one stream of bytes, for a server that lacks it.
+"""Send a stored adapter as one stream of bytes to another server.
 
     length of the config (8 bytes, little-endian) | adapter_config.json | adapter_model.safetensors
 
-All functions block on the disk: call them in threads.
+All functions block on the disk; run them in a thread.
 """
 
 import hashlib
@@ -20,12 +20,15 @@ from registry.errors import Unfit
 from registry.storage.files import sync_folder
 
 PART = 1 << 20
-"""Bytes of a piece that is read."""
+"""Bytes that are read at a time."""
 _LENGTH = struct.Struct("<Q")
 
 
 class CopyReader:
-    """Opens both files at once: their deletion does not end the stream. Raises OSError for files that are not there."""
+    """Opens both files at once, so that the stream survives their deletion.
+
+    Raises OSError if a file is missing.
+    """
 
     def __init__(self, folder: Path) -> None:
         with ExitStack() as stack:
@@ -45,7 +48,7 @@ class CopyReader:
 
 
 class CopyWriter:
-    """Writes a stream into an empty folder. size: bytes of the tensor file, which the fleet's state names."""
+    """Writes a stream into an empty folder. size: of the tensor file, from the fleet's state."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self._folder, self._left = folder, size
@@ -60,7 +63,7 @@ class CopyWriter:
             self._tensors.close()
 
     def write(self, data: bytes) -> None:
-        """The next bytes. Raises Unfit for more of them than there are to come, OSError."""
+        """Write the next bytes. Raises Unfit if there are too many, OSError."""
         self._hash.update(data)
         if self._tensors is None:
             self._head += data
@@ -81,7 +84,7 @@ class CopyWriter:
         self._tensors.write(data)
 
     def finish(self, digest: str) -> None:
-        """All has come. Raises Unfit unless it is what the digest says."""
+        """Finish the copy. Raises Unfit unless it matches the digest."""
         if self._tensors is None or self._left:
             raise wrong_copy("bytes are missing")
         if (actual := f"sha256:{self._hash.hexdigest()}") != digest:
@@ -92,7 +95,7 @@ class CopyWriter:
 
 
 def wrong_copy(why: str) -> Unfit:
-    """The error for bytes that are not the adapter's."""
+    """Return the error for a copy that is not the adapter."""
     return Unfit(f"This is not a copy of the adapter: {why}.", code="wrong_copy")
 
 

@@ -1,4 +1,4 @@
-"""The digest of a stored adapter; `normalise.py` says what it depends on."""
+"""The digest of a stored adapter. `normalise.py` explains what it depends on."""
 
 import hashlib
 import struct
@@ -8,7 +8,7 @@ SALT = b"roundhouse adapter 1\n"
 
 
 def digest_of(config: bytes, tensors: Iterator[bytes]) -> str:
-    """'sha256:…' of a canonical config and the bytes of its tensor file."""
+    """Return 'sha256:…' of a canonical config and the bytes of the tensor file."""
     digest = hashlib.sha256(SALT + struct.pack("<Q", len(config)) + config)
     for part in tensors:
         digest.update(part)

@@ -1,4 +1,4 @@
-"""Collected faults of an adapter, with equal ones of many layers in one sentence."""
+"""Collect an adapter's faults, with equal ones of many layers in one sentence."""
 
 import re
 
@@ -8,7 +8,7 @@ _NAMED = 4
 
 
 class Faults:
-    """A list of sentences in the order in which they were found.
+    """Sentences in the order in which they were added.
 
     `at(module, text)` groups: the same text for 32 layers becomes one sentence that names a few of them.
     """
@@ -23,7 +23,7 @@ class Faults:
         self._texts.setdefault(text, [])
 
     def at(self, module: str, text: str) -> None:
-        """`text` is true of `module`; it reads on after the module's name."""
+        """Add a fault of a module. `text` continues the sentence after the module's name."""
         self._texts.setdefault(text, []).append(module)
 
     def sentences(self) -> list[str]:
@@ -31,10 +31,10 @@ class Faults:
 
 
 def few(sentences: list[str], what: str) -> list[str]:
-    """The first MAX_FAULTS sentences at most; the last one says how many were left out."""
+    """Return at most MAX_FAULTS sentences; the last one says how many were omitted."""
     if len(sentences) <= MAX_FAULTS:
         return sentences
-    return [*sentences[: MAX_FAULTS - 1], f"{len(sentences) - MAX_FAULTS + 1} more {what} are left out here."]
+    return [*sentences[: MAX_FAULTS - 1], f"{len(sentences) - MAX_FAULTS + 1} more {what} are not listed."]
 
 
 def _join(modules: list[str], text: str) -> str:
@@ -46,11 +46,11 @@ def _join(modules: list[str], text: str) -> str:
 
 
 def shorten(text: str, limit: int = MAX_TEXT) -> str:
-    """Printable and short: what a file holds may stand in it."""
+    """Make a text printable and short, since it may quote a file."""
     clean = re.sub(r"[^\x20-\x7e\u00a0-\ud7ff]", "?", text)
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
 def quote_value(value: object) -> str:
-    """A value out of a file, quoted for a message."""
+    """Quote a value from a file for a message."""
     return shorten(repr(value), 80)

@@ -1,6 +1,6 @@
 """Adapter layouts of trainers, archives and hubs: accepted ones, and advice for others.
 
-File names and the first bytes tell them apart. docs/reference/adapter-forms.md has these tables.
+They are recognised by file names and first bytes. docs/reference/adapter-forms.md shows these tables.
 """
 
 import os
@@ -12,28 +12,28 @@ from pathlib import Path, PurePosixPath
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 TEMPLATE_FILE = "chat_template.jinja"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.json", TEMPLATE_FILE)
-"""Files beside an adapter that trainers save with it."""
+"""Files that trainers save along with an adapter."""
 MOST = 64 << 20
-"""Bytes of such a file that is read."""
+"""Largest such file that is read, in bytes."""
 CHECKPOINT = re.compile(r"checkpoint-\d{1,12}")
-MERGE = "Merge it into its base (merge_and_unload), and serve what comes of it: roundhouse models add."
+MERGE = "Merge it into its base (merge_and_unload), and serve the result: roundhouse models add."
 
 TAKEN: Mapping[str, str] = {
-    "a folder that peft's `save_pretrained` wrote": "as it is",
-    "peft's folder of an adapter that is not called `default`": "the one folder inside it that holds the adapter",
-    "a trainer's output folder with an adapter beside `checkpoint-*`": "the adapter; checkpoints are left out",
-    "a snapshot in a hub's cache, whose files are links into its `blobs`": "the files that they link to",
-    "an archive by macOS' Finder, with `__MACOSX` and `.DS_Store`": "without these shadows",
-    "a tokenizer beside the adapter": "the base's is used, which must have its tokens under the same ids",
-    "a chat template beside the adapter": "if it is not the base's, its requests are written with it: see below",
+    "a folder written by peft's `save_pretrained`": "as it is",
+    "peft's folder of an adapter that is not called `default`": "the one folder inside that holds the adapter",
+    "a trainer's output folder with an adapter and `checkpoint-*`": "the adapter, without checkpoints",
+    "a snapshot in a hub's cache, whose files are links into its `blobs`": "the linked files",
+    "an archive made by macOS' Finder, with `__MACOSX` and `.DS_Store`": "everything but these files",
+    "a tokenizer with the adapter": "the base's is used, and must have the same tokens under the same ids",
+    "a chat template with the adapter": "used for its requests if it differs from the base's; see below",
 }
-"""Form to what is taken of it."""
+"""Accepted form to what is used of it."""
 
 SHADOWS = frozenset({"__MACOSX", ".DS_Store"})
 
 
 def is_shadow(path: PurePosixPath) -> bool:
-    """Whether macOS made a member of an archive for itself."""
+    """Return whether macOS added a member to an archive for itself."""
     return bool(SHADOWS.intersection(path.parts)) or path.name.startswith("._")
 
 
@@ -42,11 +42,11 @@ KINDS: Mapping[str, str] = {
     **dict.fromkeys(
         ("LOHA", "LOKR", "IA3", "OFT", "BOFT", "VERA", "FOURIERFT", "HRA", "LN_TUNING", "VBLORA", "BONE", "XLORA",
          "MISS", "RANDLORA", "SHIRA", "C3A", "ROAD", "WAVEFT"),
-        f"The engine's places hold plain LoRA alone. {MERGE}",
+        f"The engine's places hold only plain LoRA. {MERGE}",
     ),
     **dict.fromkeys(
         ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "CPT"),
-        "It trains inputs of the network and no weights, for which the engine has no place: train LoRA instead.",
+        "It trains inputs of the network instead of weights, which the engine does not support: train LoRA instead.",
     ),
 }  # fmt: skip
 """peft_type to the remedy."""
@@ -56,8 +56,8 @@ INITS: Mapping[str, str] = {
     **dict.fromkeys(("pissa", "olora", "corda", "lora_ga"), SAVE_CONVERTED),
     "loftq": f"peft cannot convert it. {MERGE}",
 }
-"""init_lora_weights that changes the base, or its beginning, to the remedy: peft converts those that its
-LoraModel.subtract_mutated_init is for."""
+"""Values of init_lora_weights that change the base, or their beginnings, to the remedy. peft's
+LoraModel.subtract_mutated_init can convert most of them."""
 
 
 def init_remedy(init: str) -> str:
@@ -67,15 +67,15 @@ def init_remedy(init: str) -> str:
 FOREIGN: Mapping[str, tuple[re.Pattern[str], str]] = {
     "mlx-lm": (
         re.compile(r"adapters\.(safetensors|npz)"),
-        "Fuse it (mlx_lm.fuse, dequantized) and serve what comes of it, or train it with peft.",
+        "Fuse it (mlx_lm.fuse, dequantized) and serve the result, or train it with peft.",
     ),
     "llama.cpp": (
         re.compile(r".*\.gguf"),
-        "It was made from peft's folder by convert_lora_to_gguf.py: register that folder.",
+        "convert_lora_to_gguf.py made it from peft's folder: register that folder.",
     ),
     "diffusers": (
         re.compile(r"pytorch_lora_weights\.safetensors"),
-        "It is for a model of images, which is not served here.",
+        "It is for an image model, which is not served here.",
     ),
     "torchtune": (
         re.compile(r"adapter_\d+\.(pt|safetensors)"),
@@ -91,25 +91,25 @@ FOREIGN: Mapping[str, tuple[re.Pattern[str], str]] = {
     ),
     "FSDP": (
         re.compile(r"pytorch_model_fsdp_\d+|.*\.distcp"),
-        "Put the shards together (accelerate merge-weights), load them into the PeftModel, and save it.",
+        "Merge the shards (accelerate merge-weights), load them into the PeftModel, and save it.",
     ),
     "NeMo": (re.compile(r".*\.nemo"), "Convert it to peft's form with NeMo's own export."),
 }
-"""Trainer to names of files that it alone writes, and the remedy."""
+"""Trainer to names of files that only it writes, and the remedy."""
 
 
 def foreign_form(names: Collection[str]) -> str | None:
-    """Name the form of a folder without peft's files, with advice; None if it is unknown."""
+    """Name the format of a folder without peft's files, with advice; None if it is unknown."""
     for maker, (pattern, remedy) in FOREIGN.items():
         if any(pattern.fullmatch(name) for name in names):
-            return f"This is an adapter in the form of {maker}, not of peft. {remedy}"
+            return f"This adapter has the format of {maker}, not of peft. {remedy}"
     return None
 
 
 def inner_folder(folder: Path) -> Path:
-    """The folder that holds the adapter: itself, or the only one inside that does.
+    """Return the folder that holds the adapter: itself, or the only one inside that does.
 
-    Raises ValueError, in words, for several. Follows no link.
+    Raises ValueError, with a message for users, if there are several. Follows no links.
     """
     if not os.path.lexists(folder / CONFIG):
         inner = sorted(
@@ -128,9 +128,9 @@ def inner_folder(folder: Path) -> Path:
 
 
 def blob_of(folder: Path, name: str) -> Path | None:
-    """The file that a link in a hub's cache stands for: cache/snapshots/REVISION/name -> cache/blobs/DIGEST.
+    """Resolve a link in a hub's cache: cache/snapshots/REVISION/name -> cache/blobs/DIGEST.
 
-    None: it is another link.
+    Returns None for other links.
     """
     real = Path(os.path.realpath(folder))
     target = os.readlink(folder / name)
@@ -144,17 +144,17 @@ FAMILIES = (
     "llama", "mistral", "mixtral", "qwen", "gemma", "phi", "granite", "stablelm", "olmo", "starcoder", "glm", "exaone",
     "falcon",
 )  # fmt: skip
-"""Words in the names of models that are the beginning of their `model_type`, too."""
+"""Words in the names of models with which their `model_type` also begins."""
 
 
 def other_family(named: object, kind: str) -> str | None:
-    """A note where the base that a config names is of another family than ours (`model_type`)."""
+    """Return a note if the base named by a config is of another family than ours (`model_type`)."""
     name = str(named or "").rpartition("/")[2].lower()
     families = [family for family in FAMILIES if family in name]
     own = next((family for family in FAMILIES if kind.startswith(family)), None)
     if not families or own is None or own in families:
         return None
     return (
-        f"adapter_config.json names {str(named)[:200]} as its base, and this model is a {kind}: an adapter that was "
+        f"adapter_config.json names {str(named)[:200]} as its base, but this model is a {kind}: an adapter that was "
         "trained on another model answers badly."
     )

@@ -1,4 +1,4 @@
-"""Tensor names in adapter files, and reasons to reject one."""
+"""Tensor names in adapter files, and reasons to refuse them."""
 
 import re
 
@@ -13,13 +13,13 @@ _ORDER = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "gate_proj", "up_p
 
 
 def canonical_order(module: str) -> tuple[int, int, str]:
-    """Sort key: by layer, then in the order in which a layer uses its weights."""
+    """Return a sort key: by layer, then in the order in which a layer uses its weights."""
     last = module.rpartition(".")[2]
     return layer_of(module) or 0, _ORDER.index(last) if last in _ORDER else len(_ORDER), module
 
 
 def why_no_lora(name: str) -> str:
-    """A guess at the kind of a tensor that belongs to no pair, to follow its name in a message."""
+    """Explain a tensor that belongs to no pair, as a continuation of its name in a message."""
     if "lora_embedding_" in name or (".lora_" in name and "embed" in name):
         return "LoRA on the token embedding, which all adapters of a base share: not supported."
     if "lora_magnitude_vector" in name:
@@ -29,7 +29,7 @@ def why_no_lora(name: str) -> str:
     if name.endswith(".bias"):
         return "this is a bias: the engine adds none to LoRA layers. Train with bias='none', lora_bias=false."
     if "modules_to_save" in name:
-        return "this is a whole trained layer (modules_to_save): not supported beside LoRA."
+        return "this is a whole trained layer (modules_to_save): not supported besides LoRA."
     if "embed_tokens" in name or "lm_head" in name or "wte" in name:
         return (
             "this is a copy of the embedding or head: save with save_embedding_layers=False if it was not trained. "
@@ -39,17 +39,17 @@ def why_no_lora(name: str) -> str:
 
 
 def layer_fault(module: str, base: BaseShapes) -> str | None:
-    """The reason why the base has no such layer, to follow its name; None: it has one."""
+    """Explain why a layer cannot be adapted, as a continuation of its name; None if it can."""
     last = module.rpartition(".")[2]
     if last == "kv_b_proj":
         return (
-            "LoRA on kv_b_proj is not supported: the engine folds its weights into the attention at the load, and an "
-            "adapter would be left out. Leave it untrained."
+            "LoRA on kv_b_proj is not supported: the engine folds its weights into the attention at the load, and "
+            "would ignore an adapter. Leave it untrained."
         )
     if last in base.turned:
         return (
-            f"LoRA on {last} is not supported for this base: the engine puts its rows into another order at the load, "
-            "and would leave the adapter's as they are. Leave q_proj and k_proj untrained."
+            f"LoRA on {last} is not supported for this base: the engine reorders its rows at the load, but not the "
+            "adapter's. Leave q_proj and k_proj untrained."
         )
     if module in base.linear and not module.endswith(".router.layer"):
         return None
@@ -62,8 +62,9 @@ def layer_fault(module: str, base: BaseShapes) -> str | None:
     layer, front, own = layer_of(module), front_of(module), base.front
     if front != own and base.senses and not front.endswith(own):
         return (
-            "LoRA beside the text half is not supported: the engine has no places for adapters in what sees or hears. "
-            f"Train what is below {own.rstrip('.')} alone (target_modules as a regular expression), or serve it merged."
+            "LoRA outside the text part is not supported: the engine has no places for adapters in vision or audio "
+            f"layers. Train only layers below {own.rstrip('.')} (target_modules as a regular expression), or serve it "
+            "merged."
         )
     if layer is None:
         examples = ", ".join(base.in_layer(0)[:3])
@@ -80,5 +81,5 @@ def layer_fault(module: str, base: BaseShapes) -> str | None:
 
 
 def _tail(module: str) -> str:
-    """'self_attn.q_proj' of 'model.layers.3.self_attn.q_proj'."""
+    """Return 'self_attn.q_proj' for 'model.layers.3.self_attn.q_proj'."""
     return module.removeprefix(front_of(module)).partition(".")[2]

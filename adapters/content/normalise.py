@@ -1,14 +1,14 @@
-"""The stored form of adapters: scale in B, bfloat16, fixed names, order, metadata.
+"""The stored form of adapters: scale folded into B, bfloat16, fixed names, order, metadata.
 
-Exactness. The scale s is multiplied in float32 and the product rounded once to bfloat16 (nearest, ties to even). For
-inputs that are bfloat16 already and s a power of two (alpha = r, 2r, ...; rsLoRA with r = 4, 16, 64) nothing is lost.
-Otherwise each element of B, and of A where it came with more digits, moves by at most 2^-8 of itself: the error of
-storing it in bfloat16, which an engine in bfloat16 makes anyway.
+Exactness. The scale s is multiplied in float32, and the product is rounded once to bfloat16 (nearest, ties to even).
+If the inputs are bfloat16 and s is a power of two (alpha = r, 2r, ...; rsLoRA with r = 4, 16, 64), nothing is lost.
+Otherwise each element of B, and of A if it had more digits, changes by at most 2^-8 of itself: the error of storing it
+in bfloat16, which an engine in bfloat16 makes anyway.
 
 The digest is SHA-256 over the canonical config and tensors. The config names the base, so the same tensors on two
-bases are two adapters: neither caches nor places can mix them up. It holds the adapter's own chat template, too, where
-there is one. The digest depends on nothing else: not on the file's order, dtype where the values agree, spelling of
-names, metadata or machine.
+bases are two adapters, which neither caches nor places can mix up. It also contains the adapter's own chat template, if
+any. The digest depends on nothing else: not on the file's order, dtype (if values are equal), spelling of names,
+metadata or machine.
 """
 
 import json
@@ -33,11 +33,10 @@ from registry.storage.files import sync_folder
 
 
 def normalise(examination: Examination, base: Base, out: Path | None) -> CheckedAdapter:
-    """Write the canonical files into the empty folder `out`; None: only the digest.
+    """Write the canonical files into the empty folder `out`, or with None only compute the digest.
 
-    `examination` has no faults.
-
-    Raises BadFile when the source changed since it was checked, OSError when `out` cannot be written.
+    `examination` must have no faults. Raises BadFile if the source changed since the check, OSError if `out` cannot be
+    written.
     """
     pairs = sorted(examination.pairs, key=lambda pair: canonical_order(pair.module))
     rank = max(pair.rank for pair in pairs)
@@ -61,7 +60,7 @@ def normalise(examination: Examination, base: Base, out: Path | None) -> Checked
 
 
 def _write(path: Path, parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Write a file through to the disk, handing on what was written."""
+    """Write a file durably, and yield what was written."""
     with open(path, "xb") as file:
         for part in parts:
             file.write(part)
@@ -82,10 +81,10 @@ def _config(pairs: list[Pair], rank: int, base: str, examination: Examination) -
 
 
 def _by_rank(pairs: Iterable[Pair]) -> Iterator[tuple[int, str]]:
-    """One pattern per rank for all its modules.
+    """Yield one pattern per rank for all its modules.
 
-    vLLM tries each pattern on each module when it loads an adapter. One for each of the 224 modules of an 8B model
-    would take 0.2 s of Python, for whose lock a step waits.
+    When vLLM loads an adapter it tries each pattern on each module. One pattern for each of the 224 modules of an 8B
+    model would take 0.2 s, during which the GIL delays a step.
     """
     ranks: dict[int, list[str]] = {}
     for pair in pairs:
@@ -95,7 +94,7 @@ def _by_rank(pairs: Iterable[Pair]) -> Iterator[tuple[int, str]]:
 
 
 def _targets(pairs: list[Pair], layers: int) -> list[str]:
-    """Short names when all layers of the base are adapted, and alike; else full ones."""
+    """Return short names if all layers of the base are adapted in the same way, else full names."""
     by_layer: dict[int | None, set[str]] = {}
     for pair in pairs:
         by_layer.setdefault(layer_of(pair.module), set()).add(pair.module.rpartition(".")[2])
@@ -122,7 +121,7 @@ def _bits(fd: int, tensor: TensorInfo, scale: float) -> bytes:
     bits = read_bits(fd, tensor)
     if scale != 1.0 or tensor.dtype != "BF16":
         bits = to_bfloat16(to_float32(bits) * np.float32(scale))
-    if not finite_bfloat16(bits):  # a float32 above bfloat16's range, or a file that changed under our hands
+    if not finite_bfloat16(bits):  # a float32 above bfloat16's range, or a file that changed meanwhile
         raise BadFile(f"tensor {tensor.name} has values that bfloat16 cannot hold")
     return bits.tobytes()
 

@@ -1,4 +1,4 @@
-"""Safetensors files, read without a library, header checked first.
+"""Read safetensors files without a library, after checking the header.
 
 Layout: 8 bytes little-endian header length, a JSON object of name -> {dtype, shape, data_offsets}, then the data, which
 the tensors must cover without gap or overlap.
@@ -20,12 +20,12 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
 FLOATS = ("F32", "F16", "BF16")
 SHRANK = "it became shorter while it was read"
 LENGTH = struct.Struct("<Q")
-"""Bytes of the header."""
+"""Format of the header's length."""
 _MAX_DIMENSION = 1 << 40
 
 
 class BadFile(Exception):
-    """The file cannot be what it says; the text tells why."""
+    """The file contradicts itself; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +40,28 @@ class TensorInfo:
 
 
 def read_header(fd: int, max_header: int, max_tensors: int) -> dict[str, TensorInfo]:
-    """The tensors of an open file by name. Raises BadFile."""
+    """Return the tensors of an open file by name. Raises BadFile."""
     return tensors_of(read_head(fd, max_header), os.fstat(fd).st_size, max_tensors)
 
 
 def read_head(fd: int, max_header: int) -> bytearray:
-    """The header of an open file with its length before it. Raises BadFile."""
+    """Return the header of an open file, including the length. Raises BadFile."""
     size = os.fstat(fd).st_size
     if size < LENGTH.size:
         raise BadFile(f"it has {size} bytes, less than a header")
     start = _read(fd, 0, LENGTH.size)
     (length,) = LENGTH.unpack(start)
     if length > size - LENGTH.size:
-        raise BadFile(f"its header says {length} bytes and the file has {size}: it is cut short or no safetensors file")
+        raise BadFile(
+            f"its header says {length} bytes and the file has {size}: it is truncated or not a safetensors file"
+        )
     if length > max_header:
         raise BadFile(f"its header of {length} bytes is over the limit of {max_header}")
     return start + _read(fd, LENGTH.size, length)
 
 
 def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str, TensorInfo]:
-    """Tensors by name of a file of `size` bytes that begins with `head`. BadFile."""
+    """Parse the header of a file of `size` bytes. Returns tensors by name. Raises BadFile."""
     try:
         header = json.loads(head[LENGTH.size :].decode("utf-8"), object_pairs_hook=_without_duplicates)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -78,40 +80,42 @@ def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str
             )
         position = tensor.end
     if position != size:
-        raise BadFile(f"its header describes {position} bytes and the file has {size}: it is cut short or has a tail")
+        raise BadFile(
+            f"its header describes {position} bytes and the file has {size}: it is truncated or has extra bytes"
+        )
     return tensors
 
 
 def read_bits(fd: int, tensor: TensorInfo) -> npt.NDArray[Any]:
-    """A tensor in its shape: float32, float16, or BF16's bits as uint16. BadFile."""
+    """Read a tensor as float32, float16, or BF16's bits as uint16. Raises BadFile."""
     kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[tensor.dtype]
     return np.frombuffer(_read(fd, tensor.start, tensor.end - tensor.start), dtype=kind).reshape(tensor.shape)
 
 
 def read_into(fd: int, view: memoryview, start: int) -> None:
-    """Fill `view` with the bytes from `start` on. Raises BadFile if there are less."""
+    """Fill `view` with the bytes from `start` on. Raises BadFile if there are too few."""
     while view:
-        got = os.preadv(fd, [view], start)
-        if not got:
+        count = os.preadv(fd, [view], start)
+        if not count:
             raise BadFile(SHRANK)
-        view, start = view[got:], start + got
+        view, start = view[count:], start + count
 
 
 def to_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Exact. uint16 is taken for bfloat16."""
+    """Convert to float32, exactly. uint16 is taken for bfloat16."""
     if bits.dtype == np.uint16:
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return bits.astype(np.float32, copy=False)
 
 
 def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Bits of the nearest bfloat16, ties to even. Values must be finite."""
+    """Return the bits of the nearest bfloat16, ties to even. Values must be finite."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
 
 
 def finite_bfloat16(bits: npt.NDArray[Any]) -> bool:
-    """Whether uint16 bits of bfloat16 hold no NaN and no infinity."""
+    """Return whether bfloat16 values, as uint16 bits, are all finite."""
     return not bool(((bits & np.uint16(0x7F80)) == np.uint16(0x7F80)).any())
 
 
@@ -134,7 +138,7 @@ def _tensor(name: str, entry: Any, data: int) -> TensorInfo:
     for dimension in shape:
         count *= dimension
     if offsets[1] - offsets[0] != count * ITEM_BYTES[dtype]:
-        raise BadFile(f"tensor {named} has {offsets[1] - offsets[0]} bytes, its shape and dtype {count} values")
+        raise BadFile(f"tensor {named} has {offsets[1] - offsets[0]} bytes, but its shape and dtype {count} values")
     return TensorInfo(name, dtype, tuple(shape), data + offsets[0], data + offsets[1])
 
 
@@ -145,5 +149,5 @@ def _whole(values: Any) -> bool:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) != len(pairs):
-        raise ValueError("a name stands in it twice")
+        raise ValueError("it contains a name twice")
     return unique

@@ -1,7 +1,7 @@
-"""A tokenizer and chat template that a trainer saved beside an adapter.
+"""Check the tokenizer and chat template that a trainer saved with an adapter.
 
-The engine writes token ids with the base's tokenizer, so one beside the adapter must give its tokens the same ids. A
-chat template that is not the base's becomes a part of the adapter: its requests are written with it.
+The engine uses the base's tokenizer, so the adapter's must give its tokens the same ids. A chat template that differs
+from the base's becomes part of the adapter and formats its requests.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from adapters.content.forms import CONFIG, MOST, TEMPLATE_FILE
 
 MOST_TEMPLATE = 256 << 10
-"""Bytes of a chat template; long ones have 20 KB."""
+"""Longest chat template, in characters; long ones have 20 KB."""
 TEMPLATE = "chat_template"
 """Field of the stored adapter_config.json that holds the adapter's own template."""
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -23,7 +23,7 @@ CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
 
 
 class TokenizerFindings(NamedTuple):
-    """`template`: the adapter's own chat template; empty: requests are written with the base's."""
+    """The result. `template`: the adapter's own chat template, or empty to use the base's."""
 
     faults: list[str]
     notes: list[str]
@@ -31,10 +31,10 @@ class TokenizerFindings(NamedTuple):
 
 
 def examine_tokenizer(folder: Path, base: Path, *, trusted: bool) -> TokenizerFindings:
-    """Compare what lies beside an adapter with the base's.
+    """Compare an adapter's tokenizer and chat template with the base's.
 
-    trusted: whoever registers it may give the server a chat template, which is a program. Files that are no tokenizer
-    have no faults: nothing uses them.
+    trusted: the adapter may bring a chat template, which is a program. Files that are not a tokenizer have no faults,
+    because nothing uses them.
     """
     faults, notes = _compare(_read(folder / "tokenizer.json"), _read(base / "tokenizer.json"))
     template = read_template(folder)
@@ -42,37 +42,37 @@ def examine_tokenizer(folder: Path, base: Path, *, trusted: bool) -> TokenizerFi
         return TokenizerFindings(faults, notes)
     if not trusted:
         notes.append(
-            "The chat template beside it is not the base's, and is not used: a template is a program. Register it with "
-            "a key that has the scope 'models', or list it in the base's recipe."
+            "Its chat template differs from the base's, and is not used, because a template is a program. Register "
+            "it with a key that has the scope 'models', or list it in the base's recipe."
         )
     elif (base / "tekken.json").is_file() and not read_template(base):
-        notes.append("The chat template beside it is not used: the base's own tokenizer writes the prompts.")
+        notes.append("Its chat template is not used, because the base's own tokenizer formats the prompts.")
     elif fault := _render_fault(template, _special_tokens(folder, base)):
         faults.append(fault)
     else:
-        notes.append("Requests to it are written with the chat template beside it, which is not the base's.")
+        notes.append("Requests to it are formatted with its own chat template, which differs from the base's.")
         return TokenizerFindings(faults, notes, template)
     return TokenizerFindings(faults, notes)
 
 
 def _compare(own: dict[str, Any], theirs: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Faults and notes of a tokenizer beside an adapter."""
+    """Return faults and notes on an adapter's tokenizer."""
     tokens, known = _tokens(own), _tokens(theirs)
     if not tokens or not known:
         return [], []
     faults = []
     if more := sorted(tokens.keys() - known.keys()):
         faults.append(
-            f"The tokenizer beside it has {len(more)} tokens that the base lacks ({_few(more)}), and an adapter brings "
-            "no rows of the embedding for them. Train with the base's own tokenizer, or merge it and serve that model."
+            f"Its tokenizer has {len(more)} tokens that the base lacks ({_few(more)}), and an adapter brings no rows "
+            "of the embedding for them. Train with the base's own tokenizer, or merge it and serve that model."
         )
     if moved := sorted(token for token in tokens.keys() & known.keys() if tokens[token] != known[token]):
         faults.append(
-            f"The tokenizer beside it gives {len(moved)} tokens other ids than the base's ({_few(moved)}): the adapter "
-            "was trained on another model, or with another tokenizer."
+            f"Its tokenizer gives {len(moved)} tokens other ids than the base's ({_few(moved)}): the adapter was "
+            "trained on another model, or with another tokenizer."
         )
     split = [part for part in ("normalizer", "pre_tokenizer") if own.get(part) != theirs.get(part)]
-    notes = [f"The tokenizer beside it splits texts otherwise ({' and '.join(split)}), and is not used."]
+    notes = [f"Its tokenizer splits texts differently ({' and '.join(split)}), and is not used."]
     return faults, notes if split and not faults else []
 
 
@@ -81,17 +81,17 @@ def _few(tokens: list[str]) -> str:
 
 
 def _tokens(tokenizer: dict[str, Any]) -> dict[str, object]:
-    """Token to id."""
+    """Map tokens to ids."""
     model = tokenizer.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     tokens: dict[str, object] = dict(vocabulary) if isinstance(vocabulary, dict) else {}
-    if isinstance(vocabulary, list):  # pieces and their scores
+    if isinstance(vocabulary, list):  # pieces with scores
         tokens = {str(piece[0]): number for number, piece in enumerate(vocabulary) if isinstance(piece, list) and piece}
     return tokens | {str(one.get("content")): one.get("id") for one in _objects(tokenizer.get("added_tokens"))}
 
 
 def read_template(folder: Path) -> str:
-    """The chat template of a folder; one that the store wrote has it in its configuration."""
+    """Return the chat template of a folder. Stored adapters have it in their configuration."""
     file = folder / TEMPLATE_FILE
     if file.is_file() and not file.is_symlink() and file.stat().st_size <= MOST:
         return file.read_text(encoding="utf-8", errors="replace")
@@ -105,17 +105,22 @@ def read_template(folder: Path) -> str:
 
 
 def own_template(stored: Path) -> str:
-    """The chat template of a stored adapter; empty: it has none of its own."""
+    """Return the chat template of a stored adapter; empty if it has none of its own."""
     template = _read(stored / CONFIG).get(TEMPLATE)
     return template if isinstance(template, str) else ""
 
 
 def _render_fault(template: str, tokens: dict[str, str]) -> str:
-    """The reason why a template cannot write a user's message; empty if it can. Rendered in jinja2's sandbox."""
-    from transformers.utils.chat_template_utils import render_jinja_template  # takes seconds, and few have one
+    """Return why a template cannot format a user's message; empty if it can.
+
+    It is rendered in jinja2's sandbox.
+    """
+    from transformers.utils.chat_template_utils import (
+        render_jinja_template,
+    )  # takes seconds, and few adapters have a template
 
     if len(template) > MOST_TEMPLATE:
-        return f"The chat template beside it has {len(template)} characters, over the limit of {MOST_TEMPLATE}."
+        return f"Its chat template has {len(template)} characters, over the limit of {MOST_TEMPLATE}."
     fault = ""
     for messages in CONVERSATIONS:
         try:
@@ -127,11 +132,8 @@ def _render_fault(template: str, tokens: dict[str, str]) -> str:
         else:
             if HELLO in str(rendered):
                 return ""
-            fault = fault or "(it leaves the message out)"
-    return (
-        f"The chat template beside it cannot write a user's message {fault}: correct it, or remove it to use the "
-        "base's."
-    )
+            fault = fault or "(it omits the message)"
+    return f"Its chat template cannot format a user's message {fault}: correct it, or remove it to use the base's."
 
 
 def _special_tokens(folder: Path, base: Path) -> dict[str, str]:

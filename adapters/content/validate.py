@@ -1,13 +1,13 @@
-"""Check an adapter folder against its base. All tensors are read, none changed.
+"""Check an adapter folder against its base. All tensors are read, none are changed.
 
-What is checked, in this order, all faults reported at once:
- 1. the files: regular ones, no links, within the caps; tensors in safetensors only
+These are checked in this order, and all faults are reported at once:
+ 1. the files: regular ones, no links, within the limits; tensors in safetensors only
  2. adapter_config.json (see `adapters.content.config`)
  3. the tensor file's header (see `adapters.content.tensor_file`)
- 4. names: both halves of each pair, layers that the base has, nothing beside LoRA
+ 4. names: both halves of each pair, only layers that the base has, nothing besides LoRA
  5. shapes: against the base's; rank against config, patterns and recipe
- 6. what the config promises: every targeted layer is there, and no other
- 7. values: finite, and not so large that the engine overflows
+ 6. targets: exactly the layers that the config targets
+ 7. values: finite, and too small to overflow the engine
 """
 
 import json
@@ -43,13 +43,13 @@ from registry.files.shape import text_config
 from registry.files.sources import something_else
 
 MAX_NORM = 1e4
-"""Cap on ‖A‖·‖scale·B‖ (Frobenius) of one layer. Trained adapters stay below 100. Up to this cap the largest value
-that an engine computes, gate·up then down behind a norm, stays below 1e18, so that its square fits float32."""
+"""Bound on ‖A‖·‖scale·B‖ (Frobenius) of one layer. Trained adapters stay below 100. Up to this bound the largest value
+that an engine computes, gate·up then down after a norm, stays below 1e18, so that its square fits float32."""
 
 
 @dataclass(slots=True)
 class Pair:
-    """A layer's halves: A (rank, in), B (out, rank). `module`: as the base names it."""
+    """A layer's halves: A (rank, in), B (out, rank). `module`: its name in the base."""
 
     module: str
     a: TensorInfo
@@ -63,23 +63,23 @@ class Pair:
 
 @dataclass(slots=True)
 class Examination:
-    """The result. Use the unordered `pairs` only without faults; `fd` reads them."""
+    """The result. `pairs` are unordered and valid only without faults; `fd` is their file."""
 
     faults: Faults
     notes: list[str] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     fd: int = -1
     layers: int = 0
-    """Layers of the base; 0: unknown."""
+    """Number of layers of the base; 0 if unknown."""
     template: str = ""
-    """The adapter's own chat template; empty: the base's."""
+    """The adapter's own chat template; empty if it uses the base's."""
 
 
 @contextmanager
 def examine(folder: Path, base: Base, bounds: Bounds, *, trusted: bool = False) -> Iterator[Examination]:
-    """Check `folder`. The tensor file stays open in the context, as it was checked.
+    """Check `folder`. The checked tensor file stays open within the context.
 
-    trusted: a chat template beside it is used; see `adapters.content.tokenizer`.
+    trusted: use the adapter's chat template; see `adapters.content.tokenizer`.
     """
     faults = Faults()
     examination = Examination(faults)
@@ -87,11 +87,11 @@ def examine(folder: Path, base: Base, bounds: Bounds, *, trusted: bool = False) 
     try:
         with cpu_limit(bounds.pattern_seconds):
             config, notes = read_config(raw, bounds, faults) if raw is not None else (None, [])
-        found = examine_tokenizer(folder, base.path, trusted=trusted)
-        for fault in found.faults:
+        findings = examine_tokenizer(folder, base.path, trusted=trusted)
+        for fault in findings.faults:
             faults.add(fault)
-        examination.template = found.template
-        examination.notes += [*notes, *found.notes, *_base_notes(raw, base)]
+        examination.template = findings.template
+        examination.notes += [*notes, *findings.notes, *_base_notes(raw, base)]
         if examination.fd >= 0:
             try:
                 _check_tensors(examination, config, base, bounds)
@@ -104,7 +104,7 @@ def examine(folder: Path, base: Base, bounds: Bounds, *, trusted: bool = False) 
 
 
 def _base_notes(raw: bytes | None, base: Base) -> list[str]:
-    """A note where the config names another base."""
+    """Return a note if the config names another base."""
     try:
         named = json.loads(raw or b"{}").get("base_model_name_or_path")
     except (ValueError, AttributeError, RecursionError):
@@ -114,7 +114,7 @@ def _base_notes(raw: bytes | None, base: Base) -> list[str]:
 
 
 def _open_files(folder: Path, bounds: Bounds, faults: Faults) -> tuple[bytes | None, int]:
-    """Bytes of the config and an open tensor file; None and -1 for what is not there."""
+    """Return the config's bytes and the open tensor file; None and -1 if missing."""
     try:
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -149,7 +149,10 @@ def _open_files(folder: Path, bounds: Bounds, faults: Faults) -> tuple[bytes | N
 
 
 def _open(folder: Path, directory: int, name: str, limit: int, faults: Faults) -> int:
-    """A descriptor, or -1 and a fault. Follows no link but those of a hub's cache, and blocks on no pipe."""
+    """Open a file, or add a fault and return -1.
+
+    Follows no links but those in a hub's cache, and does not block on a pipe.
+    """
     try:
         kind, place = os.stat(name, dir_fd=directory, follow_symlinks=False), name
         if stat.S_ISLNK(kind.st_mode) and (blob := blob_of(folder, name)) is not None:
@@ -157,7 +160,7 @@ def _open(folder: Path, directory: int, name: str, limit: int, faults: Faults) -
             kind = os.stat(place, follow_symlinks=False)
         if not stat.S_ISREG(kind.st_mode):
             link = stat.S_ISLNK(kind.st_mode)
-            faults.add(f"{name} is {'a link' if link else 'no regular file'}: only regular files are read.")
+            faults.add(f"{name} is {'a link' if link else 'not a regular file'}: only regular files are read.")
             return -1
         if kind.st_size > limit:
             faults.add(f"{name} has {kind.st_size} bytes, over the limit of {limit}.")
@@ -177,7 +180,7 @@ def _check_tensors(examination: Examination, config: AdapterConfig | None, base:
     faults = examination.faults
     tensors = read_header(examination.fd, bounds.adapter_header_bytes, bounds.adapter_tensors)
     if not tensors:
-        faults.add(f"{TENSORS} holds no tensors: this adapter would answer as the base does.")
+        faults.add(f"{TENSORS} holds no tensors: this adapter would answer like the base.")
     halves = _pair_up(tensors, faults)
     shapes: BaseShapes | None = None
     own: dict[str, str] = {}
@@ -200,7 +203,7 @@ def _check_tensors(examination: Examination, config: AdapterConfig | None, base:
 
 
 def _pair_up(tensors: dict[str, TensorInfo], faults: Faults) -> dict[str, tuple[TensorInfo | None, TensorInfo | None]]:
-    """Module name -> (A, B)."""
+    """Group tensors by module name, as (A, B)."""
     halves: dict[str, list[TensorInfo | None]] = {}
     spellings = set()
     for name, tensor in tensors.items():
@@ -212,7 +215,7 @@ def _pair_up(tensors: dict[str, TensorInfo], faults: Faults) -> dict[str, tuple[
         index = 0 if match["half"] == "A" else 1
         pair = halves.setdefault(match["module"], [None, None])
         if pair[index] is not None:
-            faults.at(match["module"], f"lora_{match['half']} stands in the file twice, under two spellings.")
+            faults.at(match["module"], f"lora_{match['half']} is in the file twice, under two spellings.")
         pair[index] = tensor
     if len(spellings) > 1:
         faults.add(f"The file holds several adapters ({quote_value(sorted(map(str, spellings)))}): save one alone.")
@@ -223,7 +226,7 @@ def _check_shapes(
     module: str, a: TensorInfo, b: TensorInfo, config: AdapterConfig | None, base: Base, shapes: BaseShapes | None,
     faults: Faults,
 ) -> bool:  # fmt: skip
-    """Whether the pair is sound. Shapes are (rows, columns)."""
+    """Return whether a pair is valid. Shapes are (rows, columns)."""
     if config is not None and not _foldable(scale := config.scale(module)):
         faults.at(module, f"lora_alpha and rank make its scale {scale:g}, which float32 cannot hold.")
         return False
@@ -257,7 +260,7 @@ def _check_shapes(
 
 
 def _foldable(scale: float) -> bool:
-    """Below the smallest normal number a scale makes all of B zero."""
+    """Return whether float32 can hold the scale; one below its normal range would zero B."""
     numbers = np.finfo(np.float32)
     return float(numbers.tiny) <= scale <= float(numbers.max)
 
@@ -266,9 +269,9 @@ def _check_targets(config: AdapterConfig, shapes: BaseShapes, adapted: set[str],
     for module in shapes.linear:
         targeted = config.targets(module)
         if targeted and module not in adapted:
-            faults.at(module, "target_modules asks for an adapter here, and the file has none: is it complete?")
+            faults.at(module, "target_modules includes this layer, but the file does not: is the file complete?")
         elif module in adapted and not targeted:
-            faults.at(module, "the file has an adapter here that target_modules does not name; peft would ignore it.")
+            faults.at(module, "the file includes this layer, but target_modules does not; peft would ignore it.")
 
 
 def _check_values(examination: Examination, tensors: dict[str, TensorInfo]) -> None:
@@ -300,21 +303,21 @@ def _check_values(examination: Examination, tensors: dict[str, TensorInfo]) -> N
         and all(norms.get(pair.b.name) == 0.0 for pair in examination.pairs)
         and not examination.faults
     ):
-        examination.notes.append("All lora_B are zero: this adapter answers as the base does.")
+        examination.notes.append("All lora_B are zero: this adapter answers like the base.")
 
 
 @contextmanager
 def cpu_limit(seconds: float) -> Iterator[None]:
     """Raise TimeoutError in the block after that much CPU time. Main thread only.
 
-    Python's `re` needs exponential time for some patterns, and checks for signals meanwhile. It is processor time, so
-    that a busy machine refuses no valid adapter.
+    Python's `re` takes exponential time for some patterns, but checks for signals. CPU time is measured so that a busy
+    machine does not refuse valid adapters.
     """
 
     def over(*_: object) -> None:
         raise TimeoutError(
             f"The patterns of adapter_config.json (target_modules, rank_pattern, alpha_pattern) take more than "
-            f"{seconds:g} s of processor time to match: write plain names of modules."
+            f"{seconds:g} s of CPU time to match: write plain module names."
         )
 
     before = signal.signal(signal.SIGVTALRM, over)

@@ -229,7 +229,7 @@ async def test_a_process_that_takes_too_long_or_dies_is_reported(
         (child,) = running("adapters.compose.process", others)
         child.send_signal(signal.SIGKILL)
 
-    with pytest.raises(EngineFailed, match="was ended") as died:
+    with pytest.raises(EngineFailed, match="was killed") as died:
         await compose(job(stuck, stored, tmp_path / "died", "linear"), PATIENCE, kill)
     assert died.value.code == "compose_failed"
     assert not running("adapters.compose.process", others)

@@ -125,7 +125,7 @@ def test_adapters_of_layers_that_see_are_refused_in_words(prefix: str, folder: P
     weights = {name.replace("model.layers.", NOW): tensor for name, tensor in tensors().items()}
     write_adapter(folder, weights=weights | pair, settings={"target_modules": "all-linear"})
     (fault,) = judge(folder, base).faults
-    assert fault.startswith(f"{tower}: LoRA beside the text half is not supported")
+    assert fault.startswith(f"{tower}: LoRA outside the text part is not supported")
 
 
 @pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", ""])
@@ -134,7 +134,7 @@ def test_names_that_a_wrapper_changed_are_reported_in_one_sentence(wrapper: str,
     front = f"{wrapper}model." if wrapper else ""
     weights = {name.replace("model.layers.", f"{front}layers."): tensor for name, tensor in tensors().items()}
     write_adapter(folder, weights=weights)
-    named = [fault for fault in judge(folder, base).faults if "asks for an adapter" not in fault]
+    named = [fault for fault in judge(folder, base).faults if "target_modules includes this layer" not in fault]
     assert len(named) == 1
     assert f"named model.layers.0, not {front}layers.0" in named[0]
 
@@ -174,7 +174,7 @@ def test_adapters_of_layers_whose_rows_are_turned_are_refused(
     assert sorted(module for modules, _, _ in named for module in modules.split(", ")) == [
         f"model.layers.{layer}.self_attn.{name}" for layer in (0, 1) for name in ("k_proj", "q_proj")
     ]
-    assert all("another order" in why for _, _, why in named)
+    assert all("reorders its rows" in why for _, _, why in named)
     rest = {name: tensor for name, tensor in tensors().items() if "q_proj" not in name and "k_proj" not in name}
     write_adapter(
         folder, weights=rest, settings={"target_modules": ["v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}

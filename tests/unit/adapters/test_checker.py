@@ -54,7 +54,7 @@ async def test_a_killed_checker_is_an_error_for_one_and_replaced(checker: Checke
     running = asyncio.create_task(checker.check(folder, base, Bounds()))
     await asyncio.sleep(0)  # the job is on its way
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(EngineFailed, match="was ended") as failed:
+    with pytest.raises(EngineFailed, match="was killed") as failed:
         await running
     assert failed.value.code == "check_failed"
     assert (await checker.check(folder, base, Bounds())).rank == 8
@@ -99,7 +99,7 @@ async def test_a_hostile_pattern_is_cut_short(checker: Checker, base: Base, fold
     write_adapter(folder, settings={key: {BOMB: 8} if key.endswith("pattern") else BOMB})
     with pytest.raises(Unfit) as refused:
         await checker.check(folder, base, Bounds(pattern_seconds=0.2))
-    assert "more than 0.2 s of processor time to match" in refused.value.faults[0]
+    assert "more than 0.2 s of CPU time to match" in refused.value.faults[0]
     write_adapter(folder)
     assert (await checker.check(folder, base, Bounds())).rank == 8
     assert checker.pids == [pid], "it ends the check, not the process"
@@ -109,7 +109,7 @@ async def test_thousands_of_patterns_are_cut_short_as_one_is(checker: Checker, b
     write_adapter(folder, settings={"rank_pattern": {f"layers.{number}.*x": 8 for number in range(19_000)}})
     with pytest.raises(Unfit) as refused:
         await checker.check(folder, base, Bounds(pattern_seconds=0.2))
-    assert "processor time" in refused.value.faults[0]
+    assert "CPU time" in refused.value.faults[0]
 
 
 async def test_two_hostile_patterns_keep_no_one_waiting_for_long(base: Base, folder: Path) -> None:

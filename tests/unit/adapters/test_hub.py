@@ -152,7 +152,7 @@ def test_a_hub_that_is_down_is_unavailable(
 @pytest.mark.parametrize("page", [b"<html>Sign in</html>", b"[]", b"{}", b"\xff"])
 def test_what_is_no_hub_is_unavailable(hub: FakeHub, out: Path, page: bytes) -> None:
     hub.page = page
-    with pytest.raises(Unavailable, match=r"does not answer as a hub.*proxy") as refused:
+    with pytest.raises(Unavailable, match=r"does not answer like a hub.*proxy") as refused:
         download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
     assert refused.value.code == "hub_unavailable"
 

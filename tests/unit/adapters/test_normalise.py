@@ -192,7 +192,7 @@ def test_an_untrained_adapter_is_refused_do_nothing(base: Base, folder: Path) ->
     write_adapter(folder, weights={k: v * ("lora_A" in k) for k, v in tensors().items()})
     answer = check(Job(source=folder, base=base, bounds=Bounds()))
     assert answer.outcome == "fit"
-    assert "answers as the base does" in answer.notes[0]
+    assert "answers like the base" in answer.notes[0]
 
 
 def test_a_base_without_tensor_files_is_judged_by_its_config(base: Base, folder: Path, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_file_that_is_cut_short_is_a_fault(tmp_path: Path, monkeypatch: pytest
     path = stored(tmp_path / "second", ALL, 1)
     os.truncate(path / FILES[1], (path / FILES[1]).stat().st_size - 100)
     os.utime(path / FILES[1], ns=(MARK, MARK))
-    with pytest.raises(ValueError, match="cut short or has a tail"):
+    with pytest.raises(ValueError, match="truncated or has extra bytes"):
         ours.read(path)
     path = stored(tmp_path / "third", ALL, 2)
     layout = read._layout(path)

@@ -102,7 +102,7 @@ def test_another_trainers_form_is_named(base: Base, tmp_path: Path, maker: str) 
     }  # fmt: skip
     (tmp_path / files[maker]).write_bytes(b"x")
     faults = " ".join(judge(tmp_path, base).faults)
-    assert f"in the form of {maker}, not of peft" in faults
+    assert f"has the format of {maker}, not of peft" in faults
     assert FOREIGN[maker][1] in faults
 
 
@@ -137,7 +137,7 @@ def test_a_pointer_of_git_lfs_says_what_to_run(base: Base, tmp_path: Path) -> No
 def test_mlx_beside_its_config_is_named(base: Base, tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text(json.dumps({"fine_tune_type": "lora", "lora_parameters": {"rank": 8}}))
     (tmp_path / "adapters.safetensors").write_bytes(b"x")
-    assert "in the form of mlx-lm" in " ".join(judge(tmp_path, base).faults)
+    assert "has the format of mlx-lm" in " ".join(judge(tmp_path, base).faults)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_mlx_beside_its_config_is_named(base: Base, tmp_path: Path) -> None:
 def test_a_base_of_another_family_is_noted(base: Base, tmp_path: Path, named: str, has_note: bool) -> None:
     write_adapter(tmp_path / "it", settings={"base_model_name_or_path": named})
     notes = " ".join(judge(tmp_path / "it", base).notes)
-    assert (f"names {named} as its base, and this model is a llama" in notes) is has_note
+    assert (f"names {named} as its base, but this model is a llama" in notes) is has_note
 
 
 def test_zero_b_is_noted(base: Base, tmp_path: Path) -> None:

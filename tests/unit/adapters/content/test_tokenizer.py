@@ -59,7 +59,7 @@ def test_a_template_of_its_own_is_stored_with_the_adapter(base: Base, tmp_path: 
     assert answer.outcome == "fit", answer.faults
     assert own_template(tmp_path / "out") == OWN
     assert answer.digest != plain.digest
-    assert any("written with the chat template beside it" in note for note in answer.notes)
+    assert any("formatted with its own chat template" in note for note in answer.notes)
     again = judge(tmp_path / "out", base)
     assert again.digest == answer.digest, "its stored form is the same adapter"
 
@@ -90,8 +90,8 @@ def test_a_template_is_not_used_of_somebody_who_may_add_no_models(base: Base, tm
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("{% if %}", "cannot write a user's message (TemplateSyntaxError"),
-        ("You are a pirate.", "it leaves the message out"),
+        ("{% if %}", "cannot format a user's message (TemplateSyntaxError"),
+        ("You are a pirate.", "it omits the message"),
         ("{{ raise_exception('no users') }}", "no users"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
@@ -125,7 +125,7 @@ def test_a_tokenizer_that_splits_otherwise_is_noted(base: Base, tmp_path: Path) 
     write_tokenizer(tmp_path / "it", split="Whitespace")
     answer = judge(tmp_path / "it", base)
     assert answer.outcome == "fit"
-    assert "splits texts otherwise (pre_tokenizer), and is not used" in " ".join(answer.notes)
+    assert "splits texts differently (pre_tokenizer), and is not used" in " ".join(answer.notes)
 
 
 def test_the_config_of_an_adapter_may_not_be_a_way_around_trust(base: Base, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ async def test_a_redirect_from_https_to_http_is_refused() -> None:
 
 @pytest.mark.parametrize("url", ["https://store.example/a::file:///etc", "memory://a::file:///etc/passwd"])
 def test_an_address_in_another_is_refused(out: Path, url: str) -> None:
-    with pytest.raises(BadRequest, match="write one"):
+    with pytest.raises(BadRequest, match="write a single one"):
         fetch(url, out)
 
 
