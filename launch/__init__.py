@@ -1,6 +1,6 @@
-"""Models added at run time: reading a source and proposing a recipe for it.
+"""Models added at run time: read a source and propose a recipe for it.
 
-Here: facts from files of a folder or a hub (`files`), what is proposed and why (`proposal`), the store of added recipes
-(`recipe_store`, `shared_recipes` in a fleet), and the conversion of Whisper checkpoints in a process of its own
-(`conversion`). Not here: the running server, which has its use cases in `runtime.gateway.launch`.
+This package has the facts from files of a folder or a hub (`files`), the proposed values and their reasons
+(`proposal`), the store of added recipes (`recipe_store`, `shared_recipes` in a fleet), checks of files (`checks`), and
+conversions in a separate process (`conversion`). The use cases of a running server are in `runtime.gateway.launch`.
 """

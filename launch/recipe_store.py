@@ -1,6 +1,6 @@
-"""Recipes added at run time: files `id@version.yaml` in a folder of our own; in a fleet, rows that all servers share.
+"""Recipes added at run time: files `id@version.yaml`, or in a fleet rows that all servers share.
 
-A file appears whole or not at all, so a server that is killed at any moment leaves each recipe known or unknown.
+Files are written atomically, so a killed server leaves no half-written recipe.
 """
 
 import os
@@ -25,7 +25,7 @@ ORDER = ("id", "version", "task", "description", "source", "engine", "dtype", "c
 
 
 def recipe_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Iterable[str] = ()) -> str:
-    """One document: what differs from the defaults, and what was chosen."""
+    """Write a recipe as YAML: chosen values and those that differ from the defaults."""
     chosen = tuple(choices)
     reasons: dict[str, list[str]] = {}
     for choice in chosen:
@@ -40,7 +40,7 @@ def recipe_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Itera
 
 
 def checked_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Iterable[str] = ()) -> str:
-    """The same for a stored file. Raises Unfit where it could not be read again."""
+    """Write a recipe as `recipe_text`. Raises Unfit if it could not be read back."""
     text = recipe_text(recipe, choices, notes)
     if faults := faults_of(text):
         raise Unfit(f"This is not a recipe: {faults[0]}", faults, code="bad_recipe", param="overrides")
@@ -48,7 +48,7 @@ def checked_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Iter
 
 
 def plain(recipe: Recipe, chosen: Iterable[str] = ()) -> dict[str, Any]:
-    """Values as YAML has them: those that are not defaults, and chosen ones."""
+    """Return plain values for YAML: chosen ones and those that are not defaults."""
     data: dict[str, Any] = recipe.model_dump(mode="json", exclude_defaults=True)
     data["source"] = recipe.source.model_dump(mode="json")
     whole = recipe.model_dump(mode="json")
@@ -66,7 +66,7 @@ def plain(recipe: Recipe, chosen: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def changed(data: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """Keys with dots whose values differ, sorted."""
+    """Return the dotted keys whose values differ, sorted."""
     one, other = _flat(data), _flat(before)
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
 
@@ -82,51 +82,51 @@ def _flat(data: Mapping[str, Any], head: str = "") -> dict[str, Any]:
 
 
 def _line(text: str) -> str:
-    """One line for a comment, without control characters, which YAML refuses."""
-    return "".join(one if one.isprintable() else "?" for one in " ".join(text.split()))
+    """Make a one-line comment, without control characters, which YAML refuses."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecipes:
-    """The folder's recipes, and the files that could not be read."""
+    """The stored recipes, and the faults of unreadable ones."""
 
     recipes: tuple[Recipe, ...]
     faults: tuple[str, ...]
 
 
 class RecipeShelf(Protocol):
-    """Recipes that were added at run time. Blocks."""
+    """A store of recipes that were added at run time. All methods block."""
 
     def read(self) -> StoredRecipes:
         """Read every recipe; broken ones are reported. Raises Unavailable."""
         ...
 
     def write(self, recipe: Recipe, text: str) -> object:
-        """Store a recipe, safe from a loss of power. Raises Unavailable, Conflict."""
+        """Store a recipe durably. Raises Unavailable, Conflict."""
         ...
 
     def text(self, recipe_id: str, version: int) -> str | None:
-        """A recipe as it was written, with its reasons."""
+        """Return a recipe's text as it was written, with its reasons."""
         ...
 
     def remove(self, recipe_id: str, versions: Iterable[int]) -> None: ...
 
 
 class RecipeStore:
-    """A `RecipeShelf` of files. Written by one server at a time: the data directory is locked."""
+    """A `RecipeShelf` of files. Only one server writes, as it locks the data directory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def tidy(self) -> None:
-        """Clean up at the start after a server that was killed."""
+        """Clean up after a killed server, at start."""
         for half in self.folder.glob(".*.tmp"):
             half.unlink(missing_ok=True)
 
     def read(self) -> StoredRecipes:
         """Read every recipe. Broken files are reported and do not hide the others.
 
-        Raises Unavailable where the folder cannot be read, since then the added recipes are unknown.
+        Raises Unavailable if the folder cannot be read, because then the added recipes are unknown.
         """
         recipes, faults = list[Recipe](), list[str]()
         for file in self._files():
@@ -138,10 +138,8 @@ class RecipeStore:
 
     def _files(self) -> list[Path]:
         try:
-            self.folder.parent.stat()  # only below an existing data directory: a moved one must raise
-            names = (
-                os.listdir(self.folder) if self.folder.exists() else []
-            )  # glob() finds nothing where it may not look
+            self.folder.parent.stat()  # raises if the data directory is missing
+            names = os.listdir(self.folder) if self.folder.exists() else []  # glob() ignores errors
         except OSError as error:
             raise Unavailable(unusable(error)) from error
         return [self.folder / name for name in sorted(names) if name.endswith(".yaml") and not name.startswith(".")]
@@ -153,7 +151,7 @@ class RecipeStore:
         """Store a recipe. Raises Unavailable (disk_full)."""
         file = self.file_of(recipe.id, recipe.version)
         try:
-            write_text(file, text)  # only below an existing data directory: a moved one must raise
+            write_text(file, text)  # raises if the data directory is missing
         except OSError as error:
             raise Unavailable(
                 f"The recipe cannot be written to {self.folder}: {error.strerror}. Nothing was added.", code="disk_full"
@@ -161,7 +159,7 @@ class RecipeStore:
         return file
 
     def text(self, recipe_id: str, version: int) -> str | None:
-        """A recipe's file as it was written, with its reasons."""
+        """Return a recipe's text as it was written, with its reasons."""
         try:
             return self.file_of(recipe_id, version).read_text(encoding="utf-8")
         except OSError:
@@ -184,10 +182,10 @@ class Arrangement:
 
 
 def arrange(configured: Iterable[Recipe], shelved: Iterable[Recipe]) -> Arrangement:
-    """Put the operator's recipes and those of the shelf together. Pure.
+    """Combine the operator's recipes with those of the shelf. Pure.
 
-    The highest version of a model is the current one; where both have it, the operator's counts. A name that the
-    operator gave to something else is taken from the shelf's recipes: those are served, without that alias.
+    The highest version of a model is the current one; if both have it, the operator's is used. A recipe of the shelf
+    loses an alias that the operator uses for something else.
     """
     configured = tuple(configured)
     own = {(recipe.id, recipe.version) for recipe in configured}
@@ -215,8 +213,8 @@ def arrange(configured: Iterable[Recipe], shelved: Iterable[Recipe]) -> Arrangem
 
 
 def former_version(recipe: Recipe) -> Recipe:
-    """The recipe as a former version: under its full name, loaded on demand."""
-    staying: Residency = recipe.residency.model_copy(update={"pin": False, "preload": False})
+    """Return the recipe as a former version, with its full name and loaded on demand."""
+    residency: Residency = recipe.residency.model_copy(update={"pin": False, "preload": False})
     return recipe.model_copy(
-        update={"id": f"{recipe.id}@{recipe.version}", "aliases": (), "adapters": (), "residency": staying}
+        update={"id": f"{recipe.id}@{recipe.version}", "aliases": (), "adapters": (), "residency": residency}
     )

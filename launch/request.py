@@ -1,4 +1,4 @@
-"""Requests to add a model, and the ways to write its source."""
+"""Requests to add a model, and the notations for its source."""
 
 import re
 from collections.abc import Mapping
@@ -24,47 +24,47 @@ class WorkingSet:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A model that somebody wants to be served.
+    """A request to add a model.
 
-    `source`: a folder (absolute), `org/name[@revision]` of a hub, `package:NAME[/inside]`.
+    `source`: an absolute folder, `org/name[@revision]` of a hub, or `package:NAME[/inside]`.
     """
 
     source: str
     id: str | None = None
-    """None: from the source's name."""
+    """None to derive it from the source's name."""
     revision: str | None = None
-    """Revision of a hub's repository where the source names none; None: its main branch."""
+    """Revision of a hub's repository if the source names none; default: its main branch."""
     overrides: Mapping[str, object] = field(default_factory=dict)
-    """Keys of the recipe with dots (`memory.kv_cache`), and their values."""
+    """Values by dotted keys of the recipe, such as `memory.kv_cache`."""
     working_set: WorkingSet = WorkingSet()
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Progress of an addition. `total` is None where it is not known."""
+    """Progress of an addition. `total` is None if unknown."""
 
     phase: Phase
     model: str = ""
     completed: int = 0
-    """Bytes, of files that come from a hub."""
+    """Bytes that were fetched from a hub."""
     total: int | None = None
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AddedModel:
-    """The last step: the files are here; the first request loads the model."""
+    """The last step: all files are here, and the first request loads the model."""
 
     recipe: Recipe
     new: bool
-    """False: the same model was there already, and nothing was changed."""
+    """False if the same model already existed and nothing was changed."""
 
 
 HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 PACKAGE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
 MAIN = "main"
 NAMELESS = re.compile(r"^(checkpoint-\d+|model|models|merged|output|out|final|snapshot|[0-9a-f]{40})\Z", re.IGNORECASE)
-"""Names of folders that say nothing: their parent's is better."""
+"""Meaningless folder names, for which the parent's name is used."""
 LONGEST = 4096
 OLLAMAS = "Names of Ollama's library, such as llama3.2, stand for GGUF files, which are not fetched from there."
 
@@ -72,13 +72,13 @@ OLLAMAS = "Names of Ollama's library, such as llama3.2, stand for GGUF files, wh
 def parse_source(text: str, revision: str | None = None) -> Source:
     """Parse a source from a client. Raises BadRequest for anything else.
 
-    Folders are absolute, so that the answer reveals nothing of the working directory.
+    Folders must be absolute, so that answers reveal nothing about the working directory.
     """
     if not text or len(text) > LONGEST or "\0" in text:
         raise BadRequest("Say where the model is: a folder, org/name of a hub, or package:NAME.", param="source")
     if text.startswith("package:"):
         name, _, inside = text.removeprefix("package:").partition("/")
-        name = name.replace("-", "_")  # the name of a distribution, as pip has it
+        name = name.replace("-", "_")  # the name of a distribution, as in pip
         if not PACKAGE.match(name) or inside.startswith("/") or ".." in PurePosixPath(inside).parts:
             raise BadRequest(f"{quoted(text)} is not a package: write package:NAME[/inside].", param="source")
         return PackageSource(package=name, inside=inside or ".")
@@ -90,8 +90,7 @@ def parse_source(text: str, revision: str | None = None) -> Source:
         hub, file = "/".join(hub.split("/")[:2]), "/".join(hub.split("/")[2:])
         if not HUB.match(hub) or not is_gguf(file):
             raise BadRequest(
-                f"{quoted(text)}: a GGUF file is named by its absolute path on the server, or as org/name/file.gguf of "
-                "a hub.",
+                f"{quoted(text)}: name a GGUF file by its absolute path on the server, or as org/name/file.gguf.",
                 param="source",
             )
     if HUB.match(hub):
@@ -114,7 +113,7 @@ def parse_source(text: str, revision: str | None = None) -> Source:
 
 
 def proposed_id(source: Source) -> str:
-    """An id from the last usable name in the source, in lower case."""
+    """Return an id from the last meaningful name in the source, in lower case."""
     match source:
         case GgufSource():
             parts = [PurePosixPath(source.file).name[: -len(".gguf")]]
@@ -125,6 +124,6 @@ def proposed_id(source: Source) -> str:
             parts = [source.package.rpartition(".")[2], *inside]
         case PathSource():
             parts = [*Path(source.path).parts[1:]]
-    speaking = [part for part in parts if not NAMELESS.match(part)]
-    name = re.sub(r"[^a-z0-9._-]+", "-", (speaking or parts or ["model"])[-1].lower()).strip("-._")
+    meaningful = [part for part in parts if not NAMELESS.match(part)]
+    name = re.sub(r"[^a-z0-9._-]+", "-", (meaningful or parts or ["model"])[-1].lower()).strip("-._")
     return name[:128] or "model"

@@ -1,4 +1,4 @@
-"""Recipes added at run time, where the servers of a fleet share them."""
+"""Recipes that were added at run time and are shared by the servers of a fleet."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ class SharedRecipeStore:
         self._table = table
 
     def read(self) -> StoredRecipes:
-        """Read every recipe; those that only a newer version can read are reported."""
+        """Read every recipe, and report those that only a newer version can read."""
         recipes, faults = list[Recipe](), list[str]()
         for shared in self._table.all():
             try:
@@ -29,8 +29,8 @@ class SharedRecipeStore:
         self._table.add(SharedRecipe.of(recipe, text), (recipe.id, *recipe.aliases))
 
     def text(self, recipe_id: str, version: int) -> str | None:
-        found = (one.text for one in self._table.all() if (one.model, one.version) == (recipe_id, version))
-        return next(found, None)
+        texts = (shared.text for shared in self._table.all() if (shared.model, shared.version) == (recipe_id, version))
+        return next(texts, None)
 
     def remove(self, recipe_id: str, versions: Iterable[int]) -> None:
         self._table.remove(recipe_id, versions)

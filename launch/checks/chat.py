@@ -1,4 +1,4 @@
-"""Faults that a chat model's first request would meet: weight names, tokenizer, template."""
+"""Find faults that would break a chat model's requests: weight names, tokenizer, template."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,7 +44,7 @@ def _tokenizer_faults(recipe: Recipe, folder: Path, listing: Listing) -> Iterato
         )
         return
     if not ids:
-        yield "Its tokenizer makes no tokens of a word: copy tokenizer.json from the model that it was made from."
+        yield "Its tokenizer turns a word into no tokens: copy tokenizer.json from the model that it was made from."
         return
     template = recipe.engine.flags.get("chat_template")
     if not isinstance(template, str) or "{" not in template:
@@ -55,17 +55,14 @@ def _tokenizer_faults(recipe: Recipe, folder: Path, listing: Listing) -> Iterato
         template = template.get("default")
     if not template:
         if listing.chat_template() and "chat_template" not in recipe.engine.flags:
-            yield (
-                "It has chat templates, but none that is used without a name: set engine.flags.chat_template, or name "
-                "one 'default'."
-            )
+            yield ("It has chat templates, but no default one: set engine.flags.chat_template, or name one 'default'.")
         return
     rows = text_config(read_object(folder / "config.json")).get("vocab_size")
     yield from _template_faults(tokenizer, template, rows if isinstance(rows, int) else None)
 
 
 def _template_faults(tokenizer: Any, template: str, rows: int | None) -> Iterator[str]:
-    """Args: rows: tokens that the network has; None: its config does not tell."""
+    """Yield faults of a template. rows: the network's vocabulary size; None if unknown."""
     fault = ""
     for messages in (GREETING, PARTS):
         try:
@@ -78,9 +75,9 @@ def _template_faults(tokenizer: Any, template: str, rows: int | None) -> Iterato
             if "Hello" in str(rendered):
                 yield from _unknown_tokens(tokenizer, str(rendered), rows)
                 return
-            fault = fault or "(it leaves the message out)"
+            fault = fault or "(it omits the message)"
     yield (
-        f"Its chat template cannot write a user's message {fault}: use the one of the model that it was made from, "
+        f"Its chat template cannot format a user's message {fault}: use the one of the model that it was made from, "
         "or set engine.flags.chat_template."
     )
 
@@ -90,8 +87,8 @@ def _unknown_tokens(tokenizer: Any, prompt: str, rows: int | None) -> Iterator[s
     if rows is not None and (largest := max(ids, default=0)) >= rows:
         yield (
             f"Its chat template writes {tokenizer.convert_ids_to_tokens(largest)!r}, which is token {largest:,} of its "
-            f"tokenizer, and the network has {rows:,} tokens: use the tokenizer and the template of the model that it "
-            "was made from, or save it after resize_token_embeddings and training."
+            f"tokenizer, but the network has only {rows:,} tokens: use the tokenizer and the template of the model "
+            "that it was made from, or save it after resize_token_embeddings and training."
         )
 
 

@@ -1,4 +1,4 @@
-"""Run `launch.checks.process`, and remember by digest which files passed."""
+"""Run `launch.checks.process`, and remember the digests of files that passed."""
 
 import asyncio
 import contextlib
@@ -17,20 +17,20 @@ from registry.errors import EngineFailed, Unfit
 from registry.recipes.definition import Recipe
 
 SECONDS = 300.0
-"""Longest check: libraries take 5 to 15 s to import, and a network of hundreds of layers a few to build."""
+"""Longest check. Imports take 5 to 15 s, and building hundreds of layers a few seconds."""
 FORM = 1
-"""The version of the checks; files that an earlier one passed are checked again."""
+"""Version of the checks. Files that passed an earlier version are checked again."""
 LINE = 1 << 20
 
 
 class FileChecker:
-    """One process at a time: each takes all of a core."""
+    """Checks files in one process at a time, as each uses a whole core."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def check(self, recipe: Recipe, folder: Path) -> None:
-        """Raises Unfit (bad_files) with every fault, EngineFailed (check_failed)."""
+        """Check a model's files. Raises Unfit (bad_files) with every fault, EngineFailed."""
         passed = await asyncio.to_thread(_mark, recipe, folder)
         async with self._lock:
             if passed is not None and passed.exists():
@@ -55,24 +55,24 @@ class FileChecker:
                 line = await process.stdout.readline()
         except TimeoutError:
             raise EngineFailed(
-                f"The check of {folder} took more than {SECONDS:.0f} s and was ended.", code="check_failed"
+                f"The check of {folder} took more than {SECONDS:.0f} s and was stopped.", code="check_failed"
             ) from None
         except ConnectionError:
-            pass  # it ended before it had read what to do
+            pass  # it ended before it read its job
         finally:
             process.kill()
             await process.wait()
         if not line.endswith(b"\n"):
             raise EngineFailed(
-                f"The process that checks {folder} was ended while it read the files. Nothing was added. If it happens "
-                "again, the files are the cause.",
+                f"The process that checks {folder} was killed while it read the files. Nothing was added. If it "
+                "happens again, the files are the cause.",
                 code="check_failed",
             )
         return msgspec.json.decode(line, type=CheckResult)
 
 
 def _mark(recipe: Recipe, folder: Path) -> Path | None:
-    """An empty file in the user's cache that says that these files passed; None: nowhere to put it."""
+    """Return the path of an empty file that marks passed files; None if there is no cache."""
     try:
         place = cache_folder("checks")
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Faults that loading an embedding model, reranker or Whisper would meet, found without a load."""
+"""Find faults that would break loading an embedding model, reranker or Whisper."""
 
 import json
 import logging
@@ -17,20 +17,20 @@ from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe, Task
 
 PLAIN = frozenset({"Normalize", "Dropout"})
-"""Modules that have no folder where there is nothing to say of them."""
+"""Modules that may have no folder."""
 
 
 def encoder_faults(recipe: Recipe, folder: Path) -> Iterator[str]:
     yield from _absent_modules(folder)
     if (folder / "adapter_config.json").is_file():
         yield (
-            "An adapter (adapter_config.json) lies beside its weights, and the library would load that one's base "
-            "instead: merge it (peft's merge_and_unload), or take adapter_config.json and adapter_model.safetensors "
+            "The folder also has an adapter (adapter_config.json), and the library would load that adapter's base "
+            "instead: merge it (peft's merge_and_unload), or move adapter_config.json and adapter_model.safetensors "
             "out of the folder."
         )
         return
     library = loading.import_library()
-    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # it warns of the meta device
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # it warns about the meta device
     make = library.SentenceTransformer if recipe.task is Task.EMBED else library.CrossEncoder
     try:
         model = loading.open_model(recipe, folder, "meta", make, flags_of(recipe))
@@ -63,12 +63,12 @@ def _absent_modules(folder: Path) -> Iterator[str]:
 
 
 def _wrong_widths(model: Any) -> Iterator[str]:
-    """A Dense that takes other vectors than those before it give."""
+    """Yield a fault for a Dense whose input width differs from the output before it."""
     width = None
     for name, module in model.named_children():
         takes = getattr(module, "in_features", None)
         if width is not None and takes is not None and takes != width:
-            yield f"Step {name} takes vectors of {takes} values, those before it give {width}: one is another model's."
+            yield f"Step {name} takes vectors of {takes} values, but gets {width}: one is another model's."
         gives = getattr(module, "get_embedding_dimension", None) or getattr(
             module, "get_sentence_embedding_dimension", None
         )
@@ -82,10 +82,10 @@ def whisper_faults(_recipe: Recipe, folder: Path) -> Iterator[str]:
     if needs_conversion(folder):
         yield from network_faults(folder, tensor_names(folder, weights.files))
     if not (folder / "tokenizer.json").is_file():
-        return  # made from the vocabulary when it is converted
+        return  # the conversion makes it from the vocabulary
     try:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # the library raises it as it is
+    except Exception as error:  # the library raises plain Exception
         yield f"tokenizer.json cannot be read ({error}): copy that of the Whisper that it was made from."
         return
     if missing := [mark for mark in MARKS if tokenizer.token_to_id(mark) is None]:
@@ -94,6 +94,6 @@ def whisper_faults(_recipe: Recipe, folder: Path) -> Iterator[str]:
     words = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
     if isinstance(words, list) and not needs_conversion(folder) and len(words) < tokenizer.get_vocab_size() - 1:
         yield (
-            f"vocabulary.json has {len(words):,} words, and tokenizer.json {tokenizer.get_vocab_size():,}: one is "
+            f"vocabulary.json has {len(words):,} words, but tokenizer.json {tokenizer.get_vocab_size():,}: one is "
             "another model's."
         )

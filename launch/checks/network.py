@@ -1,7 +1,7 @@
 """Compare the names of a network's weights with those in its files.
 
-The network is built on the meta device by transformers, without memory, and loaded from the files' headers, so that
-its own mappings, tied weights and ignored names count.
+transformers builds the network on the meta device, without memory, and loads it from the files' headers. So its name
+mappings, tied weights and ignored names are taken into account.
 """
 
 import json
@@ -19,15 +19,15 @@ from registry.files.shape import text_config
 FEW = 5
 _LAYER = re.compile(r"(?:model\.layers|transformer\.h)\.(?P<number>\d+)\.")
 ADAPTED = (".lora_A.", ".lora_B.", ".base_layer.")
-"""Parts of names that peft gives to the layers of a model with an adapter in it."""
+"""Parts of names that peft gives to layers with an adapter."""
 EMBEDDING = "model.embed_tokens."
 FROM_PEFT = "base_model.model."
 WITHOUT_PREFIX = frozenset({"GPT2LMHeadModel", "BloomForCausalLM"})
-"""Architectures whose names in vLLM may lack the first part, as their makers published them."""
+"""Architectures that vLLM also reads without the prefix, as their makers published them."""
 
 
 def network_faults(folder: Path, weights: Mapping[str, str]) -> Iterator[str]:
-    """Args: weights: the name of each tensor in the files, and its file."""
+    """Yield faults of the weights' names. weights: tensor name to file."""
     config = read_object(folder / "config.json")
     kind = _class_of(config)
     if kind is None or "auto_map" in config:
@@ -37,14 +37,14 @@ def network_faults(folder: Path, weights: Mapping[str, str]) -> Iterator[str]:
         return
     if any(name.startswith(FROM_PEFT) for name in weights):
         yield (
-            f"Its weights are named {FROM_PEFT}..., as they are inside of a PeftModel: save the model that "
-            "merge_and_unload() gives, or rename them without these words."
+            f"Its weights are named {FROM_PEFT}..., as inside a PeftModel: save the model that merge_and_unload() "
+            "returns, or rename them without this prefix."
         )
         return
     if adapted := sorted(name for name in weights if any(part in name for part in ADAPTED)):
         yield (
-            f"An adapter is among its weights ({adapted[0]}): merge it first (peft's merge_and_unload), and save what "
-            "comes of it."
+            f"An adapter is among its weights ({adapted[0]}): merge it first (peft's merge_and_unload), and save "
+            "the result."
         )
         return
     with tempfile.TemporaryDirectory() as plain:
@@ -55,10 +55,10 @@ def network_faults(folder: Path, weights: Mapping[str, str]) -> Iterator[str]:
         )  # fmt: skip
     yield from _missing(kind.__name__, set(info["missing_keys"]), set(info["unexpected_keys"]), config)
     if wrong := sorted(info["mismatched_keys"]):
-        name, there, expected = wrong[0]
+        name, actual, expected = wrong[0]
         yield (
-            f"{len(wrong)} of its weights have other sizes than config.json says, such as {name}: {list(there)}, not "
-            f"{list(expected)}. Use the config.json that the weights were saved with."
+            f"{len(wrong)} of its weights have other sizes than config.json says, such as {name}: {list(actual)}, "
+            f"not {list(expected)}. Use the config.json that the weights were saved with."
         )
     prefix = f"{network.base_model_prefix}."
     if (
@@ -69,16 +69,16 @@ def network_faults(folder: Path, weights: Mapping[str, str]) -> Iterator[str]:
         and not any(name.startswith(prefix) for name in weights)
     ):
         yield (
-            f"Its weights are named without '{prefix}', such as {min(weights)}, as those of the network alone, and "
-            f"vLLM loads whole models: save it anew, {kind.__name__}.from_pretrained(OLD).save_pretrained(NEW)."
+            f"Its weights are named without '{prefix}', such as {min(weights)}, as in a network without its head, but "
+            f"vLLM loads whole models: save it again, {kind.__name__}.from_pretrained(OLD).save_pretrained(NEW)."
         )
 
 
 def _missing_modules(kind: Any, config: Mapping[str, Any], weights: Mapping[str, str]) -> set[str]:
-    """The head and the layers of which quantized files hold nothing. vLLM does not look for what they lack.
+    """Return the head and layers that quantized files lack. vLLM does not check for them.
 
-    transformers cannot read such files without the quantizer's package, and each method names its tensors by itself:
-    so a module counts as there with any tensor of it.
+    transformers cannot read such files without the quantizer's package, and each method has its own tensor names, so
+    any tensor of a module counts.
     """
     if not kind.__name__.endswith("ForCausalLM"):
         return set()
@@ -94,7 +94,7 @@ def _missing_modules(kind: Any, config: Mapping[str, Any], weights: Mapping[str,
 
 
 def _link(folder: Path, plain: Path, weights: Mapping[str, str]) -> None:
-    """Link the files that vLLM reads of a folder: no adapter, and weights under any file name."""
+    """Link the files that vLLM reads in a folder: no adapter, and weights with any file name."""
     (plain / "config.json").symlink_to((folder / "config.json").resolve())
     for file in set(weights.values()):
         (plain / file).symlink_to((folder / file).resolve())
@@ -102,7 +102,7 @@ def _link(folder: Path, plain: Path, weights: Mapping[str, str]) -> None:
 
 
 def _class_of(config: Mapping[str, Any]) -> Any:
-    """transformers' class of the architecture; None: it has none."""
+    """Return transformers' class of the architecture, or None."""
     import transformers
 
     names = config.get("architectures")
@@ -122,8 +122,8 @@ def _missing(network: str, missing: set[str], surplus: set[str], config: Mapping
         )
     elif prefix := _wrapper(missing, surplus):
         yield (
-            f"Its weights have '{prefix}' before their names, from what the model was wrapped in when it was saved "
-            "(torch.compile, DistributedDataParallel, a larger model): save the model inside, or rename the weights "
+            f"Its weights' names begin with '{prefix}', because the model was wrapped when it was saved "
+            "(torch.compile, DistributedDataParallel, a larger model): save the inner model, or rename the weights "
             "without it."
         )
     elif missing:
@@ -145,16 +145,16 @@ def _missing(network: str, missing: set[str], surplus: set[str], config: Mapping
 
 
 def _wrapper(missing: set[str], surplus: set[str]) -> str:
-    """The prefix, with its dot, of each missing weight's name in the files; '' if there is none."""
+    """Return the common prefix, with its dot, of the missing weights in the files; else ''."""
     if not missing:
         return ""
     shortest = min(missing, key=lambda name: (len(name), name))
     prefixes = {name.removesuffix(shortest) for name in surplus if name.endswith(f".{shortest}")}
-    return next((one for one in sorted(prefixes) if {f"{one}{name}" for name in missing} <= surplus), "")
+    return next((prefix for prefix in sorted(prefixes) if {f"{prefix}{name}" for name in missing} <= surplus), "")
 
 
 def _further_layers(surplus: set[str], config: Mapping[str, Any]) -> set[str]:
-    """Weights of a text network behind its last layer, but for those that guess tokens ahead."""
+    """Return weights after a text network's last layer, unless it has layers that draft tokens."""
     text = text_config(config)
     layers = text.get("num_hidden_layers")
     if not isinstance(layers, int) or any("nextn" in key or "mtp" in key for key in text):
@@ -171,7 +171,7 @@ def _few(names: set[str]) -> str:
 
 
 def tensor_names(folder: Path, files: tuple[str, ...]) -> dict[str, str]:
-    """The name of each tensor of the network, and its file."""
+    """Map the name of each tensor of the network to its file."""
     from safetensors import safe_open
 
     names: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The process that checks a model's files: one job, one answer."""
+"""The process that checks a model's files, with one job and one answer."""
 
 import json
 import os
@@ -27,7 +27,7 @@ TEXTS = ("chat_template.jinja", "merges.txt", "vocab.txt")
 
 
 def broken_files(folder: Path) -> Iterator[str]:
-    """A sentence for each file of a model that cannot be read as what its name says."""
+    """Yield a sentence for each file whose content does not match its name."""
     for file in sorted((*folder.glob("*"), *folder.glob("*/config.json"))):
         name = str(file.relative_to(folder))
         if any(fnmatch(name, pattern) for pattern in (*JSONS, *TEXTS)) and git_lfs.is_pointer_file(file):
@@ -36,7 +36,7 @@ def broken_files(folder: Path) -> Iterator[str]:
             try:
                 json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError, RecursionError) as error:
-                yield f"{name} is no JSON ({error}): copy it again from where the model came from."
+                yield f"{name} is not JSON ({error}): copy it again from where the model came from."
         elif name in TEXTS and not file.stat().st_size:
             yield f"{name} is empty: copy it again from where the model came from, or remove it."
 
@@ -49,39 +49,39 @@ class CheckJob(msgspec.Struct, frozen=True):
 
 class CheckResult(msgspec.Struct, frozen=True):
     faults: tuple[str, ...] = ()
-    """Sentences: what is wrong, and what to do."""
+    """Sentences that say what is wrong and what to do."""
 
 
 def main() -> None:
-    """Check what standard input names. It ends with the process that started it."""
+    """Run the job from standard input. Ends early if the parent process ends."""
     die_with_parent(int(sys.argv[1]))
     answers = os.dup(1)
-    os.dup2(2, 1)  # nothing but the answer may go to the pipe
+    os.dup2(2, 1)  # only the answer may go to the pipe
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TQDM_DISABLE", "1")  # nothing of it is read by anyone
+    os.environ.setdefault("TQDM_DISABLE", "1")
     job = msgspec.json.decode(sys.stdin.buffer.readline(), type=CheckJob)
     os.write(answers, msgspec.json.encode(check(Recipe.model_validate_json(job.recipe), Path(job.folder))) + b"\n")
-    os._exit(0)  # libraries take a second to end
+    os._exit(0)  # skips the libraries' exit handlers, which take a second
 
 
 def check(recipe: Recipe, folder: Path) -> CheckResult:
-    """Every fault of the files for which the model could not be served. Blocks for seconds."""
+    """Return every fault that would prevent serving the model. Blocks for seconds."""
     if faults := tuple(broken_files(folder)):
         return CheckResult(faults)
     try:
         return CheckResult(tuple(_by_task(recipe.task)(recipe, folder)))
     except RoundhouseError as error:
         return CheckResult((error.message,))
-    except Exception as error:  # a library's own, of files that it cannot load
+    except Exception as error:  # a library's error for files that it cannot load
         traceback.print_exc()
         text = (str(error).strip().splitlines() or [""])[0][:300]
         return CheckResult((f"Its files cannot be loaded ({type(error).__name__}: {text}).",))
 
 
 def _by_task(task: Task) -> Callable[[Recipe, Path], Iterable[str]]:
-    """Imported as needed: each brings libraries that take seconds."""
+    """Import a task's checks, whose libraries take seconds to import."""
     match task:
         case Task.CHAT:
             with fast_imports(*TRAINING):

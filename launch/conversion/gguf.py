@@ -1,5 +1,8 @@
-"""GGUF files: what they are, in a process of its own (`python -m launch.conversion.gguf PARENT FILE`), and the
-conversion to what vLLM reads. transformers' own reader does both, and dequantizes to bfloat16."""
+"""Describe GGUF files, and convert them to what vLLM reads.
+
+Describing runs in a separate process, `python -m launch.conversion.gguf PARENT FILE`. Both use transformers' reader,
+which dequantizes to bfloat16.
+"""
 
 import json
 import os
@@ -29,14 +32,14 @@ from registry.files import git_lfs
 from registry.recipes.fields import GgufSource
 
 BYTES = 2
-"""Bytes of a value of bfloat16."""
+"""Bytes of a bfloat16 value."""
 WORKING_BYTES = 7
-"""Bytes of memory for each value while it is converted: as float32, in the network, and where it is saved from."""
+"""Bytes of memory for each value during conversion: as float32, in the network, and in the saver's copy."""
 SECONDS, PROCESSOR_SECONDS = 900.0, 180
-"""Longest description: the vocabulary is read value by value."""
+"""Longest time to describe a file, whose vocabulary is read value by value; and longest CPU time."""
 HEADER = 1 << 20
 LARGEST_HEADER = 64 << 20
-"""Bytes in which a header ends: a vocabulary of 260,000 tokens takes about 10 MiB."""
+"""Largest header in bytes. A vocabulary of 260,000 tokens takes about 10 MiB."""
 
 
 class GgufDescription(msgspec.Struct, frozen=True):
@@ -44,18 +47,18 @@ class GgufDescription(msgspec.Struct, frozen=True):
     template: str = ""
     parameters: int = 0
     fault: str = ""
-    """The fault, and the remedy; '': none."""
+    """The fault and its remedy; '' if none."""
 
 
 def gguf_of(folder: Path) -> Path | None:
-    """The GGUF file of a folder whose weights are in no other form. Raises Unfit for several."""
+    """Return a folder's GGUF file if it has no other weights. Raises Unfit for several."""
     if any(folder.glob("*.safetensors")) or (folder / "model.bin").is_file():
         return None
     files = sorted(file for file in folder.glob("*.gguf") if file.is_file())
     if len(files) > 1:
         raise Unfit(
-            f"{folder} holds {len(files)} GGUF files ({', '.join(file.name for file in files[:5])}): put the one that "
-            "is to be served into a folder of its own.",
+            f"{folder} holds {len(files)} GGUF files ({', '.join(file.name for file in files[:5])}): put the one to "
+            "serve into a separate folder.",
             code="gguf_not_served",
             param="source",
         )
@@ -63,7 +66,7 @@ def gguf_of(folder: Path) -> Path | None:
 
 
 def describe(file: Path) -> GgufDescription:
-    """Read a file's config and template in another process. Blocks for seconds.
+    """Read a file's config and template in a separate process. Blocks for seconds.
 
     Raises Unfit (gguf_not_served), EngineFailed (check_failed).
     """
@@ -86,7 +89,7 @@ def describe(file: Path) -> GgufDescription:
     except subprocess.TimeoutExpired:
         raise EngineFailed(f"Reading {file} took more than {SECONDS:.0f} s.", code="check_failed") from None
     if done.returncode:
-        raise EngineFailed(f"The process that reads {file} was ended.", code="check_failed")
+        raise EngineFailed(f"The process that reads {file} was killed.", code="check_failed")
     description = msgspec.json.decode(done.stdout, type=GgufDescription)
     if description.fault:
         raise Unfit(
@@ -98,7 +101,7 @@ def describe(file: Path) -> GgufDescription:
 
 
 def listing_of(file: Path, description: GgufDescription) -> Listing:
-    """The folder that its conversion will be, as far as a proposal looks into it."""
+    """Return a listing of the converted folder, with the files that a proposal reads."""
     texts = {"config.json": json.dumps(description.config), "tokenizer_config.json": "{}", "tokenizer.json": "{}"}
     if description.template:
         texts["chat_template.jinja"] = description.template
@@ -108,7 +111,7 @@ def listing_of(file: Path, description: GgufDescription) -> Listing:
 
 
 def look(source: GgufSource) -> RepositoryListing:
-    """Ask the hub for a file's header alone: its tensors are not read. Raises as `describe`, and as `files_of`."""
+    """Describe a file on a hub from its header only. Raises as `describe` and `files_of`."""
     repository = files_of(source)
     pinned = source.model_copy(update={"revision": repository.commit})
     where = Path(source.hub) / source.file
@@ -124,17 +127,17 @@ def look(source: GgufSource) -> RepositoryListing:
 
 
 def conversion_note(listing: Listing) -> str:
-    """A note on the disk and memory that converting a listed file takes."""
+    """Return a note on the disk and memory needed to convert a listed file."""
     size = listing.sizes["model.safetensors"]
     memory = size_words(size // BYTES * WORKING_BYTES)
-    return f"The GGUF is converted to bfloat16 once: {size_words(size)} on disk, and {memory} of memory meanwhile."
+    return f"The GGUF is converted to bfloat16 once: {size_words(size)} on disk, {memory} of memory meanwhile."
 
 
 def convert(file: Path, out: Path, report: Fetched) -> None:
-    """Write the model that a GGUF holds, dequantized to bfloat16. Raises Unfit, DoesNotFit, a library's errors.
+    """Convert a GGUF's model to bfloat16. Raises Unfit, DoesNotFit, and libraries' errors.
 
     Args:
-        report: is called with the bytes that are dequantized, and all of them.
+        report: called with the bytes done and the total.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, modeling_gguf_pytorch_utils
@@ -150,7 +153,7 @@ def convert(file: Path, out: Path, report: Fetched) -> None:
         )
     plain = {"quantization_config": GgufConfig(dequantize=True)}
     named = {"gguf_file": file.name, "local_files_only": True}
-    # the reader shows its progress by tqdm alone
+    # the reader reports progress only through tqdm
     modeling_gguf_pytorch_utils.tqdm = _counted(report, description.parameters * BYTES)
     network, info = AutoModelForCausalLM.from_pretrained(
         str(file.parent), dtype=torch.bfloat16, output_loading_info=True, **plain, **named
@@ -170,15 +173,15 @@ def convert(file: Path, out: Path, report: Fetched) -> None:
     tokenizer.save_pretrained(str(out))
 
 
-def _counted(report: Fetched, whole: int) -> Callable[..., Iterator[Any]]:
-    """An iterator in tqdm's place that reports the bytes of the tensors that it has given."""
+def _counted(report: Fetched, total: int) -> Callable[..., Iterator[Any]]:
+    """Return a replacement for tqdm that reports the bytes of the tensors read."""
 
-    def tensors(of_file: Iterable[Any], **_: object) -> Iterator[Any]:
+    def tensors(items: Iterable[Any], **_: object) -> Iterator[Any]:
         done = 0
-        for tensor in of_file:
+        for tensor in items:
             yield tensor
             done += int(tensor.n_elements) * BYTES
-            report(done, whole)
+            report(done, total)
 
     return tensors
 
@@ -196,7 +199,7 @@ def _read(file: Path) -> GgufDescription:
     try:
         loaded = load_gguf_checkpoint(str(file), return_tensors=False)
         reader = GGUFReader(str(file))
-    except Exception as error:  # of two libraries, for whatever a file may hold
+    except Exception as error:  # two libraries raise many kinds
         traceback.print_exc()
         return GgufDescription(fault=f"{type(error).__name__}: {str(error)[:200]}. {known}")
     config = dict(loaded["config"])
@@ -214,11 +217,11 @@ def _read(file: Path) -> GgufDescription:
 
 
 def main() -> None:
-    """Describe the file that the second word names. It ends with the process that started it."""
+    """Describe the file named by the second argument. Ends early if the parent process ends."""
     die_with_parent(int(sys.argv[1]))
     resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
     answers = os.dup(1)
-    os.dup2(2, 1)  # nothing but the answer may go to the pipe
+    os.dup2(2, 1)  # only the answer may go to the pipe
     os.write(answers, msgspec.json.encode(_read(Path(sys.argv[2]))))
 
 

@@ -19,21 +19,21 @@ from registry.errors import RoundhouseError
 from registry.storage.files import is_full, sync_all
 
 COMPANION_FILES = ("tokenizer.json", "preprocessor_config.json")
-"""Files that the engine reads beside the weights; a tokenizer.json is made where there is none."""
+"""Files that the engine reads besides the weights; a missing tokenizer.json is generated."""
 
 
 def main() -> None:
-    """Convert, answer, end. It ends with the process that started it."""
+    """Convert, answer and end. Ends early if the parent process ends."""
     die_with_parent(int(sys.argv[1]))
     answers = os.dup(1)
-    os.dup2(2, 1)  # nothing but the answer may go to the pipe
+    os.dup2(2, 1)  # only answers may go to the pipe
     os.nice(10)  # requests come first
 
-    def answer(what: Answer) -> None:
-        os.write(answers, msgspec.json.encode(what) + b"\n")
+    def answer(message: Answer) -> None:
+        os.write(answers, msgspec.json.encode(message) + b"\n")
 
     folder, out = map(Path, sys.argv[2:4])
-    answer(_convert(folder, out, lambda come, whole: answer(FetchProgress(come, whole))))
+    answer(_convert(folder, out, lambda done, total: answer(FetchProgress(done, total))))
 
 
 def _convert(folder: Path, out: Path, report: Fetched) -> Answer:
@@ -56,7 +56,7 @@ def _convert(folder: Path, out: Path, report: Fetched) -> Answer:
 
         companions = [name for name in COMPANION_FILES if (folder / name).is_file()]
         with collect_missing_weights() as missing:
-            # float16 is what the published ones hold; the engine casts to what it computes in
+            # published conversions are float16; the engine casts to its compute dtype
             TransformersConverter(str(folder), copy_files=companions, low_cpu_mem_usage=True).convert(
                 str(out), quantization="float16"
             )
@@ -64,8 +64,8 @@ def _convert(folder: Path, out: Path, report: Fetched) -> Answer:
             return FetchFailed(
                 422,
                 "bad_weights",
-                f"{folder} lacks {len(missing)} of a Whisper's weights, such as {min(missing)}, which would be made by "
-                "chance: they were saved under other names, or it is a part of a Whisper that writes no text.",
+                f"{folder} lacks {len(missing)} of a Whisper's weights, such as {min(missing)}, which would be random: "
+                "they were saved under other names, or it is a part of a Whisper that writes no text.",
             )
         if "tokenizer.json" not in companions:
             WhisperTokenizerFast.from_pretrained(str(folder), local_files_only=True).save_pretrained(str(out))
@@ -84,25 +84,23 @@ def _convert(folder: Path, out: Path, report: Fetched) -> Answer:
 
 
 def _complete(folder: Path, out: Path) -> None:
-    """Correct the files where the converter guesses, leaves out, or copies what does not fit."""
+    """Correct what the converter guesses, omits, or copies wrongly."""
     generation_file = folder / "generation_config.json"
     generation = json.loads(generation_file.read_text(encoding="utf-8")) if generation_file.is_file() else {}
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     config["alignment_heads"] = alignment_heads(
         generation.get("alignment_heads"), json.loads((folder / "config.json").read_text(encoding="utf-8"))
     )
-    if not generation.get(
-        "lang_to_id"
-    ):  # configs from before languages were stored: without them no language is detected
+    if not generation.get("lang_to_id"):  # older configs lack the languages, without which none is detected
         config["lang_ids"] = languages(out / "tokenizer.json")
     (out / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def alignment_heads(configured: list[list[int]] | None, network: dict[str, int]) -> list[list[int]]:
-    """Return the attention heads for word times: (layer, head).
+    """Return the attention heads for word timestamps, as (layer, head).
 
-    Distilled models may name the larger model's heads, which would end the process. Then, and without any, all heads of
-    the last half of the layers are used.
+    Distilled models may name the larger model's heads, which would crash the process. In that case, and if none are
+    named, all heads in the second half of the layers are used.
     """
     layers, heads = network["decoder_layers"], network["decoder_attention_heads"]
     if configured and all(0 <= layer < layers and 0 <= head < heads for layer, head in configured):
@@ -115,7 +113,8 @@ def languages(tokenizer: Path) -> list[int]:
     from tokenizers import Tokenizer
 
     tokenizer_model = Tokenizer.from_file(str(tokenizer))
-    return sorted(one for code in _LANGUAGE_CODES if (one := tokenizer_model.token_to_id(f"<|{code}|>")) is not None)
+    ids = (tokenizer_model.token_to_id(f"<|{code}|>") for code in _LANGUAGE_CODES)
+    return sorted(token_id for token_id in ids if token_id is not None)
 
 
 if __name__ == "__main__":

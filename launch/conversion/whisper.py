@@ -1,11 +1,12 @@
-"""Whisper checkpoints converted to CTranslate2, and GGUF files to safetensors, stored by their source's digest.
+"""Convert Whisper checkpoints to CTranslate2, and GGUF files to safetensors.
 
-| call | no conversion is needed | it was made        | it was not                                       |
-|------|-------------------------|--------------------|--------------------------------------------------|
-| find | the folder itself       | the converted one  | None                                             |
-| make | the same                | the same           | a process makes it; those who ask meanwhile wait |
-|      |                         |                    | for it; if who began it leaves, it ends, and     |
-|      |                         |                    | the next one begins anew                         |
+Conversions are stored by their source's digest.
+
+| call | none is needed    | exists               | does not exist                                               |
+|------|-------------------|----------------------|--------------------------------------------------------------|
+| find | the folder itself | the converted folder | None                                                         |
+| make | the same          | the same             | a process converts it, and other callers wait; if the first  |
+|      |                   |                      | caller leaves, the process ends and the next one starts anew |
 """
 
 import asyncio
@@ -27,28 +28,27 @@ from registry.storage.files import sync_folder
 from registry.storage.reserve import DiskReserve
 
 FORM = 2
-"""Format of conversions; those of an earlier one are made anew. 2: with languages, and only alignment_heads that
-exist."""
+"""Version of the conversion; older ones are redone. 2: with languages, and only alignment_heads that exist."""
 SECONDS = 1800.0
 """Longest conversion. large-v3 takes about a minute on two cores."""
 
 
 def needs_conversion(folder: Path) -> bool:
-    """Whether it is a Whisper that CTranslate2 does not read as it is."""
+    """Return whether it is a Whisper that CTranslate2 cannot read directly."""
     if (folder / "model.bin").is_file() and not any(folder.glob("*.safetensors")):
         return False
     return read_object(folder / "config.json").get("model_type") == "whisper"
 
 
-def _ignore(_come: int, _whole: int | None) -> None:
-    """Stands for a caller that shows no progress."""
+def _ignore(_done: int, _total: int | None) -> None:
+    """Ignore progress."""
 
 
 class Conversions:
-    """Converted models below `root`, one folder for each.
+    """Converted models below `root`, one folder each.
 
     Args:
-        reserve: of its disk, which no conversion touches.
+        reserve: space on its disk that conversions must not use.
     """
 
     def __init__(self, root: Path, seconds: float = SECONDS, reserve: DiskReserve | None = None) -> None:
@@ -57,12 +57,12 @@ class Conversions:
         self._lock = asyncio.Lock()
 
     def tidy(self) -> None:
-        """Remove what a killed server had not finished."""
+        """Remove unfinished conversions of a killed server."""
         for half in self._root.glob("*.half"):
             shutil.rmtree(half, ignore_errors=True)
 
     def find(self, recipe: Recipe, folder: Path) -> Path | None:
-        """The folder that the engine is to read; None: it is to be made first."""
+        """Return the folder for the engine to read, or None if it must be converted first."""
         is_needed = {Task.TRANSCRIBE: needs_conversion, Task.CHAT: gguf_of}.get(recipe.task)
         if is_needed is None or not is_needed(folder):
             return folder
@@ -70,19 +70,19 @@ class Conversions:
         return converted if converted.is_dir() else None
 
     async def make(self, recipe: Recipe, folder: Path, on_progress: Fetched = _ignore) -> Path:
-        """The converted model, made if need be.
+        """Return the converted model, and convert it if necessary.
 
         Args:
-            on_progress: is called with the bytes that are converted, and all of them, while a GGUF is read.
+            on_progress: called with the bytes done and the total while a GGUF is read.
 
         Raises Unfit, EngineFailed (conversion_failed), Unavailable (disk_full, storage_full).
         """
-        async with self._lock:  # one at a time: each takes all that the machine can give
+        async with self._lock:  # one at a time, as each uses the whole machine
             converted = await asyncio.to_thread(self.find, recipe, folder)
             return converted if converted is not None else await self._convert(folder, on_progress)
 
     def purge(self, paths: Iterable[Path]) -> int:
-        """Delete those of these folders that were converted here; returns bytes. Blocks."""
+        """Delete folders that were converted here, and return their bytes. Blocks."""
         freed = 0
         for path in paths:
             if path.parent == self._root and path.is_dir():
@@ -98,7 +98,7 @@ class Conversions:
         try:
             await asyncio.to_thread(self._root.mkdir, parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise Unavailable(f"{self._root} cannot be made: {error.strerror}.", code="disk_full") from error
+            raise Unavailable(f"{self._root} cannot be created: {error.strerror}.", code="disk_full") from error
         with self._reserve.hold(await asyncio.to_thread(_most_bytes, folder)):
             return await self._run(folder, target, on_progress)
 
@@ -118,7 +118,7 @@ class Conversions:
                     on_progress(answer.come, answer.whole)
         except TimeoutError:
             raise EngineFailed(
-                f"The conversion of {folder} took more than {self._seconds:.0f} s and was ended.",
+                f"The conversion of {folder} took more than {self._seconds:.0f} s and was stopped.",
                 code="conversion_failed",
             ) from None
         finally:
@@ -130,7 +130,7 @@ class Conversions:
             await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
             raise by_status(answer.status)(answer.message, code=answer.code)
         if not isinstance(answer, FetchDone):
-            raise EngineFailed(f"The process that converted {folder} was ended. Ask again.", code="conversion_failed")
+            raise EngineFailed(f"The process that converted {folder} was killed. Try again.", code="conversion_failed")
         await asyncio.to_thread(_publish, half, target)
         former = self._root / target.name.partition("-")[0]
         await asyncio.to_thread(shutil.rmtree, former, ignore_errors=True)
@@ -138,12 +138,12 @@ class Conversions:
 
 
 def _most_bytes(folder: Path) -> int:
-    """Bytes that a conversion may write. A value of a GGUF takes two bits or more, and 16 afterwards."""
+    """Return the most bytes that a conversion writes: GGUF values of at least 2 bits become 16."""
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     return size * 8 if gguf_of(folder) else size
 
 
 def _publish(half: Path, target: Path) -> None:
-    """Publish a folder whole, or not at all, also through a loss of power."""
+    """Publish a folder atomically, even across a loss of power."""
     os.replace(half, target)
     sync_folder(target.parent)

@@ -1,13 +1,13 @@
-"""Tell from a listing what kind of model a folder or repository holds. Pure.
+"""Detect from a listing what kind of model a folder or repository holds. Pure.
 
 1. an adapter                      refused: `adapters add`
 2. a trainer's output folder       refused: the checkpoint inside is named
-3. GGUF, GGML, pickles, ONNX       refused: the repository that it was made from is named, if its files tell
+3. GGUF, GGML, pickles, ONNX       refused: the original repository is named, if its files give it
 4. CTranslate2 (model.bin)         Whisper: transcribe; others refused
 5. sentence-transformers' modules  embed, or rerank for a CrossEncoder; sparse, static and ColBERT's refused
 6. config.json architectures       Whisper: transcribe, after a conversion; one score: rerank; an encoder: embed;
-                                   what the installed vLLM answers with: chat
-7. anything else                   refused, with what is there
+                                   architectures of the installed vLLM: chat
+7. anything else                   refused, with a list of the files
 """
 
 import re
@@ -31,21 +31,21 @@ WEIGHTS = (".safetensors",)
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
 CHECKPOINT = re.compile(r"^checkpoint-(\d+)/")
 OTHER_TASKS = frozenset({"SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION", "SEQ_2_SEQ_LM"})
-"""Fields of peft's adapter_config.json that no chat model has."""
+"""Values of `task_type` in adapters for models other than chat models."""
 SPEECH = re.compile(r"ForCTC\Z|SpeechSeq2Seq|^(Moonshine|Speech|Seamless|Wav2Vec2|Hubert|WavLM)")
 WRITES = re.compile(r"For(CausalLM|ConditionalGeneration)|LMHead")
 CROSS_ENCODER, SPARSE, MULTI_VECTOR = "CrossEncoder", "SparseEncoder", "MultiVectorEncoder"
 NO_TRANSFORMER = frozenset({"StaticEmbedding", "CLIPModel", "WordEmbeddings", "BoW"})
-"""First steps of modules.json whose inputs are not the tokens of one text."""
+"""First steps in modules.json whose inputs are not the tokens of one text."""
 ROUTED = frozenset({"Router", "Asym"})
-"""Steps that are others for queries than for documents."""
+"""Steps that differ between queries and documents."""
 BASE = re.compile(r"^base_model:\s*(?:- *)?([\w.-]+/[\w.-]+) *$", re.MULTILINE)
 RANKS = re.compile(r"^pipeline_tag: *text-ranking *$", re.MULTILINE)
-"""Both in a card's head."""
+"""BASE and RANKS are in the metadata of a model card."""
 HALF_WHISPERS = frozenset({"WhisperForAudioClassification", "WhisperForCausalLM"})
-"""One half with a head that tells classes, or a decoder that goes before a larger one."""
+"""An encoder that classifies, or a decoder that drafts for a larger model."""
 CT2_WHISPER = frozenset({"suppress_ids", "suppress_ids_begin", "lang_ids", "alignment_heads"})
-"""Keys of the config.json that CTranslate2 writes beside a Whisper."""
+"""Keys of the config.json that CTranslate2 writes for a Whisper."""
 ENCODERS = re.compile(
     r"^(Bert|Roberta|XLMRoberta|Camembert|MPNet|DistilBert|Deberta|DebertaV2|Electra|Albert|NomicBert|ModernBert|"
     r"New|Gte|JinaBert|NeoBERT|EuroBert|T5Encoder|Xmod|BGEM3)Model\Z"
@@ -57,16 +57,16 @@ class Detection:
     task: Task
     engine: str
     architecture: str
-    """`model_type` of config.json; '' where there is none."""
+    """First of `architectures` in config.json; '' if there is none."""
     why: str
-    """The reason in words, for people."""
+    """The reason, for people."""
     convert: bool = False
-    """It is to be converted to CTranslate2 before it can be served."""
+    """Whether it must be converted to CTranslate2 first."""
     notes: tuple[str, ...] = ()
 
 
 def detect(listing: Listing) -> Detection:
-    """Tell what the files are. Raises Unfit, with advice."""
+    """Detect what the files are. Raises Unfit, with advice."""
     _refuse_adapter(listing)
     _refuse_trainer_output(listing)
     if detection := _ctranslate2(listing):
@@ -95,16 +95,16 @@ def _refuse_adapter(listing: Listing) -> None:
         return
     config = listing.json("adapter_config.json")
     base = str(config.get("base_model_name_or_path") or "")
-    of = f" for {base}" if base else ""
+    for_base = f" for {base}" if base else ""
     if config.get("task_type") in OTHER_TASKS or "whisper" in f"{base} {config.get('auto_mapping')}".lower():
         raise Unfit(
-            f"{listing.where} is an adapter{of}, and only chat models take adapters: merge it into its model (peft's "
-            "merge_and_unload), and add what comes of it.",
+            f"{listing.where} is an adapter{for_base}, and only chat models take adapters: merge it into its model "
+            "(peft's merge_and_unload), and add the result.",
             code="is_adapter",
             param="source",
         )
     raise Unfit(
-        f"{listing.where} is an adapter{of}: roundhouse adapters add NAME {listing.where} --base MODEL.",
+        f"{listing.where} is an adapter{for_base}: roundhouse adapters add NAME {listing.where} --base MODEL.",
         code="is_adapter",
         param="source",
     )
@@ -117,7 +117,7 @@ def _refuse_trainer_output(listing: Listing) -> None:
     if not steps:
         return
     last, where, first = f"checkpoint-{steps[-1]}", listing.where, ""
-    if not where.startswith("/"):  # the smallest unit of a hub is a repository
+    if not where.startswith("/"):  # only whole repositories can be named on a hub
         where = f"./{where.rpartition('/')[2]}"
         at = f" --revision {listing.revision}" if listing.revision else ""
         first = f", once it is here: hf download {listing.where}{at} --include '{last}/*' --local-dir {where}"
@@ -167,15 +167,15 @@ def _refuse_without_weights(listing: Listing) -> None:
             code="bad_weights",
             param="source",
         )
-    there = ", ".join(listing.names("")[:6]) or "nothing"
+    present = ", ".join(listing.names("")[:6]) or "nothing"
     raise Unfit(
-        f"{listing.where} holds no model: there are no weights as safetensors, but {there}.",
+        f"{listing.where} holds no model: there are no weights as safetensors, but {present}.",
         code="not_a_model",
         param="source",
     )
 
 
-# --- what is one -----------------------------------------------------------------------------------------------------
+# --- files that are a model ------------------------------------------------------------------------------------------
 def _ctranslate2(listing: Listing) -> Detection | None:
     if "model.bin" not in listing or listing.names(*WEIGHTS):
         return None
@@ -190,7 +190,7 @@ def _ctranslate2(listing: Listing) -> Detection | None:
             )
         if "vocabulary.json" not in listing and "vocabulary.txt" not in listing:
             raise Unfit(
-                f"{listing.where} has no vocabulary.json (nor vocabulary.txt), which CTranslate2 writes beside its "
+                f"{listing.where} has no vocabulary.json (nor vocabulary.txt), which CTranslate2 writes with its "
                 "model.bin: copy the whole folder, or add the Whisper that it was made from.",
                 code="bad_config",
                 param="source",
@@ -214,21 +214,21 @@ def _sentence_transformers(listing: Listing) -> Detection | None:
     architecture = _architecture(listing.json("config.json"))
     if kind == SPARSE or any("sparse_encoder" in kind for kind in types):
         raise Unfit(
-            f"{listing.where} makes sparse vectors, which are not served: add a model of dense ones.",
+            f"{listing.where} makes sparse vectors, which are not served: add a model with dense ones.",
             code="sparse_encoder",
             param="source",
         )
     if kind == MULTI_VECTOR or any("multi_vector_encoder" in kind or kind.startswith("pylate.") for kind in types):
         raise Unfit(
-            f"{listing.where} makes a vector for each token (ColBERT), which is not served: add a model of one for "
-            "each text.",
+            f"{listing.where} makes a vector for each token (ColBERT), which is not served: add a model with one "
+            "for each text.",
             code="unknown_architecture",
             param="source",
         )
     if "message" in (listing.json("sentence_bert_config.json").get("modality_config") or ()):
         raise Unfit(
             f"{listing.where} writes each text into its chat template first (modality_config in "
-            "sentence_bert_config.json), which is not done here: add a model of plain texts.",
+            "sentence_bert_config.json), which is not supported: add a model for plain texts.",
             code="unknown_architecture",
             param="source",
         )
@@ -247,16 +247,16 @@ def _sentence_transformers(listing: Listing) -> Detection | None:
         )
     if ROUTED.intersection(steps):
         raise Unfit(
-            f"{listing.where} has steps of its own for queries and for documents (a Router in modules.json), which are "
-            "not told apart here: add a model that takes both the same way.",
+            f"{listing.where} has separate steps for queries and for documents (a Router in modules.json), which is "
+            "not supported: add a model that treats both alike.",
             code="unknown_architecture",
             param="source",
         )
     if "config.json" not in listing:
         raise Unfit(
-            f"{listing.where} has no config.json beside its modules.json: its network is in a folder of its own, as "
-            "old versions of sentence-transformers saved it. Save it anew, SentenceTransformer(OLD).save(NEW), and "
-            "add what comes of it.",
+            f"{listing.where} has no config.json next to its modules.json: its network is in a folder of its own, as "
+            "old versions of sentence-transformers saved it. Save it again, SentenceTransformer(OLD).save(NEW), and "
+            "add the result.",
             code="bad_config",
             param="source",
         )
@@ -266,9 +266,9 @@ def _sentence_transformers(listing: Listing) -> Detection | None:
 
 
 def _refuse_pickled_steps(listing: Listing) -> None:
-    """Refuse steps that exist only as pickles, such as a Dense behind the network.
+    """Refuse steps that exist only as pickles, such as a Dense after the network.
 
-    Of a hub nothing pickled is fetched; in a folder the library reads such a step without what could run code.
+    Pickles are never fetched from a hub; in a local folder the library reads such a step with safe loading.
     """
     if listing.where.startswith("/"):
         return
@@ -294,13 +294,13 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detection:
     source = f"{name} in config.json"
     if "config.json" not in listing:
         raise Unfit(
-            f"{listing.where} has weights, but no config.json that tells what they are.",
+            f"{listing.where} has weights, but no config.json that says what they are.",
             code="bad_config",
             param="source",
         )
     if not name:
         raise Unfit(
-            f"{listing.where} has a config.json without 'architectures': it does not tell what the weights are.",
+            f"{listing.where} has a config.json without 'architectures', which say what the weights are.",
             code="bad_config",
             param="source",
         )
@@ -326,7 +326,7 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detection:
     if ENCODERS.match(name):
         return Detection(Task.EMBED, "sentence-transformers", name, source)
     if name.endswith("ForMaskedLM"):
-        what = f"({name}) fills in masked words: embedding models are made from such, add one of those"
+        what = f"({name}) fills in masked words: add an embedding model that was made from one"
         raise Unfit(f"{listing.where} {what}.", code="is_masked_lm", param="source")
     if SPEECH.search(name):
         what = f"({name}) is a speech model other than Whisper, and only Whisper is served: add one"
@@ -341,25 +341,25 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detection:
 def _refuse_two_models(listing: Listing) -> None:
     """Raise Unfit for two sets of weights in one folder.
 
-    vLLM reads the files of an index, and without one all files, one over the other; transformers prefers
-    model.safetensors. Files that are never fetched from a hub do not matter.
+    vLLM reads the files in an index, or else all files, which overwrite each other; transformers prefers
+    model.safetensors. Files that are not fetched from a hub do not matter.
     """
     weights, here = set(weight_files(listing)), listing.where.startswith("/")
     indexed = isinstance(listing.json(INDEX).get("weight_map"), dict)
-    there = [name for name in listing.names(*WEIGHTS) if name == "model.safetensors" or not indexed]
-    others = [name for name in there if name not in weights and (here or is_included(name))]
+    candidates = [name for name in listing.names(*WEIGHTS) if name == "model.safetensors" or not indexed]
+    others = [name for name in candidates if name not in weights and (here or is_included(name))]
     if others and weights and others[0].startswith("adapter_"):
         raise Unfit(
-            f"{listing.where} has an adapter ({others[0]}) beside {min(weights)}, and vLLM may answer with parts of "
-            "both. Merge it (peft's merge_and_unload) and add what comes of it, or keep the two in folders of their "
-            "own and register the adapter: roundhouse adapters add.",
+            f"{listing.where} has an adapter ({others[0]}) in addition to {min(weights)}, and vLLM may answer with "
+            "parts of both. Merge it (peft's merge_and_unload) and add the result, or keep the two in separate "
+            "folders and register the adapter: roundhouse adapters add.",
             code="bad_weights",
             param="source",
         )
     if others and weights:
         where = "" if here else ", in a folder, and add that"
         raise Unfit(
-            f"{listing.where} has {others[0]} beside {min(weights)}: nothing says which is the model, and vLLM "
+            f"{listing.where} has both {others[0]} and {min(weights)}: nothing says which is the model, and vLLM "
             f"may answer with parts of both. Keep one{where}.",
             code="bad_weights",
             param="source",
@@ -377,19 +377,19 @@ def _refuse_classes(listing: Listing, config: dict[str, Any]) -> None:
 
 def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
     notes = []
-    written = listing.is_tekken() or _architecture(config) in vllm_source.RENDERED
-    if not written and not listing.chat_template():
+    is_built_in = listing.is_tekken() or _architecture(config) in vllm_source.RENDERED
+    if not is_built_in and not listing.chat_template():
         notes.append(
             "It has no chat template: a base model continues text (/v1/completions); for /v1/chat/completions set "
             "engine.flags.chat_template."
         )
     if RANKS.search(listing.text("README.md")):
         notes.append(
-            "Its card calls it a reranker, but it ranks by the words that it answers with: it is served as a chat "
-            "model, and not at /v1/rerank. A reranker with a score of its own is a ...ForSequenceClassification."
+            "Its card calls it a reranker, but it ranks by the words of its answers, so it is served as a chat model, "
+            "not at /v1/rerank. A reranker with a separate score is a ...ForSequenceClassification."
         )
     if any(key in config_part for config_part in nested_configs(config) for key in ("vision_config", "audio_config")):
-        notes.append("It also takes images or sound in its own form; only text has been tried here.")
+        notes.append("It also takes images or sound in its own format; only text has been tested here.")
     return tuple(notes)
 
 
@@ -399,15 +399,15 @@ def _refuse_architecture(listing: Listing, name: str) -> NoReturn:
     elif plugin := vllm_source.plugin_models().get(name):
         hint = f"a plug-in for vLLM does: {plugin}"
     elif name.endswith(("Model", "Encoder", "ColBERT")):  # the network alone
-        hint = "of models that give vectors those are served that have sentence-transformers' modules.json"
+        hint = "embedding models need sentence-transformers' modules.json"
     elif not WRITES.search(name):
         hint = (
-            "what is served writes text (...ForCausalLM), ranks by one score (...ForSequenceClassification), gives "
-            "vectors (sentence-transformers' modules.json), or is a Whisper"
+            "models that are served write text (...ForCausalLM), rank by one score (...ForSequenceClassification), "
+            "make vectors (sentence-transformers' modules.json), or are Whispers"
         )
     else:
         close = ", ".join(nearest(name, vllm_source.architectures().keys(), 3))
-        hint = f"a newer vLLM may; of those that it has, the nearest are {close}"
+        hint = f"a newer vLLM may; the most similar ones that it has are {close}"
     raise Unfit(
         f"{listing.where} is a {name}, which the installed vLLM does not serve; {hint}.",
         code="unknown_architecture",
@@ -416,11 +416,11 @@ def _refuse_architecture(listing: Listing, name: str) -> NoReturn:
 
 
 TAKES = {Task.EMBED: (Task.CHAT,), Task.RERANK: (Task.CHAT, Task.EMBED)}
-"""Settings of sentence-transformers that override its files."""
+"""Tasks whose files also fit another task."""
 
 
 def misfit(folder: Path, task: Task | None) -> str | None:
-    """The reason why `folder` does not hold a model for `task`, or with None an adapter; None: it does."""
+    """Return why `folder` holds no model for `task` (None: no adapter), or None if it does."""
     if task is None:
         names = [child.name for child in folder.iterdir()]
         if "adapter_config.json" in names:
@@ -428,14 +428,14 @@ def misfit(folder: Path, task: Task | None) -> str | None:
         return f"{folder}: {something_else(names) or 'it holds no adapter: adapter_config.json is missing.'}"
     try:
         if gguf_of(folder) is not None:
-            return None if task is Task.CHAT else f"{folder} holds a GGUF, and only chat models are read from one"
+            return None if task is Task.CHAT else f"{folder} holds a GGUF, which only chat models are read from"
         detection = detect(list_folder(folder))
     except Unfit as unfit:
         return unfit.message
     except ODD as error:
-        return f"{folder}: its files hold values that no model has ({type(error).__name__}): look at its config.json"
+        return f"{folder}: its files hold impossible values ({type(error).__name__}): check its config.json"
     if detection.task is not task and detection.task not in TAKES.get(task, ()):
         return (
-            f"{folder} holds a model for {detection.task.value} ({detection.why}), and this recipe is for {task.value}"
+            f"{folder} holds a model for {detection.task.value} ({detection.why}), but this recipe is for {task.value}"
         )
     return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 MAGIC = b"GGUF"
 STRING, ARRAY = 8, 9
 WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of the kinds of values that have a fixed width."""
+"""Bytes of value types with a fixed width."""
 MOST_PAIRS, LONGEST = 10_000, 1 << 16
 
 
@@ -19,11 +19,11 @@ class GgufHeader:
     architecture: str
     name: str
     base: str
-    """The model from which it was converted: `org/name` of a hub, if the file tells."""
+    """The model it was converted from, as `org/name`; '' if the file does not say."""
 
 
 def read_header(data: bytes) -> GgufHeader | None:
-    """Read a header from a file's first MiB, cut or not; None: it is no GGUF."""
+    """Read a header from a file's first MiB, even if truncated; None if it is not a GGUF."""
     if data[:4] != MAGIC:
         return None
     pairs = _pairs(data)
@@ -33,7 +33,7 @@ def read_header(data: bytes) -> GgufHeader | None:
 
 
 def _pairs(data: bytes) -> Mapping[str, str]:
-    """The texts among the pairs."""
+    """Return the pairs whose values are strings."""
     result: dict[str, str] = {}
     try:
         (pairs,) = struct.unpack_from("<Q", data, 16)
@@ -45,11 +45,11 @@ def _pairs(data: bytes) -> Mapping[str, str]:
             if kind == STRING:
                 result[key], at = _text(data, at)
             elif kind == ARRAY:
-                break  # vocabularies follow; the model's facts stand before them
+                break  # vocabularies follow, after the facts about the model
             else:
                 at += WIDTHS[kind]
     except (struct.error, KeyError, ValueError):
-        pass  # cut short, or of a kind that came later: what was read counts
+        pass  # truncated, or with a newer value type: use what was read
     return result
 
 

@@ -17,7 +17,7 @@ from registry.files.weights import BITS, Weights
 from registry.recipes.fields import HubSource
 
 SMALL = 8 * 2**20
-"""Bytes up to which a file is read as a whole. Tokenizers are larger, and not needed."""
+"""Largest file that is read as a whole, in bytes. Tokenizers are larger, and not needed."""
 MOST_FILES = 10_000
 READ = (
     "config.json",
@@ -37,15 +37,15 @@ READ = (
     "chat_template.json",
     "README.md",
 )
-"""All that detection and proposal look into."""
+"""All files that detection and proposal read."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """`sizes`: path below the root to bytes. `read`: the bytes of a small listed file."""
+    """A model's files. `sizes`: path below the root to bytes. `read`: returns a small file."""
 
     where: str
-    """The location in words, for messages."""
+    """The location, for messages."""
     sizes: Mapping[str, int]
     read: Callable[[str], bytes]
     revision: str = ""
@@ -56,45 +56,45 @@ class Listing:
         return name in self.sizes
 
     def names(self, *endings: str) -> list[str]:
-        """Files of the root folder only."""
+        """Return files with these endings in the root folder only."""
         return sorted(name for name in self.sizes if "/" not in name and name.endswith(endings))
 
     def bytes_of(self, *endings: str) -> int:
-        """All files with this ending, also in folders."""
+        """Return the total size of files with these endings, also in subfolders."""
         return sum(size for name, size in self.sizes.items() if name.endswith(endings))
 
     def json(self, name: str) -> dict[str, Any]:
-        """The object in a small file; empty: there is none. Raises Unfit if it is broken."""
+        """Return the object in a small file; empty if there is none. Raises Unfit if it is broken."""
         if name not in self._parsed:
             content = self._read(name)
             self._parsed[name] = content if isinstance(content, dict) else {}
         return self._parsed[name]
 
     def array(self, name: str) -> list[Any]:
-        """The list in a small file; empty when there is none. Raises as `json`."""
+        """Return the list in a small file; empty if there is none. Raises as `json`."""
         content = self._read(name)
         return content if isinstance(content, list) else []
 
     def chat_template(self) -> str:
-        """The chat template, the one for tools if there are several; '': none.
+        """Return the chat template, preferably the one for tools; '' if there is none.
 
-        It is in a file of its own, in the tokenizer's, or in an older processor's.
+        It is in a separate file, in the tokenizer's config, or in an older processor's config.
         """
         if own := self.text("additional_chat_templates/tool_use.jinja") or self.text("chat_template.jinja"):
             return own
         templates = (self.json(name).get("chat_template") for name in ("tokenizer_config.json", "chat_template.json"))
         template = next((template for template in templates if template), "")
         if isinstance(template, list):
-            named = {str(one["name"]): one["template"] for one in template}
+            named = {str(entry["name"]): entry["template"] for entry in template}
             template = named.get("tool_use") or named.get("default") or ""
         return str(template)
 
     def has_processor(self) -> bool:
-        """Whether it takes more than text, so that vLLM reads a processor's chat_template.json."""
+        """Return whether it takes more than text; then vLLM reads chat_template.json."""
         return "preprocessor_config.json" in self or "processor_config.json" in self
 
     def is_tekken(self) -> bool:
-        """Whether only Mistral's tokenizer (tekken.json) can serve this model.
+        """Return whether only Mistral's tokenizer (tekken.json) can serve this model.
 
         transformers converts that file to a tokenizer that splits words differently and has no template.
         """
@@ -111,14 +111,16 @@ class Listing:
             raise Unfit(f"{name} of {self.where} {git_lfs.FAULT}", code="bad_config")
         try:
             content: object = json.loads(text or "{}")
-            json.dumps(content, ensure_ascii=False).encode()  # half a character is in no answer, and in no recipe
+            json.dumps(
+                content, ensure_ascii=False
+            ).encode()  # refuse lone surrogates, which neither answers nor recipes can hold
         except (ValueError, RecursionError) as error:
             raise Unfit(f"{name} of {self.where} is broken: {error}", code="bad_config") from None
         return content
 
 
 def list_folder(folder: Path) -> Listing:
-    """List a local folder two levels deep, which fits every known layout."""
+    """List a local folder two levels deep, which is enough for every known layout."""
     sizes: dict[str, int] = {}
     for file in sorted((*folder.glob("*"), *folder.glob("*/*"))):
         if file.is_file() and not file.name.startswith("."):
@@ -133,11 +135,11 @@ INDEX = "model.safetensors.index.json"
 
 
 def weights_of(listing: Listing) -> Weights:
-    """Weights by file sizes and config.json's dtype; headers, a few KB, count too."""
+    """Estimate weights from file sizes, including headers of a few KB, and config.json's dtype."""
     config = listing.json("config.json")
     kind = KINDS.get(stored_dtype(config), "F32")
     if isinstance(config.get("quantization_config"), dict):
-        kind = "I8"  # packed: they stay as they are in the files
+        kind = "I8"  # packed weights are not cast
     files = weight_files(listing)
     size = sum(listing.sizes[name] for name in files)
     hidden, layers = int(config.get("d_model") or 0), int(config.get("decoder_layers") or 0)
@@ -145,7 +147,7 @@ def weights_of(listing: Listing) -> Weights:
 
 
 def stored_dtype(config: Mapping[str, Any]) -> str:
-    """The dtype in config.json, perhaps of the language half alone; '': unknown."""
+    """Return the dtype in config.json, perhaps of the language part only; '' if unknown."""
     return next(
         (
             str(dtype)
@@ -158,7 +160,7 @@ def stored_dtype(config: Mapping[str, Any]) -> str:
 
 
 def weight_files(listing: Listing) -> list[str]:
-    """Files that an engine reads, chosen as `registry.files.weights` does."""
+    """Return the files that an engine reads, chosen as in `registry.files.weights`."""
     if "model.bin" in listing and not listing.names(".safetensors"):
         return ["model.bin"]
     map_ = listing.json(INDEX).get("weight_map")
@@ -178,14 +180,14 @@ HEADER = 2**20
 @dataclass(frozen=True, slots=True)
 class RepositoryListing:
     source: HubSource
-    """At a commit, whatever branch or tag was asked for."""
+    """At a commit, even if a branch or tag was requested."""
     listing: Listing
     to_fetch: int
     """Bytes that are not in the cache yet."""
 
 
 def look(source: HubSource) -> RepositoryListing:
-    """Ask the hub about `source`. Raises as `registry.files.sources.hub_errors`."""
+    """List `source` on the hub. Raises as `registry.files.sources.hub_errors`."""
     repository = files_of(source)
     pinned = HubSource(hub=source.hub, revision=repository.commit)
     sizes = {name: file.size for name, file in repository.files.items() if not name.startswith(".")}
@@ -211,14 +213,14 @@ def _fetch_small(source: HubSource, names: list[str]) -> Path:
 
 
 def _read(source: HubSource, folder: Path, name: str) -> bytes:
-    """A small file; of a large one its first MiB: a GGUF's header."""
+    """Return a small file, or the first MiB of a large one, which holds a GGUF's header."""
     if (folder / name).is_file():
         return (folder / name).read_bytes()
     return read_beginning(source, name, HEADER)
 
 
 def read_beginning(source: HubSource, name: str, most: int) -> bytes:
-    """The first bytes of a file, from the hub. Raises as `hub_errors`."""
+    """Read the first bytes of a file from the hub. Raises as `hub_errors`."""
     from huggingface_hub import get_session, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 

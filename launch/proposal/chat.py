@@ -1,4 +1,4 @@
-"""A chat model's recipe, sized for this machine: context, cache, places, parsers."""
+"""Propose a chat model's recipe for this machine: context, cache, adapter places, parsers."""
 
 import math
 from collections.abc import Mapping
@@ -24,31 +24,31 @@ from registry.files.weights import Weights
 from registry.recipes.fields import Flag
 
 TIED = '{"tie_word_embeddings": true}'
-"""A flag by which vLLM uses a model's embedding as its output; positions are not stretched by it."""
+"""A value of hf_overrides with which vLLM uses the embedding as the output; it does not scale positions."""
 TIED_BY_DEFAULT = frozenset(
     (
         "gemma", "gemma2", "gemma3_text", "cohere", "cohere2", "gpt2", "gpt_bigcode", "opt", "bloom", "falcon", "mpt",
         "starcoder2", "smollm3", "ernie4_5", "lfm2",
     )
 )  # fmt: skip
-"""Families (`model_type`) whose output is their embedding unless config.json denies it, by transformers' classes."""
+"""Values of `model_type` for which transformers uses the embedding as output unless config.json denies it."""
 AS_IT_IS = frozenset(
     ("default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "dynamic", "")
 )
-"""Kinds of stretching whose config already has the positions after it, or that stretch nothing."""
+"""Kinds of position scaling whose config already has the scaled length, or that scale nothing."""
 KEYS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
     "max_sequence_length", "max_seq_length", "seq_len", "n_ctx",
 )  # fmt: skip
-"""The smallest one counts."""
+"""Keys of the context length, of which the smallest counts."""
 PROCESSORS = "chat_template.json"
-"""The file for the chat template of a processor; some trainers write that of a text model there too."""
+"""File for a processor's chat template; some trainers also write a text model's template there."""
 WHOLE = "model_max_length"
-"""Counts in place of them all: Command R's, whose positions are fewer."""
+"""Takes precedence over KEYS: Command R's, whose other values are lower."""
 
 
 def longest_context(config: Mapping[str, Any]) -> int | None:
-    """Tokens; None: the config does not tell."""
+    """Return the longest context in tokens, or None if the config does not give it."""
     inner = text_config(config)
     keys = (WHOLE,) if inner.get(WHOLE) else KEYS
     lengths = [int(inner[key]) for key in keys if isinstance(inner.get(key), int)]
@@ -58,7 +58,7 @@ def longest_context(config: Mapping[str, Any]) -> int | None:
     rope = inner.get("rope_parameters") or inner.get("rope_scaling")
     if not isinstance(rope, dict):
         return longest
-    if all(isinstance(value, dict) for value in rope.values()):  # one for each kind of layer
+    if all(isinstance(value, dict) for value in rope.values()):  # one entry for each kind of layer
         return longest
     kind = str(rope.get("rope_type") or rope.get("type") or "")
     factor = rope.get("factor")
@@ -68,9 +68,9 @@ def longest_context(config: Mapping[str, Any]) -> int | None:
 
 
 def unstretched(config: Mapping[str, Any]) -> int | None:
-    """Tokens up to which a longrope model has the positions of short texts.
+    """Return the tokens up to which a longrope model uses its positions for short texts.
 
-    vLLM chooses one kind of positions for all texts, by the context length; None: there is one kind.
+    vLLM chooses one kind of positions for all texts, by the context length. None if there is only one kind.
     """
     inner = text_config(config)
     rope = inner.get("rope_parameters") or inner.get("rope_scaling")
@@ -81,14 +81,14 @@ def unstretched(config: Mapping[str, Any]) -> int | None:
 
 
 def check_context(requested: object, longest: int | None, flags: Mapping[str, Flag]) -> None:
-    """Raises Unfit for more tokens than the model was made for."""
+    """Raise Unfit if more tokens are requested than the model was trained for."""
     if {flags.get("hf_overrides"), flags.get("hf-overrides")} - {None, TIED}:
         return
     if isinstance(requested, int) and longest is not None and requested > longest:
         raise Unfit(
             f"context_length is {requested:,}, but the model was made for {longest:,} tokens. "
-            "Ask for less, or for a model "
-            "with a longer context; its card may tell how to stretch it (engine.flags.hf_overrides).",
+            "Use fewer, or a model "
+            "with a longer context; its card may say how to extend it (engine.flags.hf_overrides).",
             code="context_too_long",
             param="context_length",
         )
@@ -101,11 +101,11 @@ LEAST: Mapping[str, int] = {
 CPU_METHODS = frozenset({"awq", "gptq", "inc", "auto-round"})
 INTEGER_FORMATS = frozenset({"int-quantized", "pack-quantized"})
 """Formats of compressed-tensors."""
-ON_CPU = "A CPU computes with AWQ, GPTQ and compressed-tensors of integers: add one of those, or the original."
+ON_CPU = "A CPU supports AWQ, GPTQ and compressed-tensors with integers: add one of those, or the original."
 
 
 def quantization_of(config: Mapping[str, Any]) -> tuple[str, str]:
-    """Method and format of a config; ('', '') for weights that are not quantized."""
+    """Return a config's quantization method and format; ('', '') if it has none."""
     configs = (config_part.get("quantization_config") for config_part in nested_configs(config))
     inner = next((config for config in configs if isinstance(config, dict)), None)
     if inner is None:
@@ -114,7 +114,7 @@ def quantization_of(config: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
-    """The quantization in words; '': none. Raises Unfit if it cannot run here."""
+    """Describe the quantization; '' if none. Raises Unfit if it cannot run here."""
     method, form = quantization_of(config)
     if not method:
         return ""
@@ -134,7 +134,7 @@ def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
         amx = method in ("fp8", "compressed-tensors") and "amx_tile" in features()
         if method not in CPU_METHODS and not integers and not amx:
             raise Unfit(
-                f"Its weights are quantized as {description}, which this CPU does not compute with. {ON_CPU}",
+                f"Its weights are quantized as {description}, which this CPU does not support. {ON_CPU}",
                 code="quantization_not_here",
                 param="source",
             )
@@ -151,15 +151,15 @@ def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
 
 
 USUAL_CONTEXT = 32_768
-"""Tokens up to which the whole context is taken: longer ones cost KV cache that few requests use."""
+"""Longest context that is proposed. Longer ones cost KV cache that few requests use."""
 LEAST_CONTEXT = 512
 PLACES, STAGED, RANK = 4, 16, 16
 SHARE_FOR_PLACES = SHARE_FOR_STATES = 8
-"""Largest share of the budget for adapter places, or for states, that a proposal takes on its own."""
+"""Divisors of the budget for the most that is proposed for adapter places, and for states."""
 REQUESTS = {"cpu": 16, "cuda": 64}
 STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 BLOCKS_MORE = 5 / 4
-"""vLLM counts in blocks, and refuses a cache that does not hold one whole context."""
+"""Reserve for vLLM's blocks, since it refuses a cache that does not hold one whole context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +168,11 @@ class ChatFacts:
     listing: Listing
     weights: Weights
     name: str
-    """The makers' name for it, by which families are known."""
+    """The makers' name for it, which identifies the family."""
 
 
 def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: WorkingSet) -> None:
-    """Raises Unfit for quantization, attention, context or code that cannot be used."""
+    """Propose values. Raises Unfit for unusable quantization, attention, context or code."""
     check_code(draft, facts.listing, code_of_chat(facts.listing))
     config = facts.listing.json("config.json")
     quantized = check_quantization(config, machine)
@@ -182,10 +182,14 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
     dtype = _dtype(draft, facts, machine, quantized)
     draft.pick("batching.max_requests", _requests(shape, machine), "requests that run at once")
     device = "CPU" if machine.kind == "cpu" else "GPU"
-    draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], f"tokens of one step on a {device}")
-    if machine.kind == "cpu" and quantized.endswith(", int-quantized"):  # vLLM packs them, and finds no weight then
+    draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], f"tokens in one step on a {device}")
+    if machine.kind == "cpu" and quantized.endswith(
+        ", int-quantized"
+    ):  # vLLM packs them, and LoRA then finds no weights
         draft.pick(
-            "memory.adapters", {"device": 0, "host": 0}, "a CPU has no LoRA over products of 8 bits: no load ends"
+            "memory.adapters",
+            {"device": 0, "host": 0},
+            "on a CPU, LoRA does not work with 8-bit weights, and a load would not finish",
         )
     else:
         _adapter_places(draft, facts, shape, machine)
@@ -196,7 +200,7 @@ def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: 
 
 
 def _output(draft: Draft, facts: ChatFacts) -> None:
-    """Say in the recipe that the output is the embedding, where neither the files nor config.json do."""
+    """Tie the output to the embedding if neither the files nor config.json say so."""
     config = facts.listing.json("config.json")
     family = str(config.get("model_type"))
     if not facts.weights.head and "tie_word_embeddings" not in config and family in TIED_BY_DEFAULT:
@@ -205,22 +209,22 @@ def _output(draft: Draft, facts: ChatFacts) -> None:
 
 
 def _template(draft: Draft, listing: Listing) -> None:
-    """Put a text model's template into the recipe if it is only where vLLM looks for processors' templates."""
+    """Propose a text model's template that is only where vLLM looks for processors' templates."""
     template = listing.json(PROCESSORS).get("chat_template")
     tokenizers = "chat_template.jinja" in listing or listing.json("tokenizer_config.json").get("chat_template")
     if isinstance(template, str) and template and not tokenizers and not listing.has_processor():
-        why = f"{PROCESSORS} has it alone, which is read only of models that take more than text"
+        why = f"it is only in {PROCESSORS}, which vLLM reads only for models that take more than text"
         draft.pick("engine.flags.chat_template", template, why)
 
 
 def _requests(shape: Shape, machine: Machine) -> int:
-    """Fewer where the states of so many would leave little room for anything else."""
+    """Return how many requests to run at once, reduced if their states need too much memory."""
     fits = machine.budget // SHARE_FOR_STATES // _state_bytes(shape) if shape.state else REQUESTS[machine.kind]
     return max(1, min(REQUESTS[machine.kind], fits))
 
 
 def _state_bytes(shape: Shape) -> int:
-    """Bytes of state per request in all layers, rounded up to vLLM's blocks."""
+    """Return the bytes of state per request in all layers, rounded up to vLLM's blocks."""
     return math.ceil(shape.layers * shape.state * 2 * BLOCKS_MORE)
 
 
@@ -228,8 +232,8 @@ def _dtype(draft: Draft, facts: ChatFacts, machine: Machine, quantized: str) -> 
     stored = stored_dtype(facts.listing.json("config.json")) or "of no stated dtype"
     why = f"quantized weights ({quantized}) stay as they are" if quantized else f"the files are {stored}"
     if machine.capability is not None and machine.capability < 80 and stored == "bfloat16":
-        return str(draft.pick("dtype", "float16", f"{why}, and this GPU computes no bfloat16"))
-    return str(draft.pick("dtype", "auto", f"{why}; vLLM computes in 16 bits, with small weights on a CPU in 32"))
+        return str(draft.pick("dtype", "float16", f"{why}, and this GPU has no bfloat16"))
+    return str(draft.pick("dtype", "auto", f"{why}; vLLM computes in 16 bits, or in 32 for small weights on a CPU"))
 
 
 def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine) -> None:
@@ -249,13 +253,13 @@ def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machi
     staged = place_bytes if machine.kind == "cpu" else 0
     sizes = [(PLACES, STAGED), (2, 4), (1, 2)]
     if isinstance(requested, int):
-        sizes = [(requested, max(requested, STAGED)), (requested, requested)]  # what is in a place is staged
+        sizes = [(requested, max(requested, STAGED)), (requested, requested)]  # adapters in a place are also staged
     for device, host in sizes:
         if (device * place_bytes + host * staged) * SHARE_FOR_PLACES <= machine.budget or host == requested:
             why = f"{device} adapters of rank {rank} or less in one batch, {size_words(place_bytes)} each"
             draft.pick("memory.adapters", {"device": device, "host": host, "max_rank": rank}, why)
             return
-    why = f"a place takes {size_words(place_bytes)}, much for this machine: set memory.adapters.device to have some"
+    why = f"a place takes {size_words(place_bytes)}, much for this machine; set memory.adapters.device to have some"
     draft.pick("memory.adapters", {"device": 0, "host": 0}, why)
 
 
@@ -268,27 +272,27 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
     needs = estimate_of(probe, facts.weights, shape, machine.kind)
     fixed, requested = needs.total - needs.kv_cache, probe.memory.kv_cache
     room = machine.budget - fixed - MIB if requested is None else requested  # sizes are rounded up to whole ones
-    knows = longest or shape.context
-    short = min(unstretched(facts.listing.json("config.json")) or knows, knows)
+    full = longest or shape.context
+    short = min(unstretched(facts.listing.json("config.json")) or full, full)
     context = min(short, USUAL_CONTEXT)
-    why = "all that the model was made for" if context == longest else f"of {knows:,} that it knows"
+    why = "all that the model was trained for" if context == longest else f"of the model's {full:,}"
     if context != longest:
-        why += f", each request of which would take {size_words(per_token * knows)} of KV cache"
-    if context == short < knows:
-        why = f"its positions for short texts; with more, up to {knows:,}, vLLM stretches those of all texts"
+        why += f", with which one request would take {size_words(per_token * full)} of KV cache"
+    if context == short < full:
+        why = f"its positions for short texts; with more, up to {full:,}, vLLM scales those of all texts"
     fits = int(room / BLOCKS_MORE // per_token) // 16 * 16
     if (LEAST_CONTEXT if requested is None else 16) <= fits < context:
-        reason = f"fits beside {size_words(fixed)} of weights and buffers"
-        context, why = fits, f"what {reason if requested is None else 'memory.kv_cache holds'}; it knows {knows:,}"
+        reason = f"fits in addition to {size_words(fixed)} of weights and buffers"
+        context, why = fits, f"what {reason if requested is None else 'memory.kv_cache holds'}, of the model's {full:,}"
     requested = draft.pick("context_length", context, why)
     context = requested if isinstance(requested, int) else context
     if context > short:
         draft.notes.append(
-            f"With a context of over {short:,} tokens vLLM stretches the positions of all texts, also of short ones, "
-            "whose answers are then not quite those of transformers."
+            f"With a context of over {short:,} tokens vLLM scales the positions of all texts, also of short ones, so "
+            "answers to those differ slightly from transformers'."
         )
     tokens = min(working_set.tokens, context)
-    # on a GPU vLLM loads no model whose cache does not hold a state for each request
+    # on a GPU, vLLM requires a cache that holds a state for each request
     least = max(math.ceil(context * BLOCKS_MORE) * per_token, probe.batching.sequences * _state_bytes(shape))
     target = max(working_set.requests * tokens * per_token, least)
     size = max(least, min(target, room)) if room > least else least
@@ -296,7 +300,7 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
     many = f"{size // per_token:,} tokens of {per_token:,} bytes"
     why = f"{working_set.requests} requests of {tokens:,} tokens each: {many}"
     if size < target:
-        why = f"{many}, what the budget leaves; {working_set.requests} requests of {tokens:,} want {size_words(target)}"
+        why = f"{many}, all that fits; {working_set.requests} requests of {tokens:,} tokens need {size_words(target)}"
     elif size > working_set.requests * tokens * per_token + MIB:
         why = f"one full context: {many}"
     draft.pick("memory.kv_cache", f"{size // MIB}MiB", why)
@@ -307,22 +311,22 @@ def _parsers(draft: Draft, facts: ChatFacts) -> None:
     template = "[TOOL_CALLS]" if tekken else facts.listing.chat_template()
     by_code = tekken or name in vllm_source.RENDERED
     if tekken:
-        why = "tekken.json: Mistral's own tokenizer reads it, and knows how messages and tools are written"
+        why = "tekken.json is read by Mistral's own tokenizer, which formats messages and tools"
         draft.pick("engine.flags.tokenizer_mode", "mistral", why)
     if not template and not by_code:
         return
     calls_tools = by_code or shows_tools(template, facts.listing)
     family = family_of(facts.name, name, template)
     if not calls_tools:
-        draft.notes.append("Its chat template shows the model no tools: requests with tools are refused.")
+        draft.notes.append("Its chat template does not show tools to the model, so requests with tools are refused.")
     elif family and family.tools and has_parser("tool_call_parser", family.tools):
-        who = "Mistral's tokenizer" if tekken else "vLLM" if by_code else "its chat template"
-        draft.pick("engine.flags.enable_auto_tool_choice", True, f"{who} shows tools to the model")
+        formatter = "Mistral's tokenizer" if tekken else "vLLM" if by_code else "its chat template"
+        draft.pick("engine.flags.enable_auto_tool_choice", True, f"{formatter} shows tools to the model")
         draft.pick("engine.flags.tool_call_parser", family.tools, f"{family.words}: {TOOL_PAGE}")
     else:
         draft.notes.append(
-            "Its chat template shows tools to the model, but no parser here is known to read its calls: until one is "
-            "named in engine.flags.tool_call_parser, with enable_auto_tool_choice, requests with tools are refused."
+            "Its chat template shows tools to the model, but no parser is known for its calls: requests with tools are "
+            "refused until you set engine.flags.tool_call_parser and enable_auto_tool_choice."
         )
     if family and family.reasoning and has_parser("reasoning_parser", family.reasoning):
         draft.pick("engine.flags.reasoning_parser", family.reasoning, f"{family.words}: {REASONING_PAGE}")

@@ -19,19 +19,19 @@ class Code:
     what: str
     """'network', 'config' or 'tokenizer'."""
     name: str
-    """The name of a class, or of a kind of models."""
+    """Name of a class or model type."""
     other_repository: str = ""
-    """The repository that it is in, if that is another."""
+    """The repository that holds the code, if it is another one."""
 
 
 def check_code(draft: Draft, listing: Listing, code: Code | None) -> None:
-    """Raises Unfit for untrusted code before the download, not after a failed load."""
+    """Raise Unfit for untrusted code, before the download instead of after a failed load."""
     if code is None or draft.requested.get("engine.flags.trust_remote_code"):
         return
     description = f"{code.name}, of {code.other_repository}" if code.other_repository else code.name
     raise Unfit(
         f"{listing.where} brings its {code.what} as code ({description}), which would be run. "
-        "If you trust it: write a recipe "
+        "If you trust it, write a recipe "
         "for it with engine.flags.trust_remote_code: true. Or add a model of a known kind.",
         code="needs_code",
         param="source",
@@ -39,7 +39,7 @@ def check_code(draft: Draft, listing: Listing, code: Code | None) -> None:
 
 
 def code_of_text(listing: Listing, kind: str) -> Code | None:
-    """Code of an embedding model or a reranker whose `model_type` is `kind`."""
+    """Return the code that an embedding model or reranker with `model_type` `kind` needs."""
     types = [str(module.get("type") or "") for module in listing.array("modules.json") if isinstance(module, dict)]
     if own := next((kind for kind in types if kind and not kind.startswith("sentence_transformers.")), ""):
         return Code("network", own, _other_repository(_auto_map(listing.json("config.json"))))
@@ -47,13 +47,13 @@ def code_of_text(listing: Listing, kind: str) -> Code | None:
     if "auto_map" not in config:
         return None
     code = _auto_map(config)
-    taken_in = _in_transformers(kind, code.get("AutoConfig", "").rpartition(".")[2])
-    is_known = taken_in and not config.get("moe_every_n_layers")  # transformers' NomicBert has no experts
+    is_included = _in_transformers(kind, code.get("AutoConfig", "").rpartition(".")[2])
+    is_known = is_included and not config.get("moe_every_n_layers")  # transformers' NomicBert has no experts
     return None if is_known else Code("network", kind, _other_repository(code))
 
 
 def code_of_chat(listing: Listing) -> Code | None:
-    """Code of a chat model's config and tokenizer; its network is vLLM's own."""
+    """Return the code that a chat model's config or tokenizer needs; its network is vLLM's."""
     config = listing.json("config.json")
     code = _auto_map(config)
     kind = str(config.get("model_type") or "")
@@ -70,20 +70,20 @@ def code_of_chat(listing: Listing) -> Code | None:
 
 
 def _auto_map(config: dict[str, Any]) -> dict[str, str]:
-    """Code by the class it replaces; a tokenizer may have a slow and a fast one."""
+    """Map replaced classes to code; a tokenizer may have a slow and a fast one."""
     mapping = config.get("auto_map")
     return {str(key): str(value) for key, value in mapping.items()} if isinstance(mapping, dict) else {}
 
 
 def _other_repository(code: dict[str, str]) -> str:
-    return next((one.partition("--")[0] for one in code.values() if "--" in one), "")
+    return next((name.partition("--")[0] for name in code.values() if "--" in name), "")
 
 
 def _in_transformers(kind: str, config_class: str) -> bool:
-    """Whether transformers' network is the one that the code was taken into.
+    """Return whether transformers has included the repository's code.
 
-    Others give their code a kind that transformers has had for long, and what it would load by that is another network
-    with weights of chance: jina-embeddings-v2 says "bert". They have no config of transformers' name, or none at all.
+    Other code reuses an existing model type, for which transformers would load another network with random weights:
+    jina-embeddings-v2 has the type "bert". Such code has a config class with another name, or none.
     """
     name = kind.replace("-", "_")
     if not name.isidentifier() or not config_class:
@@ -93,20 +93,20 @@ def _in_transformers(kind: str, config_class: str) -> bool:
 
 @cache
 def _kinds() -> frozenset[str]:
-    """Model types whose config transformers has."""
+    """Return the model types that transformers has a config for."""
     text = _transformers("models/auto/auto_mappings.py") + _transformers("models/auto/configuration_auto.py")
     return frozenset(re.findall(r'"([\w-]+)"(?:, |: )"\w+Config"', text))
 
 
 @cache
 def _tokenizers() -> frozenset[str]:
-    """Classes that transformers has, without 'Fast' at their ends."""
+    """Return transformers' tokenizer classes, without the suffix 'Fast'."""
     text = _transformers("models/auto/tokenization_auto.py")
     return frozenset({"PreTrainedTokenizer", *re.findall(r'"(\w+(?:Tokenizer|Backend))(?:Fast)?"', text)})
 
 
 def _transformers(file: str) -> str:
-    """The text of one of its files, '' without one. Its import takes seconds."""
+    """Return the text of one of transformers' files, or ''. Importing it takes seconds."""
     spec = find_spec("transformers")
     paths = (Path(folder) / file for folder in (spec.submodule_search_locations if spec else None) or [])
     return next((path.read_text(encoding="utf-8") for path in paths if path.is_file()), "")
@@ -118,19 +118,21 @@ HARMLESS = frozenset({
     "max_logprobs", "override_generation_config", "packed", "reasoning_parser", "seed", "step_seconds",
     "tensor_parallel_size", "threads", "tool_call_parser",
 })  # fmt: skip
-"""Whatever they are set to."""
+"""Flags that are harmless with any value."""
 WORDS: Mapping[str, frozenset[str]] = {
-    "attn_implementation": frozenset({"eager", "flash_attention_2", "sdpa"}),  # a hub's kernel is code, by its name
-    "generation_config": frozenset({"auto", "vllm"}),  # else it is a folder
-    "tokenizer_mode": frozenset({"auto", "hf", "mistral", "slow"}),  # a plug-in may bring others
+    "attn_implementation": frozenset(
+        {"eager", "flash_attention_2", "sdpa"}
+    ),  # other names may be kernels from a hub, which are code
+    "generation_config": frozenset({"auto", "vllm"}),  # others are folders
+    "tokenizer_mode": frozenset({"auto", "hf", "mistral", "slow"}),  # others may come from a plug-in
 }
-"""Harmless where they are set to one of these."""
+"""Flags that are harmless with these values."""
 
 
 def check_flags(requested: Mapping[str, object], trusted: bool) -> None:
     """Raise Forbidden for a flag that only a trusted client may set.
 
-    `requested` maps keys with dots to values. Keys that a later one overwrites count as well.
+    requested: values by dotted keys. Keys that a later one overwrites are checked as well.
     """
     for key, value in () if trusted else requested.items():
         data: dict[str, Any] = {}
@@ -146,7 +148,7 @@ def _check(name: str, value: object) -> None:
     if plain in HARMLESS or (isinstance(value, str) and value in WORDS.get(plain, ())) or value is None:
         return
     raise Forbidden(
-        f"engine.flags.{name} may name files or code of others, so clients may not set it"
+        f"engine.flags.{name} may name foreign files or code, so clients may not set it"
         f"{' to this' if plain in WORDS else ''}: write it into a recipe of --recipes, or start the server with "
         "--trust-clients.",
         code="flag_not_allowed",

@@ -1,4 +1,4 @@
-"""A recipe under construction: requested values win, all others have a reason."""
+"""A recipe under construction: requested values take precedence, others have a reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ class Machine:
     budget: int
     """Bytes that all models may use together on one device."""
     capability: int | None = None
-    """CUDA's compute capability, 90 for 9.0; None: a CPU, or the driver does not tell."""
+    """CUDA's compute capability, 90 for 9.0; None for a CPU, or if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftValue:
-    """One value and why it is so. `key`: with dots, as in the recipe."""
+    """A value and its reason. `key`: dotted, as in the recipe."""
 
     key: str
     value: object
@@ -36,14 +36,17 @@ class DraftValue:
 
 @dataclass
 class Draft:
-    """`requested` maps keys with dots to the values that the client requested."""
+    """A draft. `requested`: the client's values, by dotted keys."""
 
     requested: Mapping[str, object]
     choices: list[DraftValue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def pick(self, key: str, value: object, why: str) -> Any:
-        """The value that counts: a requested one of `key`, its parent or a child first."""
+        """Choose a value for `key`, and return it or the requested one.
+
+        A proposal is dropped if the client requested `key` or one of its parents.
+        """
         if key in self.requested:
             self.choices.append(DraftValue(key, self.requested[key], REQUESTED))
             return self.requested[key]
@@ -65,24 +68,24 @@ class Draft:
         return (*self.choices, *rest)
 
     def recipe(self) -> Recipe:
-        """Raises Unfit with every fault, in the words of recipe files."""
+        """Build the recipe. Raises Unfit with every fault, as for recipe files."""
         return recipe_of(self.data)
 
 
 def recipe_of(data: Mapping[str, Any]) -> Recipe:
-    """Plain values as a recipe. Raises Unfit with every fault."""
+    """Validate plain values as a recipe. Raises Unfit with every fault."""
     faults = [text for _, text in parser_faults(data)]
     try:
         recipe = Recipe.model_validate(data)
     except ValidationError as error:
-        faults = [*(words(one) for one in error.errors(include_url=False)), *faults]
+        faults = [*(words(details) for details in error.errors(include_url=False)), *faults]
     if faults:
         raise Unfit(f"This is not a recipe: {faults[0]}", faults, code="bad_recipe", param="overrides")
     return recipe
 
 
 def put(data: dict[str, Any], key: str, value: object) -> None:
-    """Set a dotted key. Raises Unfit where a part on the way is not a mapping."""
+    """Set a dotted key. Raises Unfit if one of its parents is not a mapping."""
     parts = key.split(".")
     if not all(parts) or len(parts) > 6:
         raise Unfit(
@@ -90,8 +93,8 @@ def put(data: dict[str, Any], key: str, value: object) -> None:
             code="bad_recipe",
             param="overrides",
         )
-    *way, last = parts
-    for part in way:
+    *parents, last = parts
+    for part in parents:
         inner = data.setdefault(part, {})
         if not isinstance(inner, dict):
             raise Unfit(f"'{key}' does not exist: '{part}' has no parts.", code="bad_recipe", param="overrides")

@@ -1,13 +1,13 @@
-"""Parsers for tool calls and reasoning, by family.
+"""Parsers for tool calls and reasoning, by model family.
 
 Sources: vLLM's pages docs.vllm.ai/en/stable/features/tool_calling and .../features/reasoning_outputs, whose tables name
-models and parsers, with the parsers' own docstrings in vLLM 0.32 (vllm/tool_parsers, vllm/reasoning) where a name was
-changed since, and the makers' cards (Phi-4-reasoning, Ministral 3). A parser is proposed only if the installed
-vLLM has it, and one for tools only where the model's chat template shows tools to the model.
+models and parsers; the parsers' docstrings in vLLM 0.32 (vllm/tool_parsers, vllm/reasoning) for names that changed; and
+the makers' cards (Phi-4-reasoning, Ministral 3). A parser is proposed only if the installed vLLM has it, and a tool
+parser only if the model's chat template shows tools to the model.
 
-Names do not tell much: of a model that was trained further, or of another's upload, only the template says how it
-writes its calls, and whether it thinks. A parser for thoughts takes the answer of one that does not for a thought, and
-some parsers end the load where the tokenizer lacks their marks.
+Names are not reliable: for a fine-tuned or re-uploaded model only the template shows how it writes calls and whether it
+thinks. A reasoning parser takes the answer of a model that does not think for a thought, and some parsers make the load
+fail if the tokenizer lacks their marks.
 """
 
 import re
@@ -22,7 +22,7 @@ from registry.recipes.validation import PARSER_TABLES, parsers
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`name`, `architecture`, `template`: patterns that all match; first row wins."""
+    """`name`, `architecture`, `template` are patterns that must all match. First row wins."""
 
     name: str
     architecture: str
@@ -31,27 +31,27 @@ class Family:
     reasoning: str = ""
     words: str = ""
     begins: str = ""
-    """A further pattern, for how the template begins an answer."""
+    """A further pattern for how the template begins an answer."""
 
 
 TOOL_PAGE = "vLLM's page on tool calling"
 REASONING_PAGE = "vLLM's page on reasoning outputs"
 NEEDS: Mapping[str, str] = {"cohere_command3": "cohere_melody"}
-"""Parser to a package that vLLM does not bring along, and without which a load with this parser fails."""
+"""Parser to a package that it needs and vLLM does not install."""
 
 JSON_CALLS = r"""<tool_call>(?:\\n|\s|["']\s*-?\}\}|\{\{-?\s*["'])*\{\\?["']"""
-"""Calls as JSON between these marks: a template tells the model so, with an example."""
+"""Calls as JSON between these marks, as shown to the model by an example in the template."""
 LLAMA_CALLS, MISTRAL_CALLS = r'"parameters": dictionary', r"\[TOOL_CALLS\]"
 PROMPT = "add_generation_prompt"
-"""The variable of a template at whose last place it begins an answer."""
+"""The variable after whose last use a template begins an answer."""
 MAY_THINK = "<think>"
-"""The mark in templates that write thoughts, or empty ones where thinking is switched off."""
+"""The mark in templates that write thoughts, or empty ones if thinking is off."""
 THINKS = r"\A(?!.*(?:thinking|</think>)).*<think>"
-"""Templates that always write thoughts. Where they can be switched off, a parser has to know this mark as a token."""
+"""Templates that always write thoughts. If they can be turned off, a parser must know this mark as a token."""
 
 FAMILIES: tuple[Family, ...] = (
     # name (of the source), architecture, chat template, tools, reasoning, what it is called
-    Family("deepseek-r1|r1-distill", "", "</think>", "", "deepseek_r1", "DeepSeek-R1 and what was distilled from it"),
+    Family("deepseek-r1|r1-distill", "", "</think>", "", "deepseek_r1", "DeepSeek-R1 and its distillations"),
     Family("hermes", "", "<tool_call>", "hermes", "", "Hermes"),
     Family("xlam", "", "", "xlam", "", "xLAM"),
     Family("qwq", "^Qwen2", "</think>", "hermes", "deepseek_r1", "QwQ"),
@@ -98,16 +98,16 @@ FAMILIES: tuple[Family, ...] = (
     Family("", "^Cohere2", "", "cohere_command3", "cohere_command3", "Command A"),
     Family("", "^MiMo", "", "mimo", "mimo", "MiMo"),
     Family("", "^Llama|^Mllama", LLAMA_CALLS, "llama3_json", "", "Llama 3.1 and later"),
-    # whose they are is not known, but how they write is
-    Family("", "", JSON_CALLS, "hermes", "qwen3", "what thinks and calls as Qwen3 does", begins=THINKS),
-    Family("", "", "<function=", "qwen3_coder", "", "what calls as Qwen3-Coder does"),
-    Family("", "", JSON_CALLS, "hermes", "", "what calls as Qwen2.5 and Hermes do"),
-    Family("", "", "", "", "qwen3", "what thinks as Qwen3 does", begins=THINKS),
+    # unknown families with a known format
+    Family("", "", JSON_CALLS, "hermes", "qwen3", "thinks and calls like Qwen3", begins=THINKS),
+    Family("", "", "<function=", "qwen3_coder", "", "calls like Qwen3-Coder"),
+    Family("", "", JSON_CALLS, "hermes", "", "calls like Qwen2.5 and Hermes"),
+    Family("", "", "", "", "qwen3", "thinks like Qwen3", begins=THINKS),
 )
 
 
 def family_of(name: str, architecture: str, template: str) -> Family | None:
-    """The first row that fits. `name`: of the source, as its makers wrote it."""
+    """Return the first row that fits. name: of the source, as its makers wrote it."""
     _, has_prompt, begins = template.rpartition(PROMPT)
     for family in FAMILIES:
         by_name = re.search(family.name, name, re.IGNORECASE) and re.search(family.architecture, architecture)
@@ -118,22 +118,22 @@ def family_of(name: str, architecture: str, template: str) -> Family | None:
 
 
 def has_parser(flag: str, name: str) -> bool:
-    """Whether the installed vLLM has it, with what it needs."""
+    """Return whether the installed vLLM has a parser and what it needs."""
     _, file, table = PARSER_TABLES[flag]
     known_parsers = parsers(file, table)
     return (not known_parsers or name in known_parsers) and (name not in NEEDS or find_spec(NEEDS[name]) is not None)
 
 
 WRITTEN = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
-"""transformers' own marks around what a model wrote, which Jinja does not know."""
+"""transformers' marks around a model's output, which Jinja does not know."""
 MOST = 2**17
-"""Characters, several times those of the longest that is known: to read more takes seconds."""
+"""Longest template in characters, several times the longest known one. Parsing more takes seconds."""
 
 
 def shows_tools(template: str, listing: Listing) -> bool:
-    """Whether the template renders a request's tools, not only those of answers.
+    """Return whether the template renders a request's tools, not only those in answers.
 
-    Raises Unfit unless it is valid Jinja: vLLM would refuse it at the load without naming the template.
+    Raises Unfit unless it is valid Jinja, as vLLM would fail at the load without naming the template.
     """
     from jinja2 import Environment, TemplateSyntaxError, nodes
 
@@ -144,7 +144,7 @@ def shows_tools(template: str, listing: Listing) -> bool:
         return any(name.name == "tools" and name.ctx == "load" for name in read.find_all(nodes.Name))
     except (TemplateSyntaxError, RecursionError, ValueError) as error:
         raise Unfit(
-            f"The chat template of {listing.where} is not a Jinja template ({error}): mend it, or copy it anew.",
+            f"The chat template of {listing.where} is not a Jinja template ({error}): correct it, or copy it again.",
             code="bad_config",
             param="source",
         ) from None

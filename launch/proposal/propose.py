@@ -1,4 +1,4 @@
-"""From facts about files to a recipe with a reason for each value. Pure."""
+"""Propose a recipe from facts about files, with a reason for each value. Pure."""
 
 import logging
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from registry.recipes.fields import GgufSource, HubSource, PackageSource, PathSo
 
 log = logging.getLogger("roundhouse.launch")
 SOURCE_KEYS = frozenset({"source", "version"})
-"""Keys that cannot be overridden: the source is named apart, the version is counted."""
+"""Keys that cannot be overridden: the source has its own field, and versions are numbered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,17 @@ class Proposal:
 def propose(
     listing: Listing, source: Source, request: ModelRequest, machine: Machine, *, weights: Weights | None = None
 ) -> Proposal:
-    """Raises Unfit for what cannot be served here, BadRequest for an invalid id.
+    """Propose a recipe. Raises Unfit if the model cannot be served, BadRequest for an invalid id.
 
     Args:
-        weights: from the files' headers, where they can be read; else they are counted by the files' sizes.
+        weights: from the files' headers; default: estimated from the files' sizes.
     """
     try:
         return _proposed(listing, source, request, machine, weights)
     except ODD as error:
-        log.info("files that no model has", exc_info=error, extra={"source": listing.where})
+        log.info("a model's files hold impossible values", exc_info=error, extra={"source": listing.where})
         raise Unfit(
-            f"The files of {listing.where} hold values that no model has ({type(error).__name__}): "
-            "look at its config.json.",
+            f"The files of {listing.where} hold impossible values ({type(error).__name__}): check its config.json.",
             code="bad_config",
             param="source",
         ) from error
@@ -72,7 +71,7 @@ def _proposed(
     draft.pick("version", 1, "the first one")
     draft.pick("task", detected.task.value, detected.why)
     draft.pick("source", source.model_dump(), _source_words(source))
-    draft.pick("engine.name", detected.engine, f"what serves task {detected.task.value}")
+    draft.pick("engine.name", detected.engine, f"the engine for task {detected.task.value}")
     match detected.task:
         case Task.CHAT:
             facts = ChatFacts(detected, listing, weights, _name(source))
@@ -92,7 +91,7 @@ def _proposed(
 
 
 def estimate_for(recipe: Recipe, listing: Listing, weights: Weights, kind: DeviceKind) -> Estimate:
-    """Estimate the model's memory before its files are here."""
+    """Estimate the model's memory before its files are fetched."""
     speech = recipe.task is Task.TRANSCRIBE
     shape = None if speech else shape_of(listing.json("config.json"), f"config.json of {listing.where}")
     return estimate_of(settle_by_size(recipe, weights.bytes, kind), weights, shape, kind)
@@ -113,8 +112,8 @@ def _name(source: Source) -> str:
 def _source_words(source: Source) -> str:
     match source:
         case HubSource():
-            return "at a commit, so that the same weights are served for ever"
+            return "at a commit, so that the same weights are always served"
         case PackageSource():
             return "a folder inside an installed package"
         case PathSource():
-            return "a folder of the server's machine; it stays where it is"
+            return "a folder on the server's machine; it stays where it is"

@@ -1,4 +1,4 @@
-"""Recipes of embedding models and rerankers: dtype, batches, pooling, prompts."""
+"""Propose recipes of embedding models, rerankers and speech models."""
 
 import re
 
@@ -11,9 +11,9 @@ from registry.files.weights import Weights
 from registry.recipes.definition import Task
 
 HALF = frozenset({"bert", "roberta", "xlm-roberta", "mpnet", "camembert", "distilbert", "electra"})
-"""Kinds of models that are known to compute well in float16; newer ones were trained in bfloat16."""
+"""Model types known to compute well in float16; newer ones were trained in bfloat16."""
 WHOLE = frozenset({"deberta", "fnet"})
-"""Kinds of models whose networks transformers computes in 32 bits only; deberta-v2, also the kind of v3, is not one."""
+"""Model types that transformers computes only in 32 bits; deberta-v2, also the type of v3, is not one."""
 REQUESTS = {"cpu": 64, "cuda": 256}
 STEP_TOKENS = {"cpu": 8192, "cuda": 32_768}
 POOLINGS = {
@@ -24,15 +24,15 @@ POOLINGS = {
     "lasttoken": ("pooling_mode_lasttoken", "the last token"),
     "weightedmean": ("pooling_mode_weightedmean_tokens", "a weighted mean"),
 }
-"""Poolings by the names that sentence-transformers 6 writes: the names earlier versions wrote, and words for people."""
+"""Poolings by their names in sentence-transformers 6: their names in earlier versions, and descriptions."""
 TOKENIZER = re.compile(r"tokenizer\.(json|model)\Z|.*(vocab|spiece|spm|sentencepiece|bpe|tiktoken|tekken)")
-"""Files that hold the words of a tokenizer, of whichever kind."""
+"""Files with the vocabulary of any kind of tokenizer."""
 ASKS = re.compile(r"""['"`](search_query|query|Represent this sentence for searching relevant passages|Instruct): """)
 """Instructions before a query, as model cards quote them."""
 
 
 def propose_text(draft: Draft, detected: Detection, listing: Listing, machine: Machine) -> None:
-    """Raises Unfit for a network of the repository's own code, or no tokenizer."""
+    """Propose values. Raises Unfit if the network is custom code or the tokenizer is missing."""
     config = listing.json("config.json")
     kind = str(config.get("model_type") or "")
     check_code(draft, listing, code_of_text(listing, kind))
@@ -44,22 +44,22 @@ def propose_text(draft: Draft, detected: Detection, listing: Listing, machine: M
             param="source",
         )
     if machine.kind == "cpu":
-        draft.pick("dtype", "auto", "a CPU computes in 32 bits, products in 16 bit integers where it can")
+        draft.pick("dtype", "auto", "a CPU computes in 32 bits, and products in 16-bit integers if it can")
     elif kind in WHOLE:
         draft.pick("dtype", "float32", "networks of this kind fail in 16 bits")
     elif machine.capability is not None and machine.capability < 80 and kind not in HALF:
-        draft.pick("dtype", "float32", "this GPU computes no bfloat16, and networks of this kind overflow in float16")
+        draft.pick("dtype", "float32", "this GPU has no bfloat16, and networks of this kind overflow in float16")
     elif kind in HALF:
         draft.pick("dtype", "float16", "half the memory; networks of this kind compute well in it")
     else:
-        draft.pick("dtype", "bfloat16", "half the memory, and the range that newer networks were trained with")
-    draft.pick("batching.max_requests", REQUESTS[machine.kind], "inputs of one step")
-    draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], "tokens of one step")
+        draft.pick("dtype", "bfloat16", "half the memory, with the range that newer networks were trained with")
+    draft.pick("batching.max_requests", REQUESTS[machine.kind], "inputs in one step")
+    draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], "tokens in one step")
     if detected.task is Task.EMBED:
         _pooling(draft, listing)
     elif "chat_template.jinja" in listing or listing.json("tokenizer_config.json").get("chat_template"):
         draft.notes.append(
-            "It was made from a chat model: if its card puts words around queries and documents, clients write them."
+            "It was made from a chat model: if its card puts text around queries and documents, clients must add it."
         )
 
 
@@ -76,27 +76,27 @@ def _pooling(draft: Draft, listing: Listing) -> None:
         differs = declared and declared != [POOLINGS["mean"][1]]
         says = f", though {folder}/config.json says {', '.join(declared)}" if differs else ""
         draft.notes.append(
-            f"It has no modules.json: vectors are the mean over the tokens, the library's default{says}."
+            f"It has no modules.json, so vectors are the mean over the tokens, the library's default{says}."
         )
     elif declared:
-        draft.notes.append(f"Pooling, as its files say: {', '.join(declared)}.")
+        draft.notes.append(f"Pooling, according to its files: {', '.join(declared)}.")
     card = listing.text("README.md")
     own = listing.json("config_sentence_transformers.json")
     prompts = own.get("prompts")
     if isinstance(prompts, dict) and any(prompts.values()):
         default = own.get("default_prompt_name")
         used = f"'{default}' is put before every input" if default else "clients choose one, or write it themselves"
-        draft.notes.append(f"Prompts, as its files say: {', '.join(sorted(prompts))}; {used}.")
+        draft.notes.append(f"Prompts, according to its files: {', '.join(sorted(prompts))}; {used}.")
     elif asks := ASKS.search(card):
         draft.notes.append(
-            f"Its files hold no prompts, but its card puts '{asks[1]}: ' before queries: clients write that "
-            "themselves, and what the card puts before other texts."
+            f"Its files have no prompts, but its card puts '{asks[1]}: ' before queries: clients must add that "
+            "themselves, and also what the card puts before other texts."
         )
     _matryoshka(draft, listing)
 
 
 def _pooling_folder(listing: Listing) -> tuple[str, bool]:
-    """The folder of the step that pools, and whether the library reads it: modules.json names it."""
+    """Return the pooling step's folder, and whether modules.json makes the library read it."""
     for module in listing.array("modules.json"):
         if isinstance(module, dict) and str(module.get("type")).rpartition(".")[2] == "Pooling":
             return str(module.get("path") or "1_Pooling"), True
@@ -104,7 +104,7 @@ def _pooling_folder(listing: Listing) -> tuple[str, bool]:
 
 
 def _matryoshka(draft: Draft, listing: Listing) -> None:
-    """Sizes that vectors may be cut to, from the fields that vLLM and the makers use."""
+    """Propose sizes to which vectors may be cut, from the fields that vLLM and makers use."""
     config = listing.json("config.json")
     sizes = config.get("matryoshka_dimensions")
     most = _whole(config.get("hidden_size"))
@@ -112,15 +112,15 @@ def _matryoshka(draft: Draft, listing: Listing) -> None:
         draft.pick("engine.flags.matryoshka_dimensions", sorted(sizes), "matryoshka_dimensions in its config.json")
     elif config.get("is_matryoshka") is True and "engine.flags.matryoshka_dimensions" not in draft.requested:
         draft.notes.append(
-            "Its vectors may be cut (is_matryoshka in config.json, which names no sizes): those that clients may ask "
-            "for are set with engine.flags.matryoshka_dimensions: [256, 512]."
+            "Its vectors may be cut (is_matryoshka in config.json, which names no sizes): set the allowed sizes with "
+            "engine.flags.matryoshka_dimensions: [256, 512]."
         )
 
 
 LARGE = 150_000_000
-"""Parameters from which on a CPU computes with int8."""
+"""Parameters above which a CPU computes with int8."""
 MULTILINGUAL = 51_865
-"""Tokens of the vocabulary from which on it knows more than English."""
+"""Smallest vocabulary of a multilingual model, in tokens."""
 WINDOW = 30
 
 
@@ -132,7 +132,7 @@ def propose_speech(draft: Draft, listing: Listing, weights: Weights, machine: Ma
         draft.pick("dtype", "int8", "a quarter of the memory and faster on a CPU; CTranslate2 quantizes as it loads")
     else:
         draft.pick("dtype", "auto", "it is small: a CPU computes in 32 bits")
-    draft.pick("batching.max_requests", windows, "windows that are heard together")
+    draft.pick("batching.max_requests", windows, "windows that are transcribed together")
     draft.pick("batching.max_tokens", windows * WINDOW, f"seconds of sound in one step, {windows} windows")
     draft.notes.append(f"Languages: {_languages(listing)}.")
 
@@ -143,10 +143,10 @@ def _languages(listing: Listing) -> str:
     words = len(listing.array("vocabulary.json")) or listing.text("vocabulary.txt").count("\n")
     size = config.get("vocab_size") or words
     if listing.json("generation_config.json").get("is_multilingual") is False or 0 < _whole(size) < MULTILINGUAL:
-        return "English alone"  # CTranslate2 writes lang_ids into the config of each
+        return "English only"  # CTranslate2 writes lang_ids into every config
     if isinstance(languages, list):
-        return f"{len(languages)}" if len(languages) > 1 else "English alone"
-    return "about 100" if _whole(size) >= MULTILINGUAL else "its files do not tell"
+        return f"{len(languages)}" if len(languages) > 1 else "English only"
+    return "about 100" if _whole(size) >= MULTILINGUAL else "not given in its files"
 
 
 def _whole(value: object) -> int:

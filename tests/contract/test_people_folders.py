@@ -119,11 +119,15 @@ def test_a_template_in_a_processors_file_is_used(tmp_path: Path) -> None:
 
 
 REFUSED_CHATS = (
-    (made.named_templates, "none that is used without a name", "name one 'default'"),
-    (made.names_of_a_wrapper, "'_orig_mod.' before their names", "rename the weights without it"),
+    (made.named_templates, "but no default one", "name one 'default'"),
+    (made.names_of_a_wrapper, "names begin with '_orig_mod.'", "rename the weights without it"),
     (made.more_tokens_than_rows, "writes '<|extra69|>', which is token", "320 tokens"),
     (made.git_lfs_pointer, "model.safetensors is a pointer of git-lfs", "run 'git lfs pull'"),
-    (made.adapter_beside, "an adapter (adapter_model.safetensors) beside model.safetensors", "roundhouse adapters add"),
+    (
+        made.adapter_beside,
+        "an adapter (adapter_model.safetensors) in addition to model.safetensors",
+        "roundhouse adapters add",
+    ),
 )
 
 

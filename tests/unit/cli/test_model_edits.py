@@ -15,7 +15,7 @@ PLAN = {"why": "enough is free", "bytes_needed": 2**30, "bytes_free": 2**31, "bu
 def proposal(**more: Any) -> dict[str, Any]:
     return {
         "object": "model.proposal", "id": "mine", "task": "chat", "engine": "vllm", "recipe": "id: mine\n",
-        "choices": [{"key": "context_length", "value": "512", "why": "all that the model was made for"}],
+        "choices": [{"key": "context_length", "value": "512", "why": "all that the model was trained for"}],
         "notes": ["It has no chat template."], "fit": "fits", "advice": "It fits.",
         "plan": PLAN, "lacking_bytes": 0, "weights_bytes": 9,
         "fetch_bytes": 2**20, **more,
@@ -39,7 +39,7 @@ def test_add_shows_the_reasons_and_adds_on_yes(adding: FakeServer, run: Run) -> 
         "models", "add", "org/name@v1", "--yes", "--set", "memory.kv_cache=2GiB", "--set", "context_length=512"
     )
     assert result.exit_code == 0, result.stderr
-    assert "all that the model was made for" in result.stdout
+    assert "all that the model was trained for" in result.stdout
     assert "It fits." in result.stdout
     assert "to fetch      1.0 MiB" in result.stdout
     assert "mine: added, the first request loads it" in result.stdout

@@ -118,7 +118,7 @@ def test_a_narrow_terminal_cuts_no_reason_and_no_key(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", "60")
-    why = "a CPU computes in 32 bits, and products in 16 bit integers where it can do that"
+    why = "a CPU computes in 32 bits, and products in 16-bit integers if it can do that"
     found = proposal(choices=[{"key": "batching.max_requests", "value": "x" * 70, "why": why}])
     edits._propose(found)
     displayed = terminal.getvalue()

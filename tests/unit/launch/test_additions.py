@@ -141,7 +141,7 @@ async def test_files_that_would_fail_at_the_first_request_are_refused(
     folder = tmp_path / "model"
     shutil.copytree(locate(PackageSource(package="models.starter", inside="pack/starter-speech")), folder)
     (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(Unfit, match=r"tokenizer\.json is no JSON") as refused:
+    with pytest.raises(Unfit, match=r"tokenizer\.json is not JSON") as refused:
         await adding.preview(ModelRequest(str(folder)))
     assert (refused.value.code, refused.value.param) == ("bad_files", "source")
     assert list((tmp_path / "cache").rglob("checks/*")) == []
@@ -159,7 +159,9 @@ async def test_a_folder_that_is_not_the_servers_to_read_is_refused(
         raise PermissionError(13, "Permission denied", "/models/mine/config.json")
 
     monkeypatch.setattr("runtime.gateway.launch.additions.list_folder", refused)
-    with pytest.raises(Unfit, match=r"/models/mine/config.json cannot be read or made: Permission denied") as reported:
+    with pytest.raises(
+        Unfit, match=r"/models/mine/config.json cannot be read or created: Permission denied"
+    ) as reported:
         await adding.preview(RERANK)
     assert (reported.value.code, reported.value.param) == ("source_not_found", "source")
 

@@ -105,13 +105,13 @@ CHAT = [
     (set_json("config.json", vocab_size=99), "have other sizes", "config.json that the weights"),
     (
         lambda folder: (folder / "chat_template.jinja").write_text("{{ 1 / 0 }}"),
-        "cannot write a user's message",
+        "cannot format a user's message",
         "use the",
     ),
-    (lambda folder: (folder / "chat_template.jinja").write_text("Hi!"), "leaves the message out", "use the one"),
+    (lambda folder: (folder / "chat_template.jinja").write_text("Hi!"), "omits the message", "use the one"),
     (
         lambda folder: (folder / "tokenizer_config.json").write_text("{"),
-        "tokenizer_config.json is no JSON",
+        "tokenizer_config.json is not JSON",
         "copy it again",
     ),
 ]
@@ -139,8 +139,8 @@ def widen_dense(folder: Path) -> None:
 
 EMBEDDING = [
     (lambda folder: shutil.rmtree(folder / "2_Dense"), "names the step 2_Dense (Dense), whose folder is missing"),
-    (widen_dense, "Step 2 takes vectors of 64 values, those before it give 32"),
-    (lambda folder: (folder / "adapter_config.json").write_text("{}"), "An adapter (adapter_config.json) lies beside"),
+    (widen_dense, "Step 2 takes vectors of 64 values, but gets 32"),
+    (lambda folder: (folder / "adapter_config.json").write_text("{}"), "also has an adapter (adapter_config.json)"),
     (rename_tensors(lambda name: f"encoder.{name}"), "lack"),
     (lambda folder: (folder / "tokenizer.json").unlink(), "no tokenizer"),
 ]

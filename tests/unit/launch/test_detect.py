@@ -25,7 +25,7 @@ def test_files_that_no_model_has_are_reported_a_recipes_folder(tmp_path: Path) -
     """`validate` and the start ended with them."""
     (tmp_path / "model.safetensors").write_bytes(bytes(9))
     for config, words in (
-        ('{"architectures": ["BertForSequenceClassification"], "id2label": 5}', "hold values that no model has"),
+        ('{"architectures": ["BertForSequenceClassification"], "id2label": 5}', "hold impossible values"),
         ('{"architectures": ["BertModel"', "is broken"),
     ):
         (tmp_path / "config.json").write_text(config)
@@ -113,8 +113,8 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
          "quantized", "add the original"),
         ({"config.json": {"architectures": ["BertForMaskedLM"]}}, WEIGHTS, "is_masked_lm", "masked"),
         ({"config.json": {"architectures": ["BertForTokenClassification"]}}, WEIGHTS, "unknown_architecture",
-         "what is served writes text"),
-        ({"config.json": {"architectures": ["JinaForRanking"]}}, WEIGHTS, "unknown_architecture", "ranks by one score"),
+         "models that are served write text"),
+        ({"config.json": {"architectures": ["JinaForRanking"]}}, WEIGHTS, "unknown_architecture", "rank by one score"),
         ({"config.json": {"architectures": ["LlamaForCausalLM2"]}}, WEIGHTS, "unknown_architecture",
          "LlamaForCausalLM"),
         ({"config.json": {"architectures": ["MllamaForConditionalGeneration"]}}, WEIGHTS, "unknown_architecture",
@@ -136,7 +136,7 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
         ({"modules.json": [{"type": "sentence_transformers.base.modules.router.Router"}]},
          {"query_0_Transformer/model.safetensors": 9}, "unknown_architecture", "a Router"),
         ({"config.json": {"architectures": ["BertModel"]}, "modules.json": [*POOLED, ROUTER]}, WEIGHTS,
-         "unknown_architecture", "steps of its own for queries"),
+         "unknown_architecture", "separate steps for queries"),
         ({"config.json": {"architectures": ["BertModel"]}, "modules.json": [*POOLED, DENSE]},
          {**WEIGHTS, "2_Dense/pytorch_model.bin": 9}, "bad_weights", "of a step only as 2_Dense/pytorch_model.bin"),
         ({"config.json": {"architectures": ["ModernBertModel"]}, "modules.json": [POOLED[0], {"type": COLBERT}]},
@@ -148,7 +148,7 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
           "sentence_bert_config.json": {"modality_config": {"text": {}, "message": {}}}}, WEIGHTS,
          "unknown_architecture", "into its chat template"),
         ({"modules.json": [{"type": "sentence_transformers.models.Transformer", "path": "0_Transformer"}]},
-         {"0_Transformer/model.safetensors": 9}, "bad_config", "Save it anew"),
+         {"0_Transformer/model.safetensors": 9}, "bad_config", "Save it again"),
         ({"config.json": {"architectures": ["DebertaV2ForSequenceClassification"],
                           "id2label": {"0": "contradiction", "1": "entailment", "2": "neutral"}},
           "config_sentence_transformers.json": {"model_type": "CrossEncoder"}}, WEIGHTS, "is_classifier", "3 labels"),
@@ -169,13 +169,13 @@ INDEX = {"model.safetensors.index.json": {"weight_map": {"a": "model-00001-of-00
 @pytest.mark.parametrize(
     ("small", "large", "where", "words"),
     [
-        ({}, {**WEIGHTS, "model_ema.safetensors": 9}, "/srv/m", "has model_ema.safetensors beside model.safetensors"),
+        ({}, {**WEIGHTS, "model_ema.safetensors": 9}, "/srv/m", "has both model_ema.safetensors and model.safetensors"),
         ({}, {**WEIGHTS, "model_ema.safetensors": 9}, "a/m", "Keep one, in a folder, and add that."),
-        ({}, {**WEIGHTS, "consolidated.safetensors": 9}, "/srv/m", "has consolidated.safetensors beside"),
+        ({}, {**WEIGHTS, "consolidated.safetensors": 9}, "/srv/m", "has both consolidated.safetensors and"),
         ({}, {**WEIGHTS, "consolidated.safetensors": 9}, "a/m", ""),
-        ({}, {**WEIGHTS, "adapter_model.safetensors": 9}, "/srv/m", "an adapter (adapter_model.safetensors) beside"),
+        ({}, {**WEIGHTS, "adapter_model.safetensors": 9}, "/srv/m", "(adapter_model.safetensors) in addition to"),
         ({}, {**WEIGHTS, "adapter_model.safetensors": 9}, "a/m", ""),
-        (INDEX, {**WEIGHTS, "model-00001-of-00002.safetensors": 9}, "/srv/m", "beside model-00001-of-00002"),
+        (INDEX, {**WEIGHTS, "model-00001-of-00002.safetensors": 9}, "/srv/m", "and model-00001-of-00002"),
         (INDEX, {"model-00001-of-00002.safetensors": 9, "consolidated.safetensors": 9, "x.safetensors": 9}, "/m", ""),
     ],
 )  # fmt: skip

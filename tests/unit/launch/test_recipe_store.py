@@ -56,9 +56,9 @@ def test_a_broken_file_keeps_no_other_away(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
     """Its models would not be served, without a word; at a reload those that are would leave."""
     (tmp_path / "recipes").write_text("of somebody else")
-    with pytest.raises(Unavailable, match="cannot be read or made"):
+    with pytest.raises(Unavailable, match="cannot be read or created"):
         RecipeStore(tmp_path / "recipes").read()
-    with pytest.raises(Unavailable, match="cannot be read or made"):
+    with pytest.raises(Unavailable, match="cannot be read or created"):
         RecipeStore(tmp_path / "moved" / "recipes").read()
 
 

@@ -39,15 +39,15 @@ def test_times_of_words_come_from_heads_that_are_there(reported: list[list[int]]
 @pytest.mark.parametrize(
     ("files", "languages"),
     [
-        ({"config.json": {"lang_ids": list(range(98))}, "vocabulary.json": ["x"] * 51_864}, "English alone"),
-        ({"config.json": {"lang_ids": list(range(98))}, "vocabulary.txt": "x\n" * 51_864}, "English alone"),
+        ({"config.json": {"lang_ids": list(range(98))}, "vocabulary.json": ["x"] * 51_864}, "English only"),
+        ({"config.json": {"lang_ids": list(range(98))}, "vocabulary.txt": "x\n" * 51_864}, "English only"),
         ({"config.json": {"lang_ids": list(range(99))}, "vocabulary.json": ["x"] * 51_865}, "99"),
         ({"config.json": {"vocab_size": 51_866}}, "about 100"),
         (
             {"config.json": {"vocab_size": 51_865}, "generation_config.json": {"is_multilingual": False}},
-            "English alone",
+            "English only",
         ),
-        ({"config.json": {}}, "its files do not tell"),
+        ({"config.json": {}}, "not given in its files"),
     ],
 )
 def test_languages_come_from_the_vocabulary(files: dict[str, object], languages: str) -> None:

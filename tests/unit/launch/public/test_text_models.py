@@ -113,7 +113,7 @@ def test_code_that_transformers_has_taken_in_is_not_needed() -> None:
 )
 def test_the_pooling_is_reported_as_older_and_newer_files_have_it(pooling: dict[str, Any], words: str) -> None:
     found = proposal({"config.json": BERT, "modules.json": POOLED, "1_Pooling/config.json": pooling})
-    assert f"Pooling, as its files say: {words}" in found.notes
+    assert f"Pooling, according to its files: {words}" in found.notes
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_the_pooling_is_reported_as_older_and_newer_files_have_it(pooling: dict[
 def test_what_a_card_puts_before_queries_is_reported_where_the_files_have_no_prompts(card: str, asks: str) -> None:
     """It was lost without a word, and the vectors were worse."""
     small: dict[str, object] = {"config.json": BERT, "modules.json": POOLED, "README.md": card}
-    notes = [note for note in proposal(small).notes if "Its files hold no prompts" in note]
+    notes = [note for note in proposal(small).notes if "Its files have no prompts" in note]
     assert [f"'{asks}'" in note for note in notes] == ([True] if asks else [])
     small["config_sentence_transformers.json"] = {"prompts": {"query": "query: ", "document": "passage: "}}
-    assert not any("Its files hold no prompts" in note for note in proposal(small).notes)
+    assert not any("Its files have no prompts" in note for note in proposal(small).notes)
 
 
 def test_sizes_that_vectors_may_be_cut_to_come_from_fields() -> None:
@@ -156,13 +156,13 @@ def test_two_words_on_pooling_are_one_note_that_says_which_counts() -> None:
     pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     notes = proposal({"config.json": BERT, "1_Pooling/config.json": pooling}).notes
     assert [note for note in notes if "mean" in note or "ooling" in note] == [
-        "It has no modules.json: vectors are the mean over the tokens, the library's default, though "
+        "It has no modules.json, so vectors are the mean over the tokens, the library's default, though "
         "1_Pooling/config.json says the first token."
     ]
     steps = [{"path": "p", "type": "sentence_transformers.models.Pooling"}]
     first = [{"path": "", "type": "sentence_transformers.models.Transformer"}]
     notes = proposal({"config.json": BERT, "modules.json": first + steps, "p/config.json": pooling}).notes
-    assert "Pooling, as its files say: the first token." in notes
+    assert "Pooling, according to its files: the first token." in notes
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("bert", "float16"), ("qwen3", "float32")])
