@@ -1,12 +1,12 @@
-"""Requests at once of a team or key, of which this server runs its share.
+"""Limits on requests at once of a team or key, of which this server may use its share.
 
-| the fleet                                    | this server runs at most                                        |
-|----------------------------------------------|-----------------------------------------------------------------|
-| all nodes know shares                        | its share: the sum of all is never more than the limit          |
-| a node is of a version before                | its part: the amount / nodes, but at least 1                    |
-| the database does not answer                 | its share, or its part if that is more                          |
+| the fleet                    | this server runs at most                                 |
+|------------------------------|----------------------------------------------------------|
+| all nodes support shares     | its share; the sum of all shares never exceeds the limit |
+| a node has an older version  | its part: the amount / nodes, but at least 1             |
+| the database does not answer | its share, or its part if that is larger                 |
 
-A share that lies idle goes back. A dead server's is freed where its open rows in the ledger are ended.
+An idle share is given back. A dead server's share is freed when its open rows in the ledger are ended.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class ShareSource(Protocol):
 
     is_away: bool
     has_shares: bool
-    """All nodes know shares."""
+    """Whether all nodes support shares."""
     clock: Callable[[], int]
 
     @property
@@ -33,12 +33,15 @@ class ShareSource(Protocol):
     async def call(
         self, work: Callable[[AtOnceTable], Share], answered: Callable[[Share], None]
     ) -> "asyncio.Future[Share] | None":
-        """Call the database and wait ANSWER_SECONDS. None: it is away. `answered` takes an answer that is late, too."""
+        """Call the database and wait up to ANSWER_SECONDS. Returns None if it is away.
+
+        `answered` is called with the answer, even if it is late.
+        """
         ...
 
 
 class AtOnceMeter(Concurrency):
-    """`tenants.limits.meters.SharedMeter`. One call of the database at a time."""
+    """A `tenants.limits.meters.SharedMeter`, with one database call at a time."""
 
     is_unknown = False
 
@@ -49,9 +52,9 @@ class AtOnceMeter(Concurrency):
         self._turn = asyncio.Lock()
         self._pending: asyncio.Future[Share] | None = None
         self._is_read = False
-        """A share that an earlier run of this server left was given back."""
+        """Whether a share that an earlier run left behind was given back."""
         self._empty_until = 0
-        """Until then the others have taken all."""
+        """Time until which nothing is expected to be left."""
 
     @property
     def unused(self) -> int:
@@ -65,7 +68,7 @@ class AtOnceMeter(Concurrency):
             return server.part(self.limit)
         return max(self._share, server.part(self.limit)) if server.is_away else self._share
 
-    # --- as one server counts ---------------------------------------------------------------------------------------
+    # --- local counting ---------------------------------------------------------------------------------------------
     def change(self, limit: int, now: int) -> None:
         self.limit, self._empty_until = limit, 0
 
@@ -81,16 +84,16 @@ class AtOnceMeter(Concurrency):
         super().settle(hold, used, now)
 
     def level(self, now: int) -> LimitLevel:
-        """The level by the shares of others when this server looked last."""
+        """Return the level, by the others' shares as last read."""
         level = super().level(now)
         if not self._server.has_shares:
             return LimitLevel(self._most, self.unused, level.seconds)
         left = self.limit - max(self._all, self._share) + self._share - self._running
         return LimitLevel(self.limit, max(0, min(self.limit, left)), level.seconds)
 
-    # --- with the others --------------------------------------------------------------------------------------------
+    # --- sharing ----------------------------------------------------------------------------------------------------
     async def prepare(self, amount: int) -> bool:
-        """Take a larger share for a request that finds too little here. Returns whether it was enough."""
+        """Take a larger share for a request if necessary. Returns whether it is enough."""
         async with self._turn:
             needed, now = self._running + amount, self._server.clock()
             if needed <= self._most:
@@ -103,9 +106,10 @@ class AtOnceMeter(Concurrency):
             return self._running + amount <= self._most
 
     async def look(self, *, is_refresh: bool = False, is_last: bool = False) -> None:
-        """Give back what lies idle, and see what the others have. is_last: give back all that does not run.
+        """Give back an idle share, and read the others' shares. is_last: give back all that is unused.
 
-        What runs beyond the share comes into it: it began beside a node of before, or while this server was cut off.
+        If more requests run than the share allows, the share grows: they began while shares were not in use, or while
+        the database was away.
         """
         async with self._turn:
             if self._running > self._share and self._server.has_shares:

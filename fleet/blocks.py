@@ -1,18 +1,18 @@
-"""Sizes of the blocks that servers take of a limit; see the table in `fleet`. Pure."""
+"""Blocks that servers take from a limit; see the diagram in `fleet`. Pure."""
 
 IDLE_SECONDS = 2.0
-"""Seconds without use after which the rest of a block goes back."""
+"""Seconds without use after which the rest of a block is given back."""
 SHARES = 8
-"""At most one part in so many of a limit lies unused on other nodes."""
+"""At most 1 / SHARES of a limit lies unused on other nodes."""
 
 
 def block_size(capacity: int, granted: int, reservation: int, nodes: int) -> int:
-    """The amount to take of a limit: at most the rest, and less when little is left.
+    """Return how much to take from a limit: at most the rest, and less if little is left.
 
     Args:
         granted: to all servers in this window.
-        reservation: of the request that needs it, beside what its server has.
-        nodes: that take blocks; at least 1.
+        reservation: what the request needs beyond the server's block.
+        nodes: number of nodes that take blocks, at least 1.
     """
     left = max(0, capacity - granted)
     share = min(capacity // (SHARES * nodes), left // (2 * nodes))
@@ -24,13 +24,13 @@ class LimitBlock:
 
     def __init__(self) -> None:
         self.window = 0
-        """The newest block's window; 0: there was none yet."""
+        """Window of the newest block; 0 if there was none yet."""
         self.left = 0
-        """Below 0: requests used more than they had reserved, and the next block makes up for it."""
+        """Negative if requests used more than they had reserved; the next block makes up for it."""
         self._ends = self._used = 0.0
 
     def add(self, amount: int, window: int, seconds: float, now: float) -> None:
-        """Take in what was granted, in a window that lasts for so many seconds from now on."""
+        """Add a granted amount, in a window that lasts `seconds` from now."""
         if window != self.window:
             debt = min(0, self.left) if self.window == 0 else 0
             self.window, self.left = window, debt
@@ -38,39 +38,39 @@ class LimitBlock:
         self._ends, self._used = now + seconds, now
 
     def seconds_left(self, now: float) -> float:
-        """Seconds until the window ends."""
+        """Return the seconds until the window ends."""
         return max(0.0, self._ends - now)
 
     def missing(self, amount: int, now: float) -> int:
-        """The part of a request's need that this block cannot cover."""
+        """Return the part of `amount` that this block cannot cover."""
         self._turn(now)
         return max(0, amount - self.left)
 
     def charge(self, amount: int, now: float) -> None:
-        """Use so much, whether or not it is here."""
+        """Use an amount, even if the block does not have it."""
         self._turn(now)
         self.left -= amount
         self._used = now
 
     def reserve(self, amount: int, now: float) -> bool:
-        """Use a part of it; False: it has not so much, or its window is over."""
+        """Use an amount. Returns False if the block has too little or its window has ended."""
         if self.missing(amount, now):
             return False
         self.charge(amount, now)
         return True
 
     def release(self, amount: int, window: int) -> None:
-        """Take back what a request reserved in a window and did not use; below 0: what it used beyond that."""
+        """Return an unused reservation of a window. Negative amounts are used beyond the reservation."""
         if window == self.window:
             self.left += amount
 
     def idle(self, now: float) -> int:
-        """Take out the amount that has to be given back."""
+        """Remove and return the amount to give back, if the block is idle."""
         self._turn(now)
         return self.surplus(0) if now - self._used >= IDLE_SECONDS else 0
 
     def surplus(self, most: int) -> int:
-        """Take out everything beyond an amount."""
+        """Remove and return everything beyond `most`."""
         amount = max(0, self.left - most)
         self.left -= amount
         return amount

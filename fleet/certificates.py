@@ -1,15 +1,15 @@
-"""The fleet's certificates: an authority of its own, and one certificate for each server.
+"""The fleet's certificates: its own authority, and one certificate for each server.
 
-| file of a folder | holds                                                 | in the folder of            |
-|------------------|-------------------------------------------------------|-----------------------------|
-| `authority.key`  | the authority's private key, which makes certificates | the authority alone         |
-| `authority.pem`  | its certificate, by which servers know one another    | the authority, every server |
-| `server.pem`     | a server's private key and certificate, in one file   | that server                 |
-| `server.key`     | the private key, where others make certificates:      | that server                 |
-|                  | then `server.pem` holds only the certificate          |                             |
+| file            | content                                                   | on                          |
+|-----------------|-----------------------------------------------------------|-----------------------------|
+| `authority.key` | the authority's private key, which signs certificates     | the authority only          |
+| `authority.pem` | its certificate, with which servers verify each other     | the authority, every server |
+| `server.pem`    | a server's private key and certificate, in one file       | that server                 |
+| `server.key`    | the private key, if another tool makes certificates; then | that server                 |
+|                 | `server.pem` holds only the certificate                   |                             |
 
 A server's file is replaced as a whole, so a running server never reads a key without its certificate. A certificate
-holds the server's name twice: as its subject, for people, and as its only DNS name, which TLS compares.
+contains the server's name twice: as its subject, for people, and as its only DNS name, which TLS checks.
 """
 
 import datetime
@@ -31,7 +31,7 @@ AUTHORITY_DAYS, SERVER_DAYS = 3650, 90
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z")
 NAME_RULE = "lower-case letters, digits, dots and hyphens, at most 63, such as node-1"
 SLACK = datetime.timedelta(minutes=1)
-"""Head start of a certificate's validity, since clocks differ."""
+"""Head start of a certificate's validity, because clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class ServerCertificate:
 
     name: str
     authority: str
-    """Name of the authority that made it."""
+    """Name of the authority that issued it."""
     begins: datetime.datetime
     ends: datetime.datetime
 
     def fault(self, now: datetime.datetime) -> str | None:
-        """The reason why it cannot be used at a moment, in words; None: it can."""
+        """Return why it cannot be used at a given time, or None if it can."""
         if now < self.begins:
             return f"it is not yet valid: it begins at {self.begins:%Y-%m-%d %H:%M} UTC, or this clock is wrong"
         if now >= self.ends:
@@ -54,7 +54,7 @@ class ServerCertificate:
 
 
 def make_authority(folder: Path, days: int = AUTHORITY_DAYS) -> None:
-    """Make an authority. Raises Conflict if the folder has one: its servers would refuse one another."""
+    """Make an authority. Raises Conflict if the folder has one, whose servers would then refuse each other."""
     if (folder / AUTHORITY_KEY).exists() or (folder / AUTHORITY).exists():
         raise Conflict(f"{folder} has an authority already. Name another folder with --authority.")
     key, name = _new_key(), _subject("Roundhouse fleet")
@@ -74,9 +74,9 @@ def make_authority(folder: Path, days: int = AUTHORITY_DAYS) -> None:
 
 
 def issue(authority: Path, name: str, folder: Path, days: int = SERVER_DAYS) -> ServerCertificate:
-    """Make a server's key and certificate in a folder, beside the authority's certificate.
+    """Make a server's key and certificate in a folder, with the authority's certificate.
 
-    Raises BadRequest for a bad name, NotFound without an authority, Conflict for a folder that has another server's.
+    Raises BadRequest for a bad name, NotFound without an authority, Conflict if the folder is another server's.
     """
     if not NAME.match(name):
         raise BadRequest(f"{quoted(name)} is not a valid server name: {NAME_RULE}.")
@@ -100,12 +100,12 @@ def issue(authority: Path, name: str, folder: Path, days: int = SERVER_DAYS) -> 
 
 
 def renew(authority: Path, folder: Path, days: int = SERVER_DAYS) -> ServerCertificate:
-    """Replace a server's key and certificate by new ones of its name. Raises as `read` and `issue`."""
+    """Replace a server's key and certificate by new ones. Raises as `read` and `issue`."""
     return issue(authority, read(folder).name, folder, days)
 
 
 def read(folder: Path) -> ServerCertificate:
-    """The server's certificate in a folder. Raises NotFound, Conflict for a file that is damaged."""
+    """Read the server's certificate in a folder. Raises NotFound, Conflict for a damaged file."""
     file = folder / SERVER
     try:
         return _facts(x509.load_pem_x509_certificate(file.read_bytes()))
@@ -114,7 +114,7 @@ def read(folder: Path) -> ServerCertificate:
             f"There is no certificate {file}. Make one: roundhouse fleet ca issue NAME --out {folder}."
         ) from None
     except ValueError:
-        raise Conflict(f"The certificate {file} is damaged. Make it anew: roundhouse fleet ca issue NAME.") from None
+        raise Conflict(f"The certificate {file} is damaged. Make a new one: roundhouse fleet ca issue NAME.") from None
 
 
 def _facts(certificate: x509.Certificate) -> ServerCertificate:
@@ -134,10 +134,10 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
     except FileNotFoundError:
         raise NotFound(f"{folder} has no authority. Make one: roundhouse fleet ca init --authority {folder}.") from None
     except ValueError:
-        raise Conflict(f"The authority in {folder} is damaged. Bring its files back from a backup.") from None
+        raise Conflict(f"The authority in {folder} is damaged. Restore its files from a backup.") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise Conflict(
-            f"{AUTHORITY_KEY} and {AUTHORITY} in {folder} do not belong together. Bring both back from one backup."
+            f"{AUTHORITY_KEY} and {AUTHORITY} in {folder} do not belong together. Restore both from one backup."
         )
     return key, certificate
 

@@ -1,24 +1,24 @@
-"""The choice of nodes for a request: at most two, the second if the first does not answer. Pure: no clock, no I/O.
+"""Choose at most two nodes for a request: one, and another if the first does not answer. Pure: no clock, no I/O.
 
-A node chooses among its own replicas. Among nodes the question is the same as among replicas, so
-`routing.replicas.choose_near` answers it; here are the few candidates that it gets of all nodes.
+A node itself chooses among its replicas. Choosing among nodes is the same problem, so it uses
+`routing.replicas.choose_near`; this module selects a few candidates from all nodes.
 
-| the request has                   | candidates                                                                  |
-|-----------------------------------|-----------------------------------------------------------------------------|
-| an adapter that has a place       | of the nodes that hold it: the prompt's home, the next one, and four by     |
-| somewhere                         | draw; and two by draw of all that serve the model                           |
-| an adapter that has none          | the adapter's home, the next one, and three by draw of all that serve it    |
-| no adapter                        | the prompt's home, the next one, and three by draw of all that serve it     |
+| the request has              | candidates                                                                      |
+|------------------------------|---------------------------------------------------------------------------------|
+| an adapter that has a place  | of the nodes that hold it: the prompt's home, the next one, and four at random; |
+| somewhere                    | and two at random of all that serve the model                                   |
+| an adapter that has no place | the adapter's home, the next one, and three at random of all that serve it      |
+| no adapter                   | the prompt's home, the next one, and three at random of all that serve it       |
 
-1. A node whose newest report is older than REPORT_SECONDS, or that has another revision, is no candidate.
-2. Nor is one with far more work than the mean of those that serve the model, while another one is not so busy: then an
-   adapter gets a place on one more node, and so follows its load.
-3. Of the others `choose_near` takes one; the second try is the cheapest of the rest.
-4. Where no node is ready, those that load the model come first, then those where it sleeps, then the one to which the
-   model's name hashes among all nodes, which may load it.
+1. A node whose newest report is older than REPORT_SECONDS, or that has another revision, is not a candidate.
+2. Nor is one with far more work than the mean of the nodes that serve the model, unless all are that busy. So a busy
+   adapter gets a place on one more node.
+3. `choose_near` chooses among the others; the second try is the cheapest of the rest.
+4. If no node is ready, nodes that are loading the model come first, then nodes where it sleeps, then the node to which
+   the model's name hashes among all nodes, which may load it.
 
-Two draws are enough: with the better of two nodes drawn at random the most loaded one is close to the mean, however old
-the reports are, while "the least loaded of all" sends everything to one node between two reports.
+Two random candidates are enough: the better of two keeps the most loaded node close to the mean even with old reports,
+while choosing the least loaded of all nodes would send everything to one node between two reports.
 """
 
 from collections.abc import Sequence
@@ -35,10 +35,10 @@ from routing.replicas import ReplicaState, choose_near
 STAGE_SECONDS = 0.15
 """Seconds to read an adapter into host memory."""
 PLACE_SECONDS = 0.05
-"""Seconds to bring an adapter from there into a place."""
+"""Seconds to move a staged adapter into a place."""
 BUSY, SLACK = 1.02, 0.25
-"""A node is busy with more than so many times the mean work, and so many requests more. In the simulation less costs
-hits of adapters, and more makes requests wait."""
+"""A node is busy if its work exceeds BUSY times the mean plus SLACK requests. In the simulation, lower values cost
+adapter hits, and higher ones make requests wait."""
 TRIES = 2
 
 Reason = ReplicaReason | Literal["loading", "asleep", "home", "none"]
@@ -49,11 +49,11 @@ class FleetTarget(NamedTuple):
 
     model: str
     revision: str = ""
-    """The model's revision; empty: any."""
+    """The model's revision; empty for any."""
     digest: str | None = None
     """The adapter's digest."""
     draw: int = 0
-    """64 random bits of the request, such as of its id."""
+    """64 random bits of the request, such as from its id."""
 
 
 class NodeChoice(NamedTuple):
@@ -64,22 +64,22 @@ class NodeChoice(NamedTuple):
 
 
 def prefix_key(salt: str, digest: str | None, prefix: bytes) -> int:
-    """The position of a prompt's beginning on the ring. prefix: by `routing.replicas.prefix_of`."""
+    """Return the position of a prompt's beginning on the ring. prefix: from `routing.replicas.prefix_of`."""
     data = b"\0".join((salt.encode(), (digest or "").encode(), prefix))
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
 def choose(target: FleetTarget, prefix: int | None, reports: ReportTable, now: float) -> Sequence[str]:
-    """The nodes to try, the best first; at most TRIES.
+    """Return the nodes to try, best first, at most TRIES.
 
     Args:
-        prefix: `prefix_key` of its prompt; None: its engine caches none.
+        prefix: `prefix_key` of its prompt; None if its engine has no prefix cache.
     """
     return _decide(target, prefix, reports, now - REPORT_SECONDS).tries
 
 
 def explain(target: FleetTarget, prefix: int | None, reports: ReportTable, now: float) -> NodeChoice:
-    """`choose` with its reason, and with what was compared."""
+    """Return the result of `choose` with its reason and the compared replicas."""
     decision = _decide(target, prefix, reports, now - REPORT_SECONDS)
     compared = zip((node.name for node in decision.nodes), decision.states, strict=False)
     return NodeChoice(tuple(decision.tries), decision.reason, list(compared))
@@ -91,7 +91,7 @@ class _Decision(NamedTuple):
     reason: Reason
     first: int = 0
     second: int = -1
-    """Positions of the tries; without a second one all of the nodes are tries."""
+    """Indexes of the tries; if `second` is negative, all nodes are tries."""
 
     @property
     def tries(self) -> Sequence[str]:
@@ -140,10 +140,10 @@ def _decide(target: FleetTarget, prefix: int | None, reports: ReportTable, oldes
 
 
 def _others(group: NodeGroup, model: str, revision: str, oldest: float, draw: int) -> Sequence[NodeEntry]:
-    """The first nodes from a drawn one on, where most of the candidates are silent or have another revision."""
+    """Return the first usable nodes from a random one on, if too few candidates are usable."""
     first = draw % len(group.nodes)
     around = (*group.nodes[first:], *group.nodes[:first])
-    able = (one for one in around if one.at >= oldest and (not revision or one.loads[model].revision == revision))
+    able = (node for node in around if node.at >= oldest and (not revision or node.loads[model].revision == revision))
     return list(islice(able, TRIES))
 
 
@@ -156,7 +156,7 @@ def _swap_seconds(node: NodeEntry, digest: str) -> float:
 def _picks(
     group: NodeGroup, holders: NodeGroup | None, digest: str | None, prefix: int | None, draw: int
 ) -> list[NodeEntry]:
-    """Candidates as the table says, some of them twice. Homes are the first two."""
+    """Return candidates by the table above, homes first. Some may be there twice."""
     nodes = group.nodes
     count = len(nodes)
     if holders is not None:
@@ -186,7 +186,7 @@ def _picks(
 
 
 def _cold(model: str, reports: ReportTable, oldest: float) -> _Decision:
-    """Rule 4: no node is ready for it."""
+    """Choose nodes by rule 4, if none is ready."""
     group, key = reports.index.warming(model), position_of(model)
     if group is not None:
         warming = fresh(group.nodes, oldest, group.home(key), len(group.nodes))

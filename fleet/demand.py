@@ -1,4 +1,4 @@
-"""The work that each model has, from reports: in replicas that would be busy all the time."""
+"""Demand for each model from reports, in the number of fully busy replicas."""
 
 from math import exp
 
@@ -9,7 +9,7 @@ SMOOTHING_SECONDS = 30.0
 
 
 def demand_of(reports: ReportTable, now: float) -> dict[str, float]:
-    """The demand at this moment, by model: requests that run and wait, by what one replica runs at once."""
+    """Return the current demand by model: running and waiting requests / requests that one replica runs at once."""
     demand: dict[str, float] = {}
     for report, at in reports:
         if now - at <= LEASE_SECONDS:
@@ -20,14 +20,14 @@ def demand_of(reports: ReportTable, now: float) -> dict[str, float]:
 
 
 class DemandMean:
-    """The demand without its peaks: an exponential mean over SMOOTHING_SECONDS."""
+    """Smoothed demand: an exponential mean over SMOOTHING_SECONDS."""
 
     def __init__(self) -> None:
         self.by_model: dict[str, float] = {}
         self._at: float | None = None
 
     def take(self, demand: dict[str, float], now: float) -> None:
-        """Count what `demand_of` says at `now`."""
+        """Add a result of `demand_of` at `now`."""
         part = 1.0 if self._at is None else 1 - exp((self._at - now) / SMOOTHING_SECONDS)
         for model in self.by_model.keys() | demand.keys():
             before = self.by_model.get(model, 0.0)

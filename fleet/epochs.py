@@ -1,11 +1,11 @@
-"""The right to write the desired replicas, and the choice between two lists; see the table in `fleet`."""
+"""Rules for writing and following the desired replicas; see the table in `fleet`."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 
 class DesiredReplicas(NamedTuple):
-    """The row that placers write, and nodes read."""
+    """The row that placers write and nodes read."""
 
     epoch: int
     replicas: Mapping[str, tuple[str, ...]]
@@ -13,10 +13,10 @@ class DesiredReplicas(NamedTuple):
 
 
 def successor(row: DesiredReplicas, known: int, replicas: Mapping[str, tuple[str, ...]]) -> DesiredReplicas | None:
-    """The row after a placer's write that knows an epoch; None: nothing is written, and it must stop placing."""
+    """Return the row that a placer that knows an epoch may write, or None if it must stop placing."""
     return DesiredReplicas(known + 1, replicas) if row.epoch == known else None
 
 
 def may_follow(known: int, row: DesiredReplicas) -> bool:
-    """Whether a node that knows an epoch follows the row: not where the database is at an older state."""
+    """Return whether a node follows the row, which it does not if its own epoch is higher."""
     return row.epoch >= known

@@ -1,10 +1,10 @@
-"""Blocks of limits in the fleet's PostgreSQL: taken by one statement, in windows by its clock.
+"""Blocks of limits in the fleet's PostgreSQL, taken in one statement, in windows of its clock.
 
-Budgets also have a row for each server, so that a server that was killed can give back what it had not spent:
+Budgets also have a row for each server, so that a killed server can later give back what it had not spent:
 
     granted to all servers >= sum of the servers' rows, and a server's row >= what it has spent and may still spend
 
-Every call waits for the database: use a thread.
+All calls block on the database; run them in a thread.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ from registry.storage.database import Database, translate_errors
 
 Period = Literal["minute", "day", "month"]
 KEPT_SECONDS = 3600
-"""A window's row stays for so long after its end."""
+"""Time for which a window's row is kept after its end."""
 
 
 class Spent(NamedTuple):
-    """A limit's usage before its first block, if it was set in mid-window."""
+    """A limit's usage before its first block, if it was created within a window."""
 
     window: int = 0
     amount: int = 0
@@ -32,17 +32,17 @@ class Spent(NamedTuple):
 
 class Grant(NamedTuple):
     amount: int
-    """0: nothing is left."""
+    """The amount taken; 0 if nothing is left."""
     window: int
-    """The window's beginning in seconds since the epoch, by the database's clock: a name, not a time to compare."""
+    """The window's start by the database's clock, in seconds since the epoch. An id, not to be compared with clocks."""
     seconds: float
     """Seconds until the window ends."""
     granted: int
-    """The amount granted to all servers, with this."""
+    """The amount granted to all servers, including this one."""
 
 
 class BlockTable:
-    """Limits by their ids; for a database of a fleet that `fleet.membership` opened.
+    """Blocks by limit id, in a database that `fleet.membership` opened.
 
     server: id of this server's data directory.
     """
@@ -60,13 +60,13 @@ class BlockTable:
         zone: str = "UTC",
         spent: Spent | None = None,
     ) -> Grant:
-        """Take a block of what is left in the present window. Raises Unavailable.
+        """Take a block of what is left in the current window. Raises Unavailable.
 
         Args:
-            reservation: of the request that needs it, beside what this server has.
-            nodes: that take blocks.
-            zone: in which days and months begin.
-            spent: counts in its window, if no server has taken a block of that yet.
+            reservation: what the request needs beyond the server's block.
+            nodes: number of nodes that take blocks.
+            zone: time zone of days and months.
+            spent: added to its window if no server has taken a block in it yet.
         """
         begin, end = _window(period, zone)
         left = sa.func.greatest(0, sa.literal(capacity, sa.BigInteger) - BLOCKS.c.granted)
@@ -111,7 +111,7 @@ class BlockTable:
         )
 
     def give_back(self, limit: str, window: int, amount: int, period: Period) -> None:
-        """Let others have what is left of a block. Raises Unavailable."""
+        """Give back the rest of a block. Raises Unavailable."""
         own = (GRANTS.c.limit_id == limit) & (GRANTS.c.window == window) & (GRANTS.c.server == self._server)
         less = sa.update(GRANTS).where(own, GRANTS.c.amount >= amount).values(amount=GRANTS.c.amount - amount)
         with self._alone() as connection:
@@ -122,18 +122,18 @@ class BlockTable:
             _release(connection, limit, window, amount)
 
     def give_back_unspent(self, spent: Callable[[str, int], int | None]) -> Mapping[str, int]:
-        """Give back what earlier runs of this server took of open budgets and did not spend. Raises Unavailable.
+        """Give back what earlier runs of this server took of open budgets but did not spend.
 
-        Only before this run takes its first block, and once the ledger has all rows of the earlier ones.
+        Call it before this run takes its first block, and once the ledger has all rows of the earlier runs.
 
         Args:
-            spent: the most that this server may have spent of a limit since a window's beginning; None: unknown.
+            spent: the most that this server may have spent of a limit in a window; None if unknown.
 
-        Returns the amounts by limit.
+        Returns the amounts by limit. Raises Unavailable.
         """
-        mine = (GRANTS.c.server == self._server) & (GRANTS.c.amount > 0)
+        own = (GRANTS.c.server == self._server) & (GRANTS.c.amount > 0)
         with self._database.read() as connection:
-            query = sa.select(GRANTS.c.limit_id, GRANTS.c.window).where(mine, GRANTS.c.ends > _now())
+            query = sa.select(GRANTS.c.limit_id, GRANTS.c.window).where(own, GRANTS.c.ends > _now())
             open_ = [(row.limit_id, row.window) for row in connection.execute(query)]
         returned = {}
         for limit, window in open_:
@@ -142,45 +142,45 @@ class BlockTable:
         return returned
 
     def _keep(self, limit: str, window: int, most: int) -> int:
-        """Keep at most an amount of a window. Returns how much went back."""
+        """Keep at most `most` in a window. Returns how much was given back."""
         own = (GRANTS.c.limit_id == limit) & (GRANTS.c.window == window) & (GRANTS.c.server == self._server)
         with self._alone() as connection:
             _lock(connection, limit, window)
-            had = connection.execute(sa.select(GRANTS.c.amount).where(own)).scalar()
-            rest = max(0, int(had or 0) - most)
+            amount = connection.execute(sa.select(GRANTS.c.amount).where(own)).scalar()
+            rest = max(0, int(amount or 0) - most)
             if rest:
                 connection.execute(sa.update(GRANTS).where(own).values(amount=most))
                 _release(connection, limit, window, rest)
         return rest
 
     def levels(self, limits: Sequence[str]) -> Mapping[str, Grant]:
-        """The amounts that servers have taken in open windows; `amount` is 0. Raises Unavailable."""
+        """Return what servers have taken in open windows, with `amount` 0. Raises Unavailable."""
         columns = (BLOCKS.c.limit_id, BLOCKS.c.window, BLOCKS.c.ends - _now(), BLOCKS.c.granted)
         query = sa.select(*columns).where(BLOCKS.c.limit_id.in_(limits), BLOCKS.c.ends > _now())
         with self._alone() as connection:
             return {row[0]: Grant(0, row[1], float(row[2]), row[3]) for row in connection.execute(query)}
 
     def granted(self, limit: str) -> int:
-        """The amount that servers have taken in the limit's newest window. Raises Unavailable."""
+        """Return what servers have taken in the limit's newest window. Raises Unavailable."""
         query = sa.select(BLOCKS.c.granted).where(BLOCKS.c.limit_id == limit).order_by(BLOCKS.c.window.desc()).limit(1)
         with self._database.read() as connection:
             return int(connection.execute(query).scalar() or 0)
 
     def prune(self) -> int:
-        """Remove windows that are over. Returns how many. Raises Unavailable."""
+        """Delete old windows. Returns how many. Raises Unavailable."""
         with self._alone() as connection:
             connection.execute(sa.delete(GRANTS).where(GRANTS.c.ends < _now() - KEPT_SECONDS))
             return connection.execute(sa.delete(BLOCKS).where(BLOCKS.c.ends < _now() - KEPT_SECONDS)).rowcount
 
     @contextmanager
     def _alone(self) -> Iterator[sa.Connection]:
-        """A short transaction. The limit's row keeps it apart from others; a server's own row has one writer."""
+        """Open a short transaction. The limit's row serialises servers; a server's own row has one writer."""
         with translate_errors(), self._database.engine.begin() as connection:
             yield connection
 
 
 def _lock(connection: sa.Connection, limit: str, window: int) -> None:
-    """Take the limit's row before the server's own, as `take` does: so that no two wait for each other."""
+    """Lock the limit's row before the server's own, as `take` does, to avoid deadlocks."""
     where = (BLOCKS.c.limit_id == limit) & (BLOCKS.c.window == window)
     connection.execute(sa.select(BLOCKS.c.granted).where(where).with_for_update())
 
@@ -191,12 +191,12 @@ def _release(connection: sa.Connection, limit: str, window: int, amount: int) ->
 
 
 def _now() -> sa.ColumnElement[float]:
-    """The time at which the statement begins: one for all of its parts."""
+    """Return the start time of the statement, the same in all of its parts."""
     return sa.cast(sa.func.extract("epoch", sa.func.statement_timestamp()), sa.Double)
 
 
 def _window(period: Period, zone: str) -> tuple[sa.ColumnElement[int], sa.ColumnElement[float]]:
-    """Begin and end of the present window, in seconds since the epoch."""
+    """Return start and end of the current window, in seconds since the epoch."""
     local = sa.func.timezone(zone, sa.func.statement_timestamp())
     begin = sa.func.date_trunc(period, local)
     end = begin + sa.cast(f"1 {period}", postgresql.INTERVAL)

@@ -1,4 +1,4 @@
-"""Nodes by what they serve: kept up to date as reports come, so that a choice reads a few of them only."""
+"""An index of nodes by model and adapter, updated by reports, so that a choice reads only a few nodes."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,30 +8,30 @@ from fleet.reports import NodeReport, ReplicaPhase, ReplicaReport
 from routing.replicas import ReplicaState
 
 FULL_KV = 0.95
-"""An engine with more of its cache in use takes no new request before another one ends."""
+"""KV cache in use above which an engine starts no request before another one ends."""
 HOMES = 8
-"""Nodes on the ring among which a key finds its home."""
+"""Nodes on the ring among which a key's home is chosen."""
 MIX, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 """Fibonacci hashing of 64 bits."""
 UNKNOWN_SECONDS = 1.0
-"""Taken for the duration of a request where none has ended yet."""
+"""Assumed duration of a request before any has ended."""
 
 
 class ReplicaLoad:
-    """The load of one node's replicas of a model: as reported, plus what this server has sent since."""
+    """The load of one node's replicas of a model: the report, plus requests sent since then."""
 
     __slots__ = ("beside", "devices", "free", "near", "prefill", "revision", "sent", "start", "turn", "work")
 
     def __init__(self) -> None:
         self.sent: list[float] = []
-        """Times at which this server sent requests that the newest report does not include yet."""
+        """Times at which this server sent requests that are not in the newest report yet."""
         self.near: list[float] = []
-        """The same, of other models on the same devices."""
+        """The same for other models on the same devices."""
         self.beside = 0
-        """Work of other models on the same devices, which make each other slower."""
+        """Work of other models on the same devices, which slow each other down."""
 
     def take(self, report: ReplicaReport, beside: int, at: float) -> None:
-        """Count a report that was made at `at`."""
+        """Replace the load by a report made at `at`."""
         self.revision, self.prefill, self.start = report.revision, report.prefill_seconds, report.start_seconds
         self.work, self.beside, self.devices = report.running + report.waiting, beside, report.devices
         if report.start_seconds > 0 or report.kv_used >= FULL_KV:
@@ -43,11 +43,11 @@ class ReplicaLoad:
 
     @property
     def total(self) -> int:
-        """Requests on its devices; as many as can run where no further one would start at once."""
+        """Requests on its devices; at least the capacity if a further one would have to wait."""
         return self.work + self.beside + len(self.sent) + len(self.near)
 
     def state(self, swap: float) -> ReplicaState:
-        """The state that one request finds.
+        """Return the state for a new request.
 
         Args:
             swap: seconds until its adapter has a place.
@@ -67,21 +67,21 @@ class NodeEntry:
     def __init__(self, name: str) -> None:
         self.name, self.position = name, position_of(name)
         self.at = 0.0
-        """The time at which its newest report was made."""
+        """Time at which its newest report was made."""
         self.loads: dict[str, ReplicaLoad] = {}
-        """Load by model, of models that are ready for new requests."""
+        """Load by model, for models that are ready."""
         self.phases: Mapping[str, ReplicaPhase] = {}
-        """Phase by model, of models that are loading or asleep."""
+        """Phase by model, for models that are loading or asleep."""
         self.adapters: tuple[Sequence[str], Sequence[str]] = (), ()
-        """Placed and staged, as in its newest report."""
+        """Placed and staged adapters, as in its newest report."""
         self.placed: frozenset[str] = frozenset()
         self.staged: frozenset[str] = frozenset()
 
 
 class NodeGroup:
-    """Nodes in the order of their positions on a ring, where each key has its home: one of the next nodes from there.
+    """Nodes ordered by their positions on a ring, on which each key has a home among the next nodes.
 
-    A node that comes or goes moves few keys beside those that it gets or had.
+    When a node joins or leaves, few keys move except to or from it.
     """
 
     __slots__ = ("nodes", "positions", "work")
@@ -90,7 +90,7 @@ class NodeGroup:
         self.positions: list[int] = []
         self.nodes: list[NodeEntry] = []
         self.work = 0
-        """Sum over the nodes, for a mean."""
+        """Total work of the nodes."""
 
     def add(self, node: NodeEntry) -> None:
         at = bisect_left(self.positions, node.position)
@@ -102,10 +102,10 @@ class NodeGroup:
         del self.positions[at], self.nodes[at]
 
     def home(self, key: int) -> int:
-        """Index of the home of a key; there is at least one node.
+        """Return the index of a key's home; requires at least one node.
 
-        The one with the highest random weight for the key among the next HOMES nodes, since the gaps between
-        positions differ much: in some fleets of three, one node would be the home of four keys in five.
+        It is the node with the highest pseudo-random weight for the key among the next HOMES nodes. The next node alone
+        would be uneven: in some fleets of three, one node would be the home of four keys in five.
         """
         positions = self.positions
         count = len(positions)
@@ -124,25 +124,25 @@ class NodeIndex:
     def __init__(self) -> None:
         self.entries: dict[str, NodeEntry] = {}
         self.all = NodeGroup()
-        """Every node that takes requests."""
+        """Every node that accepts requests."""
         self._serving: dict[str, NodeGroup] = {}
         self._warming: dict[str, NodeGroup] = {}
         self._holding: dict[str, NodeGroup] = {}
 
     def serving(self, model: str) -> NodeGroup | None:
-        """Nodes where a model is ready; None: there are none."""
+        """Return nodes where a model is ready, or None."""
         return self._serving.get(model)
 
     def warming(self, model: str) -> NodeGroup | None:
-        """Nodes where a model loads or sleeps, and is not ready; None: there are none."""
+        """Return nodes where a model is loading or asleep but not ready, or None."""
         return self._warming.get(model)
 
     def holding(self, digest: str) -> NodeGroup | None:
-        """Nodes where an adapter has a place; None: there are none."""
+        """Return nodes where an adapter has a place, or None."""
         return self._holding.get(digest)
 
     def take(self, report: NodeReport, at: float) -> None:
-        """Count a node's newest report."""
+        """Update the index by a node's newest report."""
         if report.draining:
             self.remove(report.node)
             return
@@ -182,7 +182,7 @@ class NodeIndex:
             node.placed, node.staged = placed, frozenset(report.staged)
 
     def remove(self, name: str) -> None:
-        """Safe to call for one that is not there."""
+        """Remove a node, if it is there."""
         node = self.entries.pop(name, None)
         if node is None:
             return
@@ -194,7 +194,7 @@ class NodeIndex:
         _leave(self._holding, node.placed, node)
 
     def count_sent(self, name: str, model: str, now: float) -> None:
-        """A request was sent there, of which no report tells yet."""
+        """Count a sent request until a report includes it."""
         node = self.entries.get(name)
         load = node.loads.get(model) if node is not None else None
         if node is None or load is None:
@@ -208,7 +208,7 @@ class NodeIndex:
 
 
 def position_of(text: str) -> int:
-    """The place of a node or a key on a ring: 64 bits, the same in every process."""
+    """Return a node's or key's position on a ring: 64 bits, the same in every process."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -229,7 +229,7 @@ def _leave(groups: dict[str, NodeGroup], names: Iterable[str], node: NodeEntry) 
 
 
 def _beside(replica: ReplicaReport, others: Iterable[ReplicaReport]) -> int:
-    """Work of other models on a replica's devices."""
+    """Return the work of other models on a replica's devices."""
     return sum(
         other.running + other.waiting
         for other in others
@@ -238,12 +238,12 @@ def _beside(replica: ReplicaReport, others: Iterable[ReplicaReport]) -> int:
 
 
 def _share_devices(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether they have a device in common. A replica that names none may be on any."""
+    """Return whether two replicas may share a device; one without devices may be on any."""
     return not some or not others or not frozenset(some).isdisjoint(others)
 
 
 def fresh(nodes: Sequence[NodeEntry], oldest: float, first: int, most: int) -> list[NodeEntry]:
-    """Up to `most` nodes whose report is not older, from an index on and around."""
+    """Return up to `most` nodes with a recent report, from index `first` on around the ring."""
     result: list[NodeEntry] = []
     for step in range(len(nodes)):
         node = nodes[(first + step) % len(nodes)]

@@ -1,16 +1,17 @@
-"""A node whose answers begin late gets no requests for a while: a pure function of state, time and events.
+"""Take nodes whose answers begin late out of use for a while. Pure functions of state, time and events.
 
-It reports, so it is not silent, but what it is to answer with stands still.
+Such a node still reports, so it is not silent, but its engines hang.
 
-| a node is | its requests                           | an answer begins in time     | an answer begins late            |
-|-----------|----------------------------------------|------------------------------|----------------------------------|
-| in time   | as `choose` says                       | counts                       | counts; LATE of the last OF: out |
-| out       | none while another node can answer;    | if it was sent since then:   | if it was sent since then: out   |
-|           | after OUT_SECONDS one, the probe, then | in time, and nothing before  | for OUT_SECONDS from now on      |
-|           | none for OUT_SECONDS more              | counts                       |                                  |
+| a node is | its requests                         | an answer begins in time    | an answer begins late           |
+|-----------|--------------------------------------|-----------------------------|---------------------------------|
+| in time   | chosen by `choose`                   | is counted                  | is counted; out if LATE of the  |
+|           |                                      |                             | last OF were late               |
+| out       | none while another node can answer;  | in time again, with a clean | out for another OUT_SECONDS, if |
+|           | a probe after OUT_SECONDS, then none | record, if the request was  | the request was sent since then |
+|           | for another OUT_SECONDS              | sent since then             |                                 |
 
-A probe whose client leaves says nothing: the next one follows OUT_SECONDS after it. At most half of the nodes are out
-at once, since where most are late the work is too much, and fewer nodes would make it worse.
+A probe whose client leaves has no result, and the next one follows after OUT_SECONDS. At most half of the nodes are out
+at once: if most are late, the load is too high, and fewer nodes would make it worse.
 """
 
 from msgspec import Struct
@@ -26,28 +27,28 @@ class Lateness(Struct, frozen=True):
     recent: tuple[bool, ...] = ()
     """Whether each of the last OF answers began late."""
     since: float | None = None
-    """The time at which the first late request went out; None: no request is late."""
+    """Time at which the node went out; None if it is in time."""
     until: float = 0.0
-    """The time at which the next probe may go."""
+    """Time at which the next probe may be sent."""
 
     def is_out(self, now: float) -> bool:
-        """Whether its requests go to other nodes."""
+        """Return whether other nodes get its requests."""
         return self.since is not None and now < self.until
 
 
 def sent(state: Lateness, now: float) -> Lateness:
-    """A request goes to the node: the probe, if it is out and one is due."""
+    """Return the state after a request is sent, which is the probe if one is due."""
     if state.since is None or now < state.until:
         return state
     return replace(state, until=now + OUT_SECONDS)
 
 
 def answered(state: Lateness, sent_at: float, now: float, *, is_late: bool, may_leave: bool) -> Lateness:
-    """An answer has begun, or has not when it should have.
+    """Return the state after an answer began, or should have begun.
 
     Args:
         sent_at: when its request was sent.
-        may_leave: whether the node may go out: enough others are in time.
+        may_leave: whether the node may go out, as enough others are in time.
     """
     if state.since is not None:
         if sent_at < state.since:

@@ -1,25 +1,25 @@
-"""The placement of models on nodes: a pure function, from reports and demand to the desired replicas.
+"""Place models on nodes: a pure function from reports and demand to the desired replicas.
 
-No I/O, no clock. The same function answers traffic, `explain` and the simulation. The numbers stand in the code:
+No I/O, no clock. Traffic, `explain` and the simulation use the same function. The code refers to these numbers:
 
-1. Nodes count that reported within LEASE_SECONDS and do not drain. A node that is away for less than RETURN_SECONDS
-   stays in the plan beside them: it keeps what it has if it was only cut off, and gets it back if it had ended.
-2. What is there stays: the plan before, and what nodes report beside it.
-3. Placement by hand comes first: on the nodes that it names, or with the number of replicas that it names. Others leave
-   for it, but never those that were placed by hand.
-4. Each model gets its least number of replicas, those with the most demand first.
-5. A model with more demand than GROW of what its replicas can do gets further ones until it is below GOAL, where there
-   is room, on nodes that have LEAST_HELP of a replica left. The one with the most demand for it comes first: so the
-   highest load stays lowest. A model with few replicas needs more of what they can do left, since its requests have few
-   nodes to choose from: with n of them the part SMALL / n.
-6. A model with more than HIGH gets one even where another model must leave: a replica whose model needs it least, and
-   stays below GOAL without it. A model below its least number gets one in the same way.
-7. Nothing that was moved is moved back within HOLD_SECONDS, and for 6 a node gives up SWAPS_AN_HOUR models at most, and
-   all together a few at a time (SWAP_PART). Placement by hand does not wait.
-8. A replica never leaves only because it has little to do: its room is no use to anyone until 3, 4 or 6.
+1. Nodes count if they reported within LEASE_SECONDS and are not draining. A node that is away for less than
+   RETURN_SECONDS stays in the plan: it keeps its models if it was only cut off, and gets them back if it had ended.
+2. Existing replicas stay: those of the previous plan, and others that nodes report.
+3. Placement by hand comes first: on the named nodes, or with the given number of replicas. Other models are removed for
+   it, except those that were also placed by hand.
+4. Each model gets its minimum number of replicas, in order of demand.
+5. A model whose demand exceeds GROW of its replicas' capacity gets further replicas until it is below GOAL, on nodes
+   with room and LEAST_HELP of a replica left. The model with the highest load comes first, which keeps the highest load
+   low. A model with n replicas must keep the part SMALL / n of their capacity free, because with few replicas its
+   requests have few nodes to choose from.
+6. A model above HIGH gets a replica even if another model must be removed: the one that needs its replica least and
+   stays below GOAL without it. A model below its minimum number gets a replica in the same way.
+7. Nothing that was moved is moved back within HOLD_SECONDS. For 6, a node gives up at most SWAPS_AN_HOUR models, and
+   all nodes together only a few at a time (SWAP_PART). Placement by hand does not wait.
+8. A replica is never removed only because it has little to do: until 3, 4 or 6 nobody needs its memory.
 
-A model comes to the fullest of the nodes that have then no more than EVEN times the mean to do: parts of models fit
-together like that, and each node gets about as much. Where there is none it comes to the one with the least to do.
+A new replica is placed on the fullest node whose load then stays within EVEN times the mean, so that models fit
+together and nodes are loaded evenly. If there is no such node, it is placed on the one with the lowest load.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,36 +35,36 @@ RETURN_SECONDS = 600.0
 HOLD_SECONDS = 60.0
 HOUR = 3600.0
 SWAPS_AN_HOUR = 1
-"""A swap is two moves: one model leaves a node, and another one comes."""
+"""A swap is two moves: one model is unloaded from a node, and another is loaded."""
 SWAP_PART = 50
-"""One swap, and one more for so many nodes, in HOLD_SECONDS: what is swapped serves nothing while it loads."""
+"""One swap in HOLD_SECONDS, plus one for each SWAP_PART nodes, because swapped replicas serve nothing while loading."""
 GOAL, GROW, HIGH = 0.7, 0.85, 0.85
-"""Demand per replica, as a part of what it can do: aimed at, too much for the plan before, and enough to swap."""
+"""Demand per replica as a part of its capacity: the goal, the limit of an existing plan, and enough to swap."""
 SMALL = 0.3
 EVEN = 1.15
 LEAST_HELP = 0.25
-"""A smaller part of a device that other models leave free does not justify a replica."""
+"""The smallest part of a device, left free by other models, that justifies a replica."""
 Why = Literal["hand", "least", "demand", "room"]
 THERE = frozenset(("ready", "loading", "asleep"))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelNeed:
-    """A model's need of nodes."""
+    """What a model needs from the fleet."""
 
     model: str
     bytes: int
     """Bytes on each of its devices."""
     devices: int = 1
-    """Number of devices that one replica is spread over."""
+    """Number of devices that one replica runs on."""
     least: int = 1
     most: int = 1 << 20
     on: tuple[str, ...] = ()
     """Nodes named by hand."""
     replicas: int | None = None
-    """Their number by hand; None: as demand needs."""
+    """Number of replicas set by hand; None to follow demand."""
     not_on: frozenset[str] = frozenset()
-    """Nodes that do not have its files, and have no source for them."""
+    """Nodes that have neither its files nor a source for them."""
 
 
 class FleetMove(NamedTuple):
@@ -76,18 +76,18 @@ class FleetMove(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """The desired replicas, and what leads there."""
+    """The desired replicas, and the moves towards them."""
 
     replicas: Mapping[str, tuple[str, ...]]
     """Nodes by model."""
     moves: tuple[FleetMove, ...] = ()
-    """Beside those of the plan before."""
+    """New moves since the previous plan."""
     unplaced: Mapping[str, str] = field(default_factory=dict)
     """Why a model has fewer replicas than it needs."""
     moved: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """The last move of a model to or from a node, of the last hour."""
+    """Time of the last move of a model to or from a node, within the last hour."""
     away: Mapping[str, float] = field(default_factory=dict)
-    """Nodes that are not there, and since when."""
+    """Absent nodes, and since when."""
 
 
 class _Node:
@@ -99,12 +99,12 @@ class _Node:
         self.name = report.node
         self.free = {device.device: device.budget for device in report.devices}
         self.where: dict[str, tuple[str, ...]] = {}
-        """Devices by the model that it holds."""
+        """Devices by model."""
         self.given_up = 0
-        """Models that left it in the last hour by a plan."""
+        """Number of models that plans removed from it in the last hour."""
 
     def devices_for(self, need: ModelNeed) -> tuple[str, ...] | None:
-        """The devices with the most free bytes; None: there is no room."""
+        """Return the devices with the most free bytes, or None if there is no room."""
         best = tuple(sorted(self.free, key=lambda device: -self.free[device])[: need.devices])
         return best if len(best) == need.devices and self.free[best[-1]] >= need.bytes else None
 
@@ -125,11 +125,11 @@ def place(
     now: float,
     before: FleetPlan | None = None,
 ) -> FleetPlan:
-    """The desired replicas.
+    """Return the desired replicas.
 
     Args:
-        demand: by model, in replicas that would be busy all the time.
-        before: the last plan; None: what nodes hold counts alone.
+        demand: by model, in the number of fully busy replicas.
+        before: the previous plan; None to start from the reported replicas only.
     """
     return _Planner(models, reports, demand, now, before or FleetPlan({})).plan()
 
@@ -154,7 +154,7 @@ class _Planner:
             if now - stored.at <= LEASE_SECONDS and not stored.report.draining:
                 self._nodes[stored.report.node] = _Node(stored.report)
         self._swaps = 0
-        """Models that left a node in the last minute."""
+        """Number of models that were removed from nodes within HOLD_SECONDS."""
         for model, name in self._moved:
             if name in self._nodes and name not in before.replicas.get(model, ()):
                 self._nodes[name].given_up += 1
@@ -176,7 +176,7 @@ class _Planner:
         return FleetPlan(self._desired(away), tuple(self._moves), self._unplaced, self._moved, away)
 
     def _desired(self, away: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
-        """Nodes by model, with those that are away: one that was cut off keeps what it has in memory (1)."""
+        """Return nodes by model, including absent nodes, which keep their models (1)."""
         desired = {model: set(names) for model, names in self._on.items()}
         for model, names in self._before.replicas.items():
             need = self._needs.get(model)
@@ -189,9 +189,9 @@ class _Planner:
                     desired[model].add(name)
         return {model: tuple(sorted(names)) for model, names in desired.items()}
 
-    # --- what is there ----------------------------------------------------------------------------------------------
+    # --- existing replicas ------------------------------------------------------------------------------------------
     def _keep(self, reports: ReportTable) -> None:
-        """Begin with what nodes hold and what the plan before gave them (2)."""
+        """Start with the models that nodes hold or had in the previous plan (2)."""
         planned = self._before.replicas
         for name, node in self._nodes.items():
             stored = reports.get(name)
@@ -205,7 +205,7 @@ class _Planner:
                 self._return(model, name)
 
     def _return(self, model: str, name: str) -> None:
-        """Give a node a model that it had in the plan before, where it has room for it."""
+        """Give a node a model of the previous plan, if it has room."""
         need, node = self._needs.get(model), self._nodes.get(name)
         if need is None or node is None or model in node.where or name in need.not_on:
             return
@@ -213,7 +213,7 @@ class _Planner:
             self._add(need, node, devices)
 
     def _away(self) -> dict[str, float]:
-        """Nodes of the plan before that are not there, and since when."""
+        """Return absent nodes of the previous plan, and since when."""
         absent = {name for names in self._before.replicas.values() for name in names if name not in self._nodes}
         since = {name: self._before.away.get(name, self._now) for name in sorted(absent)}
         return {name: at for name, at in since.items() if self._now - at < RETURN_SECONDS}
@@ -267,11 +267,11 @@ class _Planner:
                 able.remove(need)
 
     def _need(self, model: str, shares: Mapping[str, float]) -> float:
-        """Demand as a part of what its replicas may have to do (5)."""
+        """Return demand as a part of the usable capacity of a model's replicas (5)."""
         return shares[model] / (1 - SMALL / max(1, len(self._on[model])))
 
     def _shares(self) -> dict[str, float]:
-        """Demand of each model, as a part of what its replicas can do beside the other models of their nodes."""
+        """Return each model's demand as a part of the capacity that other models leave its replicas."""
         parts = {model: self._part(model) for model in self._needs}
         rooms = dict.fromkeys(self._needs, 0.0)
         for node in self._nodes.values():
@@ -281,7 +281,7 @@ class _Planner:
         return {model: self._demand.get(model, 0.0) / (rooms[model] or 1.0) for model in self._needs}
 
     def _replace(self, need: ModelNeed, why: Literal["least", "demand"]) -> bool:
-        """Let the replica leave whose model needs it least, so that this one can come."""
+        """Replace the replica whose model needs it least by one of this model."""
         if why == "demand" and self._swaps >= 1 + len(self._nodes) // SWAP_PART:  # 7
             return False
         best: tuple[float, str, str] | None = None
@@ -309,7 +309,7 @@ class _Planner:
         return True
 
     def _make_room(self, need: ModelNeed, node: _Node) -> bool:
-        """Load a model on this node, where others leave for it that were not placed by hand."""
+        """Load a model on a node, and remove others for it that were not placed by hand."""
         leaving = sorted(
             (self._needs[model] for model in node.where if not self._is_by_hand(self._needs[model], node)),
             key=lambda other: (self._share(other.model), other.model),
@@ -329,10 +329,10 @@ class _Planner:
 
     # --- nodes and moves --------------------------------------------------------------------------------------------
     def _roomy(self, need: ModelNeed, *, by_hand: bool = False, must_help: bool = False) -> _Node | None:
-        """The best node among those with room; None: there is none.
+        """Return the best node with room, or None.
 
         Args:
-            must_help: only one with at least LEAST_HELP of a replica left.
+            must_help: require at least LEAST_HELP of a replica left.
         """
         able = (
             node
@@ -369,11 +369,11 @@ class _Planner:
         return node.name in need.on or need.replicas is not None
 
     def _share(self, model: str) -> float:
-        """Demand per replica."""
+        """Return the demand per replica."""
         return self._demand.get(model, 0.0) / max(1, len(self._on[model]))
 
     def _part(self, model: str, more: int = 0) -> float:
-        """The work of each replica of a model, with `more` replicas than now."""
+        """Return the work per replica of a model, with `more` additional replicas."""
         return min(GOAL, self._demand.get(model, 0.0) / max(1, len(self._on[model]) + more))
 
     def _load(self, node: _Node) -> float:

@@ -1,6 +1,6 @@
-"""Reports of nodes.
+"""Load reports of nodes.
 
-A report comes from another machine, so its size and every value in it are bounded. It holds durations only.
+A report comes from another machine, so its size and every value in it are bounded. It contains only durations.
 """
 
 from typing import Annotated, Literal
@@ -14,30 +14,30 @@ MAX_ADAPTERS = 4096
 NodeId = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?\Z")]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Digest = Annotated[str, Meta(min_length=71, max_length=71)]
-"""'sha256:' and 64 hex digits. Its form is not checked here, where it is a key only: a pattern would cost 1 µs each."""
+"""'sha256:' and 64 hex digits. Used only as a key, so only the length is checked: a pattern would take 1 µs each."""
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 Seconds = Annotated[float, Meta(ge=0, le=1e10)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 
 AT_ONCE_SHARES = "at-once-shares"
 FEATURES = (AT_ONCE_SHARES,)
-"""Features that the first fleets did not have. They are used while all nodes name them in their reports."""
+"""Features that the first version lacked. They are used only while all nodes report them."""
 ReplicaPhase = Literal["loading", "ready", "asleep", "draining", "unloading", "failed"]
 
 
 class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
     device: Name
-    """'cpu' or 'cuda:0', as the node counts them."""
+    """The node's name for it: 'cpu' or 'cuda:0'."""
     label: Annotated[str, Meta(max_length=200)] = ""
     """The product's name."""
     budget: Count
     """Bytes for models."""
     used: Count = 0
-    """Bytes that models hold, or have reserved."""
+    """Bytes that models use or have reserved."""
 
 
 class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All replicas of one model on one node together: the node chooses among them."""
+    """All replicas of one model on one node, among which the node chooses."""
 
     model: Name
     revision: Annotated[str, Meta(max_length=200)] = ""
@@ -46,15 +46,15 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
     ready: Annotated[int, Meta(ge=0, le=256)] = 1
     """Number of ready replicas."""
     capacity: Annotated[int, Meta(ge=1, le=1 << 20)] = 1
-    """Requests that run at once in those."""
+    """Requests that the ready replicas run at once."""
     running: Count = 0
     waiting: Count = 0
     start_seconds: Seconds = 0.0
-    """Predicted until a new request would start; 0: at once."""
+    """Predicted wait of a new request; 0 if it would start at once."""
     prefill_seconds: Seconds = 0.0
-    """Seconds to read the mean prompt that is not cached, by streamed answers; 0: unknown."""
+    """Seconds to prefill an average uncached prompt, measured on streamed answers; 0 if unknown."""
     request_seconds: Seconds = 0.0
-    """Mean duration of a request, from its start to its end; 0: none has ended yet."""
+    """Mean duration of a request, from start to end; 0 if none has ended yet."""
     kv_used: Fraction = 0.0
     devices: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
 
@@ -62,11 +62,11 @@ class ReplicaReport(msgspec.Struct, frozen=True, kw_only=True):
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeId
     boot: Annotated[int, Meta(ge=1, le=1 << 62)]
-    """The node's number from its row in the database; higher at each start."""
+    """The node's boot number from its row in the database, which increases with each start."""
     seq: Count
-    """Higher in each report of a boot."""
+    """Increases with each report of a boot."""
     uptime: Seconds
-    """Uptime by the node's monotonic clock; arrival minus uptime shows how late a report is."""
+    """Uptime by the node's monotonic clock. Arrival minus uptime shows how late a report is."""
     version: Name
     address: Annotated[str, Meta(min_length=1, max_length=512)]
     """URL of its listener for the fleet."""
@@ -78,11 +78,11 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """Adapters that are packed in host memory."""
     draining: bool = False
     certificate_seconds: Seconds | None = None
-    """Seconds until its certificate ends; None: a node of an earlier version."""
+    """Seconds until its certificate expires; None from an older version."""
     features: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
-    """Names of `FEATURES` that this node has."""
+    """The `FEATURES` that this node has."""
     clock_offset: Annotated[float, Meta(ge=-1e10, le=1e10)] | None = None
-    """Seconds by which its clock is ahead of the database's; None: a node of an earlier version."""
+    """Seconds by which its clock is ahead of the database's; None from an older version."""
 
 
 _DECODER = msgspec.json.Decoder(NodeReport)
@@ -90,10 +90,10 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode(report: NodeReport) -> bytes:
-    """One line of JSON."""
+    """Encode a report as JSON."""
     return _ENCODER.encode(report)
 
 
 def decode(data: bytes) -> NodeReport:
-    """Raises one of `registry.base.json.NOT_JSON`."""
+    """Decode a report. Raises one of `registry.base.json.NOT_JSON`."""
     return _DECODER.decode(data)

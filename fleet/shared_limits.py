@@ -1,12 +1,12 @@
-"""Limits of teams and keys that all servers of a fleet use together: this server's blocks of them.
+"""Limits of teams and keys that all servers of a fleet share, and this server's blocks of them.
 
-| the fleet's database | a rate: requests, tokens, audio              | a budget                                      |
-|----------------------|----------------------------------------------|-----------------------------------------------|
-| answers              | a block of this minute's amount              | a block of the day's or month's               |
-| does not             | what is left of the block, then the amount / | what is left of the block, then nobody knows  |
-|                      | nodes a minute, as one server counts it      | whether there is more (`is_unknown`)          |
+| the fleet's database | a rate: requests, tokens, audio                | a budget                                  |
+|----------------------|------------------------------------------------|-------------------------------------------|
+| answers              | a block of this minute's amount                | a block of the day's or month's amount    |
+| does not answer      | the rest of the block, then the amount / nodes | the rest of the block; then it is unknown |
+|                      | per minute, counted on this server alone       | whether more is left (`is_unknown`)       |
 
-Requests at once have no window in which they are used up: `fleet.at_once`.
+Limits on requests at once have no window; see `fleet.at_once`.
 """
 
 import asyncio
@@ -30,37 +30,37 @@ from tenants.limits.records import Kind, Limit
 
 log = logging.getLogger("roundhouse.fleet")
 ANSWER_SECONDS = 1.0
-"""The database counts as away if it does not answer within so long."""
+"""The database counts as away if it does not answer within this time."""
 LOOK_SECONDS = 0.5
-"""Seconds between two looks for idle blocks, or whether the database is back."""
+"""Seconds between checks for idle blocks, or for the return of the database."""
 REFRESH_LOOKS, PRUNE_LOOKS = 4, 1200
-"""Looks after which the amounts that other servers have taken are read, and old windows removed."""
+"""Numbers of checks between reading what other servers have taken, and between deleting old windows."""
 EMPTY_SECONDS = 0.25
-"""Seconds after a grant that was too small until another request for as much asks again."""
+"""Seconds after a grant that was too small before the database is asked again for as much."""
 _PERIODS: dict[Kind, Period] = {Kind.DAY: "day", Kind.MONTH: "month"}
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class BlockHold(Hold):
-    """A request's reservation in a block. mark: its window."""
+    """A request's reservation in a block. `mark` is the window."""
 
 
 class BlockMeter:
-    """A rate or a budget, of which this server has a block: `tenants.limits.meters.SharedMeter`."""
+    """A rate or budget of which this server has a block: a `tenants.limits.meters.SharedMeter`."""
 
     def __init__(self, limit: Limit, zone: ZoneInfo, spent: Spent, server: "SharedLimits") -> None:
         self.described = limit
-        """The limit as it was first set; `limit` has its present amount."""
+        """The limit as first set; `limit` has its current amount."""
         self.id, self.limit, self.zone, self.spent = limit.id, limit.amount, zone.key, spent
         self.period: Period = _PERIODS.get(limit.kind, "minute")
         self.block = LimitBlock()
         self._server, self._turn = server, asyncio.Lock()
         self._alone = None if limit.kind.is_spend else Rate(1, server.clock())
-        """Counts while the database is away."""
+        """Counts a rate while the database is away."""
         self._window, self._granted, self._ends = 0, 0, 0.0
         self._empty: tuple[int, float] | None = None
-        """The amount that was refused last, and until when that holds."""
+        """The amount that was refused last, and until when not to ask again for it."""
 
     @property
     def is_unknown(self) -> bool:
@@ -68,13 +68,13 @@ class BlockMeter:
 
     @property
     def share(self) -> int:
-        """The most that may lie unused here."""
+        """The most that this server may keep unused."""
         return self.limit // (SHARES * self._server.nodes)
 
     def change(self, limit: int, now: int) -> None:
         self.limit, self._empty = limit, None
 
-    # --- as one server counts ---------------------------------------------------------------------------------------
+    # --- local counting ---------------------------------------------------------------------------------------------
     def wait(self, amount: int, now: int) -> float | None:
         if amount > self.limit:
             return None
@@ -100,7 +100,7 @@ class BlockMeter:
             self._rate(self._alone, now).settle(hold, used, now)
 
     def level(self, now: int) -> LimitLevel:
-        """The level by what all servers had taken when this one looked last."""
+        """Return the level, by what all servers had taken as last read."""
         seconds = now / SECOND
         if seconds >= self._ends:
             return LimitLevel(self.limit, self.limit, 0.0)
@@ -113,11 +113,11 @@ class BlockMeter:
         rate.change(self._server.part(self.limit), now)
         return rate
 
-    # --- with the others --------------------------------------------------------------------------------------------
+    # --- sharing ----------------------------------------------------------------------------------------------------
     async def prepare(self, amount: int) -> bool:
-        """Take a block for a request that finds too little here. Returns whether the others had enough left for it.
+        """Take a block for a request if necessary. Returns whether enough was left for it.
 
-        Another request of this server may use it first.
+        Another request on this server may use it first.
         """
         async with self._turn:
             now = self._server.clock() / SECOND
@@ -131,12 +131,12 @@ class BlockMeter:
                 return False
             is_enough = taken >= missing
             self._empty = None if is_enough else (missing, self._server.clock() / SECOND + EMPTY_SECONDS)
-            if not is_enough:  # others may have use for it
+            if not is_enough:  # others may be able to use it
                 self._server.give_back(self, self.block.surplus(0))
             return is_enough
 
     def granted(self, grant: Grant, sent: float) -> None:
-        """Note what servers have taken, as the database knew it after this moment."""
+        """Store a grant or level. sent: when the database was asked."""
         if grant.amount:
             self.block.add(grant.amount, grant.window, grant.seconds, sent)
         self._window, self._granted, self._ends = grant.window, grant.granted, sent + grant.seconds
@@ -146,18 +146,18 @@ class BlockMeter:
 
 
 class SharedLimits:
-    """`tenants.limits.meters.MeterSource` of a server in a fleet. For one event loop.
+    """The `tenants.limits.meters.MeterSource` of a server in a fleet. For one event loop.
 
-    Made before the fleet's database is open: until `open` there are no requests.
+    Created before the fleet's database is open. There are no requests before `open`.
     """
 
     def __init__(self, clock: Callable[[], int] = monotonic_ns) -> None:
         self.clock = clock
         self.is_away = False
-        """The database does not answer, or is not used."""
+        """Whether the database does not answer, or is not used."""
         self._is_refused = False
         self.has_shares = False
-        """All nodes know shares of requests at once."""
+        """Whether all nodes support shares of requests at once."""
         self._table: BlockTable | None = None
         self._at_once: AtOnceTable | None = None
         self._names: Callable[[], Sequence[str]] = tuple
@@ -178,22 +178,23 @@ class SharedLimits:
         own: str,
         all_have_shares: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Begin.
+        """Start using the database.
 
         Args:
-            names: of the fleet's living nodes; own: this server's.
-            all_have_shares: whether all nodes know shares of requests at once.
+            names: returns the names of the fleet's living nodes.
+            own: this server's name.
+            all_have_shares: returns whether all nodes support shares of requests at once.
         """
         self._table, self._at_once, self._names, self._own = table, at_once, names, own
         self._all_have_shares, self.has_shares = all_have_shares, all_have_shares()
         self._task = asyncio.create_task(self._keep(), name="limits")
 
     def refuse_database(self) -> None:
-        """Refuse the database, which is at an older state: from now on it counts as away."""
+        """Stop using the database, which is at an older state. From now on it counts as away."""
         self.is_away = self._is_refused = True
 
     async def close(self) -> None:
-        """Give all blocks back, where the database answers."""
+        """Give back all blocks, if the database answers."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -213,14 +214,14 @@ class SharedLimits:
         return list(self._meters)
 
     def meter(self, limit: Limit, zone: ZoneInfo, since: int, spent: int) -> BlockMeter:
-        made = BlockMeter(limit, zone, Spent(since, spent), self)
-        self._meters.add(made)
-        return made
+        meter = BlockMeter(limit, zone, Spent(since, spent), self)
+        self._meters.add(meter)
+        return meter
 
     def concurrency(self, limit: Limit) -> AtOnceMeter:
-        made = AtOnceMeter(limit, self)
-        self._counts.add(made)
-        return made
+        meter = AtOnceMeter(limit, self)
+        self._counts.add(meter)
+        return meter
 
     def counts(self) -> list[AtOnceMeter]:
         """List the meters of requests at once."""
@@ -231,14 +232,17 @@ class SharedLimits:
         return max(1, len(self._names()))
 
     def part(self, amount: int) -> int:
-        """This server's part where no blocks can be taken; at least 1."""
+        """Return this server's part if no blocks can be taken; at least 1."""
         names = self._names()
         place = names.index(self._own) if self._own in names else self.nodes
         return max(1, amount // self.nodes + (place < amount % self.nodes))
 
     # --- the database -----------------------------------------------------------------------------------------------
     async def take(self, meter: BlockMeter, missing: int, now: float) -> int | None:
-        """Take a block. Returns its size; None: the database does not answer. What comes later counts as well."""
+        """Take a block. Returns its size, or None if the database does not answer in time.
+
+        A late answer is used as well.
+        """
         table = self._table
         if self.is_away or table is None:
             return None
@@ -262,7 +266,7 @@ class SharedLimits:
         return future
 
     def give_back(self, meter: BlockMeter, amount: int) -> None:
-        """Give a part back, without waiting. While the database is away, others get it when the window ends."""
+        """Give back a part without waiting. While the database is away, it is lost until the window ends."""
         table, window = self._table, meter.block.window
         if not amount or table is None or self.is_away:
             return
@@ -276,17 +280,17 @@ class SharedLimits:
         return future
 
     async def _settle(self) -> None:
-        """Wait for what the database has not answered yet, but not for long."""
+        """Wait for pending answers of the database, for a bounded time."""
         if self._pending:
             await asyncio.wait(self._pending, timeout=ANSWER_SECONDS)
 
     async def _answers(self, future: "asyncio.Future[T]") -> bool:
         done, _ = await asyncio.wait({future}, timeout=ANSWER_SECONDS)
         if done and not isinstance(future.exception(), Unavailable):
-            future.result()  # whatever else it raises is an error of ours
+            future.result()  # other errors are bugs
             return True
         if not self.is_away:
-            log.error("the fleet's database does not answer: limits go on by what this server has of them")
+            log.error("the fleet's database does not answer; limits use this server's blocks only")
         self.is_away = True
         return False
 
@@ -297,12 +301,12 @@ class SharedLimits:
             looks += 1
             try:
                 await self._look(looks)
-            except Exception:  # whatever it is: the next look may succeed
-                log.exception("the fleet's limits cannot be looked after")
+            except Exception:  # the next check may succeed
+                log.exception("the fleet's limits could not be updated")
 
     async def _look(self, looks: int) -> None:
         table = self._table
-        assert table is not None, "it was opened"
+        assert table is not None, "`open` was called"
         ids = [meter.id for meter in self._meters]
         if self._is_refused:
             return
@@ -337,5 +341,5 @@ class SharedLimits:
 
 
 def _failed(done: "asyncio.Future[T]") -> bool:
-    """Whether it has no result. Reading its error keeps asyncio from logging it: the waiting code reports it."""
+    """Return whether a future has no result. Reading its error keeps asyncio from logging it, as the caller does."""
     return done.cancelled() or done.exception() is not None

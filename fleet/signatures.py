@@ -1,18 +1,18 @@
-"""Signatures of requests between servers of a fleet on a closed network (`--fleet-key`), instead of certificates.
+"""Sign requests between servers of a fleet on a closed network (`--fleet-key`), instead of certificates.
 
-A signature holds the time by the database's clock, a number that is used once, and an HMAC over both and the request.
+A signature contains the time by the database's clock, a nonce, and an HMAC over both and the request.
 
-| a request                                                     | then                                            |
-|---------------------------------------------------------------|-------------------------------------------------|
-| signed with the fleet's key within the last WINDOW_SECONDS    | taken                                           |
-| not signed, signed with another key, or for another           | refused with 421; the logs of both name the     |
-| server, method, path or context                               | cause                                           |
-| signed more than WINDOW_SECONDS earlier or later than now     | the same                                        |
-| the same signature once more                                  | the same, also if the first one failed          |
-| signed before this server started                             | the same: it has forgotten what it took then    |
+| a request                                                  | result                                                  |
+|------------------------------------------------------------|---------------------------------------------------------|
+| signed with the fleet's key within the last WINDOW_SECONDS | accepted                                                |
+| not signed, or signed with another key or for another      | refused with 421; the logs of both servers name the     |
+| server, method, path or context                            | cause                                                   |
+| signed more than WINDOW_SECONDS before or after now        | the same                                                |
+| a signature that was used before                           | the same, even if the first request failed              |
+| signed before this server started                          | the same, because it no longer knows the nonces of then |
 
-Nothing is encrypted, and neither bodies nor answers are signed: nobody else may be able to change what the network
-carries.
+Nothing is encrypted, and neither bodies nor answers are signed, so nobody else may be able to modify traffic on the
+network.
 """
 
 import hmac
@@ -29,9 +29,9 @@ from registry.errors import BadRequest, Misdirected, NotFound
 HEADER = "x-roundhouse-signature"
 WINDOW_SECONDS = 30.0
 MAX_TAKEN = 1 << 18
-"""Signatures to remember, about 40 MB: 4,000 requests a second."""
+"""Signatures to remember, about 40 MB; enough for 4,000 requests per second."""
 KEY_BYTES = range(32, 4097)
-"""Bytes of the key, without white space at its ends."""
+"""Allowed lengths of the key in bytes, without surrounding white space."""
 _FORM = re.compile(r"(\d{1,15})\.([0-9a-f]{16})\.([0-9a-f]{64})\Z")
 
 
@@ -42,9 +42,9 @@ class SignedRequest(NamedTuple):
     """The server that is called."""
     method: str
     path: str
-    """Path with its query, as it is sent."""
+    """Path with its query, as sent."""
     context: str
-    """The value of the fleet's own header; '': there is none."""
+    """Value of the fleet's own header; '' if there is none."""
 
 
 class Signature(NamedTuple):
@@ -59,36 +59,36 @@ class Signature(NamedTuple):
 
 
 def sign(key: bytes, request: SignedRequest, now: float, nonce: str) -> str:
-    """The header's value. nonce: 16 hex digits that no other request has."""
+    """Return the header's value. nonce: 16 hex digits, unique to the request."""
     milliseconds = str(int(now * 1e3))
     return f"{milliseconds}.{nonce}.{_digest(key, request, milliseconds, nonce)}"
 
 
 def read_signature(value: str) -> Signature | None:
-    """Read a signature; None: it is malformed."""
-    found = _FORM.match(value)
-    return None if found is None else Signature(*found.groups())
+    """Read a signature, or return None if it is malformed."""
+    match = _FORM.match(value)
+    return None if match is None else Signature(*match.groups())
 
 
 def fault_of(key: bytes, request: SignedRequest, signature: Signature | None, now: float) -> str | None:
-    """The reason why a request is not trusted, in words; None: it is."""
+    """Return why a request is not trusted, or None if it is."""
     if signature is None:
         return "the request is not signed with a key of the fleet"
     digest = _digest(key, request, signature.milliseconds, signature.nonce)
     if not hmac.compare_digest(digest, signature.digest):
-        return "the signature is of another key, or for another request"
+        return "the signature is from another key, or for another request"
     if abs(now - signature.seconds) > WINDOW_SECONDS:
         return f"the signature is {now - signature.seconds:.0f} s old"
     return None
 
 
 def _digest(key: bytes, request: SignedRequest, milliseconds: str, nonce: str) -> str:
-    text = "\n".join(("1", milliseconds, nonce, *request))  # none of them can hold a line feed
+    text = "\n".join(("1", milliseconds, nonce, *request))  # none of them can contain a line feed
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
 def read_key(path: Path) -> bytes:
-    """The key in a file. Raises NotFound, BadRequest for a file that is too short or too long."""
+    """Read the key from a file. Raises NotFound, BadRequest if it is too short or too long."""
     try:
         key = path.read_bytes().strip()
     except OSError as error:
@@ -102,17 +102,19 @@ def read_key(path: Path) -> bytes:
 
 
 def key_of_pepper(pepper: bytes) -> bytes:
-    """The key of a fleet on one machine, whose servers have the pepper in common."""
+    """Derive the key of a fleet on one machine, whose servers share the pepper."""
     return hmac.digest(pepper, b"fleet", "sha256")
 
 
 class FleetKey:
-    """The fleet's key in the hands of one server, in place of `fleet.tls.FleetTls`. For one event loop.
+    """Signs and checks requests with the fleet's key, in place of `fleet.tls.FleetTls`.
+
+    For one event loop.
 
     Args:
-        name: of this server.
-        clock: the database's, in seconds since the epoch.
-        is_local: all servers are on this machine.
+        name: this server's name.
+        clock: the database's clock, in seconds since the epoch.
+        is_local: whether all servers are on this machine.
     """
 
     ends = server = client = None
@@ -125,28 +127,28 @@ class FleetKey:
         self._complaints = Complaints("a request to the fleet's port was refused", time.monotonic)
         self._since = clock()
         self._taken: dict[str, float] = {}
-        """Numbers that were taken, oldest first, each with the time at which it may be forgotten."""
+        """Used nonces, oldest first, each with the time at which it may be forgotten."""
 
     def refresh(self) -> bool:
-        """See `FleetTls`: a key is read at the start only."""
+        """See `FleetTls`. A key is read only at start."""
         return False
 
     def sign(self, request: SignedRequest) -> str:
-        """The value of HEADER for a request that is sent now."""
+        """Return the value of HEADER for a request that is sent now."""
         return sign(self._key, request, self._clock(), secrets.token_hex(8))
 
     def check(self, request: SignedRequest, value: str) -> None:
-        """Take a request that has come. Raises Misdirected, so that its sender tries another node."""
+        """Check a received request. Raises Misdirected, so that its sender tries another node."""
         now, signature = self._clock(), read_signature(value)
         fault = fault_of(self._key, request, signature, now)
         if fault is None and signature is not None:
             fault = self._take(signature, now)
         if fault is not None:
             self._complaints.add(fault)
-            raise Misdirected(f"This server does not believe the request: {fault}.")
+            raise Misdirected(f"This server does not trust the request: {fault}.")
 
     def _take(self, signature: Signature, now: float) -> str | None:
-        """Take a number once. Returns the reason why it may not be taken; None: it is taken."""
+        """Store a nonce. Returns why it is refused, or None if it is accepted."""
         while self._taken and next(iter(self._taken.values())) < now:
             del self._taken[next(iter(self._taken))]
         if signature.seconds < self._since:

@@ -1,17 +1,17 @@
-"""The newest report of each node, and nodes by what they serve.
+"""The newest report of each node, with an index of nodes.
 
-A report that does not count is ignored and counted by its reason:
+Invalid reports are ignored, and counted by reason:
 
-| reason      | the report                                                                               |
-|-------------|------------------------------------------------------------------------------------------|
-| `too_large` | has more than MAX_REPORT_BYTES                                                           |
-| `malformed` | is no JSON, or has a value out of its bounds                                             |
-| `sender`    | names another node than the one that sent it                                             |
-| `old`       | has a lower boot than one before, or a `seq` that is not higher                          |
-| `future`    | says that its node has been up for longer than time has passed, by over MAX_LEAD_SECONDS |
-| `full`      | is of a new node, and there are MAX_NODES                                                |
+| reason      | the report                                                                            |
+|-------------|---------------------------------------------------------------------------------------|
+| `too_large` | has more than MAX_REPORT_BYTES                                                        |
+| `malformed` | is not JSON, or has a value out of bounds                                             |
+| `sender`    | names a node other than its sender                                                    |
+| `old`       | has a lower boot than an earlier one, or no higher `seq`                              |
+| `future`    | gives an uptime that grew by over MAX_LEAD_SECONDS more than the time that has passed |
+| `full`      | is from a new node, and there are already MAX_NODES                                   |
 
-A node whose answers begin late (`fleet.lateness`) is not in the index while it is out, so `choose` does not see it.
+A node whose answers begin late (`fleet.lateness`) is removed from the index while it is out.
 """
 
 from collections import Counter
@@ -27,9 +27,9 @@ from registry.base.json import NOT_JSON
 MAX_NODES = 4096
 MAX_LEAD_SECONDS = 10.0
 REPORT_SECONDS = 3.0
-"""A node whose newest report is older gets no new requests. Nodes report once a second, and at each change."""
+"""A node whose newest report is older gets no new requests. Nodes report every second and at each change."""
 DRIFT = 0.01
-"""Largest difference in speed of two monotonic clocks."""
+"""Largest relative drift between two monotonic clocks."""
 
 Verdict = Literal["taken", "too_large", "malformed", "sender", "old", "future", "full"]
 
@@ -37,7 +37,7 @@ Verdict = Literal["taken", "too_large", "malformed", "sender", "old", "future", 
 class StoredReport(NamedTuple):
     report: NodeReport
     at: float
-    """The time of its making by this server's clock: the arrival less its delay."""
+    """Time at which it was made, by this server's clock: its arrival minus its delay."""
 
 
 class ReportTable:
@@ -46,9 +46,9 @@ class ReportTable:
     def __init__(self) -> None:
         self._stored: dict[str, StoredReport] = {}
         self._starts: dict[str, float] = {}
-        """The start of a node's boot by this server's clock: the least arrival less uptime of its reports."""
+        """Start of a node's boot by this server's clock: the minimum of arrival minus uptime."""
         self._lateness: dict[str, Lateness] = {}
-        """Lateness of nodes that had a late answer, or are out."""
+        """Lateness of nodes that recently had a late answer, or are out."""
         self.ignored: Counter[Verdict] = Counter()
         self.index = NodeIndex()
 
@@ -67,10 +67,10 @@ class ReportTable:
         return None if stored is None or stored.at < now - REPORT_SECONDS else stored.report
 
     def take(self, data: bytes, now: float, sender: str | None = None) -> Verdict:
-        """Store a report that is newer than what is there; else count why not.
+        """Store a report if it is valid and newer, or else count the reason.
 
         Args:
-            sender: the node that the connection belongs to; None: not known.
+            sender: the node at the other end of the connection; None if unknown.
         """
         if len(data) > MAX_REPORT_BYTES:
             return self._ignore("too_large")
@@ -81,7 +81,7 @@ class ReportTable:
         return self.add(report, now, sender)
 
     def add(self, report: NodeReport, now: float, sender: str | None = None) -> Verdict:
-        """`take`, of a report that is decoded."""
+        """Store a decoded report, as `take` does."""
         node = report.node
         if sender is not None and node != sender:
             return self._ignore("sender")
@@ -105,18 +105,18 @@ class ReportTable:
         return "taken"
 
     def remove(self, node: str) -> None:
-        """A node that is gone. Safe to call for one that is not there."""
+        """Remove a node, if it is there."""
         self._stored.pop(node, None)
         self._starts.pop(node, None)
         self._lateness.pop(node, None)
         self.index.remove(node)
 
     def exclude(self, node: str) -> None:
-        """Send a node that did not answer nothing before its next report."""
+        """Stop using a node that did not answer until its next report."""
         self.index.remove(node)
 
     def copy(self) -> "ReportTable":
-        """The same reports and late nodes, to which another report can be added."""
+        """Return a copy with the same reports and late nodes, to which a report can be added."""
         table = ReportTable()
         table._lateness = dict(self._lateness)
         for report, at in self:
@@ -124,7 +124,7 @@ class ReportTable:
         return table
 
     def count_sent(self, node: str, model: str, now: float) -> None:
-        """Count a request that this server sent, until a report tells of it."""
+        """Count a request that this server sent, until a report includes it."""
         self.index.count_sent(node, model, now)
         before = self._lateness.get(node)
         if before is not None and (after := lateness.sent(before, now)) is not before:
@@ -133,7 +133,7 @@ class ReportTable:
 
     # --- late nodes -------------------------------------------------------------------------------------------------
     def count_answer(self, node: str, sent_at: float, now: float, *, is_late: bool) -> bool:
-        """Count whether an answer began in time. Returns whether the node goes out, or comes back, for that."""
+        """Count whether an answer began in time. Returns whether the node therefore goes out or comes back."""
         stored, before = self._stored.get(node), self._lateness.get(node)
         if stored is None or (before is None and not is_late):
             return False
@@ -154,11 +154,11 @@ class ReportTable:
 
     @property
     def has_late(self) -> bool:
-        """Whether any node had a late answer lately."""
+        """Whether any node recently had a late answer."""
         return bool(self._lateness)
 
     def is_out(self, node: str, now: float) -> bool:
-        """Whether a node's answers begin late, so that others get its requests."""
+        """Return whether a node is out, so that others get its requests."""
         known = self._lateness.get(node)
         return known is not None and known.is_out(now)
 

@@ -1,13 +1,13 @@
-"""TLS between the servers of a fleet: version 1.3, and both sides show a certificate of the fleet's authority.
+"""TLS 1.3 between the servers of a fleet. Both sides present a certificate of the fleet's authority.
 
-| the other side's certificate            | what happens                                                     |
-|-----------------------------------------|------------------------------------------------------------------|
-| of the fleet's authority, and in time   | connected; its DNS name says who it is                           |
-| of another authority, or none           | closed; the log of both names the cause                          |
-| expired, or not yet valid               | closed; the log of both names the cause                          |
-| of another server than the address says | closed by the one that connects; the log of both names the cause |
+| the other side's certificate                  | result                                                  |
+|-----------------------------------------------|---------------------------------------------------------|
+| from the fleet's authority, and valid         | connected; its DNS name identifies the server           |
+| from another authority, or none               | closed; both logs name the cause                        |
+| expired, or not yet valid                     | closed; both logs name the cause                        |
+| of a server other than the one at the address | closed by the connecting side; both logs name the cause |
 
-A renewed certificate counts for the next connection: `refresh` looks whether the files have changed.
+A renewed certificate is used for new connections: `refresh` checks whether the files have changed.
 """
 
 import datetime
@@ -22,13 +22,13 @@ from registry.errors import Conflict, NotFound
 
 log = logging.getLogger("roundhouse.fleet")
 QUIET_SECONDS = 1.0
-"""Between two log lines about what is refused: anybody who can reach the port may cause them."""
+"""Least time between log lines about refusals, which anyone who can reach the port may cause."""
 
 
 class FleetTls:
-    """The contexts of one server. Made from its folder (`fleet.certificates`).
+    """One server's TLS contexts, from its folder (`fleet.certificates`).
 
-    Raises NotFound without a certificate, Conflict for files that do not fit together.
+    Raises NotFound if there is no certificate, Conflict if the files do not match.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -37,10 +37,10 @@ class FleetTls:
         self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.server.verify_mode = ssl.CERT_REQUIRED
-        self.server.num_tickets = 0  # no server of the fleet resumes: each connection held 6 KiB for its two tickets
+        self.server.num_tickets = 0  # servers do not resume sessions, and two tickets take 6 KiB per connection
         self.server.sslobject_class = _logged(Complaints("a connection to the fleet's port was refused", clock))
         self.refusals: dict[str, str] = {}
-        """Why this server refused certificates of others, by the name that it called."""
+        """Why this server refused others' certificates, by the name that it connected to."""
         self.client.sslobject_class = _remembered(self.refusals)
         self._seen = self._stamp()
         for context in (self.server, self.client):
@@ -49,7 +49,7 @@ class FleetTls:
 
     @property
     def name(self) -> str:
-        """This server's, in the fleet."""
+        """This server's name in the fleet."""
         return self.certificate.name
 
     @property
@@ -58,15 +58,15 @@ class FleetTls:
         return self.certificate.ends
 
     def refresh(self) -> bool:
-        """Load the files again if they have changed; whether they had. Raises as the class."""
+        """Reload the files if they have changed. Returns whether they had. Raises as the class."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
         certificate = read(self._folder)
         if certificate.name != self.certificate.name:
             raise Conflict(
-                f"{self._folder} has a certificate of '{certificate.name}' now, and this server is "
-                f"'{self.certificate.name}': make one of its own name."
+                f"{self._folder} now has a certificate of '{certificate.name}', but this server is "
+                f"'{self.certificate.name}': make one with its own name."
             )
         for context in (self.server, self.client):
             self._load(context)
@@ -84,17 +84,17 @@ class FleetTls:
             raise Conflict(f"The certificate in {self._folder} cannot be used: {error.reason}.") from None
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
-        """Changes whenever a file is replaced."""
+        """Return a value that changes whenever a file is replaced."""
         files = [self._folder / name for name in (AUTHORITY, SERVER, SERVER_KEY)]
         try:
-            found = [file.stat() for file in files if file.name != SERVER_KEY or file.exists()]
+            statuses = [file.stat() for file in files if file.name != SERVER_KEY or file.exists()]
         except OSError:
             return ()
-        return tuple((one.st_ino, one.st_mtime_ns) for one in found)
+        return tuple((status.st_ino, status.st_mtime_ns) for status in statuses)
 
 
 class Complaints:
-    """The same log line with different causes, at most once in QUIET_SECONDS."""
+    """Logs one message with different causes, at most once in QUIET_SECONDS."""
 
     def __init__(self, message: str, clock: Callable[[], float]) -> None:
         self._message, self._clock, self._next, self._left_out = message, clock, 0.0, 0
@@ -108,14 +108,14 @@ class Complaints:
 
 
 def cause_of(error: ssl.SSLError) -> str:
-    """The cause of a failed handshake, in words."""
+    """Describe the cause of a failed handshake."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the other side's certificate: {error.verify_message}"
     return (error.reason or str(error)).lower().replace("_", " ")
 
 
 def _logged(complaints: Complaints) -> type[ssl.SSLObject]:
-    """asyncio drops a failed handshake without a word: this logs it."""
+    """Return a class that logs failed handshakes, which asyncio drops silently."""
 
     class LoggedHandshake(_AlertingHandshake):
         def note(self, error: ssl.SSLError) -> None:
@@ -125,7 +125,10 @@ def _logged(complaints: Complaints) -> type[ssl.SSLObject]:
 
 
 def _remembered(refusals: dict[str, str]) -> type[ssl.SSLObject]:
-    """asyncio would report only that the other side, which got our alert, has closed the connection."""
+    """Return a class that stores causes of failed handshakes.
+
+    asyncio would only report that the other side, after our alert, closed the connection.
+    """
 
     class RememberedHandshake(_AlertingHandshake):
         def note(self, error: ssl.SSLError) -> None:
@@ -135,10 +138,10 @@ def _remembered(refusals: dict[str, str]) -> type[ssl.SSLObject]:
 
 
 class _AlertingHandshake(ssl.SSLObject):
-    """Tells the other side why its certificate is refused.
+    """Sends the other side an alert that says why its certificate is refused.
 
-    asyncio sends what OpenSSL has written, here its alert, when a handshake goes on, and not when it fails. So it fails
-    with the next bytes from the other side, or when that closes the connection.
+    asyncio sends OpenSSL's output, such as the alert, only while a handshake continues, not when it fails. So this
+    fails later, with the next bytes from the other side or when that closes the connection.
     """
 
     _refusal: ssl.SSLError | None = None
@@ -159,4 +162,4 @@ class _AlertingHandshake(ssl.SSLObject):
             raise
 
     def note(self, error: ssl.SSLError) -> None:
-        """Called once with what is wrong."""
+        """Handle the cause of a failure. Called once."""

@@ -1,20 +1,20 @@
-"""Starting servers of a fleet and starting them again, on machines that Ray joins.
+"""Start and restart the servers of a fleet, on machines that Ray joins.
 
 cluster.py      the file that says which server runs where
-processes.py    start a process in a session of its own, find it again, end it
-supervisor.py   when a server is started, adopted and started again
+processes.py    starts a process in its own session, finds it again, ends it
+supervisor.py   decides when a server is started, adopted or restarted
 head.py         Ray's own processes on a machine: the head, or one that joins it
-driver.py       a process of its own: gives each server an actor, which supervises it; the only module that imports Ray
+driver.py       a process that gives each server a supervising actor; the only module that imports Ray
 
-A server, as its actor sees it:
+A server, as seen by its actor:
 
-| the record of its process | the process | then                                                           |
-|---------------------------|-------------|----------------------------------------------------------------|
-| is not there              | -           | it is started                                                  |
-| is there                  | lives       | it is adopted, also by an actor that has itself been restarted |
-| is there                  | has ended   | it is started again, after a pause that doubles each time      |
-| is of an earlier boot     | -           | it is started                                                  |
+| record of its process   | the process | action                                                |
+|-------------------------|-------------|-------------------------------------------------------|
+| missing                 | -           | it is started                                         |
+| exists                  | lives       | it is adopted, also by a restarted actor              |
+| exists                  | has ended   | it is restarted, after a pause that doubles each time |
+| is from an earlier boot | -           | it is started                                         |
 
-Ray starts and restarts servers and knows nothing of models. No request passes through it, no server imports it, and its
-variables never reach one. If Ray dies, the servers go on.
+Ray starts and restarts servers but knows nothing about models. Requests do not pass through it, servers do not import
+it, and its variables do not reach them. If Ray dies, the servers keep running.
 """

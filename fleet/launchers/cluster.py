@@ -1,4 +1,4 @@
-"""A cluster's YAML file: the machine that each server of a fleet runs on."""
+"""A cluster's YAML file, which says on which machine each server of a fleet runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,15 +13,15 @@ from registry.errors import BadRequest
 Port = Annotated[int, Meta(ge=1024, le=65000)]
 Host = Annotated[str, Meta(min_length=1, max_length=253)]
 PORTS = 10
-"""Number of ports for Ray's own processes, from the file's `port` on, without those of its workers."""
+"""Number of ports for Ray's own processes, from the file's `port` on."""
 WORKERS = 64
-"""Ports of Ray's workers, which follow."""
+"""Number of ports for Ray's workers, after those."""
 
 
 class LaunchedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: NodeId
     host: Host
-    """The machine: one of the names that `up --host` is called with."""
+    """The machine, as given to `up --host`."""
     serve: Annotated[tuple[str, ...], Meta(max_length=200)]
     """Options of `roundhouse serve`."""
     environment: dict[str, str] = {}
@@ -29,10 +29,10 @@ class LaunchedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     head: Host
-    """The machine of Ray's head, as the others reach it."""
+    """The machine of Ray's head, as reached by the others."""
     port: Port = 6379
     folder: Path
-    """The folder on each machine for Ray's token, records of processes, and logs."""
+    """Folder on each machine for Ray's token, process records and logs."""
     servers: Annotated[tuple[LaunchedServer, ...], Meta(min_length=1, max_length=4096)]
 
     @property
@@ -44,7 +44,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.folder / "ray-token"
 
     def on(self, host: str) -> list[LaunchedServer]:
-        """Servers of one machine. Raises BadRequest for a machine without any, unless it is the head's."""
+        """Return a machine's servers. Raises BadRequest if it has none, unless it is the head's."""
         result = [server for server in self.servers if server.host == host]
         if not result and host != self.head:
             known = ", ".join(sorted({server.host for server in self.servers} | {self.head}))
@@ -53,12 +53,12 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _path(kind: type, value: str) -> Path:
-    """`folder`, the only value of a kind that msgspec does not know."""
+    """Convert `folder`, the only type that msgspec does not support."""
     return Path(value)
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Read a cluster's file. Raises BadRequest for an invalid one."""
+    """Read a cluster's file. Raises BadRequest if it is invalid."""
     try:
         cluster = msgspec.yaml.decode(path.read_bytes(), type=Cluster, dec_hook=_path)
     except OSError as error:
@@ -69,5 +69,5 @@ def read_cluster(path: Path) -> Cluster:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise BadRequest(f"{path} has two servers with the name {twice[0]}. Give each its own.")
     if not cluster.folder.is_absolute():
-        raise BadRequest(f"{path}: `folder` has to be an absolute path, since processes start elsewhere.")
+        raise BadRequest(f"{path}: `folder` must be an absolute path, because processes start in other folders.")
     return cluster

@@ -1,7 +1,8 @@
-"""Ray's driver: `python -m fleet.launchers.driver up|down FILE`. Each server gets a detached actor on its machine.
+"""Ray's driver: `python -m fleet.launchers.driver up|down FILE`.
 
-The actor supervises its server and answers nothing else. It is restarted by Ray, and adopts its server then. The driver
-ends once all servers were started, and the actors stay. Prints one line of JSON for each server.
+Each server gets a detached actor on its machine, which only supervises the server. If Ray restarts the actor, it adopts
+the running server. The driver ends once all servers are started, and the actors stay. It prints one line of JSON for
+each server.
 """
 
 import importlib
@@ -23,13 +24,13 @@ from fleet.launchers.supervisor import Supervisor
 NAMESPACE = "roundhouse"
 STEP_SECONDS = 0.5
 WAIT_SECONDS = 60.0
-"""Longest wait for a machine that has not joined yet."""
+"""Longest wait for a machine to join."""
 END_SECONDS = 90.0
 """Longer than a server's --drain-seconds."""
 
 
 class ServerActor:
-    """Runs on the server's machine."""
+    """Supervises a server, on its machine."""
 
     def __init__(self, server: LaunchedServer, folder: Path) -> None:
         program = str(Path(sys.executable).with_name("roundhouse"))
@@ -47,11 +48,11 @@ class ServerActor:
         threading.Thread(target=self._supervise, daemon=True).start()
 
     def pid(self) -> int | None:
-        """The server's process id; None: it has ended, and its next start is not due."""
+        """Return the server's process id, or None if it has ended and its restart is not due yet."""
         return self._pid
 
     def end(self) -> None:
-        """Return when the server has ended."""
+        """End the server, and return once it has ended."""
         with self._lock:
             self._is_ending = True
             self._supervisor.end(END_SECONDS)
@@ -69,12 +70,12 @@ class ServerActor:
 
 
 def connect(cluster: Cluster) -> bool:
-    """Become a part of Ray; False: it does not answer within WAIT_SECONDS."""
+    """Connect to Ray. Returns False if it does not answer within WAIT_SECONDS."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
             ray.init(cluster.address, namespace=NAMESPACE, log_to_driver=False, logging_level="WARNING")
-        except ConnectionError as error:  # also while its head does not know this machine yet
+        except ConnectionError as error:  # also raised while its head does not know this machine yet
             ray.shutdown()
             if time.monotonic() >= deadline:
                 print(f"Ray at {cluster.address} does not answer: {error}", file=sys.stderr)
@@ -85,9 +86,9 @@ def connect(cluster: Cluster) -> bool:
 
 
 def up(cluster: Cluster, lines: TextIO) -> int:
-    """Exit code: 1 if a server has no machine."""
+    """Start all servers. Returns the exit code: 1 if a server's machine is missing."""
     actor = ray.remote(ServerActor)
-    made = {
+    actors = {
         server.name: actor.options(
             name=server.name,
             lifetime="detached",
@@ -101,7 +102,7 @@ def up(cluster: Cluster, lines: TextIO) -> int:
     deadline, missing = time.monotonic() + WAIT_SECONDS, 0
     for server in cluster.servers:
         try:
-            pid = ray.get(made[server.name].pid.remote(), timeout=max(0.1, deadline - time.monotonic()))
+            pid = ray.get(actors[server.name].pid.remote(), timeout=max(0.1, deadline - time.monotonic()))
         except ray.exceptions.GetTimeoutError:
             missing += 1
             _print(lines, {"name": server.name, "host": server.host, "pid": None})
@@ -129,7 +130,7 @@ def _print(lines: TextIO, line: dict[str, object]) -> None:
 def main() -> int:
     _, command, file = sys.argv
     lines = os.fdopen(os.dup(1), "w")
-    sys.stdout = sys.stderr  # Ray prints and logs there, which would be among our lines
+    sys.stdout = sys.stderr  # Ray prints and logs to stdout, which must contain only our lines
     os.dup2(2, 1)
     cluster = read_cluster(Path(file))
     if not connect(cluster):
@@ -141,5 +142,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # By its own name: actors find the class by it.
+    # imported by its full name, by which actors find the class
     sys.exit(importlib.import_module("fleet.launchers.driver").main())

@@ -1,4 +1,4 @@
-"""Ray's own processes on a machine: `ray start --block` in a session of its own, with fixed ports and a token."""
+"""Ray's own processes on a machine: `ray start --block` in its own session, with fixed ports and a token."""
 
 import ipaddress
 import os
@@ -20,23 +20,23 @@ from registry.storage.files import make_private, write_text
 
 START_SECONDS, END_SECONDS = 120.0, 20.0
 STARTS, RETRY_SECONDS = 3, 2.0
-"""Starts before giving up, and the time in between, in which Ray ends what is left of the last one. Ray itself gives a
-start up after 30 seconds, which a busy machine may need and no setting changes."""
+"""Attempts before giving up, and the time between them, in which Ray ends the rest of the last one. Ray itself gives up
+after 30 seconds, which may be too short for a busy machine and cannot be configured."""
 STARTED = b"Ray runtime started."
-"""The line in Ray's log with which a start is over. Its ports listen long before, and the start may still fail."""
+"""The line in Ray's log that ends a start. Its ports listen long before, when the start may still fail."""
 CLIENT_PORT = PORTS - 1
-"""Offset from the first port of a server for Ray's remote clients, which the head starts and which stays unused."""
+"""Offset from the first port, for the head's server for remote clients, which is not used."""
 OBJECT_STORE_BYTES = 80_000_000
-"""Ray's least: nothing is stored there."""
+"""Ray's minimum, as nothing is stored there."""
 
 
 def resource_of(server: str) -> str:
-    """Ray's name for the right to run a server, which its machine alone has."""
+    """Return Ray's resource for running a server, which only its machine has."""
     return f"roundhouse:{server}"
 
 
 def ray_environment(cluster: Cluster) -> dict[str, str]:
-    """The environment of Ray's processes and the driver: the token comes from a file that we name."""
+    """Return the environment of Ray's processes and the driver, with the path of the token."""
     return {
         **with_our_packages(without_ray(os.environ)),
         "RAY_AUTH_MODE": "token",
@@ -46,7 +46,7 @@ def ray_environment(cluster: Cluster) -> dict[str, str]:
 
 
 def ray_program() -> Path:
-    """Ray's command line. Raises BadRequest where Ray is not installed."""
+    """Return the path of Ray's command. Raises BadRequest if Ray is not installed."""
     program = Path(sys.executable).with_name("ray")
     if not program.exists():
         raise BadRequest("Ray is not installed. Install the extra `ray`: pip install 'roundhouse[ray]'.")
@@ -54,10 +54,10 @@ def ray_program() -> Path:
 
 
 def start_ray(cluster: Cluster, host: str) -> bool:
-    """Start Ray on this machine, called `host`; whether it had to be started.
+    """Start Ray on this machine, called `host`. Returns False if it was already running.
 
-    Raises BadRequest without Ray, and for a machine that the file does not have; NotFound without the token;
-    Unavailable after STARTS starts that ended, or one that took START_SECONDS.
+    Raises BadRequest if Ray is not installed or the machine is not in the file, NotFound without the token,
+    Unavailable after STARTS failed attempts or one that took START_SECONDS.
     """
     servers, is_head = cluster.on(host), host == cluster.head
     program = ray_program()
@@ -97,7 +97,7 @@ def start_ray(cluster: Cluster, host: str) -> bool:
 
 
 def has_head(cluster: Cluster) -> bool:
-    """Whether Ray's head listens. Without it Ray's client would wait for minutes."""
+    """Return whether Ray's head listens. Without it Ray's client would wait for minutes."""
     try:
         socket.create_connection((cluster.head, cluster.port), 1.0).close()
     except OSError:
@@ -106,7 +106,7 @@ def has_head(cluster: Cluster) -> bool:
 
 
 def end_ray(cluster: Cluster) -> bool:
-    """End what `start_ray` started here, by its id: never `ray stop`, which ends all of a host's."""
+    """End the process that `start_ray` started here. Never `ray stop`, which ends all on a host."""
     file, launcher = _record(cluster), ProcessLauncher()
     process = file.read()
     file.remove()
@@ -121,9 +121,10 @@ def _record(cluster: Cluster) -> RecordFile:
 
 
 def _own_address(host: str) -> list[str]:
-    """The address by which the others reach this machine. Ray's own choice is that of the default route.
+    """Return the option for this machine's address, as reached by others.
 
-    A host name is not looked up: many machines resolve their own to loopback.
+    By default Ray uses the address of the default route. A host name is not resolved, because many machines resolve
+    their own name to loopback.
     """
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
@@ -133,7 +134,7 @@ def _own_address(host: str) -> list[str]:
 
 
 def _ports(first: int) -> list[str]:
-    """Fixed, so that a firewall can name them."""
+    """Return options for fixed ports, so that a firewall can name them."""
     names = (
         "node-manager", "object-manager", "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent",
         "metrics-export",
@@ -144,7 +145,7 @@ def _ports(first: int) -> list[str]:
 
 
 def _is_over(launcher: ProcessLauncher, process: ProcessRecord, log: Path, size: int) -> bool:
-    """Whether a start has succeeded or ended. size: the log's bytes of earlier starts."""
+    """Return whether a start has succeeded or ended. size: the log's size before it."""
     if launcher.has_ended(process):
         return True
     with log.open("rb") as lines:

@@ -1,4 +1,4 @@
-"""Processes that outlive the one that starts them, and are found again by a record in a file."""
+"""Processes that outlive their parent, and are found again by a record in a file."""
 
 import os
 import signal
@@ -19,13 +19,13 @@ from registry.storage.files import write_text
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 RAYS_OWN = ("RAY_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
-"""Beginnings of variables that Ray sets for its workers. A server must see all cores and devices."""
+"""Prefixes of variables that Ray sets for its workers. A server must see all cores and devices."""
 SYSTEMD = Path("/run/systemd/system")
-"""Exists where systemd runs the machine."""
+"""Exists if systemd runs the machine."""
 _SCOPE = ("systemd-run", "--scope", "--collect", "--quiet", "--")
-"""Moves a process out of the service that Ray may be: systemd would end all of that with Ray."""
+"""Moves a process out of Ray's systemd service, if any, with which systemd would end it."""
 _START = 'setsid "$@" </dev/null >>"$0" 2>&1 & echo $!'
-"""The shell ends at once, so that the process is nobody's child: Ray kills children of an actor that ends."""
+"""The shell ends at once, so the process has no parent: Ray kills the children of an actor that ends."""
 
 
 class ProcessRecord(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class ProcessRecord(msgspec.Struct, frozen=True):
 
     pid: int
     created: float
-    """The process's start by the kernel's clock: process ids are reused."""
+    """Start time by the kernel's clock, because process ids are reused."""
     boot: str
     """The machine's boot id."""
 
@@ -55,7 +55,7 @@ class Launcher(Protocol):
     def has_ended(self, process: ProcessRecord) -> bool: ...
 
     def end(self, process: ProcessRecord, seconds: float) -> None:
-        """Let it end by itself within so many seconds; then kill its session. Returns when it has ended."""
+        """Terminate the process, kill its session after `seconds`, and return once it has ended."""
         ...
 
 
@@ -68,7 +68,7 @@ class ProcessLauncher:
         pid = int(subprocess.run(command, env=dict(spec.environment), stdout=subprocess.PIPE, check=True).stdout)
         try:
             created = psutil.Process(pid).create_time()
-        except psutil.NoSuchProcess:  # it ended at once: the log says why
+        except psutil.NoSuchProcess:  # it ended at once; the log says why
             created = 0.0
         return ProcessRecord(pid, created, boot())
 
@@ -92,8 +92,8 @@ def _living(process: ProcessRecord) -> psutil.Process | None:
     if process.boot != boot():
         return None
     try:
-        found = psutil.Process(process.pid)
-        return found if found.create_time() == process.created else None
+        candidate = psutil.Process(process.pid)
+        return candidate if candidate.create_time() == process.created else None
     except psutil.NoSuchProcess:
         return None
 
@@ -105,23 +105,23 @@ def _wait(until: Callable[[], bool], seconds: float) -> None:
 
 
 def boot() -> str:
-    """Id of this machine's boot."""
+    """Return the id of this machine's boot."""
     return BOOT.read_text().strip()
 
 
 def without_ray(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment without Ray's variables for its workers."""
+    """Return the environment without Ray's variables for its workers."""
     return {name: value for name, value in environment.items() if not name.startswith(RAYS_OWN)}
 
 
 class RecordFile:
-    """The record of one process, on disk."""
+    """The record of one process in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> ProcessRecord | None:
-        """Read the record; None: there is none, or it is damaged."""
+        """Read the record, or return None if it is missing or damaged."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=ProcessRecord)
         except (FileNotFoundError, *NOT_JSON):

@@ -1,13 +1,13 @@
-"""The life of a server that an actor starts or adopts. The table is in the package's docstring."""
+"""Supervise a server that an actor starts or adopts; see the table in the package."""
 
 from typing import Literal, NamedTuple
 
 from fleet.launchers.processes import Launcher, LaunchSpec, ProcessRecord, RecordFile
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds before a server that has ended is started again: doubled each time."""
+"""Seconds before an ended server is restarted, doubled each time."""
 STEADY_SECONDS = 60.0
-"""A server that lived for so long starts the pauses anew."""
+"""Uptime of a server after which the pauses start from the shortest again."""
 
 Step = Literal["keep", "start", "wait"]
 
@@ -16,13 +16,13 @@ class Starts(NamedTuple):
     """An actor's record of the starts so far."""
 
     last: float | None = None
-    """The last start by the actor's monotonic clock; None: it has started nothing."""
+    """Time of the last start by the actor's monotonic clock; None before the first."""
     in_a_row: int = 0
-    """Starts after which the server ended before STEADY_SECONDS."""
+    """Number of consecutive starts after which the server ended before STEADY_SECONDS."""
 
 
 def decide(record: ProcessRecord | None, is_ended: bool, starts: Starts, now: float) -> Step:
-    """The next action for a server."""
+    """Return the next action for a server."""
     if record is not None and not is_ended:
         return "keep"
     if starts.last is None or record is None:
@@ -31,7 +31,7 @@ def decide(record: ProcessRecord | None, is_ended: bool, starts: Starts, now: fl
 
 
 def pause(in_a_row: int) -> float:
-    """Seconds between two starts."""
+    """Return the seconds between two starts."""
     return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(in_a_row, 10)))
 
 
@@ -43,7 +43,7 @@ class Supervisor:
         self._starts = Starts()
 
     def step(self, now: float) -> ProcessRecord | None:
-        """Start the server if that is due. Returns its process; None: it has ended, and its next start is not due."""
+        """Start the server if due. Returns its process, or None while it waits for a restart."""
         record = self._file.read()
         is_ended = record is None or self._launcher.has_ended(record)
         step = decide(record, is_ended, self._starts, now)
@@ -55,7 +55,7 @@ class Supervisor:
         return None if step == "wait" else record
 
     def end(self, seconds: float) -> None:
-        """End the server; `step` would start it again."""
+        """End the server. `step` would start it again."""
         record = self._file.read()
         if record is not None:
             self._launcher.end(record, seconds)

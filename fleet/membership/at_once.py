@@ -1,6 +1,6 @@
-"""Limits of requests at once in the fleet's PostgreSQL: each server's share of them.
+"""Servers' shares of limits on requests at once, in the fleet's PostgreSQL.
 
-Every call waits for the database, and raises Unavailable: use a thread.
+All calls block on the database and raise Unavailable; run them in a thread.
 """
 
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ from registry.storage.database import Database, translate_errors
 
 class Share(NamedTuple):
     own: int
-    """The number of requests that this server may run at once."""
+    """Requests that this server may run at once."""
     all: int
-    """The same of all servers together."""
+    """Requests that all servers together may run at once."""
 
 
 class AtOnceTable:
-    """server: id of this server's data directory."""
+    """Shares by limit id. server: id of this server's data directory."""
 
     def __init__(self, database: Database, server: str) -> None:
         self._database, self._server = database, server
 
     def take(self, limit: str, capacity: int, amount: int, nodes: int) -> Share:
-        """Take what this server lacks of so many requests at once, and some more where much is left."""
+        """Raise this server's share to `amount`, and by some more if much is left."""
         with self._alone(limit) as connection:
             own, others = self._read(connection, limit)
             block = block_size(capacity, own + others, amount - own, nodes) if amount > own else 0
@@ -37,7 +37,7 @@ class AtOnceTable:
         return Share(own + block, own + block + others)
 
     def give_back(self, limit: str, amount: int) -> Share:
-        """Keep at most so many."""
+        """Reduce this server's share to at most `amount`."""
         with self._alone(limit) as connection:
             own, others = self._read(connection, limit)
             if own > amount:
@@ -45,12 +45,12 @@ class AtOnceTable:
         return Share(min(own, amount), min(own, amount) + others)
 
     def free(self, server: str) -> None:
-        """A server is dead: let others have its share."""
+        """Free the share of a dead server."""
         with translate_errors(), self._database.engine.begin() as connection:
             connection.execute(sa.delete(AT_ONCE).where(AT_ONCE.c.server == server))
 
     def _read(self, connection: sa.Connection, limit: str) -> Share:
-        """This server's share, and that of the others."""
+        """Return this server's share and the sum of the others'."""
         query = sa.select(AT_ONCE.c.server, AT_ONCE.c.amount).where(AT_ONCE.c.limit_id == limit)
         shares = {row.server: int(row.amount) for row in connection.execute(query)}
         own = shares.pop(self._server, 0)
@@ -64,7 +64,7 @@ class AtOnceTable:
 
     @contextmanager
     def _alone(self, limit: str) -> Iterator[sa.Connection]:
-        """A transaction in which no other server changes its share of a limit."""
+        """Open a transaction in which no other server changes its share of a limit."""
         name = sa.func.concat(sa.func.current_schema(), " at once ", limit)
         with translate_errors(), self._database.engine.begin() as connection:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(name))))

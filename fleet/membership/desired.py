@@ -1,14 +1,14 @@
-"""The desired replicas of a fleet, what was placed by hand, and who plans.
+"""The desired replicas of a fleet, placements by hand, and the server that plans.
 
-| a server            | the lock   | plans | it leaves when                                                   |
-|---------------------|------------|-------|------------------------------------------------------------------|
-| follows             | another's  | no    | the lock is free                                                 |
-| leads               | its own    | yes   | its connection breaks, or another one wrote an epoch             |
+| a server | holds the lock | plans | until                                                   |
+|----------|----------------|-------|---------------------------------------------------------|
+| follows  | no             | no    | the lock is free                                        |
+| leads    | yes            | yes   | its connection breaks, or another server wrote an epoch |
 
-The lock belongs to a connection, so that it is free as soon as PostgreSQL sees that its server is gone. The epoch
-guards what the lock cannot: a leader that does not know yet that its connection has ended.
+The lock belongs to a connection, so it is freed as soon as PostgreSQL notices that its server is gone. The epoch covers
+the remaining case: a leader that does not know yet that its connection has ended.
 
-Every call waits for the database: use a thread.
+All calls block on the database; run them in a thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,27 +30,27 @@ class HandPlacement(NamedTuple):
 
     model: str
     replicas: int | None = None
-    """None: one on each of `nodes`."""
+    """None for one on each of `nodes`."""
     nodes: tuple[str, ...] = ()
 
 
 class DesiredTable:
-    """schema: of the database."""
+    """The desired replicas in the database. schema: the fleet's."""
 
     def __init__(self, database: Database, schema: str) -> None:
         self._database, self._schema = database, schema
         self._lock: sa.Connection | None = None
-        """Holds the lock of the server that plans."""
+        """The connection that holds the lock while this server plans."""
 
     def read(self) -> tuple[DesiredReplicas, Sequence[HandPlacement]]:
-        """The list of the present epoch, and what was placed by hand. Raises Unavailable."""
+        """Return the newest epoch, and the placements by hand. Raises Unavailable."""
         with self._database.read() as connection:
             rows = connection.execute(sa.select(PLACEMENTS).order_by(PLACEMENTS.c.model)).all()
             by_hand = [HandPlacement(row.model, row.replicas, tuple(row.nodes)) for row in rows]
             return _row(connection), by_hand
 
     def write(self, known: int, replicas: Mapping[str, tuple[str, ...]]) -> DesiredReplicas | None:
-        """Write the next epoch; None: another server wrote one that this one does not know. Raises Unavailable."""
+        """Write the next epoch. Returns None if another server wrote one since `known`. Raises Unavailable."""
         with self._database.write() as connection:
             row = successor(_row(connection), known, replicas)
             if row is not None:
@@ -64,12 +64,12 @@ class DesiredTable:
             put(connection, PLACEMENTS, placement._asdict())
 
     def release(self, model: str) -> bool:
-        """Leave a model to the fleet again. False: it was not placed by hand. Raises Unavailable."""
+        """Let the fleet place a model again. Returns False if it was not placed by hand. Raises Unavailable."""
         with self._database.write() as connection:
             return connection.execute(sa.delete(PLACEMENTS).where(PLACEMENTS.c.model == model)).rowcount > 0
 
     def lead(self) -> bool:
-        """Whether this server plans: it has the lock, or gets it now. Raises Unavailable."""
+        """Return whether this server plans, because it has the lock or gets it now. Raises Unavailable."""
         try:
             with translate_errors():
                 if self._lock is None:
@@ -78,7 +78,7 @@ class DesiredTable:
                     if not self._lock.execute(sa.select(is_free)).scalar_one():
                         self.stop_leading()
                 else:
-                    self._lock.execute(sa.select(1))  # raises where the connection, and so the lock, is gone
+                    self._lock.execute(sa.select(1))  # raises if the connection, and so the lock, is gone
         except BaseException:
             self.stop_leading()
             raise
@@ -92,7 +92,7 @@ class DesiredTable:
             lock.close()
 
     def _key(self) -> int:
-        """A number for this fleet's lock among all of the database."""
+        """Return a number for this fleet's lock."""
         name = f"{self._schema} places models"
         return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
 

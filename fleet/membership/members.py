@@ -1,4 +1,4 @@
-"""Join a fleet, stay in it, and see who else is there. Every call waits for the database: use a thread."""
+"""Join a fleet, stay in it, and list its members. All calls block on the database; run them in a thread."""
 
 import datetime
 import time
@@ -18,11 +18,11 @@ from registry.storage.migration import upgrade
 
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 2.0
-"""Seconds between two renewals, each of which also reads the members."""
+"""Seconds between renewals, each of which also reads the members."""
 DEAD_SECONDS = 60.0
-"""Seconds after its lease at which a server counts as dead: others end its open rows in the ledger."""
+"""Seconds after the end of its lease when a server counts as dead, and others end its open ledger rows."""
 CLOCK_SECONDS = 5.0
-"""A clock that is further from the database's is wrong: people are warned."""
+"""Largest difference of a clock from the database's without a warning."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 Role = Literal["node", "front"]
 
@@ -33,16 +33,16 @@ class Member:
     boot: int
     role: Role
     address: str
-    """The address of its port for the fleet; empty: a front, to which nothing is passed on."""
+    """Address of its port for the fleet; empty for a front, which gets no requests."""
     version: str
     draining: bool
     lease_seconds: float = field(default=LEASE_SECONDS, compare=False)
-    """The rest of its lease when it was read."""
+    """Seconds left of its lease when it was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMember:
-    """A server's description of itself when it joins."""
+    """A joining server's description of itself."""
 
     name: str
     server: str
@@ -53,14 +53,14 @@ class NewMember:
 
 
 def schema_of(fleet: str) -> str:
-    """The schema of all tables that a fleet's servers share."""
+    """Return the schema of the tables that a fleet's servers share."""
     return f"roundhouse_fleet_{fleet}"
 
 
 def open_members(url: str, fleet: str) -> "MemberTable":
-    """The members of a fleet, whose schema is made where it is missing.
+    """Open the members of a fleet, and create or migrate the tables.
 
-    Raises BadRequest unless it is a PostgreSQL, Conflict for a fleet of a newer version, Unavailable.
+    Raises BadRequest unless it is a PostgreSQL, Conflict if a newer version wrote it, Unavailable.
     """
     address = url_of(url)
     if address.drivername == "sqlite":
@@ -77,7 +77,7 @@ def open_members(url: str, fleet: str) -> "MemberTable":
 
 
 class OlderState(Unavailable):
-    """The database has forgotten what this server has seen of it: it was brought back from a backup."""
+    """The database is older than this server has seen it: it was restored from a backup."""
 
     code = "database_unavailable"
 
@@ -86,21 +86,21 @@ class MemberTable:
     def __init__(self, database: Database, desired: DesiredTable) -> None:
         self._database, self.desired = database, desired
         self._seen = 0
-        """The highest count of renewals."""
+        """The highest count of renewals seen."""
         self._clock_ahead = time.time() - time.monotonic()
-        """The database's clock less this process's monotonic one; until it has answered, this machine's."""
+        """The database's clock (until it answers, this machine's) minus this process's monotonic clock."""
 
     @property
     def database(self) -> Database:
-        """The fleet's, for its other tables."""
+        """The fleet's database, for its other tables."""
         return self._database
 
     def now(self) -> float:
-        """The database's clock in seconds since the epoch, as of its last answer. Does not wait for it."""
+        """Return the database's time in seconds since the epoch, extrapolated without a call."""
         return self._clock_ahead + time.monotonic()
 
     def read_clock(self) -> None:
-        """Look at the database's clock. Raises Unavailable."""
+        """Read the database's clock. Raises Unavailable."""
         with self._database.read() as connection:
             self._read_clock(connection)
 
@@ -110,7 +110,7 @@ class MemberTable:
         self._clock_ahead = float(seconds) - (before + time.monotonic()) / 2
 
     def check(self, new: NewMember) -> None:
-        """Raises Conflict if `join` would."""
+        """Raise Conflict if `join` would."""
         with self._database.read() as connection:
             self._check(connection, new)
 
@@ -127,7 +127,7 @@ class MemberTable:
         return before + 1
 
     def _check(self, connection: sa.Connection, new: NewMember) -> int:
-        """The boot number before; 0: there was none."""
+        """Return the previous boot number, or 0. Raises Conflict."""
         is_living = (MEMBERS.c.lease_until > sa.func.clock_timestamp()).label("is_living")
         twin = sa.select(MEMBERS.c.name).where(MEMBERS.c.server == new.server, MEMBERS.c.name != new.name, is_living)
         if (other := connection.execute(twin.limit(1)).scalar()) is not None:
@@ -149,17 +149,17 @@ class MemberTable:
         return int(row.boot)
 
     def renew(self, name: str, boot: int) -> Sequence[Member] | None:
-        """Stay for LEASE_SECONDS, and compare the clocks.
+        """Extend the lease, and read the database's clock.
 
-        Returns all that are there; None: another server has the name. Raises OlderState.
+        Returns all living members, or None if another server has the name. Raises OlderState.
         """
-        mine = (MEMBERS.c.name == name) & (MEMBERS.c.boot == boot)
-        one_more = sa.update(RENEWALS).values(count=RENEWALS.c.count + 1).returning(RENEWALS.c.count)
+        own = (MEMBERS.c.name == name) & (MEMBERS.c.boot == boot)
+        increment = sa.update(RENEWALS).values(count=RENEWALS.c.count + 1).returning(RENEWALS.c.count)
         with self._database.write() as connection:
-            count = int(connection.execute(one_more).scalar_one())
+            count = int(connection.execute(increment).scalar_one())
             if count <= self._seen:
                 raise OlderState("The fleet's database is at an older state than this server has seen.")
-            if connection.execute(sa.update(MEMBERS).where(mine).values(lease_until=_lease())).rowcount == 0:
+            if connection.execute(sa.update(MEMBERS).where(own).values(lease_until=_lease())).rowcount == 0:
                 return None
             living = _living(connection)
             self._read_clock(connection)
@@ -167,12 +167,12 @@ class MemberTable:
         return living
 
     def list(self) -> Sequence[Member]:
-        """All whose lease lasts."""
+        """Return all members whose lease has not expired."""
         with self._database.read() as connection:
             return _living(connection)
 
     def drain(self, name: str, draining: bool) -> None:
-        """Raises NotFound for a server that is not there."""
+        """Drain a server, or end that. Raises NotFound if it is not a living member."""
         with self._database.write() as connection:
             names = [member.name for member in _living(connection)]
             if name not in names:
@@ -181,9 +181,9 @@ class MemberTable:
             connection.execute(sa.update(MEMBERS).where(MEMBERS.c.name == name).values(draining=draining))
 
     def sweep(self, end_rows: Callable[[str], int]) -> Mapping[str, int]:
-        """End the rows of each dead server, by the id of its data directory. One server of the fleet does it at a time.
+        """End the rows of each dead server, unless another server is just doing so.
 
-        Returns how many were ended, by name. Raises Unavailable.
+        end_rows: takes the id of a data directory. Returns how many were ended, by name. Raises Unavailable.
         """
         newest, now = sa.func.max(MEMBERS.c.lease_until), sa.func.clock_timestamp()
         dead = sa.select(sa.func.max(MEMBERS.c.name).label("name"), MEMBERS.c.server).group_by(MEMBERS.c.server)
@@ -196,10 +196,10 @@ class MemberTable:
             return {row.name: count for row in rows if (count := end_rows(row.server))}
 
     def leave(self, name: str, boot: int) -> None:
-        """Give the lease up."""
-        mine = (MEMBERS.c.name == name) & (MEMBERS.c.boot == boot)
+        """Release the lease."""
+        own = (MEMBERS.c.name == name) & (MEMBERS.c.boot == boot)
         with self._database.write() as connection:
-            connection.execute(sa.update(MEMBERS).where(mine).values(lease_until=sa.func.clock_timestamp()))
+            connection.execute(sa.update(MEMBERS).where(own).values(lease_until=sa.func.clock_timestamp()))
 
     def close(self) -> None:
         self.desired.stop_leading()
@@ -207,7 +207,7 @@ class MemberTable:
 
 
 def _lease() -> sa.ColumnElement[datetime.datetime]:
-    """The end of a lease that begins now, by the database's clock."""
+    """Return the end of a lease that starts now, by the database's clock."""
     return sa.func.clock_timestamp() + datetime.timedelta(seconds=LEASE_SECONDS)
 
 

@@ -1,6 +1,6 @@
-"""Browsers that are signed in, for all servers of a fleet: `console.sessions.SessionStore`.
+"""Sessions of signed-in browsers, for all servers of a fleet: a `console.sessions.SessionStore`.
 
-Sessions end by the database's clock. Every call waits for the database, and raises Unavailable: use a thread.
+Sessions expire by the database's clock. All calls block on the database and raise Unavailable; run them in a thread.
 """
 
 import datetime
@@ -12,7 +12,7 @@ from registry.storage.database import Database
 
 
 class SessionTable:
-    """seconds: how long somebody stays signed in."""
+    """Sessions in the database. seconds: length of a session."""
 
     def __init__(self, database: Database, seconds: float) -> None:
         self._database, self._length = database, datetime.timedelta(seconds=seconds)

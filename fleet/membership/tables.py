@@ -1,15 +1,15 @@
 """The tables of a fleet.
 
-| table    | a row is                                                                                 |
-|----------|------------------------------------------------------------------------------------------|
-| members  | a server that belongs to the fleet, or did: its name, and until when it counts as living |
-| renewals | one row: how often servers have renewed their leases. Less than before: an older state   |
-| blocks   | a limit in one window, and how much of it servers have taken                             |
-| grants   | a budget in one window and a server, and how much of it that server has taken            |
-| at_once  | a limit of requests at once and a server, and how many of them that server may run       |
-| sessions | a browser that is signed in                                                              |
-| desired  | the newest epoch: nodes by model                                                         |
-| placements | a model that was placed by hand                                                       |
+| table      | a row is                                                                |
+|------------|-------------------------------------------------------------------------|
+| members    | a current or former server of the fleet, with the end of its lease      |
+| renewals   | one row: the number of lease renewals; a lower one shows an older state |
+| blocks     | a limit in one window, and how much of it servers have taken            |
+| grants     | how much of a budget one server has taken in one window                 |
+| at_once    | how many requests at once one server may run under a limit              |
+| sessions   | a signed-in browser                                                     |
+| desired    | the newest epoch: nodes by model                                        |
+| placements | a model that was placed by hand                                         |
 """
 
 import sqlalchemy as sa
@@ -39,8 +39,8 @@ BLOCKS = sa.Table(
     sa.Column("taken", sa.BigInteger, nullable=False),
     sa.Column("ends", sa.BigInteger, nullable=False, server_default="0"),
 )
-"""window, ends: when it begins and ends, in seconds since the epoch. taken: by the last statement, which reads it
-there."""
+"""window, ends: start and end of the window, in seconds since the epoch. taken: by the last statement, which returns
+it."""
 GRANTS = sa.Table(
     "grants",
     METADATA,
@@ -50,7 +50,7 @@ GRANTS = sa.Table(
     sa.Column("amount", sa.BigInteger, nullable=False),
     sa.Column("ends", sa.BigInteger, nullable=False),
 )
-"""server: id of a data directory, over all of its runs. amount: without what it gave back."""
+"""server: id of a data directory, over all its runs. amount: net of what it gave back."""
 AT_ONCE = sa.Table(
     "at_once",
     METADATA,
@@ -73,7 +73,7 @@ SESSIONS = sa.Table(
     sa.Column("credential", sa.Text, nullable=False),
     sa.Column("ends", sa.DateTime(timezone=True), nullable=False),
 )
-"""digest: of the token in its cookie. owner: id of a key or person."""
+"""digest: of the token in the cookie. owner: id of a key or person."""
 DESIRED = sa.Table(
     "desired",
     METADATA,

@@ -4,21 +4,22 @@
                    ^                                │                 ^
                    └────── reports, once a second ──┘   placer (place, epochs) ──> desired replicas
 
-scenario.py  what is simulated, as a file says it
+scenario.py  the scenario, read from a file
 clock.py     the heap of events
 traffic.py   requests: models, adapters, shared prompts, arrivals
-nodes.py     a node: queue, places of adapters, times of an engine
+nodes.py     a node: its replicas, and the times of an engine
+replicas.py  an engine: its queue and adapter places
 fronts.py    a front: choices, retries
-faults.py    what goes wrong, and when
+faults.py    injected faults
 limits.py    limits in blocks
 world.py     all of these together, and the placer
 run.py       one run
 ideal.py     the same requests in one ideal queue for each model
-figures.py   what came out
+figures.py   the results
 
-It runs in a process of its own: `python -m fleet.simulation`.
+Run it with `python -m fleet.simulation`.
 
-What it leaves out: packets, Python's own time on a front, memory of a KV cache. An engine's step takes longer the more
-requests run on its device; that is fixed when a request starts. Times are assumed, for about a model of 8 billion
-parameters on an H100 (`scenario.Times`); they were not measured.
+Packets, Python's time on a front and KV cache memory are not simulated. An engine's step takes longer the more requests
+run on its device; it is fixed when a request starts. Times are assumptions for a model with about 8 billion parameters
+on an H100 (`scenario.Times`), not measurements.
 """

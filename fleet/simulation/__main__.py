@@ -1,6 +1,6 @@
 """Run a simulation: `python -m fleet.simulation --nodes 64`.
 
-Lines of output say how far it is, {"part": 0.25}. The last one has the figures.
+Lines of output report progress, such as {"part": 0.25}. The last line has the figures.
 """
 
 import argparse
@@ -19,7 +19,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fleet.simulation", description="Simulate a fleet.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("file", nargs="?", type=Path, help="a scenario in YAML")
-    what.add_argument("--nodes", type=int, help="how many nodes, of which a rack is lost")
+    what.add_argument("--nodes", type=int, help="number of nodes, of which a rack is lost")
     args = parser.parse_args()
     try:
         scenario = _checked(scenario_of(args.nodes)) if args.file is None else read_scenario(args.file)
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def _checked(scenario: Scenario) -> Scenario:
-    """Raises BadRequest for values out of their bounds."""
+    """Check a scenario. Raises BadRequest for values out of bounds."""
     try:
         return msgspec.convert(msgspec.to_builtins(scenario), Scenario)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""The heap of events: virtual time jumps from one to the next."""
+"""A virtual clock: a heap of events, between which time jumps."""
 
 import heapq
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class VirtualClock:
-    """Time begins at 0. Events of one moment happen in the order in which they were planned."""
+    """Starts at 0. Events at the same time run in the order in which they were added."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -18,7 +18,7 @@ class VirtualClock:
         heapq.heappush(self._events, (self.now + seconds, self._count, action, args))
 
     def run(self, until: float) -> None:
-        """Let everything happen up to a moment."""
+        """Run all events up to a time."""
         events = self._events
         while events and events[0][0] <= until:
             self.now, _, action, args = heapq.heappop(events)

@@ -1,4 +1,4 @@
-"""Faults of a simulation; the table is that of `scenario.SimFault`."""
+"""Inject faults into a simulation; see the table in `scenario.SimFault`."""
 
 import random
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ class FaultInjector:
         self._next(sorted(self._world.nodes), fault.nodes)
 
     def _next(self, names: list[str], count: int) -> None:
-        """Drain a few nodes; once they are back the next ones."""
+        """Drain and restart a few nodes, and then the next ones."""
         world, clock = self._world, self._world.clock
         for name in names[:count]:
             node = world.nodes[name]

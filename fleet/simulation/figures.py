@@ -17,38 +17,37 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     requests: int
     answered: int
-    """Among them."""
     refused: int
     """Requests refused by a limit."""
     failed: int
-    """Requests without an answer after both tries."""
+    """Requests that got no answer from any node."""
     broken: int
-    """Ended by an error event after the first byte."""
+    """Requests that ended in an error event after the first byte."""
     retried: int
-    """Answered by another node than the first one."""
+    """Requests that were answered after more than one attempt."""
     ttft_p50: float
     ttft_p99: float
     ideal_p50: float
     ideal_p99: float
     ttft_ratio: float
-    """TTFT p99 by that of one ideal queue."""
+    """TTFT p99 divided by that of the ideal queue."""
     adapter_hits: float
-    """Part of requests with an adapter that found it in a place."""
+    """Part of requests with an adapter whose adapter was in a place."""
     prefix_hits: float
     load_ratio: float
-    """The most work on a node by the mean, over nodes that no fault touched."""
+    """Highest work of a node divided by the mean, over nodes without faults."""
     moves: int
-    """Loads and unloads by plans, beside what the fleet began with and what nodes load again after a restart."""
+    """Loads and unloads by plans, without the initial loads and those after restarts."""
     moves_node_hour: float
     over_admitted: int
     limit_used: float
-    """The part of the flooder's limit that was admitted in the fullest window."""
+    """Part of the flooder's limit that was admitted in its fullest window."""
     stopped_placers: int
     epoch: int
 
 
 def figures_of(world: World) -> Figures:
-    """Requests that arrived before WARM_PART of the time was over count only as requests."""
+    """Compute figures. Times and hits omit requests that arrived in the first WARM_PART of the time."""
     one = world.scenario
     outcomes = Counter(request.outcome for request in world.requests)
     counted = [request for request in world.requests if request.outcome != "refused"]
@@ -90,7 +89,7 @@ def figures_of(world: World) -> Figures:
 
 
 def _part(values: Sequence[float], part: float) -> float:
-    """A quantile of sorted values; 0 of none."""
+    """Return a quantile of sorted values; 0 if there are none."""
     return round(values[min(len(values) - 1, int(part * len(values)))], 4) if values else 0.0
 
 

@@ -1,4 +1,4 @@
-"""A front: it chooses nodes by the reports that it has, and tries a second one."""
+"""A front, which chooses nodes by its reports, and tries a second one."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,7 +13,7 @@ from fleet.table import ReportTable
 RESET_SECONDS = 0.001
 MOST_ATTEMPTS = 4
 SILENT_SECONDS = 3.0
-"""TCP_USER_TIMEOUT: after it a node that does not answer is given up."""
+"""TCP_USER_TIMEOUT, after which a silent node is given up."""
 
 
 class SimFront:
@@ -59,9 +59,9 @@ class SimFront:
             node.arrive(request)
 
     def give_up(self, request: SimRequest, name: str) -> None:
-        """The node did not answer: choose anew without it, unless a byte was passed on."""
+        """Try another node, unless a byte was passed on, because this one did not answer."""
         self.table.exclude(name)
-        if request.outcome or request.node != name:  # it has ended, or goes on on another node
+        if request.outcome or request.node != name:  # it has ended, or continues on another node
             return
         if request.first >= 0:
             self._on_outcome(request, "broken")
@@ -69,7 +69,7 @@ class SimFront:
             self._try(request)
 
     def move(self, request: SimRequest) -> None:
-        """The node sent it back before it began: choose anew."""
+        """Choose again for a request that its node sent back before it started."""
         if request.attempts < MOST_ATTEMPTS:
             self.arrive(request)
         else:

@@ -1,4 +1,4 @@
-"""The same requests in one ideal queue for each model: no hop, no swaps, and whatever is free is known at once."""
+"""The same requests in one ideal queue for each model: no hop, no swaps, perfect knowledge."""
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,14 +10,14 @@ from fleet.simulation.traffic import SimRequest
 def ideal_waits(
     scenario: Scenario, requests: Iterable[SimRequest], ready: Sequence[Mapping[str, int]]
 ) -> dict[int, float]:
-    """Seconds to the first token, by the request's identity.
+    """Return seconds to the first token, by the request's id().
 
-    Its engines are those that were ready in the simulation; a step takes as long as at the mean load, each adapter has
-    a place, and the beginning of a prompt is read once.
+    It has the engines that were ready in the simulation. A step takes as long as at the mean load, every adapter has a
+    place, and a shared prompt beginning is prefilled once.
 
     Args:
         requests: in the order of their arrival.
-        ready: replicas by model, second by second.
+        ready: ready replicas by model, second by second.
     """
     times = scenario.times
     step = times.step + times.step_more * scenario.at_once * scenario.load

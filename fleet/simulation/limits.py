@@ -1,17 +1,17 @@
-"""Limits in blocks: one row of the database for each, and what each node has taken of it."""
+"""Limits in blocks: the database's row for each limit, and the nodes' blocks."""
 
 from fleet.blocks import block_size
 
 WINDOW = 60.0
-"""Seconds after which a limit begins anew, by the database's clock."""
+"""Length of a limit's window in seconds, by the database's clock."""
 IDLE_SECONDS = 2.0
 
 
 class SimLimits:
-    """Limits on requests in a window, by team.
+    """Limits on requests per window, by team.
 
     Args:
-        capacities: requests of a team in WINDOW; others have no limit.
+        capacities: requests of a team in WINDOW. Other teams have no limit.
     """
 
     def __init__(self, capacities: dict[str, int], nodes: int) -> None:
@@ -19,11 +19,11 @@ class SimLimits:
         self._window = -1
         self._granted: dict[str, int] = {}
         self._blocks: dict[tuple[str, str], list[float]] = {}
-        """Left and last use, by node and team."""
+        """The rest and the time of last use, by node and team."""
         self.is_away = False
-        """Whether the database is."""
+        """Whether the database is away."""
         self.admitted: dict[tuple[str, int], int] = {}
-        """Amounts admitted, by team and window."""
+        """Requests admitted, by team and window."""
 
     def admit(self, node: str, team: str, now: float) -> bool:
         capacity = self._capacities.get(team)
@@ -56,9 +56,9 @@ class SimLimits:
 
     @property
     def capacity(self) -> int:
-        """The largest one."""
+        """The largest capacity."""
         return max(self._capacities.values(), default=0)
 
     def over_admitted(self) -> int:
-        """Requests beyond a capacity, in all windows."""
+        """Return the requests admitted beyond capacities, in all windows."""
         return sum(max(0, count - self._capacities[team]) for (team, _), count in self.admitted.items())

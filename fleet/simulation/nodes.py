@@ -1,4 +1,4 @@
-"""A node: its replicas, whose engines take given times, and its reports."""
+"""A node: its replicas, with given engine times, and its reports."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from fleet.simulation.traffic import SimRequest
 GIB = 1 << 30
 STAGED = 64
 PREFIXES = 400
-"""Beginnings of prompts that an engine's cache holds."""
+"""Number of prompt beginnings that an engine's cache holds."""
 
 
 class SimNode:
@@ -22,13 +22,13 @@ class SimNode:
         self.name, self.rack, self._scenario, self._clock = name, rack, scenario, clock
         self.boot, self.seq, self.epoch, self._began = 1, 0, 0, -1.0
         self.is_up, self.is_cut, self.is_draining, self.is_dark = True, False, False, False
-        """is_dark: nothing answers, not even with a reset."""
+        """is_dark: nothing answers, not even a connection reset."""
         self.slowness, self.lateness = 1.0, 0.0
         self.replicas: dict[str, SimReplica] = {}
         self.staged: OrderedDict[str, None] = OrderedDict()
         self._desired: dict[str, int] = {}
         self._pending: set[str] = set()
-        """Desired models that wait for room."""
+        """Desired models that wait for memory."""
         self.under_way: dict[int, SimRequest] = {}
         self._adapters: tuple[tuple[str, ...], tuple[str, ...]] | None = None
         self.busy_seconds, self._busy_at, self.work = 0.0, 0.0, 0
@@ -42,7 +42,7 @@ class SimNode:
         return not self.is_draining and replica is not None and replica.phase == "ready"
 
     def arrive(self, request: SimRequest) -> None:
-        """Take a request that it accepts."""
+        """Receive a request; requires that the node accepts its model."""
         request.node, request.boot = self.name, self.boot
         self._count(1)
         self.under_way[id(request)] = request
@@ -84,7 +84,7 @@ class SimNode:
         self._clock.after(first + (request.answer - 1) * step, self._end, replica, request, request.boot, now)
 
     def _bring(self, replica: SimReplica, digest: str) -> None:
-        """Stage an adapter, so that it gets a place."""
+        """Stage an adapter, after which it gets a place."""
         replica.incoming.add(digest)
         seconds = 0.0 if digest in self.staged else self._scenario.times.stage
         self._clock.after(seconds, self._staged, replica, digest, self.boot)
@@ -140,18 +140,18 @@ class SimNode:
         self.work, self._busy_at = self.work + more, now
 
     def mean_work(self, since: float) -> float:
-        """Requests that ran or waited here, on average since `reset`."""
+        """Return the mean number of running and waiting requests since `reset`."""
         self._count(0)
         return self.busy_seconds / max(1e-9, self._clock.now - since)
 
     def reset(self) -> None:
-        """Begin to count work."""
+        """Start measuring work."""
         self._count(0)
         self.busy_seconds = 0.0
 
     # --- models -----------------------------------------------------------------------------------------------------
     def follow(self, epoch: int, desired: dict[str, int]) -> None:
-        """Load and unload until it holds these models, by their GiB. An older epoch is refused."""
+        """Load and unload models to match `desired` (GiB by model). Ignores an older epoch."""
         if not self.is_up or epoch < self.epoch:
             return
         self.epoch, self._desired = epoch, desired
@@ -194,14 +194,14 @@ class SimNode:
         self.on_change(self)
 
     def place_at_once(self, desired: dict[str, int]) -> None:
-        """Hold these models from the beginning."""
+        """Load these models at once, at the beginning."""
         self.follow(self.epoch, desired)
         for replica in self.replicas.values():
             replica.phase = "ready"
 
-    # --- its life ---------------------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------------------------
     def stop(self) -> list[SimRequest]:
-        """End at once. Returns what was under way."""
+        """Stop at once. Returns the requests that were running or waiting."""
         self._count(-self.work)
         self.is_up = False
         self.boot += 1
@@ -214,7 +214,7 @@ class SimNode:
         return ended
 
     def start(self) -> None:
-        """Begin as a new boot, with its files."""
+        """Start as a new boot, with its files."""
         self.is_up, self.is_draining, self.seq, self._began = True, False, 0, self._clock.now
         self.on_change(self)
 

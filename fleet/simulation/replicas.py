@@ -1,12 +1,12 @@
-"""An engine of a simulated node: its queue, and its adapters' places as `runtime.scheduling.placement` gives them.
+"""An engine of a simulated node: its queue, and adapter places as in `runtime.scheduling.placement`.
 
-| an adapter      | entered when                                              | its requests                        |
-|-----------------|-----------------------------------------------------------|-------------------------------------|
-| is away         | it lost its place to another one                          | the first one has it brought        |
-| is incoming     | a request came for it: it is staged, then needs a place   | wait; others go first               |
-| has a place     | a place is free, or its adapter is unused and unneeded    | start, and wait until it has moved  |
-| closes its      | another adapter has waited CLOSE_SECONDS for a place      | wait; the place is given away after |
-| place           |                                                           | the last one that runs              |
+| an adapter  | entered when                                          | its requests                            |
+|-------------|-------------------------------------------------------|-----------------------------------------|
+| is away     | it lost its place to another one                      | the first one has it staged             |
+| is incoming | a request arrived; it is staged, then needs a place   | wait; others go first                   |
+| has a place | a place was free, or held an unused, unneeded adapter | start, and wait until it has moved      |
+| is closing  | another adapter has waited CLOSE_SECONDS for a place  | wait; the place is given to another one |
+|             |                                                       | after the last running request          |
 """
 
 from collections import Counter, OrderedDict, deque
@@ -19,7 +19,7 @@ Phase = Literal["loading", "ready", "draining"]
 
 
 class SimReplica:
-    """An engine. Teams take turns in its queue."""
+    """An engine, in whose queue teams take turns."""
 
     __slots__ = (
         "blocked", "closing", "device", "held", "incoming", "lined", "loaded", "model", "phase", "placed", "places",
@@ -34,9 +34,9 @@ class SimReplica:
         self.lined = Counter[str]()
         """Waiting requests by adapter."""
         self.placed: OrderedDict[str, int] = OrderedDict()
-        """Requests that use an adapter in a place; the least recently used one first."""
+        """Running requests by placed adapter, least recently used first."""
         self.settles: dict[str, float] = {}
-        """The time at which an adapter has moved into its place."""
+        """Time at which an adapter has moved into its place."""
         self.incoming: set[str] = set()
         self.blocked: list[str] = []
         """Staged adapters that wait for a place."""
@@ -52,7 +52,7 @@ class SimReplica:
             self.lined[request.digest] += 1
 
     def next(self) -> SimRequest | None:
-        """The first one that can start of the first team in turn that has one."""
+        """Take the next request that can start, by turns of teams."""
         for team, queue in self.queues.items():
             for number, request in enumerate(queue):
                 digest = request.digest
@@ -64,7 +64,7 @@ class SimReplica:
         return None
 
     def clear(self) -> list[SimRequest]:
-        """Take all that wait out of the queue."""
+        """Remove and return all waiting requests."""
         requests = [request for queue in self.queues.values() for request in queue]
         self.queues.clear()
         for request in requests:
@@ -81,12 +81,12 @@ class SimReplica:
         return digest in self.placed and self.settles[digest] <= now
 
     def use(self, digest: str, more: int) -> None:
-        """Note that a request with it starts, or ends."""
+        """Count a request that starts (1) or ends (-1)."""
         self.placed[digest] += more
         self.placed.move_to_end(digest)
 
     def fill(self, settles: float) -> bool:
-        """Give places to adapters that wait for one. Returns whether one got it."""
+        """Give places to waiting adapters. Returns whether any got one."""
         count = len(self.blocked)
         while self.blocked:
             if len(self.placed) >= self.places:
@@ -103,11 +103,11 @@ class SimReplica:
         return len(self.blocked) < count
 
     def _victim(self) -> str | None:
-        unused = (one for one, users in self.placed.items() if not users)
-        return next((one for one in unused if one in self.closing or not self.lined[one]), None)
+        unused = (digest for digest, users in self.placed.items() if not users)
+        return next((digest for digest in unused if digest in self.closing or not self.lined[digest]), None)
 
     def close_one(self) -> None:
-        """Let the least recently used place take no more requests."""
-        used_last = next((one for one in self.placed if one not in self.closing), None)
-        if used_last is not None:
-            self.closing.add(used_last)
+        """Close the least recently used place to further requests."""
+        oldest = next((digest for digest in self.placed if digest not in self.closing), None)
+        if oldest is not None:
+            self.closing.add(oldest)

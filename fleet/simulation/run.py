@@ -1,4 +1,4 @@
-"""One run of a simulation, from a scenario to its figures."""
+"""Run a simulation of a scenario."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ from fleet.simulation.world import World
 
 
 def simulate(scenario: Scenario, on_progress: Callable[[float], None] = lambda _part: None) -> World:
-    """Run it to its end.
+    """Run a scenario to its end.
 
     Args:
-        on_progress: called a hundred times with the part that is over.
+        on_progress: called a hundred times with the completed part.
     """
     world = World(scenario, on_progress)
     FaultInjector(world, scenario.faults, scenario.seed)

@@ -1,4 +1,4 @@
-"""The scenario of a simulation. A file in YAML has the same fields."""
+"""The scenario of a simulation. A YAML file has the same fields."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,41 +16,41 @@ FaultKind = Literal["node", "rack", "cut", "late", "slow", "database", "upgrade"
 
 
 class SimFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A fault that is injected.
+    """An injected fault.
 
-    | kind       | what happens                                                             |
-    |------------|--------------------------------------------------------------------------|
-    | `node`     | processes are killed: connections are reset                              |
-    | `rack`     | the power of a whole rack is gone: nothing answers                       |
-    | `cut`      | nodes cannot be reached for some seconds, and go on                      |
-    | `late`     | reports come up to 5 s late                                              |
-    | `slow`     | nodes take twice as long from now on                                     |
-    | `database` | no blocks, no placement                                                  |
-    | `upgrade`  | all nodes drain and start again, a few at a time                         |
-    | `placers`  | a second server places, too                                              |
+    | kind       | effect                                                   |
+    |------------|----------------------------------------------------------|
+    | `node`     | processes are killed, and connections are reset          |
+    | `rack`     | a whole rack loses power, and nothing answers            |
+    | `cut`      | nodes are unreachable for some seconds, but keep running |
+    | `late`     | reports arrive up to 5 s late                            |
+    | `slow`     | nodes take twice as long from then on                    |
+    | `database` | no blocks and no placement                               |
+    | `upgrade`  | all nodes drain and restart, a few at a time             |
+    | `placers`  | a second server also places                              |
     """
 
     kind: FaultKind
     at: Seconds
     seconds: Annotated[float, Meta(gt=0, le=86_400)] = 30.0
-    """Duration of a fault that ends."""
+    """Duration, for faults that end."""
     nodes: Annotated[int, Meta(ge=1, le=4096)] = 1
-    """Number of nodes that it strikes; a rack is struck whole."""
+    """Number of affected nodes; for a rack, all of its nodes."""
 
 
 class Times(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times of an engine, in seconds.
 
-    Files of adapters are on all nodes that have their model: nodes copy them as soon as they are registered, and fronts
-    send no request to a node that lacks them.
+    Adapter files are on all nodes that have their model, because nodes copy them once they are registered, and fronts
+    send no requests to nodes without them.
     """
 
     step: Annotated[float, Meta(gt=0, le=10)] = 0.012
-    """Time of a token with one request."""
+    """Time of a step with one request."""
     step_more: Annotated[float, Meta(ge=0, le=1)] = 0.0004
-    """Seconds that a step takes longer for each further request on the device."""
+    """Additional time of a step for each further request on the device."""
     prompt_rate: Annotated[float, Meta(ge=1, le=1e6)] = 8000.0
-    """Tokens of a prompt that are read in a second."""
+    """Prompt tokens that are prefilled per second."""
     stage: Annotated[float, Meta(ge=0, le=10)] = 0.15
     place: Annotated[float, Meta(ge=0, le=10)] = 0.05
     load: Annotated[float, Meta(ge=0, le=3600)] = 10.0
@@ -67,18 +67,18 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, le=1 << 32)] = 1
     fronts: Annotated[int, Meta(ge=1, le=64)] = 4
     load: Annotated[float, Meta(gt=0, le=2)] = 0.7
-    """Mean work of all nodes, as a part of what they can do at once."""
+    """Mean work of all nodes, as a part of their capacity."""
     shape: Literal["steady", "bursts", "day"] = "steady"
-    """Arrivals: a Poisson process; with twice the rate for 2 s of every 20 s; with a day's curve over `seconds`."""
+    """Arrivals: a Poisson process; one with twice the rate for 2 s of every 20 s; or a day's curve over `seconds`."""
     models: Annotated[int, Meta(ge=1, le=1000)] = 50
     model_skew: Annotated[float, Meta(ge=0, le=4)] = 1.1
-    """Exponent of Zipf's law."""
+    """Exponent of Zipf's law for the popularity of models."""
     adapters: Annotated[int, Meta(ge=0, le=100_000)] = 2000
     adapter_skew: Annotated[float, Meta(ge=0, le=4)] = 0.9
     with_adapter: Part = 0.8
     """Part of requests with an adapter."""
     shared_prefix: Part = 0.3
-    """Part of requests whose prompt begins as others do."""
+    """Part of requests whose prompt beginning is shared."""
     prompt_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 800
     answer_tokens: Annotated[int, Meta(ge=1, le=100_000)] = 150
     flood: Annotated[float, Meta(ge=0, le=10)] = 0.5
@@ -97,16 +97,16 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def scenario_of(nodes: int) -> Scenario:
-    """The scenario of `--nodes`: a rack, or part of one, is lost after a third of the time.
+    """Return the scenario of `--nodes`, in which a rack is lost after a third of the time.
 
-    A small fleet has fewer models and adapters, since its nodes could not hold fifty.
+    A small fleet has fewer models and adapters, since its nodes could not hold fifty models.
     """
     rack, models, adapters = min(32, max(1, nodes // 8)), min(50, max(1, nodes // 2)), min(2000, 20 * nodes)
     return Scenario(nodes=nodes, rack=rack, models=models, adapters=adapters, faults=(SimFault("rack", 20.0),))
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Raises BadRequest for an invalid scenario, OSError for a file that cannot be read."""
+    """Read a scenario. Raises BadRequest if it is invalid, OSError if it cannot be read."""
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=Scenario)
     except NOT_JSON as error:

@@ -1,4 +1,4 @@
-"""Requests: which model, which adapter, how long, and when."""
+"""Generate requests: models, adapters, lengths and arrivals."""
 
 import math
 import random
@@ -12,16 +12,16 @@ from fleet.simulation.scenario import Scenario
 FLOODER = "flooder"
 TEAMS = 8
 PREFIXES = 20
-"""Beginnings of prompts that requests to one model share."""
+"""Number of shared prompt beginnings for each model."""
 PREFIX_PART = 0.6
-"""Part of such a prompt that is shared."""
+"""Shared part of such a prompt."""
 SIZES = (60, 16, 40, 24, 34)
-"""GiB of models, one after another."""
+"""Sizes of models in GiB, used in turn."""
 BURST_EVERY, BURST_SECONDS, BURST_RATE = 20.0, 2.0, 2.0
 
 
 class SimRequest:
-    """A request, and what became of it."""
+    """A request and its outcome."""
 
     __slots__ = (
         "answer", "arrived", "attempts", "began", "boot", "digest", "draw", "first", "is_cached", "is_hit", "model",
@@ -35,18 +35,18 @@ class SimRequest:
         self.digest: str | None = None
         self.prefix: int | None = None
         self.shared = 0.0
-        """Tokens of the prompt that others share."""
+        """Tokens of the prompt that are shared with others."""
         self.tries: list[str] = []
         self.attempts = 0
         self.node, self.boot = "", 0
         self.began = self.first = -1.0
-        """The time of its turn, and that of its first token."""
+        """Times of its start and of its first token."""
         self.is_hit = self.is_cached = False
         self.outcome = ""
 
 
 class SimTraffic:
-    """Requests in the order of their arrival; seeded."""
+    """Seeded requests, in the order of their arrival."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -72,7 +72,7 @@ class SimTraffic:
 
     @property
     def rate(self) -> float:
-        """Requests a second, without those of the flooder; with what it may send they make up the load."""
+        """Requests per second, without the flooder's; together with its limit they make up the load."""
         one = self._scenario
         return one.load * one.nodes * one.devices * one.at_once / self.request_seconds / (1 + one.flood_limit)
 
@@ -109,7 +109,7 @@ class SimTraffic:
             number = self._drawn(self._prefix_sums)
             request.prefix = prefix_key("", request.digest, f"{model} {number}".encode())
             request.shared = PREFIX_PART * prompt
-        else:  # fronts take every prompt's beginning for one that may be cached
+        else:  # fronts assume that any prompt's beginning may be cached
             request.prefix = prefix_key("", request.digest, b"%d" % request.draw)
         return request
 

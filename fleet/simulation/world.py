@@ -1,4 +1,4 @@
-"""Nodes, fronts, placers and traffic together on one clock."""
+"""Nodes, fronts, placers and traffic on one clock."""
 
 import random
 from collections import Counter
@@ -18,13 +18,13 @@ from fleet.table import ReportTable
 REPORT_EVERY = 1.0
 PLACE_EVERY = 5.0
 WATCH_SECONDS = 0.5
-"""Time that a changed row takes to reach a node."""
+"""Longest time for a changed row to reach a node."""
 WARM_PART = 0.2
-"""The part of the time that figures leave out: it begins with empty places."""
+"""Part of the time at the start that figures omit, because places are still empty."""
 
 
 class SimPlacer:
-    """One server that places; it knows an epoch, and stops where the row has another one."""
+    """A server that places. It knows an epoch, and stops if the row has another one."""
 
     def __init__(self, epoch: int, plan: FleetPlan, demand: dict[str, float], now: float) -> None:
         self.epoch, self.plan, self.demand, self.is_stopped = epoch, plan, DemandMean(), False
@@ -48,9 +48,9 @@ class World:
         self._front_of: dict[int, SimFront] = {}
         self.requests: list[SimRequest] = []
         self.moves: list[tuple[float, str, str]] = []
-        """When, the model and the node, of moves by plans."""
+        """Time, model and node of each move by a plan."""
         self.ready: list[dict[str, int]] = []
-        """Replicas of each model that took requests, second by second."""
+        """Ready replicas of each model, second by second."""
         self.row = DesiredReplicas(0, {})
         self._needs = [ModelNeed(model, gib * GIB) for model, gib in self.traffic.gib.items()]
         for node in self.nodes.values():
@@ -59,7 +59,7 @@ class World:
         self.placers = [SimPlacer(self.row.epoch, self._plan, self._demand, 0.0)]
         self.stopped_placers = 0
         self.touched: set[str] = set()
-        """Nodes with a fault: their load says nothing about balance."""
+        """Nodes that had a fault, so their load says nothing about balance."""
 
     # --- the run ----------------------------------------------------------------------------------------------------
     def run(self) -> None:
@@ -132,18 +132,18 @@ class World:
         table.add(report, self.clock.now)  # type: ignore[arg-type]
 
     def _changed(self, node: SimNode) -> None:
-        """A node reports a change at once, and takes the desired list after a start."""
+        """Report a node's change at once, and send it the desired list after a start."""
         self._send_report(node)
         if not node.replicas and node.is_up and not node.is_draining:
             self.clock.after(WATCH_SECONDS, self.send_desired, node)
 
-    # --- nodes that go ----------------------------------------------------------------------------------------------
+    # --- lost nodes -------------------------------------------------------------------------------------------------
     def stop(self, node: SimNode) -> None:
         after = SILENT_SECONDS if node.is_dark else RESET_SECONDS
         self._give_up(node, node.stop(), after)
 
     def cut(self, node: SimNode) -> None:
-        """Cut a node off: its requests go on, but nothing comes back from it."""
+        """Cut a node off. Its requests go on, but it sends nothing back."""
         self._give_up(node, list(node.under_way.values()), SILENT_SECONDS)
 
     def _give_up(self, node: SimNode, requests: list[SimRequest], after: float) -> None:
@@ -154,7 +154,7 @@ class World:
 
     # --- placement --------------------------------------------------------------------------------------------------
     def _place_first(self) -> None:
-        """Begin with a plan for the mean demand, and with the models in place."""
+        """Start with a plan for the mean demand, and with its models loaded."""
         table = ReportTable()
         for node in self.nodes.values():
             table.add(node.report(), 0.0)
@@ -175,7 +175,7 @@ class World:
                 self._desired.setdefault(name, {})[model] = self.traffic.gib[model]
 
     def add_placer(self) -> None:
-        """A second server believes that it places: both know the same epoch."""
+        """Add a second placer that knows the same epoch."""
         first = self.placers[0]
         self.placers.append(SimPlacer(first.epoch, first.plan, first.demand.by_model, self.clock.now))
 

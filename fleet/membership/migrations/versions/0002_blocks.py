@@ -1,4 +1,4 @@
-"""Limits in blocks."""
+"""Blocks of limits."""
 
 import sqlalchemy as sa
 from alembic import op

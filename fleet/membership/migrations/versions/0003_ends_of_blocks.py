@@ -1,4 +1,4 @@
-"""When the window of a limit's blocks ends."""
+"""The end of a block's window."""
 
 import sqlalchemy as sa
 from alembic import op

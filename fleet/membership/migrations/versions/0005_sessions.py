@@ -1,4 +1,4 @@
-"""Browsers that are signed in."""
+"""Sessions of signed-in browsers."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Requests at once that servers may run."""
+"""Servers' shares of limits on requests at once."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""How much of a limit each server has taken."""
+"""What each server has taken of a budget."""
 
 import sqlalchemy as sa
 from alembic import op

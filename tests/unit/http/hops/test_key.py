@@ -87,10 +87,10 @@ async def test_another_key_gets_no_reports_and_both_logs_name_the_cause(
 ) -> None:
     stranger = PeerClient(FleetKey("front-2", KEY[::-1]))
     try:
-        with caplog.at_level(logging.WARNING, "roundhouse.fleet"), pytest.raises(NodeFailed, match="of another key"):
+        with caplog.at_level(logging.WARNING, "roundhouse.fleet"), pytest.raises(NodeFailed, match="from another key"):
             async with stranger.follow("node-1", node.address, PATH, 5.0):
                 pass
-        assert "of another key" in vars(caplog.records[0])["cause"]
+        assert "from another key" in vars(caplog.records[0])["cause"]
     finally:
         await stranger.close()
 
