@@ -1,7 +1,7 @@
-"""The table of engines: facts that are known before an engine is imported.
+"""The table of engines: facts that are needed before an engine is imported.
 
-A new engine is a row here and a package beside `chat`, `text` and `speech`; nothing else names one. Factories and
-prewarm functions are named, not imported: only a slot imports an engine, and only the one that it holds.
+To add an engine, add a row here and a package like `chat`, `text` and `speech`; nothing else refers to one. Factories
+and prewarm functions are given by name, because a slot imports only its own engine.
 """
 
 import pkgutil
@@ -21,28 +21,27 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """An engine. Its bytes are measured, or said to be guesses."""
+    """An engine. Bytes are measured unless stated otherwise."""
 
     factories: Mapping[Task, str]
     """Task to `module:class` of a `models.protocol.Engine`."""
     prewarm: str
     """`module:function` of a callable that takes `hurried` (see `prewarm`)."""
     distributions: tuple[str, ...]
-    """Names under which the library may be installed; the first one found tells the version."""
+    """Names under which the library may be installed; the first installed one gives the version."""
     overhead: Mapping[DeviceKind, tuple[int, int]]
-    """Bytes on the device and in the host's memory beside it: the process, its libraries, contexts, compiled code."""
+    """Bytes on the device and in additional host memory: the process, its libraries, contexts, compiled code."""
     prewarmed: int
-    """Bytes of a slot that has imported the libraries and holds no model, a tenth more than was measured."""
+    """Bytes of a slot with imported libraries but no model: the measured value plus a tenth."""
     niceness: int = 0
-    """Added to the process's niceness. Where CPUs are short, chat goes first: a client waits for each of its tokens. At
-    10 a process keeps a tenth of its share, and everything that chat leaves.
-    """
+    """Added to the process's niceness. If CPUs are busy, chat goes first, because clients wait for each token. At 10 a
+    process keeps a tenth of its share, and everything that chat leaves."""
     bounded: bool = False
-    """Whether its factories take the server's bounds: it reads what clients sent."""
+    """Whether its factories take the server's bounds, because it parses clients' data."""
 
 
-# Overheads are what is left of the measured figure once the other terms of `models.estimate` are taken off (2 cores);
-# whether the slot was pre-warmed makes no difference. On an H100 an 8B shape held 0.7 GB less than planned with CUDA's,
+# Overheads are the measured totals minus the other terms of `models.estimate` (2 cores), the same with and without
+# prewarming. On an H100 an 8B shape held 0.7 GB less than planned with CUDA's,
 # starter-chat 1.3, embeddings and scores 0.3, speech 0.8; on the host
 # chat held 1.6 of its 4 GiB.
 ENGINES: Mapping[str, EngineRow] = {
@@ -85,7 +84,7 @@ ENGINES: Mapping[str, EngineRow] = {
 
 
 def create(engine: str, task: Task, bounds: Bounds = USUAL) -> Engine:
-    """A new, empty engine for an engine's name and a task. Raises ValueError."""
+    """Return a new, empty engine for an engine's name and a task. Raises ValueError."""
     row = ENGINES.get(engine)
     if row is None or task not in row.factories:
         raise ValueError(f"no engine {engine} for task {task}")
@@ -96,25 +95,25 @@ def create(engine: str, task: Task, bounds: Bounds = USUAL) -> Engine:
 def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
     """Import what `engine` needs, ahead of the model. Blocks for seconds.
 
-    `hurried`: whether a load waits; what only comes late in a load is then left for the load itself to import.
+    hurried: whether a load is waiting. Then imports that are only needed late in a load are left to the load itself.
     """
     if engine in ENGINES:
         pkgutil.resolve_name(ENGINES[engine].prewarm)(hurried)
 
 
 def prewarmed_bytes(engine: str | None) -> int:
-    """Bytes of a slot that has imported `engine`; 0: none, or not in the table."""
+    """Return the bytes of a slot that has imported `engine`; 0 if None or unknown."""
     row = ENGINES.get(engine or "")
     return row.prewarmed if row else 0
 
 
 def niceness(engine: str) -> int:
-    """The niceness of an engine's process; 0 for an engine that is not in the table."""
+    """Return the niceness of an engine's process; 0 for an unknown engine."""
     return ENGINES[engine].niceness if engine in ENGINES else 0
 
 
 def engine_version(engine: str) -> str:
-    """Installed version of an engine's library, not imported; '': none."""
+    """Return the installed version of an engine's library without importing it; '' if none."""
     for distribution in ENGINES[engine].distributions if engine in ENGINES else ():
         try:
             return version(distribution)

@@ -1,18 +1,18 @@
-"""Estimate a model's memory from its files and recipe alone; each term is stated.
+"""Estimate a model's memory from its files and recipe, term by term.
 
     weights          values in the files x bytes of the dtype that the engine computes in
-    kv_cache         as the recipe says; else room for full contexts (see `default_kv_cache`)
+    kv_cache         as in the recipe; else room for full contexts (see `default_kv_cache`)
     adapter_places   places x largest rank x bytes x (inputs + outputs) of all linear layers, embedding and head; on a
-                     GPU one more, for the buffer through which an adapter is written (`chat.vllm.adapters.gpu_copy`)
-    host_adapters    the same per adapter that host memory may stage; beside a GPU, the next power of two, or blocks of
-                     an arena
-    activations      what one engine step needs at its limits
+                     GPU one more, for the buffer through which adapters are copied (`chat.vllm.adapters.gpu_copy`)
+    host_adapters    the same for each adapter staged in host memory; with a GPU rounded up to a power of two, or to
+                     blocks of an arena
+    activations      memory of one engine step at its limits
     overhead         the process itself: libraries, CUDA context, compiled code (`models.engines`)
 
-Over several devices each holds weights / (tensor x pipeline), KV cache / (heads' parts x pipeline), adapter places of
-its part of the layers, and activations and overhead of its own process; each process stages adapters for itself.
+With several devices each holds weights / (tensor x pipeline), KV cache / (heads' parts x pipeline), adapter places for
+its part of the layers, and activations and overhead of its own process; each process stages its own adapters.
 
-An estimate decides only before the first load: the measured figure replaces it (`State.models.measured`).
+Estimates are used only before the first load, after which measurements replace them (`State.models.measured`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,19 +33,19 @@ DEFAULT_KV_CACHE = 4 * GIB
 ONE = Parallel()
 MOST_TENSOR = 64
 ARENA_PAGE, ARENA_SPARE = 2 * MIB, 2
-"""Pages of `models.chat.vllm.adapters.arena`, and its blocks for a file that is being read."""
+"""Page size of `models.chat.vllm.adapters.arena`, and its blocks for files that are being read."""
 SECOND_FRAMES = 50
-"""Whisper's encoder turns a second of a window, padding included, into so many frames."""
+"""Frames of Whisper's encoder per second of a padded window."""
 BEAMS = 5
-"""Beams of faster-whisper, unless the flag `beam_size` says otherwise."""
+"""Default beams of faster-whisper (flag `beam_size`)."""
 
 ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of reading an untrusted model's files: a number where a list belongs, a size of zero, one of 400 digits."""
+"""Errors from invalid model files: a number instead of a list, a size of zero, one with 400 digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes by term, on each of its devices. On a CPU everything lies in host memory, so there `total` is `host`."""
+    """Bytes by term, on each device. On a CPU everything is in host memory, so `total` equals `host`."""
 
     kind: DeviceKind
     weights: int
@@ -54,10 +54,10 @@ class Estimate:
     activations: int
     overhead: int
     host_adapters: int
-    """Like the next one, for the processes of all devices together."""
+    """Like `host_overhead`, the sum over the processes of all devices."""
     host_overhead: int
     notes: Mapping[str, str]
-    """The reason for each term."""
+    """The computation of each term, in words."""
     devices: int = 1
 
     @property
@@ -77,7 +77,7 @@ class Estimate:
         return self.total if self.kind == "cpu" else self.host_adapters + self.host_overhead
 
     def explain(self) -> str:
-        """The sum, one term a line: MiB, name, and how it came about. Terms of zero are left out."""
+        """Return the sum with one non-zero term per line: MiB, name, and how it was computed."""
         terms = ["weights", "kv_cache", "adapter_places", "activations", "overhead"]
         beside = ["host_adapters", "host_overhead"]
         terms += beside if self.kind == "cpu" else []
@@ -96,19 +96,22 @@ class Estimate:
 
 
 def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
-    """Estimate `recipe` with its weights in folder `path`. Unfit when the folder cannot be read as a model."""
+    """Estimate `recipe` with its weights in folder `path`. Raises Unfit if that is not a valid model."""
     try:
         shape = None if recipe.task is Task.TRANSCRIBE else read_shape(path)
         return estimate_of(settle(recipe, path, kind), read_weights(path), shape, kind)
     except ODD as error:
         raise Unfit(
-            f"The files in {path} hold values that no model has ({type(error).__name__}): look at its config.json.",
+            f"The files in {path} hold impossible values ({type(error).__name__}): check its config.json.",
             code="bad_config",
         ) from error
 
 
 def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: DeviceKind) -> Estimate:
-    """Estimate without files. `recipe`: its dtype settled; `shape`: None for speech. Unfit for bad flags."""
+    """Estimate without files. Raises Unfit for bad flags.
+
+    recipe: with its dtype settled. shape: None for speech.
+    """
     if fault := flag_fault(recipe):
         raise Unfit(f"This is not a recipe: {fault}.", code="bad_recipe", param="engine.flags")
     cast, parallel = _float_bytes(recipe, kind), recipe.parallel
@@ -124,13 +127,13 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         notes["kv_cache"] = f"{origin}, {tokens:,} tokens of {per_token:,} bytes{spread}"
         room = recipe.memory.adapters
         places, host_places = room.device, room.host if room.device else 0
-        # on a CPU an adapter's values stay 16 bits wide beside float32: see `models.chat.settings`
+        # on a CPU adapters stay in 16 bits, even with float32 weights; see `models.chat.settings`
         each = 2 if kind == "cpu" else DTYPE_BYTES.get(recipe.dtype, 2)
         place = adapter_place_bytes(weights, shape, room.max_rank, each, parallel)
         buffers = 1 if places and kind == "cuda" else 0
         and_buffer = " and a buffer for the next adapter" if buffers else ""
         notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank}){and_buffer}"
-        # each process has all of an adapter; beside a GPU in pinned memory, for which torch takes a power of two
+        # each process has whole adapters; with a GPU in pinned memory, which torch rounds up to a power of two
         host_place = adapter_place_bytes(weights, shape, room.max_rank, each)
         if kind == "cuda" and room.arena:
             host_place = -(-host_place // ARENA_PAGE) * ARENA_PAGE
@@ -169,7 +172,7 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
 
 
 def check_parallel(recipe: Recipe, shape: Shape, kind: DeviceKind) -> None:
-    """Raises Unfit where the network cannot be spread as the recipe says."""
+    """Raise Unfit if the network cannot be divided as the recipe says."""
     wrong = next(_parallel_faults(recipe.parallel, shape, kind), None)
     if wrong is not None:
         key, why = wrong
@@ -186,51 +189,51 @@ def _parallel_faults(parallel: Parallel, shape: Shape, kind: DeviceKind) -> Iter
         over = f"{shape.heads} = {tensor} x {shape.heads // tensor} + {shape.heads % tensor}"
         yield "tensor", f"its {shape.heads} attention heads do not divide by that ({over}); {write}"
     if not _shares(shape.kv_heads, tensor):
-        yield "tensor", f"its {shape.kv_heads} heads of keys and values cannot be shared out equally; {write}"
+        yield "tensor", f"its {shape.kv_heads} heads of keys and values cannot be divided equally; {write}"
     if pipeline > 1 and kind == "cpu":
-        yield "pipeline", "vLLM's CPU build ends at its start with that; write 1, and parallel.tensor."
+        yield "pipeline", "vLLM's CPU build does not start with that; write 1, and use parallel.tensor."
     if pipeline > shape.layers:
         yield "pipeline", f"it has {shape.layers} layers; write no more than that."
     if parallel.data > 1 and kind == "cpu":
-        yield "data", "on a CPU there is one engine; write 1, and parallel.tensor."
+        yield "data", "on a CPU there is one engine; write 1, and use parallel.tensor."
     if parallel.data > 1 and not shape.experts:
-        yield "data", "it has no experts to share out; write 1, and parallel.tensor."
+        yield "data", "it has no experts to distribute; write 1, and use parallel.tensor."
 
 
 def _shares(kv_heads: int, tensor: int) -> bool:
-    """Whether each device has as many heads of keys and values as another."""
+    """Return whether all devices have equally many heads of keys and values."""
     return kv_heads % tensor == 0 or tensor % kv_heads == 0
 
 
 def whole_kv_cache(recipe: Recipe, shape: Shape) -> int:
-    """Bytes of the KV cache on all devices, keys and values that several keep counted once."""
+    """Return the bytes of the KV cache on all devices, without duplicates."""
     return default_kv_cache(recipe, shape) if recipe.memory.kv_cache is None else int(recipe.memory.kv_cache)
 
 
 def kv_on_each(recipe: Recipe, shape: Shape) -> int:
-    """Bytes of the KV cache on each device: where there are fewer heads than devices, some keep the same ones."""
+    """Return the bytes of the KV cache on each device. With fewer heads than devices, some are duplicated."""
     shares = 1 if shape.latent else min(recipe.parallel.tensor, shape.kv_heads)
     return -(-whole_kv_cache(recipe, shape) // (shares * recipe.parallel.pipeline))
 
 
 def kv_bytes_per_token(recipe: Recipe, shape: Shape) -> int:
-    """layers x 2 x kv heads x head size x bytes of the cache's dtype (flag `kv_cache_dtype`, else the model's)."""
+    """Return layers x 2 x kv heads x head size x bytes of the cache's dtype (`kv_cache_dtype` or the model's)."""
     cache = str(recipe.engine.flags.get("kv_cache_dtype", recipe.engine.flags.get("kv-cache-dtype", "auto")))
     each = 1 if cache.startswith("fp8") else DTYPE_BYTES.get(recipe.dtype, 2)
     return shape.kv_values_per_token * each
 
 
 def default_kv_cache(recipe: Recipe, shape: Shape) -> int:
-    """Size an unset `memory.kv_cache`: eight full contexts within 4 GiB, and at least one and a quarter."""
+    """Return the default KV cache: eight full contexts within 4 GiB, and at least one and a quarter."""
     one = kv_bytes_per_token(recipe, shape) * (recipe.context_length or shape.context)
     return max(one * 5 // 4, min(one * min(FULL_CONTEXTS, recipe.batching.max_requests), DEFAULT_KV_CACHE))
 
 
 def adapter_place_bytes(weights: Weights, shape: Shape, rank: int, each: int, parallel: Parallel = ONE) -> int:
-    """Bytes of one place: rank x (inputs + outputs) of every linear layer, the embedding and the head.
+    """Return the bytes of a place: rank x (inputs + outputs) of every linear layer, embedding and head.
 
-    vLLM makes room for all of them, whatever an adapter's own rank and targets are. 8B Llama: 5.5 MB per unit of rank.
-    Tensor parallel halves one side of each layer, which of them depends on the layer: the smaller one counts.
+    vLLM allocates all of them, whatever an adapter's rank and targets are. 8B Llama: 5.5 MB per unit of rank. Tensor
+    parallelism divides one side of each layer, depending on the layer; the smaller side is assumed.
     """
     linear, tensor = weights.linear or shape.linear, parallel.tensor
     ends = 2 * (shape.vocabulary + shape.hidden)
@@ -239,10 +242,10 @@ def adapter_place_bytes(weights: Weights, shape: Shape, rank: int, each: int, pa
 
 
 def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: float, kind: DeviceKind) -> int:
-    """A step's largest live tensors: four of the hidden size and two of the feed-forward size for each token.
+    """Return a step's largest live tensors: per token, four of the hidden and two of the feed-forward size.
 
-    Chat adds the logits of each request, in float32 and three times (raw, processed, sorted). Speech adds keys and
-    values of the decoder's layers for the frames of each window, once for each beam.
+    Chat adds the logits of each request, three times in float32 (raw, processed, sorted). Speech adds keys and values
+    of the decoder's layers for the frames of each window, once for each beam.
     """
     if shape is None:
         windows = max(1, recipe.batching.max_tokens // recipe.window.padded)
@@ -258,10 +261,10 @@ def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: fl
 
 
 def _float_bytes(recipe: Recipe, kind: DeviceKind) -> float | None:
-    """Bytes of each float weight once loaded; None: as in the file.
+    """Return the bytes of each float weight once loaded; None if as in the file.
 
-    int8: matrices are one byte a value, scales, biases and norms stay floats, 1.1 in all. auto: vLLM computes in
-    16 bits whatever the file holds; on a CPU the other two compute in float32, on CUDA as the file is.
+    int8: matrices take one byte per value, while scales, biases and norms stay floats, 1.1 in all. auto: vLLM always
+    computes in 16 bits; the other two compute in float32 on a CPU, and as in the file on CUDA.
     """
     if recipe.dtype == "int8":
         return 1.1

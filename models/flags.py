@@ -18,11 +18,10 @@ SENTENCE: Mapping[str, type] = {
     "cuda_graphs": bool,
 }
 """Fields of `engine.flags` for texts. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the
-model's vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may
-last. packed: False computes with the library's own network also where ours fits (`models.text.bert`). compute_type:
-of products on a CPU (`models.text.cpu.linear`). unpadded: on a GPU, run other networks without padding, too, if
-their answers stay the same (`models.text.unpadded`). cuda_graphs: with that, steps of a few sizes are captured as
-graphs."""
+model's vectors may be cut, for embedding models that were trained for it. step_seconds: approximately the longest step.
+packed: False always uses the library's network, even if ours supports the model (`models.text.bert`). compute_type: of
+products on a CPU (`models.text.cpu.linear`). unpadded: on a GPU, also run other networks without padding, if their
+answers stay the same (`models.text.unpadded`). cuda_graphs: in addition, capture steps of a few sizes as graphs."""
 SPEECH: Mapping[str, type] = {
     "threads": int,
     "beam_size": int,
@@ -33,8 +32,8 @@ SPEECH: Mapping[str, type] = {
     "no_repeat_ngram_size": int,
     "step_seconds": float,
 }
-"""Fields of `engine.flags` for speech. vad: False hears silence, too, unless a request says otherwise. step_seconds:
-about how long one step may last once the speed is known."""
+"""Fields of `engine.flags` for speech. vad: False also transcribes silence, unless a request says otherwise.
+step_seconds: approximately the longest step, once the speed is known."""
 KNOWN: Mapping[Task, Mapping[str, type]] = {
     Task.EMBED: SENTENCE,
     Task.RERANK: {name: kind for name, kind in SENTENCE.items() if name != "matryoshka_dimensions"},
@@ -43,14 +42,14 @@ KNOWN: Mapping[Task, Mapping[str, type]] = {
 
 
 def flags_of(recipe: Recipe) -> dict[str, Flag]:
-    """The recipe's flags. Raises EngineFailed for an unknown name or a wrong type."""
+    """Return the recipe's flags. Raises EngineFailed for an unknown name or a wrong type."""
     if fault := flag_fault(recipe):
         raise EngineFailed(fault)
     return dict(recipe.engine.flags)
 
 
 def flag_fault(recipe: Recipe) -> str | None:
-    """The first fault in the recipe's flags; None: none that is known before a load."""
+    """Return the first fault in the recipe's flags, or None if none is known before a load."""
     known = KNOWN.get(recipe.task)
     if known is None:
         return None
@@ -61,5 +60,5 @@ def flag_fault(recipe: Recipe) -> str | None:
         if not isinstance(value, kinds) or (isinstance(value, bool) and known[name] is not bool):
             return f"engine flag '{name}' must be of type {known[name].__name__}"
     if recipe.engine.flags.get("cuda_graphs") and not recipe.engine.flags.get("unpadded"):
-        return "engine flag 'cuda_graphs' needs a network without padding: write 'unpadded: true' beside it"
+        return "engine flag 'cuda_graphs' needs a network without padding: also write 'unpadded: true'"
     return None

@@ -25,7 +25,7 @@ class EngineState(StrEnum):
 
 
 class LoadPhases:
-    """Reports each phase as it begins, and keeps how long it took."""
+    """Reports each phase as it starts, and records its duration."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
@@ -33,7 +33,7 @@ class LoadPhases:
 
     @contextmanager
     def phase(self, name: Phase, fraction: float, detail: str = "") -> Iterator[None]:
-        """`fraction` of the whole load lies behind when this phase begins."""
+        """Run a phase. fraction: the part of the load that is complete when it starts."""
         self.report(Progress(phase=name, fraction=fraction, detail=detail))
         began = time.perf_counter()
         yield
@@ -66,14 +66,14 @@ class Lifecycle:
         self.state = EngineState.CLOSED
 
     async def sleep(self, sleeper: "Sleepable | None") -> MemoryFootprint:
-        """Put a loaded engine to sleep. None: it cannot. A failure breaks the engine."""
+        """Put a loaded engine to sleep. sleeper: None if it cannot. A failure breaks the engine."""
         self.check()
         if sleeper is None:
             raise EngineFailed(f"this {self._what} engine cannot sleep")
         return await self._change(sleeper.down, EngineState.ASLEEP)
 
     async def wake(self, sleeper: "Sleepable | None") -> MemoryFootprint:
-        """Wake a sleeping engine. Raises EngineFailed; the engine is broken afterwards."""
+        """Wake a sleeping engine. A failure raises EngineFailed and breaks the engine."""
         if sleeper is None or self.state is not EngineState.ASLEEP:
             raise EngineFailed(f"the {self._what} engine is {self.state}")
         return await self._change(sleeper.up, EngineState.LOADED)
@@ -96,7 +96,7 @@ class Lifecycle:
     async def loading(
         self, recipe: Recipe, report: Report, close: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[LoadPhases]:
-        """The one load of an engine. A failure closes it, and becomes our error."""
+        """Run the only load of an engine. A failure closes it, and is raised as our error."""
         if self.state is not EngineState.NEW:
             raise EngineFailed("this engine was used before: load into a new one")
         self.state = EngineState.LOADING

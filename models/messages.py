@@ -1,8 +1,8 @@
 """Messages between gateway and engine: msgspec structs, safe to decode from a socket.
 
-Requests go in, events come out. One request gives: `ResponseStart`? then any number of `Chunk`s (chat), or one result
-(embed, rerank), or one `TranscriptInfo` and its `Segment`s (speech); always `ResponseEnd` last, or an error instead.
-For a recording `ResponseEnd` comes before an error too.
+Requests go in, events come out. A request yields a `ResponseStart` and any number of `Chunk`s (chat), or one result
+(embed, rerank), or a `TranscriptInfo` and its `Segment`s (speech), and finally `ResponseEnd`, or an error instead.
+For a recording `ResponseEnd` also comes before an error.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of all messages; `tag` writes the class name, so that unions decode."""
+    """Base of all messages. `tag` stores the class name, so that unions can be decoded."""
 
 
 # --- adapters ------------------------------------------------------------------------------------------------------
@@ -22,14 +22,14 @@ class AdapterRef(Message, frozen=True):
     digest: str
     """'sha256:' and 64 hex digits."""
     path: str
-    """Absolute path of the immutable folder that holds adapter_config.json and adapter_model.safetensors."""
+    """Absolute path of the immutable folder with adapter_config.json and adapter_model.safetensors."""
     rank: int
     bytes: int
 
 
 # --- requests ------------------------------------------------------------------------------------------------------
 THINK: Mapping[str, bool] = {"enable_thinking": True, "thinking": True}
-"""Variables that let a chat template's model think: templates read one or the other."""
+"""Variables of chat templates that let the model think; a template reads one or the other."""
 
 
 class HttpCall(Message, frozen=True):
@@ -39,35 +39,35 @@ class HttpCall(Message, frozen=True):
     body: bytes
     """The client's JSON with `model` set to `served`."""
     served: str
-    """The name by which the engine knows the weights: the model's id, or the adapter's digest."""
+    """The engine's name for the weights: the model's id, or the adapter's digest."""
     display_name: str
-    """The name that the client used; the response's `model` shows it."""
+    """The name that the client used, which is the response's `model`."""
     adapter: AdapterRef | None = None
     request_id: str = ""
-    """Unique; the engine names its own request by it. Empty: the engine makes one."""
+    """Unique id, also used by the engine. If empty, the engine makes one."""
     team: str = ""
     """The team of the call, by which work takes turns."""
     priority: int = 0
-    """Lower goes first, and is kept longer where the engine's memory is short."""
+    """Lower values go first, and are preempted later if the engine's memory is short."""
     tier: str = ""
-    """`service_tier` of the answer; empty: it has none."""
+    """`service_tier` of the answer; empty if it has none."""
     strict: bool = False
-    """Whether hints that this model cannot follow are refused instead of left out."""
+    """Whether hints that this model cannot follow are refused instead of ignored."""
     trace: dict[str, str] = {}
-    """Headers that name its place in a trace: `traceparent`, `tracestate`."""
+    """Trace headers: `traceparent`, `tracestate`."""
 
 
 class EmbedRequest(Message, frozen=True):
-    """`inputs`: strings, or token id lists, in the client's order."""
+    """`inputs`: strings or token id lists, in the client's order."""
 
     inputs: list[str | list[int]]
     prompt_name: str | None = None
-    """Name of a prompt of the model ('query', 'document'); None: no prompt."""
+    """Name of a prompt of the model ('query', 'document'); None for the model's default prompt, if any."""
     prompt_fallbacks: list[str] = []
-    """Names that mean the same: the first that is not empty, where that one is, or is none of the model's."""
+    """Alternative prompts: the first non-empty one is used if `prompt_name` is empty or missing in the model."""
     dimensions: int | None = None
     truncate: bool = False
-    """False: an input over the context length is an error that names its index."""
+    """Cut inputs at the context length. Otherwise a longer input is an error that names its index."""
     normalize: bool = True
 
 
@@ -75,19 +75,19 @@ class RerankRequest(Message, frozen=True):
     query: str
     documents: list[str]
     truncate: bool = False
-    """True: cut long documents at the context length. False: score chunks of them and take the best chunk."""
+    """Cut long documents at the context length, instead of scoring their chunks and using the best one."""
     max_query_tokens: int = 0
-    """Cut the query to its first so many tokens; 0: no limit. Special tokens do not count."""
+    """Cut the query to this many tokens, without special tokens; 0 for no limit."""
     max_document_tokens: int = 0
-    """Cut each document to its first so many tokens, before it is split into chunks; 0: no limit."""
+    """Cut each document to this many tokens before it is split into chunks; 0 for no limit."""
     max_chunks: int = 0
-    """Score only the start of a document that would need more chunks than this; 0: no limit."""
+    """Score at most this many chunks from the start of a document; 0 for no limit."""
     document_numbers: list[int] = []
-    """The number of each document in the client's request, for errors; empty: as here."""
+    """Each document's number in the client's request, for errors; empty if the same as here."""
 
 
 class TranscribeRequest(Message, frozen=True):
-    """`path`: the gateway's temporary file, decoded in a process of its own."""
+    """`path`: the gateway's temporary file, which is decoded in a separate process."""
 
     path: str
     task: Literal["transcribe", "translate"] = "transcribe"
@@ -95,21 +95,21 @@ class TranscribeRequest(Message, frozen=True):
     prompt: str | None = None
     hotwords: str | None = None
     temperature: list[float] = msgspec.field(default_factory=lambda: [0.0])
-    """The next one is tried where a window is poorly transcribed."""
+    """The next value is tried if a window is transcribed poorly."""
     word_timestamps: bool = False
     vad: bool | None = None
-    """None: as the recipe's flags say."""
+    """None to follow the recipe's flags."""
     max_seconds: float = 4 * 3600.0
 
 
 # --- events --------------------------------------------------------------------------------------------------------
 class ResponseStart(Message, frozen=True):
-    """HTTP status and type of the chat engine's answer; sent before its first chunk."""
+    """HTTP status and content type of the chat engine's answer, sent before its first chunk."""
 
     status: int
     content_type: str
     warning: str = ""
-    """Differences between the request and what was done; empty: none."""
+    """Differences between the request and what was done; empty if none."""
 
 
 class Chunk(Message, frozen=True):
@@ -125,7 +125,7 @@ class EmbedResult(Message, frozen=True):
 
 
 class RerankResult(Message, frozen=True):
-    """`logits`: one score per document, its best chunk's; sigmoid gives relevance."""
+    """`logits`: the best chunk's score of each document; its sigmoid is the relevance."""
 
     logits: list[float]
     chunks: list[int]
@@ -163,14 +163,14 @@ class TranscriptInfo(Message, frozen=True):
 
 
 class Usage(Message, frozen=True):
-    """Exact counts from the engine, for aborted requests too."""
+    """Exact counts from the engine, also for aborted requests."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     audio_seconds: float = 0.0
     batch: int = 0
-    """Number of requests or inputs in the engine step that answered this one (embed, rerank, speech)."""
+    """Requests or inputs in the engine step that answered this one (embed, rerank, speech)."""
     written_tokens: int = 0
     """Prompt tokens that a provider wrote into its cache and prices separately."""
 
@@ -195,23 +195,23 @@ class Progress(Message, frozen=True):
 
 
 class MemoryFootprint(Message, frozen=True):
-    """Bytes of an engine. On a CPU host memory counts as the device's."""
+    """Bytes of an engine. On a CPU, host memory counts as device memory."""
 
     device_bytes: int
     host_bytes: int = 0
-    """Host memory of its processes, pinned copies included; 0 on a CPU."""
+    """Host memory of its processes, including pinned copies; 0 on a CPU."""
 
 
 class LoadResult(Message, frozen=True):
-    """Bytes that a finished load holds, and facts about the model."""
+    """Memory after a load, and facts about the model."""
 
     resident_bytes: int
     """Bytes on the device."""
     weights_bytes: int
     host_bytes: int = 0
-    """Host memory besides; 0 on a CPU."""
+    """Additional host memory; 0 on a CPU."""
     asleep: MemoryFootprint | None = None
-    """Expected memory asleep; None: it cannot sleep."""
+    """Expected memory while asleep; None if it cannot sleep."""
     kv_cache_bytes: int = 0
     seconds: dict[str, float] = {}
     """Seconds per phase."""

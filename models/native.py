@@ -1,4 +1,4 @@
-"""Our C files, compiled on first use. The server runs without them."""
+"""Compile our C files at first use. The server also runs without them."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ from registry.storage.files import sync_all
 
 
 def cache_folder(name: str) -> Path:
-    """Folder `name` in the user's cache directory. RuntimeError without a home."""
+    """Return folder `name` in the user's cache directory. Raises RuntimeError without a home."""
     path = platformdirs.user_cache_path("roundhouse") / name
     if not path.is_absolute():
         raise RuntimeError("this user has no home folder: set HOME or XDG_CACHE_HOME")
@@ -25,7 +25,7 @@ def cache_folder(name: str) -> Path:
 
 
 def is_ours(folder: Path) -> bool:
-    """Make the folder. False: that fails, or others could write into it."""
+    """Create a folder. Returns False if that fails or others could write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
@@ -39,22 +39,20 @@ SECONDS = 120
 
 
 def build(folder: Path, name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
-    """Compile `sources` to `name`-<digest>.so in `folder`, unless that is done.
+    """Compile `sources` to `name`-<digest>.so in `folder`, unless it exists.
 
-    They may include any header that lies beside them.
-
-    The compiler is what `CC` names, else `cc`. Raises OSError when there is none or the folder is not safely ours,
-    subprocess.SubprocessError when it fails.
+    They may include any header in their folder. The compiler is `CC`, or else `cc`. Raises OSError if there is none or
+    others may write to the folder, subprocess.SubprocessError if compiling fails.
     """
     compiler = shlex.split(os.environ.get("CC") or "cc")
     headers = {header for source in sources for header in source.parent.glob("*.h")}
     texts = [source.read_bytes() for source in (*sources, *sorted(headers))]
     # `-march=native` depends on the processor, and a home folder may be shared by different machines.
     inputs = (texts, compiler, tuple(flags), platform.machine(), sorted(features()))
-    made = hashlib.sha256(repr(inputs).encode()).hexdigest()[:24]
+    digest = hashlib.sha256(repr(inputs).encode()).hexdigest()[:24]
     if not is_ours(folder):
         raise PermissionError(f"{folder} must be a folder that only its owner, this user, can write to")
-    target = folder / f"{name}-{made}.so"
+    target = folder / f"{name}-{digest}.so"
     if target.exists():
         return target
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -62,12 +60,12 @@ def build(folder: Path, name: str, sources: Sequence[Path], flags: Sequence[str]
         subprocess.run(
             [*compiler, *flags, "-o", str(output), *map(str, sources)], check=True, capture_output=True, timeout=SECONDS
         )
-        sync_all(Path(scratch))  # half of it, after a loss of power, would be code that engines run
+        sync_all(Path(scratch))  # a loss of power must not leave a partial library
         output.replace(target)
     return target
 
 
 def explain(fault: BaseException) -> str:
-    """`fault` with the first line of what the compiler said."""
+    """Return `fault` with the first line of the compiler's output."""
     output = (getattr(fault, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
     return " ".join([str(fault), *output[:1]])

@@ -1,8 +1,8 @@
-"""Facts from the NVIDIA driver without CUDA: name, bytes, bytes by process.
+"""Query the NVIDIA driver without CUDA: name, memory, memory by process.
 
-A device is 'cuda:1', the second of those that CUDA_VISIBLE_DEVICES names (NVML counts all of the machine), or the UUID
-of a GPU ('GPU-…') or of a part of one ('MIG-…').
-NVML is opened for each question and closed again: a process that is forked must not inherit it.
+A device is 'cuda:1', the second of those in CUDA_VISIBLE_DEVICES (NVML counts all in the machine), or the UUID of a GPU
+('GPU-…') or of a part of one ('MIG-…').
+NVML is opened and closed for each query, because a forked process must not inherit it.
 """
 
 import os
@@ -26,32 +26,32 @@ class Gpu:
 
 
 class NoGpu(RuntimeError):
-    """An error: there is no GPU that this process may use, or the driver does not answer."""
+    """There is no GPU that this process may use, or the driver does not answer."""
 
 
 class GpuLost(NoGpu):
-    """The driver no longer reaches it: it fell off the bus, or the part was removed."""
+    """The driver no longer reaches the GPU: it fell off the bus, or the part was removed."""
 
 
 class NoDriver(NoGpu):
-    """An error: there is no driver, or no package to query it, so no GPU is meant to be used here."""
+    """There is no driver, or no package to query it, so presumably no GPU is to be used."""
 
 
 def in_order_of_the_bus() -> None:
-    """Have CUDA number GPUs as NVML does, here and in later child processes."""
+    """Make CUDA number GPUs as NVML does, here and in later child processes."""
     os.environ.setdefault(ORDER, "PCI_BUS_ID")
 
 
 def gpu(device: str) -> Gpu:
-    """Facts about a device. Raises NoGpu."""
+    """Return facts about a device. Raises NoGpu."""
     with _opened(device) as (nvml, handle):
         return _facts(nvml, handle)
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """All that CUDA_VISIBLE_DEVICES leaves, in CUDA's order; the parts of a GPU that is divided (MIG).
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, in CUDA's order, or their parts if divided (MIG).
 
-    As CUDA does, the list ends where it names none. Raises NoGpu where it is empty.
+    As in CUDA, the list ends at the first invalid entry. Raises NoGpu if it is empty.
     """
     with _library() as nvml:
         visible = os.environ.get(VISIBLE)
@@ -72,13 +72,13 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def driver() -> str:
-    """The driver's version. Raises NoGpu."""
+    """Return the driver's version. Raises NoGpu."""
     with _library() as nvml:
         return _text(nvml.nvmlSystemGetDriverVersion())
 
 
 def capability(device: str) -> int | None:
-    """CUDA's compute capability, 90 for 9.0; None where the driver does not tell."""
+    """Return CUDA's compute capability, 90 for 9.0; None if unknown."""
     try:
         with _opened(device) as (nvml, handle):
             major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
@@ -88,14 +88,15 @@ def capability(device: str) -> int | None:
 
 
 def used_by(device: str, processes: Iterable[int]) -> int | None:
-    """Bytes of these processes on `device`; None: the driver does not say.
+    """Return the bytes of these processes on `device`; None if unknown.
 
-    It may count a container's processes by numbers that they do not have inside.
+    The driver may know a container's processes by other ids than those inside.
     """
     pids = set(processes)
     try:
         with _opened(device) as (nvml, handle):
-            by_process = {one.pid: one.usedGpuMemory for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+            running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            by_process = {process.pid: process.usedGpuMemory for process in running}
     except NoGpu:
         return None
     used = [by_process[pid] for pid in pids & by_process.keys()]
@@ -103,7 +104,7 @@ def used_by(device: str, processes: Iterable[int]) -> int | None:
 
 
 def busy(device: str) -> float | None:
-    """Share of the last sample period with a running kernel; None: unknown."""
+    """Return the share of the last sample period with a running kernel; None if unknown."""
     try:
         with _opened(device) as (nvml, handle):
             return float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
@@ -140,7 +141,7 @@ def _library() -> Iterator[Any]:
 
 
 def _handle(nvml: Any, device: str) -> Any:
-    """NVML's handle of a device."""
+    """Return NVML's handle of a device."""
     kind, _, number = device.partition(":")
     if kind != "cuda":
         return _named(nvml, device)
@@ -154,7 +155,7 @@ def _handle(nvml: Any, device: str) -> Any:
 
 
 def _named(nvml: Any, word: str) -> Any:
-    """The handle of what CUDA_VISIBLE_DEVICES may name: a number, a UUID, or the beginning of a GPU's."""
+    """Return the handle for an entry of CUDA_VISIBLE_DEVICES: a number, a UUID, or a GPU UUID's beginning."""
     if word.isdigit():
         return nvml.nvmlDeviceGetHandleByIndex(int(word))
     if word.startswith(PART):
@@ -169,7 +170,7 @@ def _named(nvml: Any, word: str) -> Any:
 
 
 def _mig_parts(nvml: Any, handle: Any) -> list[Any]:
-    """The parts of a GPU; empty: it is not divided, or cannot be."""
+    """Return the parts of a GPU; empty if it is not divided."""
     try:
         if not nvml.nvmlDeviceGetMigMode(handle)[0]:
             return []

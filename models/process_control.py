@@ -1,6 +1,6 @@
-"""Processes as the kernel sees them: parents, groups, memory limit, kills.
+"""Process parents, groups, memory limits and out-of-memory kills.
 
-psutil knows neither a process's group nor its control groups nor `oom_score_adj`.
+psutil supports neither process groups nor control groups nor `oom_score_adj`.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel signal this process when its parent ends, in any way.
 
-    The kernel counts the end of the thread that started this process. It stays so when another program is executed,
-    not in forks.
+    What counts is the end of the thread that started this process. The setting survives exec, but is not inherited by
+    forks.
 
     Args:
-        parent: its process id; if it has ended already, so does this process.
+        parent: its process id. If it has already ended, this process is signalled at once.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:
@@ -33,7 +33,7 @@ def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
 
 
 def group_members(group: int) -> Iterator[psutil.Process]:
-    """Processes of a group, zombies included."""
+    """Yield the processes of a group, including zombies."""
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):  # it has ended meanwhile
             if os.getpgid(pid) == group:
@@ -41,7 +41,7 @@ def group_members(group: int) -> Iterator[psutil.Process]:
 
 
 def is_group_alive(group: int) -> bool:
-    """Whether any process of the group has not `ended`."""
+    """Return whether any process of the group has not ended (`has_ended`)."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -52,9 +52,9 @@ def is_group_alive(group: int) -> bool:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether a process has given back everything: memory, GPU, ports.
+    """Return whether a process has released all memory, GPUs and ports.
 
-    A zombie has, its parent just has not asked yet; unless only its first thread ended and others are on their way out.
+    A zombie has, unless only its first thread has ended and others are still ending.
     """
     try:
         return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.num_threads() == 1
@@ -63,26 +63,26 @@ def has_ended(process: psutil.Process) -> bool:
 
 
 SERVES, LOADS = 100, 1000
-"""Added to a slot's score, in thousandths of the memory, so that the kernel ends it sooner than by size alone.
+"""Added to a slot's OOM score, in thousandths of the memory.
 
-So it is a load that ends when memory runs out, before models that serve; and never the gateway before a slot.
+So if memory runs out, the kernel kills loading slots before serving ones, and slots before the gateway.
 """
 
 
 def memory_folders(pid: int | str = "self") -> list[Path]:
-    """The groups of a process that count its memory, innermost first."""
+    """Return a process's memory control groups, innermost first."""
     return control_groups.folders("memory", pid)
 
 
 def memory_limit() -> int | None:
-    """Bytes that this process's groups allow; None: no limit."""
+    """Return the bytes that this process's groups allow, or None without a limit."""
     return min((most for _, most in control_groups.memory_limits(memory_folders())), default=None)
 
 
 class OomKills:
-    """Notices whether the kernel killed a process of the group since `reset`.
+    """Detects whether the kernel killed a process of the control group since `reset`.
 
-    Of this machine, where the process has no group that counts.
+    Without such a group, any process on this machine counts.
     """
 
     def __init__(self, pid: int | str = "self") -> None:
@@ -108,7 +108,7 @@ class OomKills:
 
 
 class OomPriority:
-    """The kernel's order for ending process groups when memory runs out."""
+    """Sets how likely the kernel is to kill this process group if memory runs out."""
 
     def __init__(self) -> None:
         self._own = 0
@@ -120,7 +120,7 @@ class OomPriority:
 
     @contextlib.contextmanager
     def loads(self) -> Iterator[None]:
-        """Let processes forked inside inherit it; afterwards all are as those that serve."""
+        """Mark processes in the block, including new ones, as loading, and afterwards as serving."""
         self._set(LOADS)
         try:
             yield
@@ -134,7 +134,7 @@ class OomPriority:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error or its cause is out of memory. Does not import torch."""
+    """Return whether an error or its cause is out of memory. Does not import torch."""
     torch = sys.modules.get("torch")
     kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
     while error is not None:
@@ -145,13 +145,13 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def keep_to(gpus: str, cores: Collection[int]) -> None:
-    """Have this process, and those it starts, see some GPUs only, and run on some cores only.
+    """Restrict this process and its children to some GPUs and cores.
 
-    Before the first call to CUDA, which reads the variable once.
+    Call it before CUDA is first used, which reads the variable once.
 
     Args:
-        gpus: their UUIDs, by commas; empty: as it is.
-        cores: numbers of the cores; empty: as it is.
+        gpus: UUIDs separated by commas; empty for no change.
+        cores: numbers of cores; empty for no change.
     """
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus

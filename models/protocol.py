@@ -7,13 +7,12 @@
 | asleep | EngineFailed            | EngineFailed            | EngineFailed | wakes        | answers      | frees |
 | closed | EngineFailed            | EngineFailed            | EngineFailed | EngineFailed | EngineFailed | -     |
 
-Cancelling the task of some work aborts it in the engine. A sleep or wake that fails leaves the engine broken: its
-process must be ended. Neither is cancelled half-way. Nothing may run while an engine falls asleep: the caller has
-drained it. Only an engine whose `LoadResult.asleep` is set can sleep; the others raise EngineFailed and go on.
+Cancelling a task aborts its work in the engine. A failed sleep or wake leaves the engine broken, and its process must
+be ended. Neither is cancelled half-way. Before a sleep the caller drains the engine. Only an engine whose
+`LoadResult.asleep` is set can sleep; others raise EngineFailed and stay loaded.
 
-Every method raises errors of `registry.errors` only: a client's fault as BadRequest (or a subclass), anything
-else as EngineFailed. Library errors are mapped by type at this border. An engine is never left half-changed by
-a cancelled call.
+Every method raises only errors of `registry.errors`: a client's fault as BadRequest (or a subclass), anything else as
+EngineFailed. Library errors are mapped by type here. A cancelled call never leaves an engine half-changed.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -50,15 +49,15 @@ class Engine(Protocol):
         ...
 
     async def ping(self) -> None:
-        """Return when the inner loop has answered; EngineFailed when it is broken."""
+        """Return once the inner loop has answered. Raises EngineFailed if the engine is broken."""
         ...
 
     async def sleep(self) -> MemoryFootprint:
-        """Free the device's memory, adapters included; returns what is still held."""
+        """Free the device's memory, including adapters. Returns the memory still in use."""
         ...
 
     async def wake(self) -> MemoryFootprint:
-        """Wake with the same weights, checked by a known answer, or EngineFailed."""
+        """Wake with the same weights, checked by a known answer. Raises EngineFailed."""
         ...
 
     async def close(self) -> None:
@@ -68,18 +67,18 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Breakable(Protocol):
-    """An engine with own processes, which can end at any time."""
+    """An engine with its own processes, which can end at any time."""
 
     on_broken: Callable[[EngineFailed], None]
-    """Called on the event loop, once, when a loaded engine has ended by itself, with how. Its calls end after that."""
+    """Called once, on the event loop, with the cause if a loaded engine ends by itself, before its calls end."""
 
 
 @runtime_checkable
 class MetricsSource(Protocol):
-    """An engine that counts for itself what it does."""
+    """An engine with its own metrics."""
 
     async def metrics(self) -> bytes:
-        """Prometheus text; also while the engine sleeps."""
+        """Return Prometheus text, also while the engine sleeps."""
         ...
 
 
@@ -89,20 +88,20 @@ class ChatAnswer(Protocol):
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
     async def aclose(self) -> None:
-        """End the call now and return when its work has left the engine."""
+        """End the call now, and return once its work has left the engine."""
         ...
 
     @property
     def usage(self) -> Usage:
-        """Exact at any time, also after a cancelled or closed call."""
+        """Usage, exact at any time, also after a cancelled or closed call."""
         ...
 
 
 class ChatEngine(Engine, Protocol):
     def call(self, request: HttpCall) -> ChatAnswer:
-        """Begin a request. Where its adapter is on the way into a place, the request waits for that.
+        """Start a request. If its adapter is being moved into a place, the request waits for that.
 
-        An adapter that is in no place is EngineFailed, never the base; one that does not arrive is its own error.
+        An adapter without a place is EngineFailed, never the base; one that fails to arrive raises its own error.
         """
         ...
 
@@ -113,13 +112,13 @@ class ChatEngine(Engine, Protocol):
     async def place(self, adapter: AdapterRef, evict: str | None, patience: float = 0.0) -> None:
         """Put a staged adapter into a place, that of digest `evict` if given.
 
-        Raises Conflict where `evict` is still in use after `patience` seconds, or no place is free. From the moment of
-        this call, before it first waits for anything, requests with the adapter may come.
+        Raises Conflict if `evict` is still in use after `patience` seconds, or no place is free. Requests with the
+        adapter may come once this is called, even before it first awaits.
         """
         ...
 
     async def drop(self, digest: str) -> None:
-        """Forget an adapter everywhere in the engine; nothing happens if it is not there."""
+        """Remove an adapter from the engine, if it is there."""
         ...
 
 
@@ -133,5 +132,5 @@ class RerankEngine(Engine, Protocol):
 
 class TranscribeEngine(Engine, Protocol):
     def transcribe(self, request: TranscribeRequest) -> AsyncIterator[TranscriptInfo | Segment | Usage]:
-        """Yield TranscriptInfo, then Segments, with Usage now and then and at the end."""
+        """Yield TranscriptInfo, then Segments, with Usage in between and at the end."""
         ...

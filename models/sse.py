@@ -1,4 +1,4 @@
-"""Server-sent events: cut into events, their data, and events as bytes."""
+"""Server-sent events: split bytes into events, read their data, and write events."""
 
 import re
 import sys
@@ -16,13 +16,13 @@ class TooLong(Exception):
 
 
 class Splitter:
-    """Cuts bytes into events. most: bytes of one event."""
+    """Splits bytes into events. most: bytes of one event."""
 
     def __init__(self, most: int) -> None:
         self._most, self._buffer, self._begun = most, bytearray(), False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Each event that is whole now, with its end. Raises TooLong."""
+        """Yield each complete event, including its end. Raises TooLong."""
         seen = max(0, len(self._buffer) - 3)
         self._buffer += data
         if not self._begun and len(self._buffer) >= len(_BOM):
@@ -40,30 +40,30 @@ class Splitter:
 
 
 class Reader:
-    """The data of each event, however the bytes were cut, without comments."""
+    """Reads the data of each event, from bytes split in any way, without comments."""
 
     def __init__(self) -> None:
         self._splitter = Splitter(sys.maxsize)
 
     def feed(self, received: bytes) -> list[bytes]:
-        """Data of the events that these bytes complete."""
+        """Return the data of events that these bytes complete."""
         return [data for event in self._splitter.feed(received) if (data := data_of(event))]
 
 
 def data_of(event: bytes, field: bytes = b"data:") -> bytes:
-    """The content of an event's `data` lines; empty for a comment."""
+    """Return the content of an event's `data` lines; empty for a comment."""
     lines = [line[len(field) :].strip() for line in event.splitlines() if line.startswith(field)]
     return lines[0] if len(lines) == 1 else b"\n".join(lines)
 
 
 def with_data(event: bytes, data: bytes) -> bytes:
-    """The event with other data."""
+    """Return the event with other data."""
     other_lines = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
     return b"\n".join([*other_lines, *(b"data: " + line for line in data.splitlines()), b"", b""])
 
 
 def event(data: object, name: str | None = None) -> bytes:
-    """An event with this data as JSON."""
+    """Return an event with this data as JSON."""
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
 

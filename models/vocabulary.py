@@ -1,7 +1,7 @@
 """Find tokens that a model's tokenizer has and its network lacks.
 
-Some fine-tunes add a <pad> to the tokenizer without a row in the embeddings. A request whose text holds it would end
-the engine for all requests: the network would read beyond the end of a table.
+Some fine-tunes add a <pad> to the tokenizer without a row in the embeddings. A text that contains it would crash the
+engine for all requests, because the network would read beyond the end of a table.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from registry.errors import BadRequest
 
 
 def check_known(ids: Sequence[int], known: int, word: str = "") -> None:
-    """Raise BadRequest for a token from `known` on. word: the largest, as written."""
+    """Raise BadRequest if an id is not below `known`. word: the largest token as text."""
     if ids and (largest := max(ids)) >= known:
         named = f"'{word}' ({largest})" if word else f"{largest}"
         raise BadRequest(

@@ -1,11 +1,10 @@
-"""Work of a request in one unit for all tasks: that of reading a prompt token.
+"""Work of a request in one unit for all tasks: the prefill of one prompt token.
 
-The other figures say how much longer an engine is busy with something else; how well they fit bounds how evenly teams
-share a model's time.
+The other figures are relative to that. Their accuracy determines how evenly teams share a model's time.
 
-| a token of an answer | a cached token | a second of audio                           | a pair, a text  |
-|----------------------|----------------|---------------------------------------------|-----------------|
-| 4                    | 0.1            | 50: what Whisper's encoder makes of it       | by its tokens   |
+| a generated token | a cached token | a second of audio               | a pair, a text |
+|-------------------|----------------|---------------------------------|----------------|
+| 4                 | 0.1            | 50: frames of Whisper's encoder | by its tokens  |
 """
 
 from models.messages import Usage
@@ -14,11 +13,11 @@ ANSWER_TOKEN, CACHED_TOKEN, AUDIO_SECOND = 4.0, 0.1, 50.0
 
 
 def work_of(usage: Usage) -> float:
-    """The work that a finished request was."""
+    """Return the work of a finished request."""
     return max(1.0, read_work(usage) + usage.completion_tokens * ANSWER_TOKEN)
 
 
 def read_work(usage: Usage) -> float:
-    """The part of it that its prompt and its audio were."""
+    """Return the work of a request's prompt and audio."""
     read = usage.prompt_tokens - usage.cached_tokens * (1 - CACHED_TOKEN)
     return read + usage.audio_seconds * AUDIO_SECOND

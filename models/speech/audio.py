@@ -1,7 +1,7 @@
-"""Recordings to samples, decoded in processes that can be killed.
+"""Decode recordings to samples, in processes that can be killed.
 
-A decoder serves one recording after another and is kept warm; one that was killed, left early or has served many is
-replaced. Samples come in blocks through a pipe, so hours of sound never lie in memory, here or there.
+A decoder serves one recording after another and is kept warm. It is replaced if it was killed or left early, or has
+served many. Samples come in blocks through a pipe, so hours of sound are never in memory on either side.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ Samples = npt.NDArray[np.float32]
 
 START_SECONDS = 30.0
 WAIT_PART = 0.1
-"""Seconds of waiting allowed for each second of sound that has come. Decoding takes about a thousandth of that."""
+"""Seconds of waiting allowed for each second of sound received. Decoding takes about a thousandth of a second."""
 JOBS = 200
-"""Recordings after which a decoder is replaced: what leaks in the libraries stays bounded."""
+"""Recordings after which a decoder is replaced, to bound leaks in the libraries."""
 
 
 class _Process:
-    """A decoder. It is used by one thread at a time."""
+    """A decoder process, used by one thread at a time."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.jobs = 0
@@ -55,7 +55,7 @@ class _Process:
         self.ready = False
 
     def begin(self, path: str, seconds: float) -> None:
-        """Hand a recording over. EOFError or TimeoutError when the process is gone."""
+        """Send a recording to decode. Raises EOFError or TimeoutError if the process is gone."""
         if not self.ready and self.frame(START_SECONDS)[0] != b"E":
             raise EngineFailed("the decoder did not start")
         self.ready = True
@@ -69,7 +69,7 @@ class _Process:
             raise EngineFailed("the decoder did not take a recording")
 
     def frame(self, timeout: float) -> tuple[bytes, bytes]:
-        """The next frame. EOFError: the process ended; TimeoutError: it is late."""
+        """Read the next frame. Raises EOFError if the process ended, TimeoutError if it is late."""
         deadline = time.monotonic() + timeout
         kind, length = struct.unpack("<cI", self._exactly(5, deadline))
         return kind, self._exactly(length, deadline)
@@ -90,24 +90,24 @@ class _Process:
         return self.jobs < JOBS and self._child.poll() is None
 
     def ended(self) -> int | None:
-        """The decoder's end: a signal's number below 0, or the exit code."""
+        """Return how the decoder ended: a negative signal number or the exit code, None if unknown."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._child.wait(1.0)
         return None
 
     def kill(self) -> None:
-        """The pipes are closed with this object: another thread may be reading."""
+        """Kill the process. Its pipes stay open with this object, as another thread may be reading."""
         self._child.kill()
         self._child.wait()
 
 
 class Decoders:
-    """A pool of warm decoders. Thread-safe. `spare`: how many idle ones are kept.
+    """A pool of warm decoders. Thread-safe. spare: how many idle ones are kept.
 
     | state  | open          | close                                       |
     |--------|---------------|---------------------------------------------|
-    | open   | works         | ends idle decoders; busy ones at their end  |
-    | closed | EngineFailed  | nothing                                     |
+    | open   | works         | ends decoders, busy ones once they are done |
+    | closed | EngineFailed  | no-op                                       |
     """
 
     def __init__(self, bounds: Bounds = USUAL, spare: int = 2) -> None:
@@ -117,11 +117,11 @@ class Decoders:
         self._closed = False
 
     def warm(self) -> None:
-        """Start one decoder now. Returns at once, tenths of a second before it is ready."""
+        """Start one decoder. Returns at once, a fraction of a second before it is ready."""
         self._give_back(_Process(self._bounds))
 
     def open(self, path: str, max_seconds: float) -> "Recording":
-        """Begin to decode `path`; more than `max_seconds` raises TooLarge on the way."""
+        """Start decoding `path`. Iterating raises TooLarge beyond `max_seconds`."""
         with self._lock:
             if self._closed:
                 raise EngineFailed("the speech engine is closed")
@@ -132,7 +132,7 @@ class Decoders:
             process.begin(path, max_seconds)
         except (EOFError, TimeoutError, EngineFailed):
             process.kill()
-            process = _Process(self._bounds)  # a warm one may have been killed by the kernel: once more with a new one
+            process = _Process(self._bounds)  # a warm one may have been killed by the kernel, so try a new one
             try:
                 process.begin(path, max_seconds)
             except (EOFError, TimeoutError):
@@ -156,10 +156,10 @@ class Decoders:
 
 
 class Recording:
-    """A recording under decoding. Leaving the context early kills the decoder."""
+    """A recording that is being decoded. Leaving the context early kills the decoder."""
 
     def __init__(self, process: _Process, give_back: Callable[[_Process], None], patience: float) -> None:
-        """patience: the longest wait for a block, and with WAIT_PART for all of them."""
+        """patience: longest wait for a block, and, with WAIT_PART added, for all blocks."""
         self._patience = patience
         self._process = process
         self._give_back = give_back
@@ -168,7 +168,7 @@ class Recording:
         self.samples = 0
         """Number of samples so far."""
         self.length: float | None = None
-        """Seconds, as the file says; known with the first block, None when it does not say."""
+        """Seconds according to the file, known with the first block; None if it does not say."""
 
     def __enter__(self) -> Self:
         return self
@@ -177,9 +177,9 @@ class Recording:
         self.close()
 
     def __iter__(self) -> Iterator[Samples]:
-        """Blocks of at most 8 seconds: one channel, 16 kHz, between -1 and 1.
+        """Yield blocks of at most 8 seconds: one channel, 16 kHz, between -1 and 1.
 
-        Raises BadRequest for a file that is not a recording, is damaged or has no sound; TooLarge for a long one.
+        Raises BadRequest if the file is not a recording, is damaged or has no sound, TooLarge if it is too long.
         """
         while not self._ended:
             kind, body = self._next()
@@ -203,13 +203,13 @@ class Recording:
             raise BadRequest("The recording takes too long to decode.", code="invalid_audio", param="file") from None
         except EOFError:
             how = None if self._closed else self._process.ended()
-            if how == -signal.SIGKILL:  # by the kernel: no recording makes that happen
+            if how == -signal.SIGKILL:  # by the kernel, which no recording can cause
                 raise Unavailable(
                     "The server ran out of memory while it decoded the recording. Send it again.",
                     code="out_of_memory",
                     retry_after=5,
                 ) from None
-            if how is not None and how > 0:  # Python's own end: a fault of ours, or of a library that is another one
+            if how is not None and how > 0:  # Python's own exit: our fault, or an unexpected library version
                 raise EngineFailed(f"the decoder of recordings ended with exit code {how}") from None
             raise BadRequest(
                 "The recording could not be decoded: its decoder crashed on it.", code="invalid_audio", param="file"
@@ -218,7 +218,7 @@ class Recording:
             self._waited += time.monotonic() - began
 
     def close(self) -> None:
-        """Close. Safe twice, and while a thread waits, which gets BadRequest."""
+        """Close. Safe to call twice, and while a thread waits, which then gets BadRequest."""
         if self._closed:
             return
         self._closed = True

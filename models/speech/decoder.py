@@ -1,16 +1,16 @@
 """The process that decodes untrusted recordings: jobs in, samples out.
 
-Its one argument is `DecoderLimits` as a JSON object.
+Its only argument is `DecoderLimits` as a JSON object.
 
     job      {"path": ..., "seconds": ...}
     answer   frames of kind (1 byte), length (4 bytes, little-endian) and body, in this order:
              'A' at once: the job has arrived
-             'D' the container's own idea of its length in seconds, as text ('' when it has none)
-             'S' samples: 16-bit little-endian, one channel, 16,000 a second; any number of frames
+             'D' the length in seconds according to the container, as text ('' if it has none)
+             'S' samples: 16-bit little-endian, one channel, 16,000 per second; any number of frames
              'E' the end, or 'X' an error: a word of `WHY` and a sentence, separated by a tab
 
-It may be killed at any time. Everything that could reach beyond the file is off: no network, no other files (playlists
-and references), no demuxer or protocol but those of recordings, a bound on memory, no core dump, nothing written.
+It may be killed at any time. Nothing outside the file can be reached: no network, no other files (playlists and
+references), only demuxers and protocols for recordings, bounded memory, no core dumps, no written files.
 """
 
 import ctypes
@@ -25,13 +25,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 RATE = 16_000
 BLOCK = 8 * RATE
-"""Samples in a frame: half a second of a client's patience is not worth more calls."""
+"""Samples in a frame."""
 WHY = ("empty", "unreadable", "no_audio", "damaged", "too_long", "memory", "unfit", "fault")
 CODECS = (
     "aac,ac3,adpcm_,alac,als,amr,ape,dca,dsd_,eac3,flac,gsm,mlp,mp1,mp2,mp3,opus,libopus,pcm_,truehd,tta,vorbis,"
     "wavpack,wma"
 )
-"""Beginnings of the names of audio codecs."""
+"""Prefixes of the names of audio codecs."""
 WAV_PCM = "\x01\0\0\0"
 DEMUXERS = (
     "wav,w64,rf64,aiff,au,caf,mp3,flac,ogg,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,aac,ac3,eac3,amr,amrnb,amrwb,asf,avi,"
@@ -40,7 +40,7 @@ DEMUXERS = (
 
 
 class DecoderLimits(NamedTuple):
-    """Bounds of `registry.bounds`, which cannot be imported here."""
+    """Bounds from `registry.bounds`, which cannot be imported here."""
 
     sample_rate_least: int
     sample_rate_most: int
@@ -51,11 +51,11 @@ class DecoderLimits(NamedTuple):
 
 
 class UndecodableFile(Exception):
-    """A recording that cannot be used: a word of WHY, and a sentence."""
+    """A recording that cannot be used. Its arguments are a word of WHY and a sentence."""
 
 
 def confine(memory: int) -> None:
-    """Bounds that hold whatever the libraries do. Dies with its parent."""
+    """Set limits that libraries cannot exceed, and make this process die with its parent."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -69,7 +69,7 @@ def send(out: BinaryIO, kind: bytes, body: bytes = b"") -> None:
 
 
 def decode(path: str, seconds: float, fit: DecoderLimits, out: BinaryIO) -> None:
-    """Send at most `seconds` of samples of `path`. Raises UndecodableFile."""
+    """Decode `path` and send its samples, at most `seconds`. Raises UndecodableFile."""
     import av
 
     if not os.path.getsize(path):
@@ -95,7 +95,7 @@ def decode(path: str, seconds: float, fit: DecoderLimits, out: BinaryIO) -> None
 
 
 def check_codec(name: str) -> None:
-    """Raises UndecodableFile for what no recording is made with."""
+    """Raise UndecodableFile for a codec that recordings do not use."""
     if not name.startswith(tuple(CODECS.split(","))):
         raise UndecodableFile(
             "unfit", f"The sound is stored as {name}, which is not decoded here: send flac, mp3 or opus."
@@ -103,15 +103,15 @@ def check_codec(name: str) -> None:
 
 
 def check_tag(container: str, tag: str, codec: str) -> None:
-    """Raises UndecodableFile for a WAV file of other sound than its header says."""
+    """Raise UndecodableFile for a WAV file whose content contradicts its header."""
     if container == "wav" and tag == WAV_PCM and not codec.startswith("pcm_"):
         raise UndecodableFile("unfit", f"The file says that it is plain PCM, and is {codec}: send it as what it is.")
 
 
 def check_shape(rate: int, channels: int, fit: DecoderLimits) -> None:
-    """Raises UndecodableFile for an impossible sample rate or number of channels.
+    """Raise UndecodableFile for an impossible sample rate or number of channels.
 
-    FFmpeg reads those of over a few hundred channels as 0.
+    FFmpeg reports more than a few hundred channels as 0.
     """
     if not fit.sample_rate_least <= rate <= fit.sample_rate_most:
         can_be = f"{fit.sample_rate_least} to {fit.sample_rate_most} can be"
@@ -148,10 +148,10 @@ def _samples(container: Any, seconds: float, fit: DecoderLimits, out: BinaryIO, 
         for packet in container.demux(stream):
             try:
                 for frame in packet.decode():
-                    check_shape(frame.sample_rate, frame.layout.nb_channels, fit)  # the header may say otherwise
-                    frame.pts = None  # gaps and jumps in a file's own clock must not make silence or lose sound
+                    check_shape(frame.sample_rate, frame.layout.nb_channels, fit)  # it may differ from the header
+                    frame.pts = None  # ignore gaps and jumps in timestamps, which would add silence or lose sound
                     before, form = form, (frame.format.name, frame.layout.name, frame.sample_rate)
-                    if before not in (None, form):  # it goes on in another form: a resampler takes one
+                    if before not in (None, form):  # the format changed, and a resampler supports only one
                         take(resampler.resample(None))
                         resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
                     take(resampler.resample(frame))
@@ -192,11 +192,11 @@ def main() -> None:
             send(out, b"X", "\t".join(refused.args).encode())
         except MemoryError:
             send(out, b"X", b"memory\tThe file needs more memory to decode than is allowed.")
-            return  # what is left of the libraries' state is not worth much
+            return  # the libraries' state is unreliable now
         except (OSError, ArithmeticError, ValueError, LookupError, RuntimeError) as error:
             send(out, b"X", f"damaged\tThe recording could not be decoded ({type(error).__name__}).".encode())
             return
-        except Exception as error:  # no recording does that: it is ours, or a library is another one
+        except Exception as error:  # our fault, or an unexpected library version
             send(out, b"X", f"fault\t{type(error).__name__}: {error}".encode())
             return
 

@@ -1,9 +1,8 @@
-"""The speech engine: faster-whisper with windows of many recordings in one step.
+"""The speech engine: faster-whisper, with windows of many recordings in one step.
 
-When it sleeps, CTranslate2 parks its weights, and the rest stays. On CUDA the weights go to host memory and come back
-from there. On a CPU they are freed, and read again from their file at the wake, which must be the same file as
-before: that takes as long as a load in a pre-warmed slot (800 MB of weights on 2 busy cores: both 8 to 10 s), so by
-default a model does not sleep there.
+For a sleep CTranslate2 unloads its weights, and everything else stays. On CUDA the weights are moved to host memory. On
+a CPU they are freed, and read again from the same file at the wake-up. That takes as long as a load in a pre-warmed
+slot (8 to 10 s for 800 MB on 2 busy cores), so by default models do not sleep on a CPU.
 """
 
 import asyncio
@@ -38,21 +37,21 @@ from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
 
 TOLERANCE = 1e-3
-"""Largest difference of the log probability of the same tokens before a sleep and after the wake."""
+"""Largest difference in log probability of the same tokens before a sleep and after the wake-up."""
 TOKENS = 8
-"""Tokens that are compared."""
+"""Number of tokens that are compared."""
 SET_UP = 64 << 20
-"""Bytes that a model without its weights takes on a CPU: tokenizer, buffers of CTranslate2."""
+"""Bytes of a model without weights on a CPU: tokenizer and CTranslate2's buffers."""
 
 PATIENCE_SECONDS = 10.0
-"""Time that CTranslate2 may go on with a request that is answered already."""
+"""Longest time for which CTranslate2 may still count an answered request as running."""
 
 
 def unload(replica: Any, to_cpu: bool) -> None:
-    """Unload a model, and see that it is.
+    """Unload a model, and check that it is unloaded.
 
-    CTranslate2 does nothing, and says nothing, while it counts a batch as running, which it does for a moment after the
-    batch's answer was given.
+    CTranslate2 silently does nothing while it counts a batch as running, which it does for a moment after the batch's
+    answer.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while replica.model_is_loaded:
@@ -64,14 +63,16 @@ def unload(replica: Any, to_cpu: bool) -> None:
 
 
 class SpeechSleeper:
-    """Args:
-    model: the loaded model; nothing else uses it during `down` and `up`.
-    path: the folder of its weights.
-    device: where it lives awake.
-    measured: bytes that the process holds there; None: nobody tells.
-    guess: the same, awake, where nobody tells.
-    weights: bytes of its weights.
-    before: bytes that the process held before it had weights.
+    """Puts a speech model to sleep and wakes it.
+
+    Args:
+        model: the loaded model, which nothing else may use during `down` and `up`.
+        path: the folder of its weights.
+        device: where it is while awake.
+        measured: returns the process's bytes there, or None if unknown.
+        guess: its bytes while awake, used if they are unknown.
+        weights: bytes of its weights.
+        before: the process's bytes before it loaded weights.
     """
 
     def __init__(
@@ -92,12 +93,12 @@ class SpeechSleeper:
         self._signature: tuple[int, int, int] | None = None
 
     def resident_bytes(self) -> int:
-        """Bytes where it lives, now that it is awake."""
+        """Return the bytes on its device while awake."""
         measured = self._measured()
         return self._guess if measured is None else measured
 
     def expected(self) -> MemoryFootprint:
-        """Expected memory asleep."""
+        """Return the expected memory while asleep."""
         if self._on_cpu:
             return MemoryFootprint(device_bytes=min(self._before + SET_UP, self._awake_bytes))
         return MemoryFootprint(
@@ -120,7 +121,7 @@ class SpeechSleeper:
         for whisper in self._copies():
             unload(whisper.model, to_cpu=not self._on_cpu)
         if self._on_cpu:
-            with suppress(AttributeError):  # glibc only: else it keeps what was freed
+            with suppress(AttributeError):  # glibc only
                 ctypes.CDLL(None).malloc_trim(0)
             return MemoryFootprint(device_bytes=psutil.Process().memory_info().rss)
         measured = self._measured()
@@ -130,20 +131,20 @@ class SpeechSleeper:
 
     def _up(self) -> MemoryFootprint:
         if self._on_cpu and self._stat() != self._signature:
-            raise EngineFailed(f"{self._file.name} is another file than when this model fell asleep")
+            raise EngineFailed(f"{self._file.name} is not the same file as when this model fell asleep")
         for whisper in self._copies():
             whisper.model.load_model()
         assert self._known is not None
         (tokens, scores), (known_tokens, known) = self._hear(), self._known
         if tokens != known_tokens or not np.allclose(scores, known, atol=TOLERANCE):
-            raise EngineFailed("the model woke with other weights: it does not hear what it heard before")
+            raise EngineFailed("the model woke with other weights: its answer to a known input has changed")
         return MemoryFootprint(device_bytes=self.resident_bytes(), host_bytes=self.host_bytes())
 
     def _copies(self) -> list[Any]:
         return [whisper for whisper in (self._model.whisper, self._model._parallel) if whisper is not None]
 
     def _hear(self) -> tuple[list[list[int]], list[float]]:
-        """First tokens and their likelihood, per copy of the weights, for the same noise."""
+        """Return first tokens and their log probability for fixed noise, per copy of the weights."""
         noise = np.random.default_rng(0).standard_normal(8_000).astype(np.float32) * 0.1
         features = self._model.features(noise)
         prompt = self._model._prompt(WindowRequest(features, 0.5), "en")
@@ -158,7 +159,7 @@ class SpeechSleeper:
 
 
 STEP_SECONDS = 2.0
-"""A step is cut to about this long once the speed is known, so that a new recording soon gets its turn."""
+"""Approximate length of a step once the speed is known, so that new recordings soon get a turn."""
 VAD_THRESHOLD = 0.5
 
 
@@ -184,7 +185,7 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
                 await asyncio.to_thread(one_thread_for_numpy)
             before = psutil.Process().memory_info().rss
             with phases.phase("weights", 0.3):
-                # Whisper's encoder has 1,500 positions: enough work for all cores, with small weights too
+                # Whisper's encoder has 1,500 positions, enough work for all cores even with small weights
                 threads = int(str(flags.get("threads", cores())))
                 self._model = await asyncio.to_thread(SpeechModel, recipe, path, device, flags, threads)
             with phases.phase("warming", 0.7):
@@ -192,7 +193,7 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
                 # Whisper computes a window with all its padding, however much of it is sound
                 limits.tokens, limits.least = max(limits.tokens, recipe.window.padded), recipe.window.padded
                 self._most = limits.waiting
-                limits.waiting *= 2  # a recording waits with its windows, and with one that is heard again
+                limits.waiting *= 2  # a recording waits with its windows, and with one that is retried
                 self._batcher = Batcher("speech", self._model.run, limits)
                 self._batcher.start()
                 silence = np.zeros(RATE, dtype=np.float32)
@@ -218,7 +219,7 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
         )
 
     async def transcribe(self, request: TranscribeRequest) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
-        """Closing the iterator ends the decoder and drops windows that wait."""
+        """Transcribe a recording. Closing the iterator ends the decoder and drops waiting windows."""
         self._lifecycle.check()
         assert self._model is not None
         assert self._batcher is not None
@@ -237,13 +238,13 @@ class WhisperEngine(BatchedEngine[WindowRequest, WindowResult]):
                         yield event
         except RoundhouseError:
             raise
-        except Exception as error:  # the border: whatever a library raises becomes one structured error
+        except Exception as error:  # libraries may raise anything, which becomes one structured error
             raise EngineFailed(f"The transcription failed: {type(error).__name__}: {error}") from error
         finally:
             self._running -= 1
 
     async def _open(self, request: TranscribeRequest) -> Recording:
-        """The thread goes on when the request is left: what it still opens is closed."""
+        """Open a recording in a thread, and close it if the request was cancelled meanwhile."""
         opening = asyncio.ensure_future(asyncio.to_thread(self._decoders.open, request.path, request.max_seconds))
         try:
             return await asyncio.shield(opening)
@@ -262,28 +263,28 @@ def close_opened(opening: asyncio.Future[Recording]) -> None:
 
 
 def prewarm(hurried: Callable[[], bool]) -> None:
-    """Import what speech needs; all of it is needed early, so `hurried` is not used."""
+    """Import what speech needs. All of it is needed early, so `hurried` is not used."""
     import_library()
 
 
 def import_library() -> None:
-    """faster_whisper, with its voice detection opened. Safe in any thread; no torch."""
+    """Import faster_whisper and open its voice detection. Thread-safe; imports no torch."""
     import logging
 
     widest_vectors()
     import ctranslate2
     from faster_whisper.vad import get_vad_model
 
-    ctranslate2.set_log_level(logging.ERROR)  # it warns of weights that it converts for the device, which is meant
+    ctranslate2.set_log_level(logging.ERROR)  # it warns about intended conversions of weights
     get_vad_model()
 
 
 def measure_memory(device: str) -> int | None:
-    """Bytes of this process, on a GPU by the driver; None: it does not say."""
+    """Return this process's bytes, on a GPU from the driver; None if unknown."""
     return psutil.Process().memory_info().rss if device == "cpu" else nvml.used_by(device, [os.getpid()])
 
 
 def estimate_memory(recipe: Recipe, path: Path) -> int:
-    """Estimated bytes on a GPU after a load. Steps give back what they take."""
+    """Estimate the bytes on a GPU after a load, without activations, which steps free."""
     needs = estimate(recipe, path, "cuda")
     return needs.total - needs.activations

@@ -1,7 +1,7 @@
 """An upper bound on a recording's length, before it is decoded.
 
-The header of a WAV file is read as FFmpeg reads it, which decodes it later: the standard library's `wave` takes the
-last of several `fmt ` chunks, where FFmpeg takes the first, and walks over millions of empty ones.
+A WAV file's header is read as FFmpeg reads it, which decodes it later: of several `fmt ` chunks the standard library's
+`wave` uses the last and FFmpeg the first, and `wave` walks over millions of empty ones.
 """
 
 import os
@@ -9,20 +9,21 @@ import struct
 from pathlib import Path
 
 _LEAST_BYTES_A_SECOND = 500
-"""4 kbit/s: no codec of speech makes less of it (AMR 4.75, Opus 6); only silence can be smaller."""
+"""4 kbit/s. No speech codec needs less (AMR 4.75, Opus 6); only silence can be smaller."""
 _HEAD_BYTES = 65_536
 """Bytes of a file that are read."""
 _CHUNKS = 64
-"""Recorders and editors write a handful before the sound."""
+"""Most chunks before the sound. Recorders and editors write a handful."""
 _PCM, _EXTENSIBLE = 1, 0xFFFE
 _EXTENDED_PCM = bytes.fromhex("0100000000001000800000aa00389b71")
-"""Mark of the extensible form (24 bits or several channels) that says: plain PCM."""
+"""Marks plain PCM in the extensible format (24 bits or several channels)."""
 
 
 def seconds_of(path: Path) -> float:
-    """Upper bound on a recording's seconds, by its size and, for WAV, its form.
+    """Return an upper bound on a recording's seconds, from its size and, for WAV, its format.
 
-    A WAV file's own word for its length is not asked: decoders read one that says 0, or has several parts, to its end.
+    The length in a WAV file's header is not used: decoders read to the end even if it is 0 or the file has several
+    parts.
     """
     try:
         with path.open("rb") as file:
@@ -33,7 +34,7 @@ def seconds_of(path: Path) -> float:
 
 
 def _bytes_a_second(head: bytes) -> int | None:
-    """Bytes a second of plain PCM, by its first bytes; None: no valid header."""
+    """Return the bytes per second of plain PCM from a file's beginning; None without a valid header."""
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
     offset, rate = 12, None
@@ -52,7 +53,7 @@ def _bytes_a_second(head: bytes) -> int | None:
 
 
 def _rate_of(form: bytes) -> int | None:
-    """Bytes a second of a form of plain PCM, by the valid bits, as decoders do."""
+    """Return the bytes per second of a PCM format, by its valid bits, as decoders do."""
     if len(form) < 16:
         return None
     kind, channels, samples, _, _, bits = struct.unpack_from("<HHIIHH", form)

@@ -1,17 +1,17 @@
-"""The libraries of speech: AVX-512 and threads on a CPU, cuBLAS on a GPU, and the C library's memory.
+"""Set up the libraries of speech: AVX-512 and threads on a CPU, cuBLAS on a GPU, and malloc.
 
-CTranslate2 opens `libcublas.so.12` by name at its first use; torch for CUDA 13 brings `.so.13`. The package
-nvidia-cublas-cu12 puts the library into a folder that is not searched: opened from there once, it is found by its name.
+CTranslate2 opens `libcublas.so.12` by name at its first use, while torch for CUDA 13 installs `.so.13`. The package
+nvidia-cublas-cu12 puts the library into a folder that is not searched; once opened from there, it is found by name.
 
-The C library's memory is kept for short recordings, and returned in long ones. A pass of Whisper's encoder needs
-arrays of up to 36 MB (the starter model; larger ones more). glibc takes pages from the system for each of them and
-gives them back when it is freed, and the system clears every page: of the encoder's CPU time that was a third (330 to
-430 ms a window, 235 without). So on a CPU the pages stay. That costs memory between recordings, of the starter model
-175 MiB, and a third more than before at most, while it hears several.
+The C library's memory is kept for short recordings, and returned during long ones. A pass of Whisper's encoder needs
+arrays of up to 36 MB (more in models larger than the starter model). glibc gets pages from the system for each of them
+and returns them when it is freed, and the system clears every page, which took a third of the encoder's CPU time (330
+to 430 ms per window, 235 without). So on a CPU the pages are kept. For the starter model this costs 175 MiB between
+recordings, and at most a third more memory during several.
 
-What threads free for their next arrays lies in a heap for each thread; over an hour of sound the heaps fill with holes.
-So while a long recording is heard, what is freed goes back. Measured with the starter model, an hour of which a sixth
-is speech, MiB over the idle process at most: 256 to 295 without, 193 with this.
+Freed memory is kept in a heap per thread, and over an hour of sound the heaps become fragmented. So during a long
+recording freed memory is returned. Peak memory with the starter model above the idle process, for an hour of which a
+sixth is speech: 256 to 295 MiB without this, 193 with it.
 """
 
 import contextlib
@@ -27,35 +27,34 @@ from registry.base.processor import features
 from registry.errors import EngineFailed
 
 AVX512 = frozenset(("avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"))
-"""Features without which CTranslate2 raises when its AVX-512 paths are enabled."""
+"""Features that CTranslate2's AVX-512 code requires."""
 
 
 def widest_vectors() -> None:
-    """Have CTranslate2 use AVX-512 where it exists; by itself it stops at AVX2.
+    """Make CTranslate2 use AVX-512 if available, as by default it stops at AVX2.
 
-    It reads this when it first computes. A setting that is there already stays.
+    CTranslate2 reads the variable when it first computes. An existing setting is kept.
     """
     if features() >= AVX512:
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
 
 
 def one_thread_for_numpy() -> None:
-    """Use one thread for NumPy's small products: a second one only spins."""
+    """Use one thread for NumPy's small products, as a second one would only spin."""
     from threadpoolctl import ThreadpoolController
 
     ThreadpoolController().select(internal_api="openblas").limit(limits=1)
 
 
 LIBRARIES = ("libcublasLt.so.12", "libcublas.so.12")
-"""The first is needed by the second."""
+"""The second needs the first."""
 
 
 def keep_compiled() -> None:
-    """Store what the driver compiles in a folder that outlives a container's home.
+    """Store kernels compiled by the driver in a persistent folder.
 
-    CTranslate2 has no code for GPUs newer than sm_86, so the first load on an H100 compiles its kernels.
-
-    Before CUDA is first used. Settings that are there already stay.
+    CTranslate2 has no code for GPUs newer than sm_86, so the first load on an H100 compiles its kernels. Call this
+    before CUDA is first used. Existing settings are kept.
     """
     os.environ.setdefault("CUDA_CACHE_PATH", str(cache_folder("cuda")))
     os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
@@ -74,7 +73,7 @@ def load_cublas() -> None:
 
 
 def find_library(name: str) -> Path | None:
-    """The library of the package, if it is installed."""
+    """Return the package's library, or None if it is not installed."""
     spec = importlib.util.find_spec("nvidia")
     folders = (spec.submodule_search_locations or ()) if spec else ()
     return next((file for folder in folders if (file := Path(folder, "cublas", "lib", name)).is_file()), None)
@@ -82,11 +81,11 @@ def find_library(name: str) -> Path | None:
 
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1
 LEAN = 4 << 20
-"""Bytes from which on an array has pages of its own, which go back when it is freed."""
+"""Bytes from which an array gets its own pages, which are returned when it is freed."""
 USUAL = 32 << 20
-"""The threshold that glibc reaches by itself where large arrays come and go."""
+"""The threshold that glibc reaches by itself if large arrays are allocated and freed."""
 KEPT = 1 << 30
-"""Smaller arrays come from what was freed before, and stay there."""
+"""Arrays smaller than this reuse freed memory, which is kept."""
 
 _lock = threading.Lock()
 _long = 0
@@ -94,7 +93,7 @@ _else = USUAL
 
 
 def keep() -> None:
-    """Keep pages of large arrays for the next ones from now on, except in `lean`."""
+    """Keep the pages of large arrays for reuse from now on, except in `lean`."""
     global _else
     with _lock:
         _else = KEPT
@@ -104,7 +103,7 @@ def keep() -> None:
 
 @contextlib.contextmanager
 def lean() -> Iterator[None]:
-    """Give large arrays pages of their own inside, in all threads. May be nested."""
+    """Within the block, give large arrays their own pages, in all threads. May be nested."""
     _count(1)
     try:
         yield
@@ -114,7 +113,7 @@ def lean() -> Iterator[None]:
 
 
 def trim() -> None:
-    """Give the system what lies free in between, in the heaps of all threads."""
+    """Return free memory in the heaps of all threads to the system."""
     _call("malloc_trim", 0)
 
 
@@ -129,14 +128,14 @@ def _count(change: int) -> None:
 
 
 def _threshold(size: int) -> None:
-    if not _call("mallopt", M_MMAP_THRESHOLD, size):  # before glibc 2.35 it takes no more than the usual
+    if not _call("mallopt", M_MMAP_THRESHOLD, size):  # glibc before 2.35 accepts only up to USUAL
         _call("mallopt", M_MMAP_THRESHOLD, min(size, USUAL))
-    # free memory at the end of a heap that stays: as glibc relates the two by itself, twice as much
+    # free memory kept at the end of a heap: twice as much, as in glibc's own ratio
     _call("mallopt", M_TRIM_THRESHOLD, max(2 * USUAL, min(2 * size, KEPT)))
 
 
 def _call(function: str, *arguments: int) -> int:
     try:
         return int(getattr(ctypes.CDLL(None), function)(*arguments))
-    except AttributeError:  # another C library has no such words
+    except AttributeError:  # another C library lacks the function
         return 1

@@ -1,4 +1,4 @@
-"""A loaded Whisper: windows in, segments with times and words out; many recordings in one step."""
+"""A loaded Whisper, which turns windows into segments with times and words, many per step."""
 
 import json
 import zlib
@@ -20,13 +20,13 @@ from registry.recipes.definition import Recipe, WindowSpec
 from registry.recipes.fields import Flag
 
 STEP = 0.02
-"""Seconds between two of Whisper's time tokens."""
+"""Seconds between consecutive time tokens of Whisper."""
 
 
 @dataclass(slots=True)
 class TimedSegment:
-    """A segment. `closed`: the network said when it ends. `before`: when the one before it ended, as the network said,
-    whatever times words have."""
+    """A segment. `closed`: the network gave its end. `before`: the end of the previous segment, as the network gave it,
+    regardless of word times."""
 
     start: float
     end: float
@@ -45,13 +45,15 @@ class TimedWord:
 
 
 def split(tokens: Sequence[int], first_time: int, end_of_text: int, seconds: float) -> list[TimedSegment]:
-    """Segments between time tokens. Text after the last time token is kept as a segment up to the window's end; one
-    without text is what the network says begins there and does not write: two time tokens at the end.
+    """Split tokens into segments at time tokens.
+
+    Text after the last time token becomes a segment up to the window's end. Two time tokens at the end become a segment
+    without text, for speech that the network noticed but did not write.
 
     Args:
-        tokens: as the network gave them.
+        tokens: the network's output.
         first_time: id of the token for 0.00; larger ids are times.
-        end_of_text: ids from this one on are no text.
+        end_of_text: ids from this one on are not text.
         seconds: length of the window.
     """
     segments: list[TimedSegment] = []
@@ -71,13 +73,12 @@ def split(tokens: Sequence[int], first_time: int, end_of_text: int, seconds: flo
 
 
 def place_words(segments: Sequence[TimedSegment], aligned: Sequence[dict[str, object]], seconds: float) -> None:
-    """Give each segment the words that begin in it, by counting tokens; its times become those of its first and last
-    word."""
-    words, taken, border = iter(aligned), 0, 0
+    """Assign words to segments by counting tokens, and set segments' times from their words."""
+    words, count, border = iter(aligned), 0, 0
     for segment in segments:
         border += len(segment.tokens)
-        while taken < border and (word := next(words, None)) is not None:
-            taken += len(word["tokens"])  # type: ignore[arg-type]
+        while count < border and (word := next(words, None)) is not None:
+            count += len(word["tokens"])  # type: ignore[arg-type]
             if str(word["word"]).strip():
                 start = min(float(str(word["start"])), seconds)
                 end = min(max(float(str(word["end"])), start), seconds)
@@ -88,29 +89,29 @@ def place_words(segments: Sequence[TimedSegment], aligned: Sequence[dict[str, ob
 
 
 SECOND_FRAMES = 100
-"""Mel frames of a second."""
+"""Mel frames per second."""
 NO_SPEECH, LOG_PROBABILITY, COMPRESSION = 0.6, -1.0, 2.4
-"""Whisper's own bounds: a window that is probably silent and badly heard has no text; one that is badly heard, or
-whose text repeats itself, is heard again at the next temperature."""
+"""Whisper's own bounds. A window that is probably silent and badly transcribed has no text; one that is badly
+transcribed or repeats itself is transcribed again at the next temperature."""
 SMALL_WEIGHTS = 32 * 2**20
-"""Bytes of weights of which a second copy costs less than it brings."""
+"""Size of weights in bytes up to which a second copy is worthwhile."""
 MARKS = ("<|endoftext|>", "<|startoftranscript|>", "<|startofprev|>", "<|notimestamps|>")
 """Tokens that transcription needs."""
 PREPEND, APPEND = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
-"""Punctuation that goes with the next or the previous word: Whisper's own lists."""
+"""Punctuation that belongs to the next or the previous word; Whisper's own lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowRequest:
-    """A window to transcribe. `features`: mel bins x 100 for each second that windows are padded to."""
+    """A window to transcribe. `features`: mel bins x 100 per second of padded window."""
 
     features: npt.NDArray[np.float32]
     seconds: float
     task: str = "transcribe"
     language: str | None = None
-    """None: the network detects it."""
+    """None to detect it."""
     previous: tuple[int, ...] = ()
-    """Tokens of prompt and hotwords."""
+    """Tokens of the prompt and hotwords."""
     temperature: float = 0.0
     words: bool = False
 
@@ -133,7 +134,7 @@ class WindowResult:
 
     @property
     def poor(self) -> bool:
-        """Worth another try at a higher temperature."""
+        """Whether to try again at a higher temperature."""
         return not self.silent and (self.repeats or self.avg_logprob < LOG_PROBABILITY)
 
     @property
@@ -147,12 +148,12 @@ class WindowResult:
 
 
 def compute_type(dtype: str, kind: str, stored: Container[str], supported: Container[str]) -> str:
-    """CTranslate2's word for a recipe's dtype. auto on a GPU: 16 bits, which it computes several times as fast.
+    """Return CTranslate2's compute type for a recipe's dtype. On a GPU auto means 16 bits, which are faster.
 
     Args:
-        kind: of device, as CTranslate2 has it.
-        stored: kinds of values in the file, in the words of safetensors.
-        supported: words that the device can compute in.
+        kind: CTranslate2's kind of device.
+        stored: dtypes in the file, as named by safetensors.
+        supported: compute types of the device.
     """
     if dtype != "auto":
         return dtype
@@ -161,9 +162,9 @@ def compute_type(dtype: str, kind: str, stored: Container[str], supported: Conta
 
 
 class SpeechModel:
-    """Whisper in CTranslate2, opened by faster-whisper. `run` is for one thread at a time.
+    """Whisper in CTranslate2, opened by faster-whisper. Only one thread at a time may call `run`.
 
-    `window`: how much it hears at once.
+    `window`: length of the windows.
     """
 
     def __init__(self, recipe: Recipe, path: Path, device: str, flags: Mapping[str, Flag], threads: int) -> None:
@@ -187,7 +188,7 @@ class SpeechModel:
         }
         self.whisper = WhisperModel(str(path), cpu_threads=threads, local_files_only=True, **options)
         self._parallel: Any = None
-        """A second copy of the weights, with one thread a window: see `run`."""
+        """A second copy of the weights, with one thread per window; see `run`."""
         if kind == "cpu" and threads > 1 and (path / "model.bin").stat().st_size < SMALL_WEIGHTS:
             self._parallel = WhisperModel(
                 str(path), cpu_threads=1, num_workers=threads, local_files_only=True, **options
@@ -217,7 +218,7 @@ class SpeechModel:
     def _fit_features(self) -> None:
         """Compute as many mel bins as the network has.
 
-        Without a preprocessor_config.json (transformers 5 calls it otherwise) they would be 80, and large-v3 takes 128.
+        Without a preprocessor_config.json (renamed in transformers 5) they would be 80; large-v3 needs 128.
         """
         from faster_whisper.feature_extractor import FeatureExtractor
 
@@ -226,17 +227,17 @@ class SpeechModel:
             self.whisper.feature_extractor = FeatureExtractor(**{**self.whisper.feat_kwargs, "feature_size": bins})
 
     def check(self, language: str | None, task: str, *, words: bool) -> None:
-        """Raise BadRequest for what this model cannot do."""
+        """Raise BadRequest if this model does not support a request."""
         if words and not self._times_words:
             raise BadRequest(
-                "This model cannot tell the times of words: alignment_heads in its config.json, which name parts of "
-                "its decoder, are missing or those of another model. Ask for 'segment', or add the model anew from "
-                "its original as safetensors.",
+                "This model cannot time words: alignment_heads in its config.json, which name parts of its decoder, "
+                "are missing or another model's. Ask for 'segment', or add the model again from its original as "
+                "safetensors.",
                 param="timestamp_granularities",
                 code="unsupported_value",
             )
         if task == "translate" and (not self.multilingual or self._id("<|translate|>") is None):
-            raise BadRequest("This model knows English only: it cannot translate.", param="model")
+            raise BadRequest("This model knows only English, so it cannot translate.", param="model")
         if language is None:
             if self.multilingual and not self._tells_language:
                 raise BadRequest(
@@ -245,7 +246,7 @@ class SpeechModel:
                 )
             return
         if not self.multilingual and language != "en":
-            raise BadRequest(f"This model knows English only, not '{language}'.", param="language")
+            raise BadRequest(f"This model knows only English, not '{language}'.", param="language")
         if self.multilingual and self._id(f"<|{language}|>") is None:
             raise BadRequest(f"This model does not know the language '{language}'.", param="language")
 
@@ -254,8 +255,10 @@ class SpeechModel:
         return token_id
 
     def previous(self, prompt: str | None, hotwords: str | None) -> tuple[int, ...]:
-        """Tokens that stand before the window: hotwords, in half of the room or what the prompt leaves of it, then the
-        end of the prompt."""
+        """Return tokens to put before the window: hotwords, then the end of the prompt.
+
+        Hotwords get half of the room, or more if the prompt is short.
+        """
         room = self.whisper.max_length // 2 - 1
         expected, before = (
             self._text_tokens(" " + text.strip()) if text and text.strip() else [] for text in (hotwords, prompt)
@@ -265,15 +268,15 @@ class SpeechModel:
         return (self._tokenizer.sot_prev, *expected, *before) if expected or before else ()
 
     def _text_tokens(self, text: str) -> list[int]:
-        """Tokens of text only, whatever clients write.
+        """Return only text tokens, whatever clients write.
 
-        A second <|startoftranscript|> would fail the step of all its recordings, and a token that only the tokenizer
-        has lies beyond the network's table.
+        A second <|startoftranscript|> would fail the whole step, and a token that only the tokenizer has is beyond the
+        network's table.
         """
         return [token for token in self._tokenizer.encode(text) if token < self._end]
 
     def features(self, audio: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Mel bins x 100 for each second that windows are padded to, of at most a window of sound."""
+        """Return features of at most a window of sound: mel bins x 100 per second of padded window."""
         from faster_whisper.audio import pad_or_trim
 
         mel = self.whisper.feature_extractor(audio)[..., :-1]
@@ -281,11 +284,11 @@ class SpeechModel:
         return padded
 
     def run(self, windows: Sequence[WindowRequest]) -> list[WindowResult]:
-        """Transcribe windows: one pass for all that have equally long prompts and the same kind of answer.
+        """Transcribe windows, in one pass for all with equally long prompts and the same kind of answer.
 
-        Of a small model on a CPU several windows are spread over the cores, one thread each, instead: two threads on
-        one pass of such a model wait for one another a third of the time (docs/design/notebook.md). Each has a pass of
-        its own: more in one take as long together (eight windows, 4.7 to 5.2 s of CPU) and 44 MB of memory each.
+        With a small model on a CPU, windows are instead spread over cores with one thread and pass each: two threads in
+        one pass of such a model would wait for each other a third of the time (docs/design/notebook.md), and several
+        windows in one pass take no less time (eight windows, 4.7 to 5.2 s of CPU) but 44 MB of memory each.
         """
         outcomes: dict[int, WindowResult] = {}
 
@@ -324,7 +327,7 @@ class SpeechModel:
         return outcomes
 
     def warm(self) -> None:
-        """Run features, encoder and decoder once."""
+        """Run features, encoder and decoder once, to warm up."""
         features = self.features(np.zeros(16_000, dtype=np.float32))
         for whisper in filter(None, (self.whisper, self._parallel)):
             prompt = self._prompt(WindowRequest(features, 1.0), "en")
@@ -391,14 +394,14 @@ class SpeechModel:
         windows: Sequence[WindowRequest],
         outcomes: Sequence[WindowResult],
     ) -> None:
-        """Word times by the decoder's attention, all windows of a language at once."""
+        """Time words by the decoder's attention, for all windows of a language at once."""
         from faster_whisper.tokenizer import Tokenizer
         from faster_whisper.transcribe import merge_punctuations
 
         tokens = [[token for segment in outcome.segments for token in segment.tokens] for outcome in outcomes]
         if not any(tokens):
             return
-        # by a single frame none can be aligned, and the step would fail for everybody
+        # nothing can be aligned to a single frame, and the whole step would fail
         frames = [max(2, min(self._frames, round(window.seconds * SECOND_FRAMES))) for window in windows]
         tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task=windows[0].task, language=language)
         alignments = whisper.find_alignment(tokenizer, tokens, encoded, frames)
@@ -408,8 +411,8 @@ class SpeechModel:
 
 
 def times_words(heads: object, layers: int) -> bool:
-    """Whether `alignment_heads` fit a decoder of so many layers.
+    """Return whether `alignment_heads` fit a decoder with this many layers.
 
-    CTranslate2 ends the process where they do not: a distilled model may still have those of the larger one.
+    Otherwise CTranslate2 would crash the process. A distilled model may still have those of the larger model.
     """
     return bool(heads) and isinstance(heads, list) and all(0 <= int(layer) < layers for layer, _ in heads)

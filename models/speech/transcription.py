@@ -1,8 +1,8 @@
-"""One recording from its first block to its last segment, in bounded memory.
+"""Transcribe one recording, from its first block to its last segment, in bounded memory.
 
-While the windows of one block are heard, the next block is made (`transcribe_read`). With voice detection the
-windows are the stretches that hold speech; without it they follow each other as Whisper's long form does: each begins
-where the last finished segment of the one before ended.
+While the windows of one block are transcribed, the next block is prepared (`windows.read`). With voice detection the
+windows contain the stretches of speech. Without it they follow each other as in Whisper's long form: each starts where
+the last finished segment of the previous one ended.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from models.speech.model import SpeechModel, WindowRequest, WindowResult
 from models.speech.windows import Block, Piece, Samples, Window, read
 
 SEEK_STEP = RATE // 2
-"""Samples by which a window at least moves on without voice detection."""
+"""Least samples by which windows advance without voice detection."""
 SHORTEST = RATE // 50
-"""Samples of one position of the encoder: in less there is nothing to hear."""
+"""Samples of one encoder position, and so the shortest window."""
 
 
 class TranscriptionRun:
-    """`vad_threshold`: None hears everything, silence too."""
+    """A transcription in progress. vad_threshold: None to transcribe everything, including silence."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class TranscriptionRun:
         self._recording, self._threshold = recording, vad_threshold
         self._window = model.window.seconds * RATE
         self._previous = model.previous(request.prompt, request.hotwords)
-        # a model of one language need not hear a first window to know which
+        # a model with one language need not detect it
         self._language, self._probability = request.language if model.multilingual else "en", 1.0
         self._count = self._tokens = self._batch = 0
         self._speech = 0.0
@@ -50,10 +50,9 @@ class TranscriptionRun:
     async def events(self) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
         """Yield TranscriptInfo once the language is known, Segments, and Usage.
 
-        Usage comes after the segments of each window, and at the end.
-
-        Of a recording of more than one block the first TranscriptInfo has the length that its file claims; another
-        with the measured one comes before Usage.
+        Usage comes after the segments of each window, and at the end. If a recording has more than one block, the first
+        TranscriptInfo has the length given by its file, and a second one with the measured length comes before the
+        last Usage.
         """
         known: TranscriptInfo | None = None
         async with aclosing(self._blocks()) as blocks:
@@ -77,7 +76,7 @@ class TranscriptionRun:
         yield self._usage(self._recording.samples / RATE)
 
     def _usage(self, seconds: float) -> Usage:
-        """Usage of the recording up to that time."""
+        """Return the usage for the recording up to a time."""
         return Usage(completion_tokens=self._tokens, audio_seconds=round(seconds, 3), batch=self._batch)
 
     def _info(self, *, exact: bool) -> TranscriptInfo:
@@ -91,7 +90,7 @@ class TranscriptionRun:
         )
 
     async def _blocks(self) -> AsyncGenerator[Block, None]:
-        """Blocks in order, the next one being prepared while one is used."""
+        """Yield blocks in order, and prepare the next one meanwhile."""
         source = read(self._recording, self._threshold, self._window)
         task = asyncio.ensure_future(asyncio.to_thread(next, source, None))
         with contextlib.ExitStack() as stack:
@@ -107,7 +106,7 @@ class TranscriptionRun:
                 yield block
 
     async def _hear(self, windows: list[Window]) -> AsyncGenerator[tuple[Window, WindowResult], None]:
-        """Transcribe independent windows. The first tells the others the language."""
+        """Transcribe independent windows. The first one determines the language of all."""
         if windows and self._language is None:
             first, windows = windows[0], windows[1:]
             yield first, await self._transcribe_window(first)
@@ -130,17 +129,17 @@ class TranscriptionRun:
         return await self._retry_while_poor(window, result)
 
     async def _retry_while_poor(self, window: Window, result: WindowResult) -> WindowResult:
-        """Try the next temperatures while the result is poor.
+        """Retry at the next temperatures while the result is poor.
 
-        If it stays so the likeliest text counts, among those that do not repeat themselves if there are any, as in
-        faster-whisper.
+        If all are poor, use the likeliest text that does not repeat itself, or else the likeliest, as faster-whisper
+        does.
         """
         self._batch = max(self._batch, result.batch)
         tried = [result]
         while tried[-1].poor and len(tried) < len(self._request.temperature):
             listen = await asyncio.to_thread(self._listen, window, len(tried))
             tried += (await self._batcher.submit([Item(0, self._model.window.padded, listen)])).results
-        return max(tried, key=lambda one: (not one.poor, not one.repeats, one.avg_logprob))
+        return max(tried, key=lambda result: (not result.poor, not result.repeats, result.avg_logprob))
 
     def _listen(self, window: Window, step: int) -> WindowRequest:
         return WindowRequest(
@@ -154,7 +153,7 @@ class TranscriptionRun:
         )
 
     async def _follow(self, block: Block) -> AsyncGenerator[tuple[Window, WindowResult], None]:
-        """Transcribe windows in order; a block's last, short one joins the next block."""
+        """Transcribe windows in order. A short rest of a block is joined to the next block."""
         samples = np.concatenate([self._rest, block.audio])
         offset = block.offset - len(self._rest)
         position = 0

@@ -1,10 +1,10 @@
-"""From samples to the network's windows, in about 70 MB for hours of sound.
+"""Turn samples into the network's windows, in about 70 MB for hours of sound.
 
-`VoiceDetector` finds speech as if the recording had come in one part: the Silero model that comes with faster-whisper
-gives the probability of a voice for each frame of 32 ms, and keeps its state from part to part. The last stretch may go
-on in the next part, so it is looked at again from its beginning. `Packer` puts stretches into windows of at most the
-recipe's `window.seconds`; silence of more than a second between two stretches is left out, and times are brought back
-afterwards. `read` yields blocks of windows as samples come from the decoder's pipe.
+`VoiceDetector` finds speech, with the same result for any division into parts: the Silero model of faster-whisper gives
+the probability of a voice for each frame of 32 ms, and keeps its state between parts. The last stretch may continue in
+the next part, so it is processed again from its start. `Packer` packs stretches into windows of at most the recipe's
+`window.seconds`; silences of more than a second between stretches are removed, and times are mapped back afterwards.
+`read` yields blocks of windows as samples arrive from the decoder.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,16 +18,16 @@ from models.speech.audio import Recording
 
 RATE = 16_000
 GAP = RATE
-"""Silences of up to this many samples stay: words are heard in their rhythm."""
+"""Silences of up to this many samples are kept, so that speech keeps its rhythm."""
 
 Samples = npt.NDArray[np.float32]
 Stretch = tuple[int, int]
-"""First sample, and the one after the last."""
+"""First sample, and one past the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch, in seconds. `at`: place in the window, `start`: in the recording."""
+    """A stretch, in seconds. `at`: its start in the window, `start`: in the recording."""
 
     at: float
     start: float
@@ -36,7 +36,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The sound that the network takes at once."""
+    """The sound that the network processes at once."""
 
     audio: Samples
     pieces: tuple[Piece, ...]
@@ -51,7 +51,7 @@ class Window:
         return self.pieces[-1].start + self.pieces[-1].length
 
     def time(self, inside: float, *, end: bool = False) -> float:
-        """A time in the recording for one in the window. At a seam, an `end` belongs to the stretch before it."""
+        """Map a time in the window to the recording. At a seam, an `end` belongs to the earlier stretch."""
         nearest = self.pieces[0]
         for piece in self.pieces:
             if piece.at < inside or (piece.at == inside and not end):
@@ -60,7 +60,7 @@ class Window:
 
 
 def join_stretches(stretches: Sequence[Stretch], window: int) -> list[Stretch]:
-    """Join neighbours with gaps up to a second, up to `window` samples."""
+    """Join stretches with gaps of up to a second, up to `window` samples."""
     result: list[Stretch] = []
     for start, end in stretches:
         if result and start - result[-1][1] <= GAP and end - result[-1][0] <= window:
@@ -78,7 +78,7 @@ def join_stretches(stretches: Sequence[Stretch], window: int) -> list[Stretch]:
 class Packer:
     """Packs stretches into windows of `window` samples, without the gaps.
 
-    It holds copies of at most one window of sound, whatever the recording they are from.
+    Copies at most one window of sound, whatever the length of the recording.
     """
 
     def __init__(self, window: int) -> None:
@@ -88,7 +88,7 @@ class Packer:
         self._count = 0
 
     def add(self, audio: Samples, start: int) -> Window | None:
-        """Take a stretch that begins at sample `start` of its recording; the window that it found no room in."""
+        """Add a stretch that starts at sample `start`. Returns the previous window if it had no room for it."""
         full = self.flush() if self._count + len(audio) > self._window else None
         self._pieces.append(Piece(self._count / RATE, start / RATE, len(audio) / RATE))
         self._parts.append(audio.copy())
@@ -96,7 +96,7 @@ class Packer:
         return full
 
     def flush(self) -> Window | None:
-        """The window as far as it is filled; None when nothing waits."""
+        """Return the current window, or None if it is empty."""
         if not self._parts:
             return None
         window = Window(np.concatenate(self._parts), tuple(self._pieces))
@@ -107,23 +107,23 @@ class Packer:
 FRAME = 512
 """Samples of one probability."""
 CONTEXT = 64
-"""Samples of the previous frame that the model takes, too."""
+"""Samples of the previous frame that are part of the model's input."""
 PAD = 2 * RATE // 5
-"""Samples kept before and after a voice, or half of the silence to the next one."""
+"""Samples kept before and after speech, or half of the silence to the next speech."""
 PAUSE = 5
-"""Frames of silence that end a speech (160 ms)."""
+"""Frames of silence that end speech (160 ms)."""
 BREATH = 4
-"""Frames of silence at which one that is too long is cut (128 ms)."""
+"""Frames of silence at which overlong speech is cut (128 ms)."""
 FALL = 0.15
-"""A speech goes on while the probability is not lower than the threshold by more than this."""
+"""Speech continues while the probability is at least the threshold minus this."""
 
 Probabilities = npt.NDArray[np.float32]
 
 
 class VoiceDetector:
-    """A recording's stretches with a voice, with silences up to a second.
+    """Finds a recording's stretches of speech, including silences of up to a second.
 
-    It holds the samples of the last stretch, less than a window and a few seconds, or a second of silence.
+    Keeps the samples of the last stretch, at most a window and a few seconds, or a second of silence.
     """
 
     def __init__(self, threshold: float, window: int) -> None:
@@ -131,18 +131,18 @@ class VoiceDetector:
         self._model = _Model()
         self._audio: Samples = np.zeros(0, dtype=np.float32)
         self._begin = 0
-        """Place of its first sample in the recording."""
+        """Position of its first sample in the recording."""
         self._probabilities: Probabilities = np.zeros(0, dtype=np.float32)
         self._frame = 0
-        """Place of the first of them, in frames: that of a beginning, or of silence."""
+        """Position of the first probability in frames, which is at the start of speech or in silence."""
 
     @property
     def pending_samples(self) -> int:
-        """Samples that wait for what follows."""
+        """Samples that wait for the next ones."""
         return len(self._audio)
 
     def add(self, part: Samples, *, final: bool) -> list[tuple[int, Samples]]:
-        """Take the next samples. Stretches that cannot go on, with the place of their first sample, in order."""
+        """Add samples. Returns finished stretches in order, with the position of their first sample."""
         self._audio = np.concatenate([self._audio, part])
         self._probabilities = np.concatenate([self._probabilities, self._model.hear(part, final=final)])
         begin, count = self._begin, self._begin + len(self._audio)
@@ -152,7 +152,7 @@ class VoiceDetector:
         stretches = join_stretches(padded(placed, begin, count), self._window)
         done, frame = max(begin, count - RATE), frames
         if stretches and not final:
-            # Whatever comes is too far away to be joined, or to share the silence with it.
+            # Anything later is too far away to be joined, or to share the silence.
             if placed[-1][1] * FRAME + 2 * PAD + GAP < frames * FRAME:
                 done = max(stretches[-1][1], done)
             else:
@@ -165,15 +165,15 @@ class VoiceDetector:
 
 
 def longest_speech(window: int) -> int:
-    """Frames of a speech that fits into such a window, with its surroundings."""
+    """Return the frames of speech that fit into a window, including its padding."""
     return (window - 2 * PAD - FRAME) // FRAME
 
 
 def speeches(probabilities: Probabilities, threshold: float, longest: int) -> Iterator[Stretch]:
-    """Speeches as first frame and end. The last may end with the probabilities.
+    """Yield speech as first frame and end. The last may end with the probabilities.
 
-    One begins at a frame of at least `threshold`, and ends where PAUSE frames in a row have none that high and begin
-    with one that is much lower. One of more than `longest` frames is cut where it last drew BREATH, else there.
+    Speech starts at a frame of at least `threshold`, and ends before PAUSE frames below it that start with a much lower
+    one. Speech of more than `longest` frames is cut at its last silence of BREATH frames, or else at that length.
     """
     voice = probabilities >= threshold
     silent = probabilities < max(threshold - FALL, 0.01)
@@ -188,9 +188,9 @@ def speeches(probabilities: Probabilities, threshold: float, longest: int) -> It
 
 
 def _end(voice: npt.NDArray[np.bool_], silent: npt.NDArray[np.bool_], start: int, longest: int) -> Stretch:
-    """The end of the speech from `start`, and the frame where to look for the next."""
+    """Return the end of speech that starts at `start`, and the frame at which to search for the next."""
     quiet = breath = 0
-    """Beginnings of the current silence, and of the last one that was long enough to cut at. 0: none."""
+    """Starts of the current silence, and of the last one long enough to cut at; 0 if none."""
     for frame in range(start + 1, len(voice)):
         if voice[frame]:
             quiet = 0
@@ -207,7 +207,7 @@ def _end(voice: npt.NDArray[np.bool_], silent: npt.NDArray[np.bool_], start: int
 
 
 def padded(speeches: list[Stretch], begin: int, count: int) -> list[Stretch]:
-    """Speeches as samples, with PAD around them, or half of a silence."""
+    """Convert speech to samples, with PAD or half of the silence around it."""
     result: list[Stretch] = []
     for index, (first, last) in enumerate(speeches):
         start, end = first * FRAME, last * FRAME
@@ -220,7 +220,7 @@ def padded(speeches: list[Stretch], begin: int, count: int) -> list[Stretch]:
 
 
 class _Model:
-    """Silero's network with its state: probabilities of a recording, frame by frame."""
+    """Silero's network with its state, which computes probabilities frame by frame."""
 
     def __init__(self) -> None:
         from faster_whisper.vad import get_vad_model
@@ -231,7 +231,7 @@ class _Model:
         self._rest: Samples = np.zeros(0, dtype=np.float32)
 
     def hear(self, audio: Samples, *, final: bool) -> Probabilities:
-        """Probabilities of the frames that are whole now; at the end the rest is filled up with silence."""
+        """Return the probabilities of complete frames; the last one is padded with silence."""
         audio = np.concatenate([self._rest, audio])
         if final:
             audio = np.concatenate([audio, np.zeros(-len(audio) % FRAME, dtype=np.float32)])
@@ -249,18 +249,17 @@ class _Model:
 
 
 PART = 60 * RATE
-"""Samples searched for voices at once, which takes 24 MB beside them (five minutes: 133 MB), and of a block without
-voice detection."""
+"""Samples of one search for speech, which takes 24 MB more (five minutes: 133 MB), or of a block without detection."""
 BLOCK = 300 * RATE
-"""Samples after which windows are handed over though they are few. The first ones after PART, so that the first
+"""Samples after which windows are passed on even if they are few. The first are passed on after PART, so that the first
 segments of a long recording come soon."""
 WINDOWS = 10
-"""Most windows of a block, about: of 30 s, 19 MB of samples and 10 MB of features."""
+"""Approximately the most windows of a block: with 30 s each, 19 MB of samples and 10 MB of features."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Windows with voices; without detection all samples from `offset` on."""
+    """Windows with speech, or without detection all samples from `offset` on."""
 
     audio: Samples
     offset: int
@@ -269,11 +268,9 @@ class Block:
 
 
 def read(recording: Recording, threshold: float | None, window: int) -> Iterator[Block]:
-    """Blocks of a recording, with windows if there is a threshold.
+    """Yield blocks of a recording, with windows if there is a threshold.
 
-    The last is `final`, and may be empty.
-
-    Blocks the thread: it waits for the decoder and searches for voices.
+    The last one is `final`, and may be empty. Blocks while it waits for the decoder and searches for speech.
     """
     if threshold is None:
         for audio, offset, final in _parts(recording):
@@ -293,12 +290,12 @@ def read(recording: Recording, threshold: float | None, window: int) -> Iterator
 
 
 def _parts(recording: Recording) -> Iterator[tuple[Samples, int, bool]]:
-    """PART samples at a time, the place of the first, and whether they are the last, which may be none."""
+    """Yield PART samples at a time, the position of the first, and whether they are the last (maybe none)."""
     blocks: list[Samples] = []
     count = offset = 0
-    for some in recording:
-        blocks.append(some)
-        count += len(some)
+    for samples in recording:
+        blocks.append(samples)
+        count += len(samples)
         if count >= PART:
             yield np.concatenate(blocks), offset, False
             offset += count

@@ -1,10 +1,10 @@
 """BERT on a CPU without padding: all tokens of a step are rows of one matrix.
 
-The library pads each input to the longest of its step and computes the padding, too. Here only attention knows of
-inputs: it runs over those of equal length together. A cross-encoder reads nothing but its first token after the last
-layer, so that layer computes queries and what comes after attention for those tokens only: with two layers that
-spares two fifths of all multiplications. The weights stay the library's, some laid out anew; engines compare with the
-library's own results when they load.
+The library pads each input to the longest of its step, and computes the padding, too. Here only attention distinguishes
+inputs, and it runs over those of equal length together. After the last layer a cross-encoder reads only the first token
+of each input, so that layer computes queries and everything after attention for those tokens only; with two layers that
+saves two fifths of all multiplications. The weights are the library's, some in another layout; engines compare the
+results with the library's when they load.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ class LinearRows(Protocol):
     """A linear layer for rows of a matrix."""
 
     def rows(self, x: "Tensor") -> "Tensor":
-        """x W + bias, rows x outputs."""
+        """Return x W + bias, rows x outputs."""
 
     def gelu(self, x: "Tensor") -> "Tensor":
-        """GELU of that, the exact one."""
+        """Return the exact GELU of x W + bias."""
 
     def add(self, x: "Tensor", to: "Tensor") -> "Tensor":
-        """`to`, with x W + bias added in place."""
+        """Add x W + bias to `to` in place, and return it."""
 
 
 class Linear(NamedTuple):
@@ -61,9 +61,9 @@ class Linear(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class BertLayer:
     query: LinearRows | None
-    """None: together with the others."""
+    """None if `qkv` includes the queries."""
     qkv: LinearRows
-    """The product for all rows: queries, keys and values; only keys and values where `query` has the first."""
+    """Queries, keys and values of all rows, or only keys and values if there is a `query`."""
     out: LinearRows
     up: LinearRows
     down: LinearRows
@@ -76,9 +76,9 @@ class Bert:
 
     Args:
         model: the BertModel. Its linear layers keep working, on the same memory.
-        first_only: only the first token's state is wanted after the last layer.
+        first_only: only the first token's state is needed after the last layer.
 
-    `layers` may be replaced by ones that compute the same otherwise (`models.text.cpu.linear`).
+    `layers` may be replaced by other implementations (`models.text.cpu.linear`).
     """
 
     def __init__(self, model: Any, first_only: bool) -> None:
@@ -90,13 +90,10 @@ class Bert:
         self.layers = [_layer(layer, first_only and n == last) for n, layer in enumerate(model.encoder.layer)]
         self._encoder = model.encoder
         self._together = kernels.attention_for(self.heads, self.width // self.heads, self.positions)
-        """Attention of all inputs in one call; None: PyTorch's, for each length."""
+        """Attention of all inputs in one call; None to use PyTorch's for each length."""
 
     def states(self, inputs: "Sequence[Ids]") -> "Tensor":
-        """Last states, tokens x width by input; with `first_only` inputs x width.
-
-        Any number of threads may call.
-        """
+        """Return last states, tokens x width, or inputs x width with `first_only`. Thread-safe."""
         import torch
 
         lengths = [len(given.ids) for given in inputs]
@@ -121,7 +118,7 @@ class Bert:
         return int(self._embeddings.position_embeddings.num_embeddings)
 
     def release_weights(self) -> None:
-        """Take the library's linear weights, which then cannot compute any more."""
+        """Free the library's linear weights, after which its network cannot compute any more."""
         for layer in self._encoder.layer:
             own = layer.attention.self
             for linear in (own.query, own.key, own.value, layer.attention.output, layer.intermediate, layer.output):
@@ -129,7 +126,7 @@ class Bert:
                 weight.data = weight.data.new_empty(0)
 
     def features(self, inputs: "Sequence[Ids]") -> dict[str, Any]:
-        """Features for sentence-transformers' Pooling, of inputs without padding."""
+        """Return features of unpadded inputs for sentence-transformers' Pooling."""
         import torch
 
         ends = np.cumsum([0, *(len(given.ids) for given in inputs)])
@@ -148,7 +145,7 @@ class Bert:
         return _norm(e.LayerNorm, x)
 
     def _attend(self, query: "Tensor", keys: "Tensor", values: "Tensor", lengths: Sequence[int]) -> "Tensor":
-        """`query`: a row for each token, or one for each input."""
+        """Compute attention. query: a row for each token, or one for each input."""
         import torch
 
         if self._together is not None:
@@ -170,7 +167,7 @@ class Bert:
 
 
 def of_embedder(model: Any, device: str) -> Bert | None:
-    """A `Bert` for a SentenceTransformer; None for other networks or modules."""
+    """Return a `Bert` for a SentenceTransformer, or None for other networks or modules."""
     from transformers import BertModel
 
     network: Any = getattr(model[0], "model", None)
@@ -178,14 +175,14 @@ def of_embedder(model: Any, device: str) -> Bert | None:
 
 
 def pools_rows(model: Any) -> bool:
-    """Whether what follows a SentenceTransformer's network takes rows without padding."""
+    """Return whether a SentenceTransformer's other modules take unpadded rows."""
     rest = list(model)[1:]
     known = all(type(module).__name__ in ("Pooling", "Normalize", "Dense") for module in rest)
-    return known and bool(rest) and hasattr(rest[0], "_forward_flattened")  # a Pooling that knows of them
+    return known and bool(rest) and hasattr(rest[0], "_forward_flattened")  # a Pooling that supports them
 
 
 def of_scorer(model: Any, device: str) -> Bert | None:
-    """A `Bert` for a CrossEncoder; None for other networks."""
+    """Return a `Bert` for a CrossEncoder, or None for other networks."""
     from transformers import BertForSequenceClassification
 
     network: Any = getattr(model[0], "model", None)
@@ -195,7 +192,7 @@ def of_scorer(model: Any, device: str) -> Bert | None:
 
 
 def _fits(network: Any, kind: Any, device: str) -> bool:
-    """Whether `Bert` computes what this network does."""
+    """Return whether `Bert` computes the same as this network."""
     import torch
 
     if device != "cpu" or type(network) is not kind:
@@ -210,7 +207,7 @@ def _fits(network: Any, kind: Any, device: str) -> bool:
 
 
 def _finish(layer: BertLayer, attended: "Tensor", x: "Tensor") -> "Tensor":
-    """The part of a layer after attention. Writes over `x`."""
+    """Compute the part of a layer after attention. Overwrites `x`."""
     x = _norm(layer.norm_attention, layer.out.add(attended, x))
     return _norm(layer.norm_output, layer.down.add(layer.up.gelu(x), x))
 
@@ -237,10 +234,10 @@ def _layer(layer: Any, first_only: bool) -> BertLayer:
 
 
 def _linear(*parts: Any, by_input: bool = False) -> Linear:
-    """One product for several linear layers, which become views of its weights.
+    """Return one product for several linear layers, which become views of its weights.
 
-    `by_input`: one input's weights lie side by side, not one output's. Where there are no more outputs than inputs that
-    is as fast with many rows and up to 40 % faster with few (docs/design/notebook.md).
+    `by_input`: store one input's weights contiguously instead of one output's. With no more outputs than inputs that is
+    as fast for many rows and up to 40 % faster for few (docs/design/notebook.md).
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The embedding engine: sentence-transformers with batches across requests."""
+"""The embedding engine: sentence-transformers, with batching across requests."""
 
 import asyncio
 from collections.abc import Sequence
@@ -37,16 +37,16 @@ from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
 
 INLINE = 4096
-"""Characters up to which tokenising is quicker than handing it to a thread (about 0.3 ms)."""
+"""Characters up to which tokenising is faster than using a thread (about 0.3 ms)."""
 PROBE = ["The engine must give what its library gives.", "Yes."]
 LONG_PROBE = " ".join(60 * PROBE)
-"""A long probe: values that overflow in 16 bits do so in long texts first."""
+"""A long probe, because values overflow in 16 bits first in long texts."""
 TOLERANCE = 1e-4
-"""Largest difference of a value between our path and the library's, both with float32."""
+"""Largest difference between our values and the library's, both in float32."""
 TOLERANCE_16_BIT = 0.02
-"""The same with 16 bits, where the order of sums matters."""
+"""The same in 16 bits, where the order of sums matters."""
 LIKE_ALONE, LIKE_ALONE_16_BIT = 0.99999, 0.998
-"""Cosine of what an input gives beside a longer one to what it gives alone, or each is a step of its own."""
+"""Least cosine between an input's vectors in a padded step and alone; below it, inputs run in separate steps."""
 
 
 class EmbeddingEngine(BatchedEngine[Ids, Row]):
@@ -96,7 +96,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         )
 
     def _prepare(self, recipe: Recipe, model: Any) -> Any:
-        """Set up our path to the model; returns the library's own vectors for PROBE, which warm up, too."""
+        """Set up our path to the model. Returns the library's vectors for PROBE, which also warm it up."""
         expected = _library_answer(model, PROBE)  # before Tokens, which sets truncation
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
         self._embedder = Embedder(model, tokens, self._device, packs(recipe))
@@ -107,8 +107,9 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         return expected
 
     async def _check(self, expected: Any, single: bool) -> None:
-        """Check that our path gives what the library's own `encode` gives, and that inputs of one step do not affect
-        one another. Models that need more than token ids differ.
+        """Compare our path with the library's `encode`, and check that inputs of a step are independent.
+
+        Models that need more than token ids differ.
         """
         alone = np.concatenate([await self._known([text]) for text in PROBE])
         self._dimensions = int(alone.shape[1])
@@ -170,11 +171,11 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
                 f"This model has no prompt '{name}'; it has {', '.join(sorted(self._prompts)) or 'none'}.",
                 param="prompt_name",
             )
-        # the library gives each model a 'query' and a 'document', which are empty where its own have other names
+        # the library adds empty 'query' and 'document' prompts to models whose own prompts have other names
         return next(filter(None, map(self._prompts.get, names)), "")
 
     async def _known(self, texts: Sequence[str] = PROBE) -> Any:
-        """Vectors of texts; those of PROBE are compared before and after a sleep."""
+        """Return vectors of texts; those of PROBE are compared before and after a sleep."""
         return (await self._vectors(EmbedRequest(inputs=list(texts), truncate=True, normalize=False)))[0]
 
     def _let_go(self) -> None:
@@ -185,7 +186,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
 
 
 def _library_answer(model: Any, texts: list[str]) -> Any:
-    """The library's own vectors of texts, one by one: without padding."""
+    """Return the library's vectors of texts, computed one by one and so without padding."""
     check_template(model.tokenizer, vocabulary_of(model))
     return model.encode(texts, batch_size=1, show_progress_bar=False)
 
@@ -195,14 +196,14 @@ def _long_answer(model: Any) -> Any:
 
 
 def _is_same(vectors: Any, expected: Any, *, single: bool) -> bool:
-    """Whether our path gives the library's vectors. single: computed in float32."""
+    """Return whether our vectors equal the library's. single: computed in float32."""
     ours, theirs = np.asarray(vectors), np.asarray(expected)
     tolerance = TOLERANCE if single else TOLERANCE_16_BIT
     return ours.shape == theirs.shape and np.allclose(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
 def _are_alike(vectors: Any, others: Any, *, single: bool) -> bool:
-    """Whether vectors point where the others do. single: computed in float32."""
+    """Return whether vectors have the same directions as others. single: computed in float32."""
     least = LIKE_ALONE if single else LIKE_ALONE_16_BIT
     return all(cosine(*both) >= least for both in zip(vectors, others, strict=True))
 

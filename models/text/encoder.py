@@ -1,4 +1,4 @@
-"""A SentenceTransformer called below `encode`, on token ids."""
+"""Call a SentenceTransformer on token ids, below `encode`."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Row = npt.NDArray[np.float32]
 
 
 def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any]:
-    """Padded features, len(inputs) x longest: ids, mask, types where wanted."""
+    """Return padded features, len(inputs) x longest: ids, mask, and types if used."""
     import torch
 
     longest = max(len(given.ids) for given in inputs)
@@ -42,10 +42,10 @@ def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any
 
 
 class Embedder:
-    """`model`: a SentenceTransformer. `skips_prompt`: pooling leaves prompts out.
+    """A SentenceTransformer that turns token ids into vectors.
 
-    `packs`: run without padding if the model is one that `models.text.bert` knows. `unpadded` does the same for other
-    networks on a GPU, once `leave_padding` has found that it can. `packed` tells whether either does.
+    `packs`: run without padding if `models.text.bert` supports the model. `unpadded` does so for other networks on a
+    GPU, after a successful `leave_padding`. `packed` is whether either is used. `skips_prompt`: pooling omits prompts.
     """
 
     def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
@@ -59,12 +59,12 @@ class Embedder:
         return self.bert is not None or self.unpadded is not None
 
     def leave_padding(self, inputs: Sequence[Ids], is_same: Callable[[list[Row], list[Row]], bool]) -> None:
-        """Run without padding from now on, if it gives what the network gives for each input by itself.
+        """Run without padding from now on, if each input then gets the same answer as alone.
 
-        is_same: whether vectors (first) are those.
+        is_same: whether vectors (first) equal expected ones.
         """
         if not pools_rows(self.model):
-            _log.warning("this model runs with padding, whatever `unpadded` says: its modules are not known")
+            _log.warning("this model runs with padding despite `unpadded`: its modules are unknown")
             return
         expected = [row for given in inputs for row in self.run([given])]
 
@@ -74,13 +74,13 @@ class Embedder:
         self.unpadded = without_padding(self.model[0].model, self.device, self.tokens.wants_types, is_right)
 
     def run(self, inputs: Sequence[Ids]) -> list[Row]:
-        """One vector per input. Prompts of different lengths run apart if pooled out."""
+        """Return one vector per input. Prompts of different lengths run separately if pooling omits them."""
         return self.prepare(inputs)()
 
     def prepare(self, inputs: Sequence[Ids]) -> Callable[[], list[Row]]:
-        """A step: what can be done without the device is done, the call does the rest.
+        """Prepare a step on the host, and return a function that does the rest.
 
-        Any thread may prepare; one at a time may call.
+        Any thread may prepare, but only one at a time may call the function.
         """
         if not self.skips_prompt:
             return self._prepare(inputs, 0)
@@ -122,7 +122,7 @@ class Embedder:
 
         with torch.inference_mode():
             states, moved = unpadded.states(packing)
-            # as the library names them: what its Pooling reads of inputs without padding
+            # the library's names, which its Pooling reads for inputs without padding
             features: dict[str, Any] = {
                 "token_embeddings": states[None],
                 "cu_seq_lens_q": moved.boundaries,
@@ -142,7 +142,7 @@ class Embedder:
 
 
 def finish(rows: Sequence[Row], dimensions: int | None, normalize: bool) -> npt.NDArray[np.float32]:
-    """len(rows) x dimensions little-endian: cut, and of length 1 if wanted."""
+    """Return len(rows) x dimensions, little-endian, cut and (if requested) normalised."""
     matrix = np.stack(rows).astype("<f4", copy=False)
     if dimensions is not None and dimensions < matrix.shape[1]:
         matrix = matrix[:, :dimensions]

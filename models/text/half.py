@@ -1,12 +1,12 @@
-"""`dtype: auto` on a GPU: float16 where known inputs get the same answers as in float32.
+"""`dtype: auto` on a GPU: float16 if known inputs get the same answers as in float32.
 
-| files    | known inputs in float16 | then                                              |
+| files    | known inputs in float16 | dtype                                             |
 |----------|-------------------------|---------------------------------------------------|
-| 16 bits  |                         | as they are                                       |
-| float32  | as in float32           | float16: an H100 has 15 times the speed there     |
-| float32  | other, or not at all    | float32, products in TF32 (10 bits of each value) |
+| 16 bits  |                         | as in the files                                   |
+| float32  | same answers            | float16, which is 15 times as fast on an H100     |
+| float32  | other answers or errors | float32, products in TF32 (10 bits of each value) |
 
-Networks such as T5's overflow in float16; a checkpoint in bfloat16 may be one of those, so it stays as it is.
+Networks such as T5 overflow in float16. A checkpoint in bfloat16 may be one of those, so it is not converted.
 """
 
 import logging
@@ -30,11 +30,11 @@ def open_settled(
     answer: Callable[[Any], Any],
     is_like: Callable[[Any, Any], bool],
 ) -> Any:
-    """A model, in the dtype of the table above where the recipe leaves it open. See `loading.open_model`.
+    """Open a model, with `dtype: auto` settled by the table above. See `loading.open_model`.
 
     Args:
-        answer: the library's answer of a model to known inputs.
-        is_like: whether one in 16 bits (first) is as good as one in float32.
+        answer: returns a model's answer to known inputs, by the library.
+        is_like: whether an answer in 16 bits (first) is as good as one in float32.
     """
     model = open_model(recipe, path, device, make, flags)
     if device == "cpu" or recipe.dtype != "auto" or next(iter(model.parameters())).element_size() < 4:
@@ -51,20 +51,20 @@ def open_settled(
         why = str(error)
     del half
     release(device)
-    _log.warning("%s stays in float32, as float16 does not suit it: %s", recipe.id, why)
+    _log.warning("%s stays in float32, as float16 is not suitable: %s", recipe.id, why)
     use_tf32()
     return open_model(recipe, path, device, make, flags)
 
 
 def use_tf32() -> None:
-    """Compute products of float32 in TF32 from now on, in this process."""
+    """Compute float32 products in TF32 from now on, in this process."""
     import torch
 
     torch.set_float32_matmul_precision("high")
 
 
 def is_exact(model: Any) -> bool:
-    """Whether it computes in float32 with all of its bits."""
+    """Return whether the model computes in full float32."""
     import torch
 
     wide = next(iter(model.parameters())).element_size() >= 4

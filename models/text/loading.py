@@ -26,17 +26,17 @@ from registry.recipes.fields import Flag
 
 _log = logging.getLogger("roundhouse.text")
 SMALL_WEIGHTS = 128 * 2**20
-"""Bytes of weights up to which each core computes a step of its own under load."""
+"""Weights in bytes up to which each core computes its own step under load."""
 PACKED_SHARE = 64
-"""Tokens from which on idle cores share what waits, without padding: smaller steps cost little more for each token."""
+"""Least tokens of a step, without padding, when idle cores share waiting inputs."""
 MIN_TOKENS_TO_SPREAD = 96
-"""Padded tokens of a step from which on several threads are quicker than one, with small weights."""
+"""Padded tokens of a step from which several threads are faster than one, with small weights."""
 
 
 def import_library() -> Any:
-    """sentence_transformers. Blocks for seconds the first time; safe in any thread."""
+    """Import sentence_transformers. Blocks for seconds the first time. Thread-safe."""
     settings = {"HF_HUB_DISABLE_TELEMETRY": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    for name, value in settings.items():  # they are read when the libraries are first imported
+    for name, value in settings.items():  # read when the libraries are first imported
         os.environ.setdefault(name, value)
     with importing.fast_imports():
         import sentence_transformers
@@ -44,14 +44,14 @@ def import_library() -> Any:
         from transformers.utils import logging
 
     logging.disable_progress_bar()
-    tqdm.tqdm.set_lock(threading.RLock())  # its own is a semaphore in /dev/shm, which a slot's end leaves there
+    tqdm.tqdm.set_lock(threading.RLock())  # its default is a semaphore in /dev/shm, which an ended slot leaves behind
     return sentence_transformers
 
 
 def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any], flags: Mapping[str, Flag]) -> Any:
-    """Open a model from local safetensors, in inference mode. `make`: SentenceTransformer or CrossEncoder.
+    """Open a model from local safetensors, in inference mode.
 
-    device: also `meta`, for a look at the files without memory.
+    make: SentenceTransformer or CrossEncoder. device: also `meta`, to check files without memory.
     """
     import torch
 
@@ -84,20 +84,20 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
 
 
 def packs(recipe: Recipe) -> bool:
-    """Whether the recipe lets the engine run without padding where it can."""
+    """Return whether the recipe lets the engine run without padding."""
     flags = recipe.engine.flags
     return bool(flags.get("packed", True)) and "attn_implementation" not in flags
 
 
 def leaves_padding(recipe: Recipe, device: str) -> bool:
-    """Whether the recipe lets the engine run other networks without padding (`models.text.unpadded`)."""
+    """Return whether the recipe lets other networks run without padding (`models.text.unpadded`)."""
     return device != "cpu" and packs(recipe) and bool(recipe.engine.flags.get("unpadded", False))
 
 
 def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
-    """Steps at the same time: one per core for small weights on a CPU, else one.
+    """Return the number of concurrent steps: one per core for small weights on a CPU, else one.
 
-    Threads of one step wait for each other at every layer, which with small layers is much of their time: two steps
+    Threads of one step wait for each other at every layer, which takes much of the time with small layers: two steps
     with a thread each do more than one step with two (docs/design/notebook.md).
     """
     small = bytes_of_files(path) <= SMALL_WEIGHTS
@@ -105,7 +105,7 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
 
 
 def limits_of(recipe: Recipe, path: Path, device: str, packed: bool, model: Any) -> BatchLimits:
-    """Limits of the steps. `packed`: they run without padding."""
+    """Return the limits of steps. packed: they run without padding."""
     limits = batched_engine.limits_of(recipe, STEP_SECONDS)
     if turns_by_length(model):
         return replace(limits, items=1)
@@ -118,22 +118,22 @@ def limits_of(recipe: Recipe, path: Path, device: str, packed: bool, model: Any)
 
 
 def run_apart(limits: BatchLimits) -> None:
-    """Run inputs apart from now on: the network sees a step's padding."""
-    _log.warning("answers depend on what shares a step: each input is a step of its own, which is slower")
+    """Run each input in its own step from now on, because the network sees a step's padding."""
+    _log.warning("answers depend on other inputs in a step, so each input is a step of its own, which is slower")
     limits.items = 1
 
 
 def turns_by_length(model: Any) -> bool:
-    """Whether a step's longest input turns all positions in it (LongRoPE).
+    """Return whether a step's longest input determines all its positions (LongRoPE).
 
-    The network keeps that choice, so neither other inputs nor a step beside it may be there.
+    The network stores that choice, so inputs must run one at a time.
     """
     kinds = [kind for module in model.modules() if (kind := getattr(module, "rope_type", None))]
-    return any(one == "longrope" for kind in kinds for one in (kind.values() if isinstance(kind, dict) else [kind]))
+    return any(name == "longrope" for kind in kinds for name in (kind.values() if isinstance(kind, dict) else [kind]))
 
 
 def set_step_threads(tokens: int, alone: bool) -> None:
-    """Set the next step's threads: all cores for a long step alone, else one."""
+    """Set the next step's threads: all cores for a single long step, else one."""
     import torch
 
     threads = cores() if alone and tokens >= MIN_TOKENS_TO_SPREAD else 1
@@ -142,7 +142,7 @@ def set_step_threads(tokens: int, alone: bool) -> None:
 
 
 def context_of(recipe: Recipe, model: Any) -> int:
-    """Tokens that the model takes. EngineFailed if the recipe wants more."""
+    """Return the tokens that the model takes. Raises EngineFailed if the recipe has more."""
     network = model[0].model
     positions = getattr(network.config, "max_position_embeddings", None)
     most = positions - first_position(network) if positions else None
@@ -151,16 +151,16 @@ def context_of(recipe: Recipe, model: Any) -> int:
     if own is None or own > NO_LIMIT:
         own = most or 512
     if most is not None:
-        own = min(own, most)  # some tokenizers count the positions that the padding takes, too
+        own = min(own, most)  # some tokenizers also count the padding's positions
         if recipe.context_length is not None and recipe.context_length > most:
             raise EngineFailed(f"context_length is {recipe.context_length}, but the model has {most} positions")
     return recipe.context_length or own
 
 
 def first_position(network: Any) -> int:
-    """Position of the first token: in RoBERTa after the padding's, else 0.
+    """Return the position of the first token: in RoBERTa after the padding's, else 0.
 
-    Told from the layers, as sentence-transformers does it: `registry.files.context` has only names to go by.
+    Found from the layers, as in sentence-transformers; `registry.files.context` has only names.
     """
     for module in network.modules():
         padding = getattr(module, "padding_idx", None)
@@ -170,28 +170,28 @@ def first_position(network: Any) -> int:
 
 
 def vocabulary_of(model: Any) -> int:
-    """Rows of the token embeddings."""
+    """Return the number of token embeddings."""
     return int(model[0].model.get_input_embeddings().weight.shape[0])
 
 
 def padding_of(model: Any) -> int | None:
-    """The padding token that the network knows, which need not be the tokenizer's."""
+    """Return the network's padding token, which need not be the tokenizer's."""
     own: int | None = model[0].model.config.get_text_config().pad_token_id
     return own if own is not None and 0 <= own < vocabulary_of(model) else None
 
 
 def runs_alone(model: Any) -> bool:
-    """Whether each input must be a step of its own.
+    """Return whether each input must be a step of its own.
 
-    A classifier made from a chat model reads the last token; one without a padding token would read the padding.
+    A classifier made from a chat model reads the last token. Without a padding token it would read the padding.
     """
     return type(model[0].model).__name__.endswith("ForSequenceClassification") and padding_of(model) is None
 
 
 def examination(device: str) -> Callable[[], None] | None:
-    """A check that raises once this process has lost the GPU's context.
+    """Return a check that raises if this process has lost the GPU's context; None on a CPU.
 
-    Each later step fails then, too, until the process ends. Lack of memory does not count. None on a CPU.
+    After that every step fails until the process ends. Lack of memory does not count.
     """
     if device == "cpu":
         return None
@@ -201,13 +201,13 @@ def examination(device: str) -> Callable[[], None] | None:
 
 
 def weights_bytes(model: Any) -> int:
-    """Bytes of parameters and buffers, shared ones once."""
+    """Return the bytes of parameters and buffers, counting shared ones once."""
     tensors = {t.data_ptr(): t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())}
     return sum(tensors.values())
 
 
 def resident_bytes(device: str) -> int:
-    """Bytes of this process on a CPU, or on a GPU by driver or allocator."""
+    """Return this process's bytes, on a GPU from the driver or the allocator."""
     if device == "cpu":
         return int(psutil.Process().memory_info().rss)
     if (driver_bytes := nvml.used_by(device, [os.getpid()])) is not None:
@@ -218,7 +218,7 @@ def resident_bytes(device: str) -> int:
 
 
 def release(device: str) -> None:
-    """Give a model's memory back after its last reference is gone."""
+    """Free a model's memory after its last reference is gone."""
     gc.collect()
     if device != "cpu":
         import torch
@@ -227,7 +227,7 @@ def release(device: str) -> None:
 
 
 def prewarm(hurried: Callable[[], bool]) -> None:
-    """Import what both engines need. All is needed early: `hurried` is not used."""
+    """Import what both engines need. All of it is needed early, so `hurried` is not used."""
     import_library()
     import torch
 

@@ -1,4 +1,4 @@
-"""Settings that a model's files lack, which the library assumes or only logs."""
+"""Handle settings and weights that a model's files lack and the library silently assumes."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from registry.errors import EngineFailed
 
 @contextlib.contextmanager
 def collect_missing_weights() -> Iterator[set[str]]:
-    """Collect weights that no file has, which transformers makes at random."""
+    """Collect weights that no file has, which transformers initialises at random."""
     from transformers import PreTrainedModel
 
     missing: set[str] = set()
@@ -32,26 +32,26 @@ def collect_missing_weights() -> Iterator[set[str]]:
 
 
 def refuse_missing_weights(missing: Iterable[str], network: str) -> None:
-    """Refuse random weights, but BERT's pooler, which embeddings do not use."""
+    """Refuse random weights, except BERT's pooler, which embeddings do not use."""
     if unsaved := sorted(key for key in missing if not key.startswith("pooler.")):
         raise EngineFailed(
             f"its files lack {len(unsaved)} of the weights of a {network}, such as {unsaved[0]}, "
-            "which would be made by "
-            "chance: they were saved under other names, or config.json is another model's"
+            "which would be random: "
+            "they were saved under other names, or config.json is another model's"
         )
 
 
 def refuse_routes(model: Any) -> None:
-    """Refuse separate steps for queries and documents: texts would take one."""
+    """Refuse separate steps for queries and documents, which are not distinguished here."""
     if any(type(module).__name__ in ("Router", "Asym") for module in model):
         raise EngineFailed(
-            "it has steps of its own for queries and for documents (a Router), which are not told apart here: add a "
-            "model that takes both the same way"
+            "it has separate steps for queries and for documents (a Router), which is not supported: add a model that "
+            "treats both alike"
         )
 
 
 def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
-    """Refuse a missing tokenizer: transformers would make one without words."""
+    """Refuse a missing tokenizer, for which transformers would make an empty one."""
     names = dict(getattr(tokenizer, "vocab_files_names", {}))
     whole = names.pop("tokenizer_file", "tokenizer.json")
     absent = [name for name in names.values() if not (path / name).is_file()]
@@ -63,11 +63,10 @@ def refuse_without_vocabulary(tokenizer: Any, path: Path) -> None:
 
 
 def lend_padding(tokenizer: Any, vocabulary: int) -> None:
-    """Lend a padding token to a tokenizer without one that the network has.
+    """Give a tokenizer a padding token that the network has, if its own is missing or unknown.
 
-    Without one the library takes no text; with one that the network lacks, a padded step would read behind its
-    embeddings. Which token it is does not matter where padding is masked; `models.text.loading.padding_of` says where
-    it does.
+    Without a padding token the library refuses texts; with one that the network lacks, a padded step would read past
+    the embeddings. The choice does not matter if padding is masked; see `models.text.loading.padding_of` otherwise.
     """
     if tokenizer is None or (tokenizer.pad_token_id is not None and tokenizer.pad_token_id < vocabulary):
         return
@@ -77,30 +76,30 @@ def lend_padding(tokenizer: Any, vocabulary: int) -> None:
 
 
 def read_plainly(transformer: Any, path: Path) -> None:
-    """Keep the library from writing texts into the chat template of a model's base.
+    """Keep the library from formatting texts with the chat template of a model's base.
 
-    It does so on its own for rerankers that it did not save itself, which were trained on plain pairs: Qwen's template
-    knows no pairs, and nothing could be scored. Raises EngineFailed for a model that was saved to be used so.
+    It does so by default for rerankers saved by other tools, which were trained on plain pairs: Qwen's template has no
+    pairs, so nothing could be scored. Raises EngineFailed for a model that was saved for such use.
     """
-    ways = getattr(transformer, "modality_config", {})
-    if (method := ways.get("text", {}).get("method", "forward")) != "forward":
+    modalities = getattr(transformer, "modality_config", {})
+    if (method := modalities.get("text", {}).get("method", "forward")) != "forward":
         raise EngineFailed(
-            f"its vectors of texts are made by {method}, as those of networks that also see, which is not done here: "
-            "add a model of plain texts"
+            f"its vectors of texts are made by {method}, as in multimodal networks, which is not supported: add a "
+            "model for plain texts"
         )
-    if "message" not in ways:
+    if "message" not in modalities:
         return
     if "modality_config" in read_object(path / "sentence_bert_config.json"):
         raise EngineFailed(
             "it writes each text into its chat template first (modality_config in sentence_bert_config.json), which "
-            "is not done here: add a model of plain texts"
+            "is not supported: add a model for plain texts"
         )
-    transformer.modality_config = {way: how for way, how in ways.items() if way != "message"}
+    transformer.modality_config = {name: config for name, config in modalities.items() if name != "message"}
     transformer.input_formatter.supported_modalities = list(transformer.modality_config)
 
 
 def refuse_other_functions(path: Path) -> None:
-    """Refuse a Dense whose activation is not torch's: it would become a Tanh."""
+    """Refuse a Dense whose activation is not torch's, as it would become a Tanh."""
     try:
         modules = json.loads((path / "modules.json").read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Query and document as a cross-encoder's inputs, long ones in chunks."""
+"""Turn queries and documents into a cross-encoder's inputs, with long documents in chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from models.text.tokens import DENSE, Going, Ids, Tokens, always, check_characte
 from registry.errors import ContextLengthExceeded, EngineFailed
 
 LEAST_ROOM = 16
-"""A query must leave this many tokens for the document."""
+"""Tokens that a query must leave for the document."""
 OVERLAP = 8
-"""Neighbouring chunks share a part of this many of the room for the document, so that no sentence is cut in both."""
+"""Neighbouring chunks share 1 / OVERLAP of the document's room, so that no sentence is cut in both."""
 CHUNKS = 8
-"""A document that no smaller limit cuts has at most so many contexts of `tokens.SPARSE` characters for each token: a
-text of 100,000 English words for a context of 512."""
+"""Longest document, in contexts of `tokens.SPARSE` characters per token, if no smaller limit cuts it: 100,000 English
+words for a context of 512."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +38,25 @@ class PairTemplate:
 
 
 class Pairs:
-    """A maker of the network's inputs for one query and its documents."""
+    """Makes the network's inputs from a query and its documents."""
 
     def __init__(self, tokenizer: Any, tokens: Tokens) -> None:
         self._tokens = tokens
         self.pair = _pair(tokenizer)
 
     def inputs(self, request: RerankRequest, going: Going = always) -> list[list[Ids]]:
-        """Inputs per document: one, or one per chunk beyond the context.
+        """Return the inputs of each document: one, or one per chunk if it exceeds the context.
 
-        The request's limits of tokens cut first. With its `truncate` there is always one input, cut as the tokenizer's
-        rule 'longest_first' does; with `max_chunks` what lies behind so many chunks is left out.
-        Raises ContextLengthExceeded when the query leaves no room for a document and `truncate` is False, or when a
-        document has more than CHUNKS contexts' worth of characters and no limit within so many contexts cuts it.
+        The request's token limits are applied first. With `truncate` there is always one input, cut by the tokenizer's
+        rule 'longest_first'; with `max_chunks` anything after that many chunks is omitted.
+        Raises ContextLengthExceeded if the query leaves no room for a document and `truncate` is False, or if a
+        document has more characters than CHUNKS contexts and no limit cuts it to fewer.
         """
         context = self._tokens.context
         room = context - self.pair.tokens
         question = self._question(request, room, going)
         if request.truncate:
-            most = max(room, len(question)) + 1  # so many tell which of the two is longer
+            most = max(room, len(question)) + 1  # enough to know which of the two is longer
             texts = self._tokens.plain(request.documents, _least(most, request.max_document_tokens), going)
             return [[self.pair.ids(*longest_first(question, text, room))] for text in texts]
         if len(question) > room - LEAST_ROOM:
@@ -77,7 +77,7 @@ class Pairs:
         return [[self.pair.ids(question, part) for part in chunks(text, room_left, chunked)] for text in texts]
 
     def _question(self, request: RerankRequest, room: int, going: Going) -> list[int]:
-        """All of a query that is not much longer than the context; of others the start."""
+        """Tokenise the query, or only its start if it is much longer than the context."""
         most = _least(request.max_query_tokens, DENSE * room if request.truncate else None)
         if not request.truncate and (most is None or most > self._tokens.context):
             check_characters(request.query, self._tokens.context, "the query", "query")
@@ -85,22 +85,21 @@ class Pairs:
 
 
 def _least(*limits: int | None) -> int | None:
-    """The smallest limit of those that are set; 0 and None stand for no limit."""
+    """Return the smallest limit; 0 and None mean no limit."""
     return min((limit for limit in limits if limit), default=None)
 
 
 def reach(room: int, most: int) -> int:
-    """Tokens of a document that come into `most` full chunks of `room`."""
+    """Return the tokens of a document that fit into `most` full chunks of `room`."""
     shared = room // OVERLAP
     return shared + most * (room - shared)
 
 
 def chunks(document: Sequence[int], room: int, most: int = 0) -> list[Sequence[int]]:
-    """Split into the fewest parts of at most `room` tokens, even, with shared ends.
+    """Split into the fewest even parts of at most `room` tokens.
 
-    Neighbours share room // OVERLAP tokens.
-
-    With `most`, of the document's start: as much of it as fits into so many full parts.
+    Neighbours share room // OVERLAP tokens. With `most`, use only the start of the document that fits into that many
+    parts.
     """
     shared = room // OVERLAP
     if most:
@@ -114,7 +113,7 @@ def chunks(document: Sequence[int], room: int, most: int = 0) -> list[Sequence[i
 
 
 def longest_first(first: Sequence[int], second: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:
-    """Cut the longer one until both are equal, then both, as `longest_first` does."""
+    """Cut the longer sequence until both are equal, then both, as in `longest_first`."""
     if len(first) + len(second) <= room:
         return first, second
     short = min(len(first), len(second))
@@ -128,7 +127,7 @@ def longest_first(first: Sequence[int], second: Sequence[int], room: int) -> tup
 
 
 def _pair(tokenizer: Any) -> PairTemplate:
-    """Read the special tokens off an encoded pair."""
+    """Read the special tokens from an encoded pair."""
     encoded = tokenizer.backend_tokenizer.encode("a", "b")
     sides = encoded.sequence_ids
     if 0 not in sides or 1 not in sides or sides.index(0) > sides.index(1):

@@ -1,4 +1,4 @@
-"""The rerank engine: a sentence-transformers cross-encoder with batches across requests."""
+"""The rerank engine: a sentence-transformers cross-encoder, with batching across requests."""
 
 import asyncio
 import logging
@@ -47,24 +47,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("roundhouse.text")
 INLINE = 4096
-"""Characters up to which tokenising is quicker than handing it to a thread."""
+"""Characters up to which tokenising is faster than using a thread."""
 PROBE = (("What must hold?", "The engine must give what its library gives."), ("Yes?", "No."))
 LONG_PROBE = (*PROBE, (PROBE[0][0], 60 * PROBE[0][1]))
 BESIDE = (3 * PROBE[0][1], "No.", "As far as anybody knows.", PROBE[0][1], "Yes?")
-"""Documents of one step whose scores are compared with those that they have alone."""
+"""Documents whose scores in one step are compared with their scores alone."""
 TOLERANCE, TOLERANCE_16_BIT = 1e-3, 0.1
-"""Largest difference of a logit between our path and the library's, with 32 and with 16 bits."""
+"""Largest difference between our logits and the library's, in 32 and in 16 bits."""
 STEPS_16_BIT = 2**-5
-"""The further tolerance with 16 bits, as a share of the logit: two to four steps of bfloat16, whose numbers from 8 to
-16 lie 0.0625 apart.
-"""
+"""Additional tolerance in 16 bits, relative to the logit: two to four steps of bfloat16, whose numbers from 8 to 16 are
+0.0625 apart."""
 
 
 class Scorer:
-    """A loaded CrossEncoder, called on token ids. Gives raw logits.
+    """A loaded CrossEncoder that turns token ids into raw logits.
 
-    `packs`: run without padding if the model is one that `models.text.bert` knows. `unpadded` does the same for other
-    networks on a GPU, once `leave_padding` has found that it can. `packed` tells whether either does.
+    `packs`: run without padding if `models.text.bert` supports the model. `unpadded` does so for other networks on a
+    GPU, after a successful `leave_padding`. `packed` is whether either is used.
     """
 
     def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
@@ -73,21 +72,21 @@ class Scorer:
         self.unpadded: UnpaddedNetwork | None = None
         self._head: Head | None = None
         self.generates = getattr(model[0], "transformer_task", "") == "text-generation"
-        """It scores by a word that it would say next."""
+        """Whether it scores by the probability of a next token."""
 
     @property
     def packed(self) -> bool:
         return self.bert is not None or self.unpadded is not None
 
     def leave_padding(self, inputs: Sequence[Ids], is_same: Callable[[list[float], list[float]], bool]) -> None:
-        """Run without padding from now on, if it gives what the network gives for each input by itself.
+        """Run without padding from now on, if each input then gets the same answer as alone.
 
-        is_same: whether logits (first) are those.
+        is_same: whether logits (first) equal expected ones.
         """
         network = self.model[0].model
         self._head = head_of(network) if len(self.model) == 1 else None
         if self._head is None:
-            _log.warning("this model runs with padding, whatever `unpadded` says: its head is not known")
+            _log.warning("this model runs with padding despite `unpadded`: its head is unknown")
             return
         expected = [logit for given in inputs for logit in self.run([given])]
 
@@ -100,9 +99,9 @@ class Scorer:
         return self.prepare(inputs)()
 
     def prepare(self, inputs: Sequence[Ids]) -> Callable[[], list[float]]:
-        """A step: what can be done without the device is done, the call does the rest.
+        """Prepare a step on the host, and return a function that does the rest.
 
-        Any thread may prepare; one at a time may call.
+        Any thread may prepare, but only one at a time may call the function.
         """
         if self.unpadded is None:
             return partial(self._compute, inputs)
@@ -115,7 +114,9 @@ class Scorer:
             if self.bert is None:
                 features = tensors(inputs, self.tokens, self.device)
                 if self.generates:
-                    features["logits_to_keep"] = 1  # else the whole vocabulary's for each token: gigabytes
+                    features["logits_to_keep"] = (
+                        1  # otherwise logits of the whole vocabulary for each token, which are gigabytes
+                    )
                 scores = self.model(features)["scores"]
             else:
                 network = self.model[0].model
@@ -177,7 +178,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         )
 
     def _prepare(self, recipe: Recipe, model: Any) -> tuple[Scorer, list[float]]:
-        """Set up our way of calling the model; the library's own logits for PROBE, which warm up, too."""
+        """Set up our path to the model. Returns the library's logits for PROBE, which also warm it up."""
         expected = _library_answer(model, PROBE)
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model), padding_of(model))
         self._pairs = Pairs(model.tokenizer, tokens)
@@ -189,9 +190,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         return scorer, expected
 
     async def _check(self, expected: Sequence[float], single: bool) -> None:
-        """Check that our path gives what the library's own `predict` gives, and that pairs of one step do not affect
-        one another.
-        """
+        """Compare our path with the library's `predict`, and check that pairs of a step are independent."""
         differs = partial(_differs, single=single)
         if any(map(differs, await self._known(), expected)):
             raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
@@ -215,7 +214,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         return result, Usage(prompt_tokens=sum(tokens), batch=batch)
 
     async def _score(self, request: RerankRequest) -> tuple[list[float], list[list[Ids]], int]:
-        """The best chunk's logit of each document, the inputs by document, and the largest batch."""
+        """Return the best chunk's logit of each document, the inputs by document, and the largest batch."""
         if self._pairs is None or self._batcher is None:
             raise EngineFailed("the engine is not loaded")
         if not request.documents:
@@ -229,11 +228,11 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         flat = [part for parts in inputs for part in parts]
         if not all(part.ids for part in flat):
             raise BadRequest(
-                "The query and a document have no tokens: this model's tokenizer drops all that is in them. Send other "
-                "text.",
+                "The query and a document have no tokens: this model's tokenizer drops all of their content. Send "
+                "other text.",
                 param="query",
             )
-        # equal documents get one score: computed in two batches, they would differ in the last digits
+        # score equal documents once, because in two batches their last digits would differ
         distinct = {tuple(part.ids): part for part in flat}
         places = {ids: place for place, ids in enumerate(distinct)}
         items = [Item(place, len(ids), part) for place, (ids, part) in enumerate(distinct.items())]
@@ -242,7 +241,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         return [max(next(scores) for _ in parts) for parts in inputs], inputs, answers.batch
 
     async def _known(self) -> Any:
-        """Logits of PROBE, to be compared before and after a sleep."""
+        """Return logits of PROBE, which are compared before and after a sleep."""
         import numpy as np
 
         requests = [RerankRequest(query=query, documents=[document]) for query, document in PROBE]
@@ -256,13 +255,13 @@ class RerankingEngine(BatchedEngine[Ids, float]):
 
 
 def _differs(result: float, expected: float, *, single: bool) -> bool:
-    """Whether two logits differ by more than their dtype explains. single: computed in float32."""
+    """Return whether two logits differ by more than their dtype explains. single: computed in float32."""
     allowed = TOLERANCE if single else TOLERANCE_16_BIT + STEPS_16_BIT * abs(expected)
-    return not abs(result - expected) <= allowed  # nor may one be no number
+    return not abs(result - expected) <= allowed  # also true for NaN
 
 
 def _library_answer(model: Any, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """The library's own logits, one by one: without the tokenizer's padding, which may not be the network's."""
+    """Return the library's logits, one by one, as its padding may not be the network's."""
     import torch
 
     if model.num_labels != 1:

@@ -1,6 +1,6 @@
-"""Sleep of a model on a GPU: its tensors go to pinned host memory and back.
+"""Put a model on a GPU to sleep: move its tensors to pinned host memory and back.
 
-The tensor objects stay, only what they hold moves, so that nothing that refers to the model has to know.
+The tensor objects stay and only their storage moves, so references to the model remain valid.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from models.text.loading import resident_bytes, weights_bytes
 from registry.errors import EngineFailed
 
 TOLERANCE = 1e-3
-"""Largest difference of a value that a known input gives before a sleep and after the wake."""
+"""Largest difference between a known input's values before a sleep and after the wake-up."""
 CONTEXT = 1 << 29
-"""Bytes of a CUDA context, which stay on the device."""
+"""Bytes of a CUDA context, which stays on the device."""
 
 KnownAnswer = Callable[[], Awaitable[npt.NDArray[np.float32]]]
 
 
 class ParkedWeights:
-    """The parameters and buffers of a torch module. `device`: where they live awake."""
+    """A torch module's parameters and buffers. `device`: where they are while awake."""
 
     def __init__(self, module: Any, device: str) -> None:
         self._module, self._device = module, device
 
     def park(self) -> None:
-        """Move tensors to host memory, pinned where there is a GPU to copy it back to."""
+        """Move tensors to host memory, which is pinned if the device is a GPU."""
         import torch
 
         pinned = self._device != "cpu"
         for tensor in self._tensors():
             tensor.data = torch.empty_like(tensor.data, device="cpu", pin_memory=pinned).copy_(tensor.data)
-        self._give_back()
+        self._release()
 
     def unpark(self) -> None:
         import torch
@@ -50,7 +50,7 @@ class ParkedWeights:
     def _tensors(self) -> list[Any]:
         return [*self._module.parameters(), *self._module.buffers()]  # each once, also when tied
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         import torch
 
         gc.collect()
@@ -60,22 +60,24 @@ class ParkedWeights:
 
 
 class Captured(Protocol):
-    """Memory that reads the weights where they lie, and grows while the model serves."""
+    """Captured graphs, which read the weights in place and grow while the model serves."""
 
     @property
     def bytes_left(self) -> int:
-        """Bytes that it may still take on the device."""
+        """Bytes that they may still use on the device."""
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop all graphs."""
 
 
 class ModuleSleeper:
-    """Args:
-    module: the loaded model.
-    device: where it lives awake.
-    known: what the engine gives for a known input.
-    captured: cleared before the weights move.
+    """Puts a model to sleep and wakes it.
+
+    Args:
+        module: the loaded model.
+        device: where it is while awake.
+        known: returns the engine's answer to a known input.
+        captured: cleared before the weights move.
     """
 
     def __init__(self, module: Any, device: str, known: KnownAnswer, captured: Captured | None = None) -> None:
@@ -86,13 +88,13 @@ class ModuleSleeper:
         self._before: npt.NDArray[np.float32] | None = None
 
     def expected(self) -> MemoryFootprint | None:
-        """Expected memory asleep; None on a CPU, where parking frees nothing."""
+        """Return the expected memory while asleep; None on a CPU, where sleep frees nothing."""
         if self._device == "cpu":
             return None
         return MemoryFootprint(device_bytes=CONTEXT, host_bytes=self._base + self._weights)
 
     def host_bytes(self) -> int:
-        """Host memory of this process, pinned copies included; 0 on a CPU."""
+        """Return this process's host memory, including pinned copies; 0 on a CPU."""
         if self._device == "cpu":
             return 0
         import torch
@@ -101,7 +103,7 @@ class ModuleSleeper:
         return max(psutil.Process().memory_info().rss, self._base + pinned)
 
     def device_bytes(self) -> int:
-        """Device memory of this process awake, with what it may still take."""
+        """Return this process's device memory while awake, including what graphs may still use."""
         return resident_bytes(self._device) + (self._captured.bytes_left if self._captured is not None else 0)
 
     async def down(self) -> MemoryFootprint:
@@ -116,5 +118,5 @@ class ModuleSleeper:
         await asyncio.to_thread(self._parked.unpark)
         assert self._before is not None
         if not np.allclose(await self._known(), self._before, atol=TOLERANCE, rtol=TOLERANCE):
-            raise EngineFailed("the model woke with other weights: it does not give what it gave before")
+            raise EngineFailed("the model woke with other weights: its answer to a known input has changed")
         return MemoryFootprint(device_bytes=self.device_bytes(), host_bytes=self.host_bytes())

@@ -1,4 +1,4 @@
-"""Texts to token ids by a model's own tokenizer: exact counts, no silent cut."""
+"""Convert texts to token ids with a model's own tokenizer: exact counts, no silent cuts."""
 
 import asyncio
 import threading
@@ -13,22 +13,22 @@ from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
 Going = Callable[[], None]
 _Result = TypeVar("_Result")
 DENSE, SPARSE = 16, 128
-"""Characters for each token. Ordinary text has 3 to 5, so nearly all texts show within 16 whether they are too long.
-More than 128 have only texts that are white space or words of hundreds of letters: what is behind is not read."""
+"""Characters read per token. Ordinary text has 3 to 5, so 16 show for nearly all texts whether they are too long. Only
+white space or words of hundreds of letters have more than 128, and are not read beyond that."""
 MARGIN = 1024
-"""Characters before a cut in which tokens may come out otherwise than in the whole text."""
+"""Characters before a cut in which tokens may differ from those of the whole text."""
 PIECE = 1 << 16
-"""Characters that are tokenised at once: about 0.1 s."""
+"""Characters that are tokenised at once, in about 0.1 s."""
 THREADS = 2
-"""Requests with a text of more than a PIECE that are tokenised at the same time. The library cannot be stopped within a
-text, and holds some 240 bytes for each of its characters until it is done: 0.9 GiB, for seconds, of one of 4 MiB, which
-a context of 8,192 lets through, also when its client has left. Others end a PIECE after their client left, and do not
-wait for these."""
+"""Requests with a text longer than PIECE that are tokenised at the same time. The library cannot be stopped within a
+text, and uses about 240 bytes per character until it is done: 0.9 GiB for seconds for 4 MiB, which a context of 8,192
+admits, even if the client has left. Other requests stop at most a PIECE after their client left, and do not wait for
+these."""
 _POOL = ThreadPoolExecutor(THREADS, "tokenise")
 
 
 class Ids(NamedTuple):
-    """An input. `types` only for pairs; some pooling leaves `prompt` tokens out."""
+    """An input. `types` are for pairs only; some poolings omit the first `prompt` tokens."""
 
     ids: list[int]
     types: list[int] | None = None
@@ -36,11 +36,11 @@ class Ids(NamedTuple):
 
 
 def always() -> None:
-    """The check of a request that is still awaited: never raises."""
+    """Do nothing: the check of a request that cannot be abandoned."""
 
 
 def check_characters(text: str, tokens: int, what: str, param: str) -> None:
-    """Refuse what is certainly too long before tokenising, which is costly."""
+    """Refuse a text that is certainly too long, before tokenising it."""
     if len(text) > SPARSE * tokens:
         raise ContextLengthExceeded(
             f"{what.capitalize()} has {len(text)} characters; this model takes at most {SPARSE * tokens}, whatever "
@@ -59,7 +59,7 @@ async def while_awaited(work: Callable[[Going], _Result], longest: int) -> _Resu
 
     def going() -> None:
         if abandoned.is_set():
-            raise InterruptedError("nobody waits for it")
+            raise InterruptedError("the request was abandoned")
 
     try:
         pool = _POOL if longest > PIECE else None
@@ -69,7 +69,7 @@ async def while_awaited(work: Callable[[Going], _Result], longest: int) -> _Resu
 
 
 def check_template(tokenizer: Any, vocabulary: int) -> None:
-    """Raises EngineFailed where texts get a token that the network lacks."""
+    """Raise EngineFailed if the tokenizer adds a token to texts that the network lacks."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and (largest := max(backend.encode("a", "a").ids, default=0)) >= vocabulary:
         raise EngineFailed(
@@ -80,7 +80,7 @@ def check_template(tokenizer: Any, vocabulary: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Special tokens around one sequence, as the tokenizer's post-processor puts them."""
+    """Special tokens that the tokenizer's post-processor puts around one sequence."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -94,10 +94,10 @@ class Tokens:
     """A Hugging Face tokenizer without padding and truncation.
 
     Args:
-        tokenizer: the model's own; it must be a fast one. Its padding and truncation are switched off for good.
+        tokenizer: the model's own; must be a fast one. Its padding and truncation are turned off permanently.
         vocabulary: number of rows of the model's token embeddings.
-        context: tokens that the model takes, special tokens included.
-        padding: the padding token that the network knows, if that matters; None: the tokenizer's.
+        context: most tokens of an input, including special tokens.
+        padding: the network's padding token, if that matters; default: the tokenizer's.
     """
 
     def __init__(self, tokenizer: Any, vocabulary: int, context: int, padding: int | None = None) -> None:
@@ -124,12 +124,12 @@ class Tokens:
         raise EngineFailed("this tokenizer changes a text when it adds special tokens: it cannot be served.")
 
     def plain(self, texts: Sequence[str], most: int | None = None, going: Going = always) -> list[list[int]]:
-        """Ids without special tokens, text by text; of each text the first `most`.
+        """Return ids without special tokens, at most the first `most` of each text.
 
-        For these only as much of a long text is tokenised as they can come from; see SPARSE for texts of next to no
-        tokens. `going` is called every few milliseconds, and may raise.
+        With `most`, only the necessary part of a long text is tokenised; see SPARSE for texts with very few tokens.
+        `going` is called every few milliseconds, and may raise.
 
-        Raises BadRequest for a token that the model does not have.
+        Raises BadRequest for a token that the network lacks.
         """
         result: list[list[int]] = []
         short: list[str] = []
@@ -158,7 +158,7 @@ class Tokens:
         return result
 
     def _first(self, text: str, most: int, going: Going) -> list[int]:
-        """First `most` ids of a long text. A cut changes tokens only within MARGIN."""
+        """Return the first `most` ids of a long text. A cut changes tokens only within MARGIN."""
         ids: list[int] = []
         for characters in (DENSE * most, SPARSE * most):
             going()
@@ -174,9 +174,9 @@ class Tokens:
     def inputs(
         self, inputs: Sequence[str | list[int]], prompt: str, truncate: bool, going: Going = always
     ) -> list[list[int]]:
-        """Ids with special tokens and prompt of each input, at most `context` of them.
+        """Return each input's ids with special tokens and prompt, at most `context` of them.
 
-        Token lists may hold the special tokens already, as the model's tokenizer puts them, or leave them out.
+        Token lists may or may not contain the special tokens that the model's tokenizer would add.
 
         Raises:
             BadRequest: an input is empty or has no tokens, or an id is not in the vocabulary.
@@ -205,13 +205,13 @@ class Tokens:
             result.append([*self.template.before, *ids, *self.template.after])
             if not result[-1]:
                 raise BadRequest(
-                    f"Input {index} has no tokens: this model's tokenizer drops all that is in it. Send other text.",
+                    f"Input {index} has no tokens: this model's tokenizer drops all of its content. Send other text.",
                     param="input",
                 )
         return result
 
     def _checked(self, ids: list[int], index: int) -> list[int]:
-        """Ids of a token list without the template's special tokens."""
+        """Return the ids of a token list without the template's special tokens."""
         if wrong := [number for number in ids if not 0 <= number < self.vocabulary]:
             raise BadRequest(
                 f"Input {index} has token {wrong[0]}, but this model's ids run from 0 to {self.vocabulary - 1}. "

@@ -160,7 +160,7 @@ async def test_speech_does_not_wake_with_another_file(tmp_path: Path) -> None:
     weights = (folder / "model.bin").read_bytes()
     (folder / "model.bin").unlink()
     (folder / "model.bin").write_bytes(weights[:-64] + bytes(64))
-    with pytest.raises(EngineFailed, match="another file"):
+    with pytest.raises(EngineFailed, match="not the same file"):
         await engine.wake()
     with pytest.raises(EngineFailed, match="broken"):
         await transcribed(engine)

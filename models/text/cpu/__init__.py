@@ -1,1 +1,1 @@
-"""Optional kernels for CPUs, beside the library's own way; both are tested."""
+"""Optional kernels for CPUs, as an alternative to the library's; both are tested."""

@@ -1,8 +1,8 @@
 """Compiled functions for CPUs with AVX-512: `attention.c` and `int16.c`.
 
-They are compiled once per machine, into the user's cache folder. Without such a processor or a compiler, PyTorch
-computes the same. A core with AVX-512 VNNI multiplies integers of 16 bits twice as fast as floats, and reads half the
-bytes. Weights and rows are rounded to some 12 bits and a scale for each block of inputs: finer than bfloat16's 8 bits,
+They are compiled once per machine, into the user's cache folder. Without such a processor or a compiler, PyTorch is
+used instead. A core with AVX-512 VNNI multiplies 16-bit integers twice as fast as floats, and reads half the bytes.
+Weights and rows are rounded to about 12 bits with a scale for each block of inputs: finer than bfloat16's 8 bits,
 coarser than float32. Nothing is calibrated; `models.text.cpu.linear` compares with float32 when a model is loaded.
 """
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """Blocks for some three seconds the first time on a machine. Safe in any thread."""
+    """Load the library, and compile it first if necessary, in about three seconds. Thread-safe."""
     if missing := AVX512 - processor.features():
         _log.info("embeddings and rerank compute with PyTorch: no %s here", ", ".join(sorted(missing)))
         return None
@@ -59,11 +59,11 @@ def load_library() -> ctypes.CDLL | None:
 
 
 MOST_TOKENS, MOST_SIZE, STEP = 512, 128, 32
-"""Tokens of an input, values of a head, and of what these are a multiple: as in the source."""
+"""Most tokens of an input, most values of a head, and their divisor, as in the source."""
 
 
 class Attention:
-    """Attention for `heads` heads of `size` values. See `attention_for`."""
+    """Compiled attention for `heads` heads of `size` values. See `attention_for`."""
 
     def __init__(self, heads: int, size: int) -> None:
         library = load_library()
@@ -72,9 +72,9 @@ class Attention:
         self._scale = math.log2(math.e) / math.sqrt(size)
 
     def __call__(self, query: Tensor, keys: Tensor, values: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Rows x width. `query`: a row per token or input; `lengths`: tokens per input.
+        """Return rows x width. query: a row per token or input. lengths: tokens per input.
 
-        Each is rows x width in float32; keys and values have equal strides.
+        All are rows x width in float32; keys and values have equal strides.
         """
         import torch
 
@@ -100,27 +100,27 @@ class Attention:
 
 
 def attention_for(heads: int, size: int, positions: int) -> Attention | None:
-    """The compiled attention; None: other sizes, longer inputs, or no library."""
+    """Return the compiled attention, or None if sizes do not fit or there is no library."""
     fits = size % STEP == 0 and size <= MOST_SIZE and positions <= MOST_TOKENS
     return Attention(heads, size) if fits and load_library() is not None else None
 
 
 VNNI = AVX512 | {"avx512_vnni"}
 PANEL, ROWS = 32, 12
-"""Outputs and rows that are computed together: as in the source."""
+"""Outputs and rows that are computed together, as in the source."""
 BLOCK = 192
-"""Most inputs with one scale. Fewer are more exact, and cost more for each block's end."""
+"""Most inputs with one scale. Fewer are more exact, but each block has a cost."""
 SCRATCH = 1 << 17
-"""Integers of rows that are made at a time: a quarter of a core's cache of 1 MiB."""
+"""Integers of rows that are rounded at a time: a quarter of a core's cache of 1 MiB."""
 SKEW = 1.5
-"""Factor by which rows are rounded finer than the bound on a block's sums alone asks: they have the larger outliers."""
+"""Factor by which rows are rounded more finely than weights, because they have larger outliers."""
 ADD, GELU = 1, 2
 _WORD, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
 _local = threading.local()
 
 
 def load_int16() -> ctypes.CDLL | None:
-    """The library; None: not available, or the processor lacks instructions."""
+    """Return the library, or None if it or an instruction set is not available."""
     return load_library() if processor.features() >= VNNI else None
 
 
@@ -169,15 +169,15 @@ class Int16Linear:
         self._chunk = max(SCRATCH // (self.blocks * self.block) // ROWS, 2) * ROWS
 
     def rows(self, x: Tensor) -> Tensor:
-        """x W + bias, rows x outputs."""
+        """Return x W + bias, rows x outputs."""
         return self._run(x, x.new_empty(len(x), self.outputs), 0)
 
     def gelu(self, x: Tensor) -> Tensor:
-        """GELU of that, the exact one."""
+        """Return the exact GELU of x W + bias."""
         return self._run(x, x.new_empty(len(x), self.outputs), GELU)
 
     def add(self, x: Tensor, to: Tensor) -> Tensor:
-        """`to`, with x W + bias added in place."""
+        """Add x W + bias to `to` in place, and return it."""
         return self._run(x, to, ADD)
 
     def _run(self, x: Tensor, y: Tensor, how: int) -> Tensor:
@@ -201,14 +201,14 @@ class Int16Linear:
 
 
 def largest(block: int) -> tuple[int, int]:
-    """Largest integers of rows and weights whose `block` products fit 32 bits."""
+    """Return the largest integers of rows and weights for which a sum of `block` products fits 32 bits."""
     most = 2**31 - 1
     rows = min(int((most / block) ** 0.5 * SKEW), 2**15 - 1)
     return rows, min(most // (block * rows), 2**15 - 1)
 
 
 def _scratch(integers: int, floats: int) -> tuple[int, int]:
-    """Addresses of this thread's memory for rounded rows and their scales."""
+    """Return addresses of this thread's memory for rounded rows and their scales."""
     import torch
 
     scratch = getattr(_local, "scratch", None)

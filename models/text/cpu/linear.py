@@ -1,4 +1,4 @@
-"""BERT's products in 16 bit integers on a CPU, if they agree with float32."""
+"""Compute BERT's products in 16-bit integers on a CPU, if they agree with float32."""
 
 import asyncio
 import logging
@@ -18,17 +18,16 @@ if TYPE_CHECKING:
 
 COMPUTE_TYPES = ("auto", "float32", "int16")
 LEAST = 0.9999
-"""Cosine of each row of states to the one in float32, for token ids by chance, or all stays float32. bfloat16, which
-keeps 8 bits, is near 0.9999; models of this kind are at 0.99999 (docs/design/notebook.md)."""
+"""Least cosine between each row of states and the one in float32, for random token ids; below it, float32 is used.
+bfloat16, with 8 bits, is near 0.9999; these models are at 0.99999 (docs/design/notebook.md)."""
 LENGTHS = (1, 2, 7, 24, 30)
 _log = logging.getLogger(__name__)
 
 
 async def choose(recipe: Recipe, bert: Bert | None) -> int:
-    """Let `bert` compute as the recipe says; returns bytes of rounded weights.
+    """Let `bert` compute as the recipe says. Returns the bytes of rounded weights.
 
-    Blocks for no longer than the conversion takes, in a thread. Raises EngineFailed for a compute type that does not
-    exist, and for `int16` where it cannot be had.
+    Raises EngineFailed for an unknown compute type, and for `int16` if it is not available.
     """
     compute_type = str(recipe.engine.flags.get("compute_type", "auto"))
     if compute_type not in COMPUTE_TYPES:
@@ -45,9 +44,9 @@ async def choose(recipe: Recipe, bert: Bert | None) -> int:
 
 
 def to_int16(bert: Bert) -> int:
-    """Round all linear weights if results stay the same; returns bytes, else 0.
+    """Round all linear weights if results stay the same. Returns their bytes, else 0.
 
-    The library's own linear layers lose their weights then: nothing is held twice.
+    The library's linear layers then lose their weights, so that nothing is stored twice.
     """
     import torch
 
@@ -70,7 +69,7 @@ def to_int16(bert: Bert) -> int:
 
 
 def probes(vocabulary: int, positions: int) -> "list[Ids]":
-    """Inputs of token ids by chance, the same at each call."""
+    """Return inputs of random token ids, the same at each call."""
     from models.text.tokens import Ids
 
     rng = random.Random(7)

@@ -1,1 +1,1 @@
-"""Encoders on a GPU without padding: inputs one behind another, and attention that knows where each of them ends."""
+"""Encoders on a GPU without padding: concatenated inputs, and attention within each input."""

@@ -1,9 +1,9 @@
-"""Attention over inputs that lie one behind another, as a function that transformers' networks call.
+"""Attention over concatenated inputs, as a function that transformers' networks call.
 
-| device | what computes                                                                    |
+| device | implementation                                                                   |
 |--------|----------------------------------------------------------------------------------|
 | CUDA   | `torch.nn.attention.varlen`: FlashAttention, which takes 16 bits only            |
-| CPU    | PyTorch's attention, input by input: slow, and what tests compare the packing by |
+| CPU    | PyTorch's attention, input by input: slow, used by tests                         |
 """
 
 from itertools import pairwise
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAME = "roundhouse_unpadded"
-"""This function's name among transformers'. It has no masks there, so the library makes none."""
+"""The function's name in transformers. No mask function is registered for it, so the library makes no masks."""
 UNKNOWN = ("position_bias", "softcap", "s_aux", "cache")
-"""Arguments of some networks that this attention does not compute."""
+"""Arguments of some networks that this attention does not support."""
 
 
 def register() -> None:
-    """Add `attend` to the functions that transformers knows."""
+    """Register `attend` with transformers."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attend)
@@ -39,9 +39,9 @@ def attend(
     max_length_q: int = 0,
     **more: Any,
 ) -> "tuple[Tensor, None]":
-    """The library's attention: 1 x heads x tokens x size each; the result is 1 x tokens x heads x size.
+    """Compute attention as the library does: 1 x heads x tokens x size each to 1 x tokens x heads x size.
 
-    Raises NotImplementedError for what it would compute wrongly.
+    Raises NotImplementedError for arguments that it does not support.
     """
     if cu_seq_lens_q is None:
         raise NotImplementedError(f"{type(module).__name__} does not pass on where its inputs end")
@@ -49,7 +49,7 @@ def attend(
     if unknown or attention_mask is not None:
         raise NotImplementedError(f"{type(module).__name__} attends with {', '.join(unknown) or 'a mask of its own'}")
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    reach = -1 if sliding_window is None else sliding_window - 1  # FlashAttention counts the token itself not
+    reach = -1 if sliding_window is None else sliding_window - 1  # FlashAttention does not count the token itself
     window = (reach, 0 if causal else reach)
     q, k, v = (rows[0].transpose(0, 1) for rows in (query, key, value))
     compute = _flash if query.is_cuda else _by_input
@@ -65,10 +65,10 @@ def _flash(
     scaling: float | None,
     window: tuple[int, int],
 ) -> "Tensor":
-    """`tokens` x heads x size each; boundaries: inputs + 1, int32."""
+    """Compute attention of tokens x heads x size each. boundaries: inputs + 1, int32."""
     from torch.nn.attention.varlen import varlen_attn
 
-    # only what differs from the defaults: PyTorch before 2.13 lacks some of these
+    # pass only non-default options, as PyTorch before 2.13 lacks some
     options: dict[str, Any] = {}
     if scaling is not None and scaling != query.shape[-1] ** -0.5:
         options["scale"] = scaling
@@ -89,7 +89,7 @@ def _by_input(
     scaling: float | None,
     window: tuple[int, int],
 ) -> "Tensor":
-    """The same with PyTorch's attention for a single input."""
+    """Compute the same with PyTorch's attention, one input at a time."""
     import torch
 
     grouped = query.shape[1] != key.shape[1]
@@ -105,14 +105,17 @@ def _by_input(
 
 
 def _window_mask(size: int, window: tuple[int, int]) -> "Tensor | None":
-    """size x size: which keys (columns) each query (row) sees; None: all. window: tokens to the left and right."""
+    """Return which keys (columns) each query (row) sees, size x size; None for all.
+
+    window: tokens to the left and right; -1 for all.
+    """
     import torch
 
     left, right = window
     if (left, right) == (-1, -1):
         return None
-    places = torch.arange(size)
-    ahead = places[None, :] - places[:, None]
+    positions = torch.arange(size)
+    ahead = positions[None, :] - positions[:, None]
     seen = torch.ones(size, size, dtype=torch.bool)
     if left >= 0:
         seen &= ahead >= -left

@@ -1,10 +1,10 @@
-"""The choice between captured graphs, and of the shapes that get one: pure.
+"""Choose captured graphs for steps, and which shapes get one. Pure.
 
-1. A step takes the smallest bucket with room for its tokens, its inputs and its longest input.
-2. Padding is an input of its own behind the others, or several where it is longer than a bucket's longest.
-3. A step without a bucket, and one whose bucket has no graph, runs as without graphs.
-4. A bucket gets a graph at its USES-th step, while the bytes of all graphs with this one stay within the bound.
-   One that failed is not tried again.
+1. A step uses the smallest bucket with room for its tokens, its inputs and its longest input.
+2. Padding is an extra input after the others, or several if it is longer than the bucket's longest input.
+3. A step without a bucket, or whose bucket has no graph, runs without a graph.
+4. A bucket gets a graph at its USES-th step, if the bytes of all graphs then stay within the bound. After a failure it
+   is not tried again.
 """
 
 from collections import Counter
@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 TOKENS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
-"""Tokens of the buckets: at most half of a step is padding, a third from 256 on. Larger steps keep a card busy for
-longer than their launches take."""
+"""Tokens of the buckets. At most half of a step is padding, or a third from 256 tokens on. Larger steps compute for
+longer than their kernel launches take."""
 LONGEST = 512
-"""Tokens of an input, at most: attention starts blocks for this many of each input, however long it is."""
+"""Most tokens of an input. Attention starts blocks for this many for each input, however short."""
 LEAST_INPUT = 3
-"""Tokens of a short input: a bucket has room for inputs that have as many."""
+"""Tokens of the shortest inputs for which a bucket has room if all are that short."""
 USES = 3
 MOST_BYTES = 512 << 20
 
@@ -27,12 +27,12 @@ class Bucket(NamedTuple):
 
     tokens: int
     inputs: int
-    """Inputs, those of the padding included."""
+    """Inputs, including those of the padding."""
     longest: int
 
 
 def buckets_of(max_tokens: int, max_inputs: int, context: int) -> tuple[Bucket, ...]:
-    """Buckets for steps of at most so many tokens and inputs, smallest first. context: tokens of the longest input."""
+    """Return buckets for steps up to a size, smallest first. context: tokens of the longest input."""
     buckets = []
     before = 0
     for tokens in (tokens for tokens in TOKENS if tokens <= max_tokens):
@@ -44,7 +44,7 @@ def buckets_of(max_tokens: int, max_inputs: int, context: int) -> tuple[Bucket, 
 
 
 def padded(lengths: Sequence[int], bucket: Bucket) -> list[int]:
-    """Lengths of a bucket's inputs: those given, the padding's, and empty ones."""
+    """Return the lengths of a bucket's inputs: given, padding, and empty ones."""
     padding = bucket.tokens - sum(lengths)
     own = [min(bucket.longest, padding - start) for start in range(0, padding, bucket.longest)]
     return [*lengths, *own, *[0] * (bucket.inputs - len(lengths) - len(own))]
@@ -57,11 +57,11 @@ def _fits(lengths: Sequence[int], bucket: Bucket) -> bool:
 
 
 class CapturePolicy:
-    """Decides which sizes have a graph, and which get one.
+    """Decides which buckets have a graph, and which get one.
 
     Args:
         buckets: smallest first.
-        expected_bytes: of a bucket's graph, before it is there.
+        expected_bytes: estimate for a bucket's graph.
     """
 
     def __init__(self, buckets: Sequence[Bucket], expected_bytes: Callable[[Bucket], int]) -> None:
@@ -72,26 +72,26 @@ class CapturePolicy:
 
     @property
     def bytes_left(self) -> int:
-        """Bytes that graphs may still take."""
+        """Bytes that graphs may still use."""
         return max(0, MOST_BYTES - sum(self._bytes.values()))
 
     def bucket(self, lengths: Sequence[int]) -> Bucket | None:
-        """The bucket of a step; lengths: of its inputs, at least one. Any thread may call."""
+        """Return a step's bucket. lengths: of its inputs, at least one. Thread-safe."""
         return next((bucket for bucket in self._buckets if _fits(lengths, bucket)), None)
 
     def wants(self, bucket: Bucket) -> bool:
-        """Count a step of a bucket without a graph; returns whether it gets one now."""
+        """Count a step of a bucket without a graph. Returns whether it should get one now."""
         self._uses[bucket] += 1
         return self._uses[bucket] >= USES and bucket not in self._failed and self._expected(bucket) <= self.bytes_left
 
     def add(self, bucket: Bucket, size: int) -> None:
-        """A bucket has a graph of `size` bytes."""
+        """Note that a bucket has a graph of `size` bytes."""
         self._bytes[bucket] = size
 
     def fail(self, bucket: Bucket) -> None:
-        """A bucket gets no graph."""
+        """Note that a bucket cannot have a graph."""
         self._failed.add(bucket)
 
     def clear(self) -> None:
-        """Drop the graphs of all buckets."""
+        """Note that all graphs were dropped."""
         self._bytes.clear()

@@ -1,7 +1,7 @@
-"""Steps of a few shapes as captured graphs, which replay without a launch for each kernel.
+"""Run steps of a few shapes as captured graphs, which replay without launching each kernel.
 
-A graph reads and writes fixed memory: a step's tensors are copied there, and its states are read before the next one.
-`CudaCapture` is the only part that needs a card; a function takes its place in tests.
+A graph uses fixed memory: a step's tensors are copied there, and its states are read before the next step. Only
+`CudaCapture` needs a GPU; tests use a function instead.
 """
 
 import logging
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("roundhouse.text")
 LEAST_ALIKE = 0.998
-"""Cosine of each state of a graph's first replay to what the network gives without it; 16 bits, other sums."""
+"""Least cosine of each state in a graph's first replay to the state without a graph, in 16 bits."""
 WARM_UPS = 2
-"""Calls before a capture: libraries allocate and load kernels in their first ones, which a capture cannot do."""
+"""Calls before a capture, in which libraries allocate and load kernels, as a capture cannot."""
 
 Replay = Callable[[], "Tensor"]
 Capture = Callable[[Callable[[], "Tensor"]], tuple[Replay, int]]
-"""A function that makes a replay from a function on fixed memory, and says the bytes that it took."""
+"""Captures a function on fixed memory. Returns a replay, and the bytes that it takes."""
 
 
 class _Step(NamedTuple):
@@ -35,9 +35,9 @@ class CapturedSteps:
     """Graphs by bucket. One thread runs them.
 
     Args:
-        compute: last states of a packing on the device, whose longest input has no more than so many tokens.
-        policy: which bucket gets a graph.
-        new_capture: what makes graphs that share memory.
+        compute: returns the last states of a packing on the device; takes a bound on its longest input.
+        policy: decides which bucket gets a graph.
+        new_capture: returns a `Capture` whose graphs share memory.
         device: where they run.
     """
 
@@ -56,7 +56,7 @@ class CapturedSteps:
         return len(self._steps)
 
     def run(self, packing: Packing) -> "tuple[Tensor, Packing] | None":
-        """`UnpaddedNetwork.states` by a graph; None: this step has none. packing: in host memory."""
+        """Compute `UnpaddedNetwork.states` by a graph, or return None if there is none. packing: in host memory."""
         bucket = packing.bucket
         if bucket is None:
             return None
@@ -74,7 +74,7 @@ class CapturedSteps:
         """Drop all graphs."""
         self._steps.clear()
         self.policy.clear()
-        self._capture = self._new_capture()  # torch may not take up a pool of memory that has no graph left
+        self._capture = self._new_capture()  # torch may not reuse a memory pool without graphs
 
     def _add(self, bucket: Bucket, packing: Packing) -> _Step | None:
         import torch
@@ -88,8 +88,8 @@ class CapturedSteps:
             states = replay()[: len(expected)]
             alike = torch.nn.functional.cosine_similarity(states.float(), expected.float(), dim=1)
             if not float(alike.min()) >= LEAST_ALIKE:
-                raise RuntimeError("it gives other states")
-        except Exception as error:  # the border: an operation that cannot be captured, or no memory
+                raise RuntimeError("its states differ")
+        except Exception as error:  # such as an operation that cannot be captured, or no memory
             _log.warning("steps of %d tokens get no graph: %s", bucket.tokens, error)
             self.policy.fail(bucket)
             return None
@@ -99,7 +99,7 @@ class CapturedSteps:
 
 
 class CudaCapture:
-    """Captures functions as CUDA graphs that share a pool of memory: no two of them run at once."""
+    """Captures functions as CUDA graphs that share a memory pool, so only one may run at a time."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -120,7 +120,7 @@ class CudaCapture:
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved(self._device)
         graph = torch.cuda.CUDAGraph()
-        # other threads pin memory meanwhile, which a capture of the whole process would forbid
+        # other threads may pin memory during the capture, which the default mode forbids
         with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
             output = function()
 
@@ -132,7 +132,7 @@ class CudaCapture:
 
 
 def expected_bytes(network: Any) -> Callable[[Bucket], int]:
-    """Bytes of a bucket's graph: what lives of a step at once, and the copies that a network makes in between."""
+    """Return an estimate of a bucket's graph in bytes: a step's live tensors, and copies in between."""
     config = network.config
     hidden = int(config.hidden_size)
     feed_forward = int(getattr(config, "intermediate_size", None) or 4 * hidden)

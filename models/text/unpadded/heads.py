@@ -1,4 +1,4 @@
-"""Heads that turn an input's first state into a score, for the cross-encoders that are known."""
+"""Heads of known cross-encoders, which turn an input's first state into a score."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Head = Callable[["Tensor"], "Tensor"]
-"""First states, N x width, to N x 1 logits."""
+"""Turns first states, N x width, into N x 1 logits."""
 
 
 def _bert(network: Any) -> Head:
@@ -20,7 +20,7 @@ def _roberta(network: Any) -> Head:
 
 def _modernbert(network: Any) -> Head | None:
     if network.config.classifier_pooling != "cls":
-        return None  # it takes the mean of all states
+        return None  # it uses the mean of all states
     return lambda firsts: network.classifier(network.head(firsts))
 
 
@@ -33,6 +33,6 @@ HEADS: dict[str, Callable[[Any], Head | None]] = {
 
 
 def head_of(network: Any) -> Head | None:
-    """The network's head; None: not known, or it reads more than the first state."""
+    """Return the network's head, or None if it is unknown or reads more than the first state."""
     make = HEADS.get(type(network).__name__)
     return make(network) if make is not None else None

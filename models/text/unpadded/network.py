@@ -1,8 +1,8 @@
-"""A transformers network that runs on inputs without padding, if it gives what it gives with the library's attention.
+"""Run a transformers network without padding, if its answers stay the same.
 
-The library's network stays what computes; only its attention is another function (`models.text.unpadded.attention`).
-So any network serves that leaves attention to transformers and passes on where inputs end. Whether it does shows when
-the model is loaded: its answers to known inputs, all in one step, are compared with the library's own, one by one.
+The library's network computes everything but attention, which is replaced (`models.text.unpadded.attention`). So any
+network works that uses transformers' attention interface and passes on where inputs end. This is checked when the model
+is loaded: its answers to known inputs in one step are compared with the library's answers to each of them.
 """
 
 import logging
@@ -31,8 +31,8 @@ class UnpaddedNetwork:
 
     Args:
         network: a transformers model without a head.
-        device: where it lives.
-        wants_types: it reads token types.
+        device: where it is.
+        wants_types: whether it reads token types.
     """
 
     def __init__(self, network: Any, device: str, wants_types: bool) -> None:
@@ -40,25 +40,25 @@ class UnpaddedNetwork:
         self._network, self._wants_types = network, wants_types
         self._first_position = first_position(network)
         self.captured: CapturedSteps | None = None
-        """Steps as graphs; None: each step launches its kernels."""
+        """Steps as graphs; None if every step launches its kernels."""
 
     def capture(self, buckets: Sequence[Bucket], new_capture: Callable[[], Capture]) -> None:
-        """Run steps of these shapes as graphs from now on, each once it came up a few times."""
+        """Run steps of these shapes as graphs, once each has been used a few times."""
         policy = CapturePolicy(buckets, expected_bytes(self._network))
         self.captured = CapturedSteps(self._compute, policy, new_capture, self.device)
 
     @property
     def bytes_left(self) -> int:
-        """Bytes that graphs may still take."""
+        """Bytes that graphs may still use."""
         return self.captured.policy.bytes_left if self.captured is not None else 0
 
     def clear(self) -> None:
-        """Drop the graphs: the weights that they read are about to move."""
+        """Drop the graphs, before the weights that they read are moved."""
         if self.captured is not None:
             self.captured.clear()
 
     def pack(self, inputs: "Sequence[Ids]") -> Packing:
-        """A step's inputs in host memory. Any thread may call."""
+        """Pack a step's inputs in host memory. Thread-safe."""
         bucket = None
         if self.captured is not None:
             bucket = self.captured.policy.bucket([len(given.ids) for given in inputs])
@@ -66,7 +66,7 @@ class UnpaddedNetwork:
         return packing.pin() if self.device.startswith("cuda") else packing
 
     def states(self, packing: Packing) -> "tuple[Tensor, Packing]":
-        """Last states, tokens x width, and the packing on the device, both without padding."""
+        """Return last states, tokens x width, and the packing on the device, both without padding."""
         if self.captured is not None and (replayed := self.captured.run(packing)) is not None:
             return replayed
         moved = packing.to(self.device).without_padding()
@@ -83,7 +83,7 @@ class UnpaddedNetwork:
 
 
 def use_graphs(unpadded: UnpaddedNetwork | None, recipe: Recipe, limits: BatchLimits, context: int) -> None:
-    """Capture steps, if the recipe says so and the network runs without padding. context: tokens of an input."""
+    """Capture steps, if the recipe says so and the network runs unpadded. context: most tokens of an input."""
     if unpadded is not None and recipe.engine.flags.get("cuda_graphs"):
         buckets = buckets_of(limits.tokens, limits.items, context)
         unpadded.capture(buckets, partial(CudaCapture, unpadded.device))
@@ -94,21 +94,20 @@ def without_padding(
 ) -> UnpaddedNetwork | None:
     """Replace a network's attention, if `is_right` finds that its answers stay the same.
 
-    None: they do not, or it cannot run so; the network is then as it was, and the log says why. network: with its
-    head, if it has one.
+    Otherwise, or if it cannot run so, returns None, restores the network, and logs why. network: with its head, if any.
     """
     before = network.config._attn_implementation
     attention.register()
     network.set_attn_implementation(attention.NAME)
-    why = f"{type(network).__name__} has an attention of its own"
+    why = f"{type(network).__name__} has its own attention"
     if network.config._attn_implementation == attention.NAME:
         unpadded = UnpaddedNetwork(network.base_model, device, wants_types)
         try:
             if is_right(unpadded):
                 return unpadded
-            why = "its answers differ without"
-        except Exception as error:  # the border: a network that cannot run so may fail in any way
+            why = "its answers differ without padding"
+        except Exception as error:  # an unsuitable network may fail in any way
             why = f"{type(error).__name__}: {error}"
         network.set_attn_implementation(before)
-    _log.warning("this model runs with padding, whatever `unpadded` says: %s", why)
+    _log.warning("this model runs with padding despite `unpadded`: %s", why)
     return None

@@ -1,4 +1,4 @@
-"""A step's inputs one behind another, as tensors in host memory."""
+"""Concatenate a step's inputs, as tensors in host memory."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from models.text.tokens import Ids
 
 IDS, POSITIONS, TYPES, OWNERS = range(4)
-"""Rows of `Packing.rows`. OWNERS: the number of the input that a token belongs to."""
+"""Rows of `Packing.rows`. OWNERS is the number of a token's input."""
 
 
 class Packing(NamedTuple):
-    """T tokens of N inputs; with a bucket, the padding's behind them."""
+    """T tokens of N inputs; with a bucket, including its padding at the end."""
 
     rows: "Tensor"
     """4 x T, int64."""
     boundaries: "Tensor"
-    """N + 1 numbers of tokens, int32: where each input starts, and the end."""
+    """N + 1 token offsets, int32: the start of each input, and the end."""
     lengths: tuple[int, ...]
-    """Tokens of each input, padding left out."""
+    """Tokens of each input, without padding."""
     bucket: Bucket | None = None
-    """The bucket whose shape `rows` and `boundaries` have; None: that of the inputs."""
+    """The bucket whose shape `rows` and `boundaries` have; None for the shape of the inputs."""
 
     def without_padding(self) -> "Packing":
-        """The same tensors, cut to the inputs."""
+        """Return the tensors cut to the inputs."""
         rows, boundaries = self.rows[:, : sum(self.lengths)], self.boundaries[: len(self.lengths) + 1]
         return Packing(rows, boundaries, self.lengths)
 
     def pin(self) -> "Packing":
-        """A copy in memory from which a GPU copies while this process goes on."""
+        """Return a copy in pinned memory, for asynchronous copies to a GPU."""
         return self._replace(rows=self.rows.pin_memory(), boundaries=self.boundaries.pin_memory())
 
     def to(self, device: str) -> "Packing":
@@ -44,7 +44,7 @@ class Packing(NamedTuple):
 
 
 def pack(inputs: "Sequence[Ids]", first_position: int, bucket: Bucket | None = None) -> Packing:
-    """Inputs one behind another. first_position: of an input's first token (`models.text.loading.first_position`)."""
+    """Concatenate inputs. first_position: of an input's first token (`models.text.loading.first_position`)."""
     import torch
 
     lengths = tuple(len(given.ids) for given in inputs)
@@ -61,10 +61,9 @@ def pack(inputs: "Sequence[Ids]", first_position: int, bucket: Bucket | None = N
 
 
 def positions(ids: npt.NDArray[np.int64], first_position: int) -> npt.NDArray[np.int64]:
-    """Positions of one input's tokens, as the network counts them.
+    """Return the positions of one input's tokens, as the network counts them.
 
-    RoBERTa's begin behind the padding's, and a padding token in the middle of a text has the padding's and is not
-    counted.
+    RoBERTa's start after the padding's position; a padding token within a text has that position and is not counted.
     """
     if first_position == 0:
         return np.arange(len(ids))

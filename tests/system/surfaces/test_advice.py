@@ -43,7 +43,7 @@ OTHER_TESTS = {
     "'documents' is empty": "an engine's second look, behind that of `runtime.http.rerank`",
     "is empty: send at least one character or token": "as the two above",
     "The query and a document have no tokens": "no tokenizer here drops all of a text",
-    "this model's tokenizer drops all that is in it": "no tokenizer here drops all of a text",
+    "this model's tokenizer drops all of its content": "no tokenizer here drops all of a text",
     "whatever their tokens are": "longer than the body of this model may be",
     "that none of them": "of the models that are served",
 }

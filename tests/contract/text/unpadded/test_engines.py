@@ -61,7 +61,7 @@ def test_modules_that_are_not_known_keep_the_padding(caplog: pytest.LogCaptureFi
     given.model.append(type("Own", (type(given.model[2]),), {})())
     given.leave_padding([Ids([101, 102])], lambda *_: True)
     assert not given.packed
-    assert "its modules are not known" in caplog.text
+    assert "its modules are unknown" in caplog.text
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
