@@ -1,7 +1,7 @@
 """The marks around tool calls in an answer, by the names of vLLM's tool parsers.
 
-`CallScanner` cuts an answer into text and blocks of calls, always in the same way, whatever the size of its pieces.
-What is inside a block is the parser's business, once the block is complete.
+`CallScanner` splits an answer into text and blocks of calls, with the same result whatever the size of its pieces. The
+content of a block is left to the parser, once the block is complete.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pkgutil import resolve_name
 from typing import NamedTuple, Protocol
 
 BRACKET = ""
-"""The end of a block whose first bracket, the group `open`, ends it where it is closed."""
+"""End of a block that ends where its first bracket, the group `open`, is closed."""
 SAME_TAG = "</"
-"""The end of a block that begins with an XML tag: the closing tag of the same name."""
+"""End of a block that begins with an XML tag, which is the closing tag of the same name."""
 MOST_WITHOUT_CALLS, MOST_READINGS = 64, 8
-"""Blocks of an answer in which calls are looked for in vain, and ends of a cut block that are tried: a model that
-repeats a marker for ever would keep all streams waiting.
+"""Maximum blocks of an answer without calls, and ends tried for a cut block, because a model that repeats a marker
+forever would otherwise keep all streams waiting.
 """
 Reading = tuple[str, int]
-"""A text that may be whole calls, and how many letters of the answer it uses."""
+"""A text that may be complete calls, and how many characters of the answer it uses."""
 _PAIRS = {"[": "]", "{": "}", "(": ")"}
 _CLOSING = frozenset(_PAIRS.values())
 
@@ -30,11 +30,11 @@ class CallSyntax(NamedTuple):
     """The marks of a block of calls.
 
     Attributes:
-        begin: a regular expression of the block's beginning.
-        end: the text that ends the block, `BRACKET` or `SAME_TAG`.
-        each: the text that ends each call inside a block of many; empty: the block is one call, or a list in brackets.
-        is_json: the calls are JSON, so one whose end is missing is known to be whole.
-        tail: a regular expression of what may follow the end, and belongs to the block.
+        begin: regular expression of the block's beginning.
+        end: the text that ends the block, or `BRACKET` or `SAME_TAG`.
+        each: the text that ends each call in a block of several; '' if the block is one call or a list in brackets.
+        is_json: whether the calls are JSON, so that a call is known to be complete without its end marker.
+        tail: regular expression of text that may follow the end and belongs to the block.
     """
 
     begin: str
@@ -145,7 +145,7 @@ SYNTAXES: dict[str, tuple[CallSyntax, ...]] = {
         ),
     ),
 }  # fmt: skip
-"""Not here: parsers that read calls and all other text as one language, and parsers of a recipe's own file."""
+"""Syntaxes by parser, without parsers that read calls and other text as one language, and those of a recipe's file."""
 REQUIRED = (CallSyntax(r"\A\s*(?P<open>\[)\s*\{", end=BRACKET, is_json=True),)
 """vLLM's own language for `tool_choice: required`: a JSON list."""
 
@@ -154,17 +154,17 @@ class Brackets:
     """Follows the nesting of JSON or of a Python literal, in pieces of any size."""
 
     def __init__(self, at: int) -> None:
-        """at: the place of the first bracket."""
+        """at: position of the first bracket."""
         self.at = at
         self.end: int | None = None
-        """Behind the bracket that closes the first one."""
+        """Position after the bracket that closes the first one."""
         self.items: list[int] = []
-        """Behind each item that is in brackets itself, of the list that the first bracket opens."""
+        """Positions after each bracketed item of the list that the first bracket opens."""
         self._nesting: list[str] = []
         self._quote, self._escaped = "", False
 
     def follow(self, text: str) -> None:
-        """Go on to the end of a text that has grown."""
+        """Continue to the end of a text that has grown."""
         while self.at < len(text) and self.end is None:
             self._take(text[self.at])
             self.at += 1
@@ -191,7 +191,7 @@ class Brackets:
 
 
 class Match(Protocol):
-    """A match of `regex`. partial: it reaches the end of the text, and more of it may match or not."""
+    """A match of `regex`. partial: it reaches the end of the text and depends on what follows."""
 
     partial: bool
 
@@ -203,7 +203,7 @@ class Match(Protocol):
 
 
 class Pattern(Protocol):
-    """A pattern of `regex`, which knows partial matches."""
+    """A pattern of `regex`, which supports partial matches."""
 
     def search(self, text: str, at: int, *, partial: bool) -> Match | None: ...
 
@@ -217,11 +217,11 @@ def pattern(expression: str) -> Pattern:
 
 
 class CallScanner:
-    """Cuts an answer into text and blocks of calls."""
+    """Splits an answer into text and blocks of calls."""
 
     def __init__(self, syntaxes: tuple[CallSyntax, ...], accept: Callable[[tuple[Reading, ...]], int]) -> None:
-        """accept: takes a block's calls from the first of its readings that has some, and returns the letters that it
-        uses; 0: there are no calls, and the block is text.
+        """accept: takes a block's calls from its first reading that has some, and returns the characters that it uses;
+        0 if there are no calls, so that the block is text.
         """
         self._syntaxes = [
             (syntax, pattern(syntax.begin), pattern(syntax.tail) if syntax.tail else None) for syntax in syntaxes
@@ -229,16 +229,16 @@ class CallScanner:
         self._accept = accept
         self._text = ""
         self._at = 0
-        """Characters that were given as text or taken as calls."""
+        """Number of characters returned as text or taken as calls."""
         self._open: tuple[CallSyntax, Match, Pattern | None] | None = None
-        """The block that has begun: its syntax, the match of its beginning, its tail's pattern."""
+        """The open block: its syntax, the match of its beginning, its tail's pattern."""
         self._brackets: Brackets | None = None
         self._without_calls = 0
         self._sought = 0
-        """Characters in which the open block has no end."""
+        """Number of characters searched without finding the open block's end."""
 
     def feed(self, text: str, *, finished: bool) -> Iterator[str]:
-        """Give the texts between blocks, as far as they are known to be none."""
+        """Iterate over the texts between blocks, as far as they are known not to be part of one."""
         self._text += text
         while self._at < len(self._text):
             if self._open is None:
@@ -251,7 +251,7 @@ class CallScanner:
             yield from self._close(end)
 
     def _seek(self, *, finished: bool) -> Iterator[str]:
-        """Look for the next beginning."""
+        """Search for the beginning of the next block."""
         if self._without_calls > MOST_WITHOUT_CALLS:
             text, self._at = self._text[self._at :], len(self._text)
             yield text
@@ -276,7 +276,7 @@ class CallScanner:
             yield text
 
     def _end(self, *, finished: bool) -> int | None:
-        """The end of the open block; None: it is not there yet."""
+        """Return the end of the open block; None if it has not arrived yet."""
         assert self._open is not None
         syntax, begin, tail = self._open
         if self._brackets is not None:
@@ -299,7 +299,7 @@ class CallScanner:
         return f"</{begin.group()[1:]}" if syntax.end == SAME_TAG else syntax.end
 
     def _close(self, end: int | None) -> Iterator[str]:
-        """Have the open block's calls taken; else its beginning is text."""
+        """Take the open block's calls; if there are none, its beginning is text."""
         assert self._open is not None
         syntax, begin, _ = self._open
         start = begin.start()
@@ -313,7 +313,7 @@ class CallScanner:
             yield begin.group()
 
     def _cut(self, syntax: CallSyntax, begin: Match) -> tuple[Reading, ...]:
-        """Readings of a block that the end of the answer has cut: all of it, or its calls without the last."""
+        """Return the readings of a block cut by the end of the answer: all of it, or its calls without the last."""
         rest = self._text[begin.start() :]
         closing = "" if syntax.end == BRACKET else self._closing(syntax, begin)
         readings = []
@@ -326,7 +326,7 @@ class CallScanner:
         return tuple(readings)
 
     def _ends(self, syntax: CallSyntax, begin: Match, rest: str) -> Iterator[int]:
-        """The ends of calls in a cut block, the last first."""
+        """Iterate over the ends of calls in a cut block, last first."""
         if syntax.each:
             at = len(rest)
             while (at := rest.rfind(syntax.each, len(begin.group()), at)) >= 0:
@@ -343,5 +343,5 @@ class CallScanner:
 
 
 def overlap(text: str, mark: str) -> int:
-    """Letters at the end of a text that may begin a marker."""
+    """Return the number of characters at the end of a text that may begin a marker."""
     return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)

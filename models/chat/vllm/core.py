@@ -1,11 +1,11 @@
 """Patches of `EngineCore`: adapter calls between steps, and no request for an unplaced adapter.
 
-The calls are `CALLS`, all behind one utility method that is added to EngineCore (`METHOD`; the slot's side is
-`launch.ask`). Utilities share one ordered queue with requests and aborts, so 'no request uses it' is known for certain
-here and nowhere else. All results are plain types: anything else kills vLLM's output thread.
+The calls are in `CALLS`, behind one utility method added to EngineCore (`METHOD`; the slot's side is `launch.ask`).
+Utilities share one ordered queue with requests and aborts, so only here it is certain whether a request uses an
+adapter. All results are plain types, because anything else kills vLLM's output thread.
 
-Only staging does not wait in that queue (`_stage_at_once`): reading a file needs nothing of the engine's loop. So an
-adapter on the disk waits for a running step as often as one in host memory: once, for its place.
+Only staging does not wait in that queue (`_stage_at_once`), because reading a file does not involve the engine's loop.
+So an adapter on disk waits for a running step only once, for its place, like one in host memory.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from models.chat.vllm.cuda.sleep_memory import kept_blocks, prepare_sleep
 from models.chat.vllm.steps import budget
 
 FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Texts of errors that have no type of their own for lack of memory."""
+"""Texts of out-of-memory errors that have no type of their own."""
 
 LONGEST_CAUSE = 1000
-"""Characters; errors of CUDA and of compilers are pages."""
+"""Maximum characters of a cause, because errors of CUDA and compilers fill pages."""
 
 METHOD = "roundhouse"
 """The utility method's name in EngineCore."""
 
 BESIDE_TORCH = 1 << 30
-"""Bytes on a GPU that torch's allocator does not count: context, modules, CUDA graphs. A guess, not measured."""
+"""Estimated bytes on a GPU that torch's allocator does not count: context, modules, CUDA graphs. Not measured."""
 
 Outcome = list[str]
 """[state, fault...]; state is 'running', 'read', 'done', 'busy' (a request uses it), 'full' or 'failed'."""
 
 
 class UnknownAdapter(ValueError):
-    """A request named an adapter that was never placed; that request fails and the engine goes on."""
+    """Raised for a request with an adapter that was never placed; the request fails, and the engine continues."""
 
 
 def faults(fault: BaseException) -> Outcome:
-    """The faults of an adapter, a line each."""
+    """Return the faults of an adapter, one per line."""
     return ["failed", *(str(fault) or type(fault).__name__).split("\n")]
 
 
@@ -54,7 +54,7 @@ WORST_FIRST = ("failed", "full", "running", "done")
 
 
 def _worst(outcomes: list[Outcome]) -> Outcome:
-    """The outcome of all workers: a fault counts at once, since a worker tells it once; 'done' only if all have."""
+    """Combine the outcomes of all workers: any fault counts, as a worker reports it only once; 'done' needs all."""
     return min(outcomes, key=lambda outcome: WORST_FIRST.index(outcome[0]))
 
 
@@ -69,13 +69,13 @@ def _placed(core: Any) -> set[int]:
 
 
 def _leaving(core: Any) -> set[int]:
-    """Adapters whose drop is queued: their room in host memory counts as free."""
+    """Return the adapters whose drop is queued, so that their room in host memory counts as free."""
     leaving: set[int] = core.__dict__.setdefault("roundhouse_leaving", set())
     return leaving
 
 
 def _stage_at_once(core: Any) -> None:
-    """Begin staging in vLLM's thread that receives calls, while a step runs; other calls go on as usual."""
+    """Start staging in vLLM's thread that receives calls, while a step is running; pass other calls on as usual."""
     from vllm.v1.engine import EngineCoreRequestType
 
     wait_in_line = core.input_queue.put_nowait
@@ -95,11 +95,11 @@ def _stage_at_once(core: Any) -> None:
 
 
 def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Outcome]:
-    """Start reading an adapter into host memory. May be called in another thread than the engine's loop.
+    """Start reading an adapter into host memory. May be called in other threads than the engine's loop.
 
-    Where the worker lives in this process, the answer comes when it was read ('read' or 'failed'), without a poll for
-    which a running step would have to end each time; `place_adapter` lets it take effect. Else the answer is 'running',
-    and `poll_adapter` tells when it is there.
+    If the worker is in this process, the answer ('read' or 'failed') is sent once it was read, without polls that would
+    each wait for a running step; `place_adapter` lets it take effect. Otherwise the answer is 'running', and
+    `poll_adapter` reports the end.
     """
     budget.on_adapter_call(self)
     outcome = _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path, len(_leaving(self)))))
@@ -113,7 +113,7 @@ def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Out
 
 
 def _answers_later(core: Any) -> bool:
-    """Whether calls may answer by Futures: vLLM awaits them, and the worker runs in this process."""
+    """Return whether calls may return Futures: vLLM must await them, and the worker must be in this process."""
     executor = type(getattr(core, "model_executor", None)).__name__
     return executor == "UniProcExecutor" and hasattr(core, "input_queue")
 
@@ -126,7 +126,7 @@ def _read(reading: Future[Any]) -> Outcome:
 
 
 def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:
-    """Start copying a staged adapter into a free place, after taking adapter `evict` (0: none) out of its place."""
+    """Start copying a staged adapter into a free place, after removing adapter `evict` (0: none) from its place."""
     budget.on_adapter_call(self)
     if evict and _in_use(self, evict):
         return ["busy"]
@@ -139,7 +139,7 @@ def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:
 
 
 def poll_adapter(self: Any, adapter_id: int) -> Outcome:
-    """The progress of an adapter's staging or placing; a finished one takes effect in this call."""
+    """Return the progress of an adapter's staging or placing. A finished one takes effect in this call."""
     outcome = _worst(self.collective_rpc("poll_adapter", args=(adapter_id,)))
     if outcome == ["done", "placed"]:
         _placed(self).add(adapter_id)
@@ -156,35 +156,35 @@ def drop_adapter(self: Any, adapter_id: int) -> Outcome:
 
 
 def held_adapters(self: Any) -> list[list[int]]:
-    """[adapters in host memory, adapters in places], by id: those that every worker has."""
+    """Return [ids of adapters in host memory, ids of adapters in places] that every worker has."""
     workers: list[list[list[int]]] = self.collective_rpc("held_adapters")
     return [sorted(set(kind[0]).intersection(*kind)) for kind in zip(*workers, strict=True)]
 
 
 def a_layer(self: Any) -> list[str | int]:
-    """[name, inputs, outputs] of a layer that adapters may change."""
+    """Return [name, inputs, outputs] of a layer that adapters may change."""
     layer: list[str | int] = self.collective_rpc("a_layer")[0]
     return layer
 
 
 def process_facts(self: Any) -> list[int]:
-    """[compute threads of a worker, Python threads of this process, bytes on CUDA devices].
+    """Return [compute threads of a worker, Python threads of this process, bytes on CUDA devices].
 
-    Of several workers each counts as the one that holds most. That it answers shows that the plug-in is at work there.
+    Each of several workers counts like the largest one. An answer proves that the plug-in is active there.
     """
     workers: list[list[int]] = self.collective_rpc(worker_facts)
     return [workers[0][0], threading.active_count(), len(workers) * max(on_device for _, on_device in workers)]
 
 
 def worker_facts(_worker: Any) -> list[int]:
-    """[compute threads, bytes on a CUDA device] of a worker's process."""
+    """Return [compute threads, bytes on a CUDA device] of a worker's process."""
     import torch
 
     return [torch.get_num_threads(), _on_device()]
 
 
 def _on_device() -> int:
-    """Bytes on the device as the driver counts them; else torch's and a guess of the rest."""
+    """Return the bytes on the device by the driver, or torch's bytes plus an estimate of the rest."""
     import torch
 
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -194,7 +194,7 @@ def _on_device() -> int:
 
 
 def forget_adapters(self: Any) -> Outcome:
-    """Take every adapter out of its place and out of host memory; 'busy' while any request is in the engine."""
+    """Remove all adapters from places and host memory; 'busy' while any request is in the engine."""
     if self.scheduler.requests:
         return ["busy"]
     _placed(self).clear()
@@ -202,10 +202,9 @@ def forget_adapters(self: Any) -> Outcome:
 
 
 def sleep_facts(self: Any) -> list[int]:
-    """Bytes of this process: [in the allocator that sleeps, of those kept asleep, free on the device, pinned on the
-    host]. Zeros without CUDA.
+    """Return bytes: [in the sleeping allocator, of these kept during sleep, free on the device, pinned on the host].
 
-    Kept is everything but the KV cache. Torch pins blocks of powers of two.
+    Everything but the KV cache is kept. Torch pins blocks of powers of two. Zeros without CUDA.
     """
     import torch
 
@@ -220,9 +219,7 @@ def sleep_facts(self: Any) -> list[int]:
 
 
 def _tell_cause(error: Exception) -> None:
-    """Leave [out of memory (0 or 1), cause] for the slot: vLLM only reports that initialization failed or the engine
-    died.
-    """
+    """Record [out of memory (0 or 1), cause] for the slot, because vLLM only reports that the engine failed or died."""
     if path := os.environ.get(variables.CAUSE):
         what = f"{type(error).__name__}: {error}"[:LONGEST_CAUSE]
         with contextlib.suppress(OSError):  # the slot is gone
@@ -238,7 +235,7 @@ class _FatalErrorHandler(logging.Handler):
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether an error is out of memory: by type, or by the texts of vLLM's start, its sleeping allocator and CUDA."""
+    """Return whether an error is out of memory, by type or by the texts of vLLM's start, its allocator and CUDA."""
     import torch
 
     message = str(error)
@@ -267,7 +264,7 @@ def _dispatch(self: Any, call: str, arguments: list[Any]) -> Any:
 
 
 def patch(core: Any, begin: Callable[[], None]) -> None:
-    """Add the utility to `EngineCore`, guard its intake, and run `begin` when one is made."""
+    """Add the utility to `EngineCore`, guard its intake, and call `begin` when one is created."""
     stock_init, stock_preprocess = core.__init__, core.preprocess_add_request
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,9 +1,9 @@
-"""vLLM's work on a grammar, done first in a process that may be killed.
+"""Do vLLM's work on a grammar first in a process that may be killed, and bound it in the engine.
 
-- vLLM parses a grammar on the loop that feeds all streams: not again when it was checked.
-- EngineCore compiles it in threads that take the CPU from its steps: at a lower priority instead.
-- An ambiguous grammar costs more with each token (xgrammar 0.2.8: 45 ms for the 256th, and the cube of it), inside the
-  step of all: it ends the request when it takes more than its share.
+- vLLM parses a grammar on the loop that feeds all streams; this is skipped for a checked one.
+- EngineCore compiles it in threads that take the CPU from its steps; they get a lower priority.
+- An ambiguous grammar costs more with each token (xgrammar 0.2.8: 45 ms for the 256th, growing cubically), within the
+  step of all requests; the request is ended if it takes more than its share.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from models.chat.vllm import variables
 from registry.bounds import Bounds
 
 VOCABULARY, LEAST_SECONDS = 131_072, 0.5
-"""`compile_seconds` are for so many tokens; for fewer they are fewer, but never less than this."""
+"""Vocabulary for which `compile_seconds` applies (less for smaller ones), and the minimum in seconds."""
 REFILLED = 0.1
-"""Seconds in each second that all grammars of an engine together may take beyond their tokens' own."""
+"""Seconds per second that all grammars of an engine together may take beyond the time for their tokens."""
 LOWER = 5
-"""Added to the niceness of threads that compile. Not the most: a thread that is never scheduled while it holds Python's
-lock keeps the engine's own thread waiting, for a second on a busy machine.
+"""Added to the niceness of compiling threads. Not the maximum, because a thread that is not scheduled while it has
+Python's lock would block the engine's own thread, for a second on a busy machine.
 """
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 SETTLED = ("choice", "grammar", "json", "structural_tag", "_backend", "_backend_was_auto")
-"""Fields that a check changes: choices become a grammar, schemas are written anew, and a backend is chosen."""
+"""Fields that a check changes: choices become a grammar, schemas are rewritten, and a backend is chosen."""
 XGRAMMAR = ("auto", "xgrammar")
 """Backends that compile schemas with xgrammar."""
 BACKENDS = {
@@ -39,26 +39,26 @@ BACKENDS = {
     "outlines": "backend_outlines:OutlinesBackend",
     "lm-format-enforcer": "backend_lm_format_enforcer:LMFormatEnforcerBackend",
 }
-"""The classes that EngineCore uses. 'auto' means the one of the first request, which is our first."""
+"""The backends' classes in EngineCore. 'auto' means that of the first request, which is ours."""
 CHECKED = "roundhouse_checked"
-"""Set on the constraint of a request that was checked."""
+"""Attribute set on the constraint of a checked request."""
 
 
 def fields_of(constraint: Any) -> tuple[str, dict[str, Any]]:
-    """The kind of a `StructuredOutputsParams` that is set, and all its fields."""
+    """Return the kind of a `StructuredOutputsParams`, and all its fields."""
     fields = {name: getattr(constraint, name) for name in CONSTRAINTS + OPTIONS}
     return next((kind for kind in CONSTRAINTS if fields[kind] is not None), ""), fields
 
 
 def of_tag(tag: str) -> Any:
-    """The constraint of a structural tag."""
+    """Return the constraint of a structural tag."""
     from vllm.sampling_params import StructuredOutputsParams
 
     return StructuredOutputsParams(structural_tag=tag)
 
 
 def refused() -> Exception:
-    """An error that vLLM takes for a client's fault; another one would count as the engine's."""
+    """Return an error that vLLM attributes to the client; other errors would count as the engine's."""
     from vllm.exceptions import VLLMValidationError
 
     error: Exception = VLLMValidationError("refused")
@@ -73,17 +73,16 @@ def settle(constraint: Any, settled: dict[str, Any]) -> None:
 
 
 class SharedBudget:
-    """CPU time that all grammars of an engine share beyond `each` for a token: many requests or sequences get no more
-    of it.
-    """
+    """CPU time beyond `each` per token, shared by all grammars of an engine, however many requests there are."""
 
     def __init__(self, most: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
         self._budget, self._at = most, clock()
 
     def take(self, seconds: float) -> bool:
-        """Take from the budget; False: it is overdrawn. The debt is bounded, so that others are not refused for
-        long.
+        """Take from the budget; return False if it is overdrawn.
+
+        The debt is bounded, so that others are not refused for long.
         """
         now = self._clock()
         self._budget = min(self._most, self._budget + REFILLED * (now - self._at)) - seconds
@@ -92,14 +91,14 @@ class SharedBudget:
 
 
 class TimedGrammar:
-    """A compiled grammar of one request, with the CPU time that it may take."""
+    """A compiled grammar of one request, with a limit on its CPU time."""
 
     def __init__(self, grammar: Any, follow: float, each: float, shared: SharedBudget | None = None) -> None:
-        """Seconds: `follow` in all, and `each` more for a token."""
+        """Limit the seconds to `follow` in total plus `each` per token."""
         self._grammar, self._shared = grammar, shared
         self._budget, self._each = follow, each
         self._taken, self._refused = 0.0, False
-        """Time taken since the last token; whether all grammars together, this one included, have taken too much."""
+        """Time taken since the last token; whether all grammars together, including this one, have taken too much."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grammar, name)
@@ -109,7 +108,7 @@ class TimedGrammar:
         return self._budget < 0 or self._refused
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        """False ends the request: vLLM calls it rejected by the grammar."""
+        """Return False to end the request, which vLLM reports as rejected by the grammar."""
         accepted: bool = self._timed(self._grammar.accept_tokens, request_id, tokens)
         due = self._each * len(tokens)
         self._budget += due
@@ -132,14 +131,14 @@ class TimedGrammar:
 
 
 def _be_nicer() -> None:
-    """Raise the niceness of this thread, which threads that it starts inherit. Safe to call again."""
+    """Raise the niceness of this thread; threads started by it inherit that. Safe to call repeatedly."""
     target = os.getpriority(os.PRIO_PROCESS, os.getpid()) + LOWER
     if os.getpriority(os.PRIO_PROCESS, 0) < target:
         os.setpriority(os.PRIO_PROCESS, 0, min(target, 19))
 
 
 def patch(manager: Any, params: Any) -> None:
-    """`StructuredOutputManager` (EngineCore) and `SamplingParams` (slot)."""
+    """Patch `StructuredOutputManager` (in EngineCore) and `SamplingParams` (in the slot)."""
     stock_create, stock_validate = manager._create_grammar, params._validate_structured_outputs
 
     def create_grammar(self: Any, request: Any) -> TimedGrammar:
@@ -158,7 +157,7 @@ def patch(manager: Any, params: Any) -> None:
 
 
 class Compiler:
-    """Compiles a grammar as the slot and EngineCore would. Made once, from an engine's own settings."""
+    """Compiles a grammar as the slot and EngineCore would. Created once, from an engine's settings."""
 
     def __init__(self, engine: Any, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -169,19 +168,19 @@ class Compiler:
         make = pkgutil.resolve_name(f"vllm.v1.structured_output.{backend}")
         self._backend = make(self._config, tokenizer=self._tokenizer, vocab_size=vocabulary)
         self.seconds = max(LEAST_SECONDS, bounds.compile_seconds * vocabulary / VOCABULARY)
-        """CPU seconds for a check. The compiler tries every part with every token, so it takes longer the more there
-        are; a grammar that takes longer still is as slow to follow: forty rules that lead into one another took 3 s
-        with 320 tokens, and 0.5 s in the step of the second token.
+        """CPU seconds for a check. The compiler tries every part with every token, so its time grows with the
+        vocabulary. Grammars that take even longer are also slow to follow: forty mutually recursive rules took 3 s with
+        320 tokens, and 0.5 s in the step of the second token.
         """
 
     def settle(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The constraint as vLLM's own check leaves it. Raises ValueError with what is wrong."""
+        """Return the constraint's fields after vLLM's own check. Raises ValueError with the fault."""
         from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
         constraint = StructuredOutputsParams(**fields)
         backend = self._config.structured_outputs_config.backend
         if constraint.json is not None and backend in XGRAMMAR:
-            # vLLM has a list of what xgrammar does not know, which is too long in places and too short in others.
+            # vLLM's list of what xgrammar does not support is too long in places and too short in others.
             constraint._backend, constraint._backend_was_auto = "xgrammar", backend == "auto"
         else:
             params = SamplingParams(structured_outputs=constraint)
@@ -191,7 +190,7 @@ class Compiler:
         return {name: getattr(constraint, name) for name in SETTLED}
 
     def compile(self, fields: dict[str, Any]) -> TimedGrammar:
-        """Compile as EngineCore does. Raises whatever the library raises."""
+        """Compile as EngineCore does. May raise any error of the library."""
         from vllm.sampling_params import StructuredOutputsParams
         from vllm.v1.structured_output.request import get_structured_output_key
 
@@ -200,7 +199,7 @@ class Compiler:
         return TimedGrammar(compiled, self.bounds.follow_seconds, self.bounds.follow_token_seconds)
 
     def walk(self, grammar: TimedGrammar, steps: int) -> int:
-        """Follow a grammar for some tokens, a mixed choice of the allowed ones. Returns how many it went."""
+        """Follow a grammar for some varied choices of allowed tokens. Returns the number of steps."""
         import numpy as np
 
         mask, ends = self._backend.allocate_token_bitmask(1), self._tokenizer.all_special_ids
@@ -212,7 +211,7 @@ class Compiler:
             allowed = np.flatnonzero(bits[: self._config.model_config.get_vocab_size()])
             if not len(allowed):
                 return step
-            on = allowed[~np.isin(allowed, ends)]  # an end would hide what comes after it
+            on = allowed[~np.isin(allowed, ends)]  # an end token would hide what follows
             allowed = on if len(on) else allowed
             if not grammar.accept_tokens("walk", [int(allowed[step * 7919 % len(allowed)])]):
                 return step

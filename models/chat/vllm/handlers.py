@@ -1,12 +1,11 @@
 """Patches of vLLM's application: Messages, parsers, finish reasons, adapters' templates.
 
-Messages: the assistant's last message is the beginning of the answer; vLLM would begin another one. vLLM counts the
-tokens of `thinking` without passing it to the template. It reads an error in the stream as a piece of the answer, and
-would describe a fault of that reading instead of what broke.
+Messages: a last message of the assistant is the beginning of the answer, but vLLM would start a new one. vLLM counts
+the tokens of `thinking` without passing it to the template. It parses an error in the stream as a piece of the answer,
+and would report the failure to parse it instead of the error.
 
-Parsers: `whole_answers`. A template says that a model is not to think by ending the thoughts in the prompt. In a stream
-vLLM looks at the prompt; of an answer in one piece it takes everything for a thought, unless the request itself
-switched them off.
+Parsers: see `whole_answers`. A template disables reasoning by ending it in the prompt. In a stream vLLM checks the
+prompt; in a complete answer it takes everything as reasoning, unless the request itself has switched that off.
 """
 
 import json
@@ -24,13 +23,14 @@ _ERROR, _DATA = 'data: {"error":', "data: "
 
 
 TEMPLATE: ContextVar[str] = ContextVar("roundhouse_template", default="")
-"""The chat template of a call's adapter; empty: the base's."""
+"""The chat template of a call's adapter; '' for the base's."""
 
 
 def patch_templates(renderer: Any) -> None:
-    """Write the prompts of a call whose adapter has a chat template with that one.
+    """Render prompts with the chat template of the call's adapter, if it has one.
 
-    Args: renderer: vLLM's OnlineRenderer. All of its callers name the template of the base.
+    Args:
+        renderer: vLLM's OnlineRenderer. All its callers pass the base's template.
     """
     preprocess = renderer.preprocess_chat
 
@@ -41,11 +41,11 @@ def patch_templates(renderer: Any) -> None:
 
 
 class BrokenStream(Exception):
-    """An error inside a stream, in vLLM's words, which vLLM passes on to the client."""
+    """An error inside a stream with vLLM's message, which vLLM passes on to the client."""
 
 
 def patch_messages(handler: Any) -> None:
-    """The handler of vLLM's application; None: this model has no Messages."""
+    """Patch the handler for Messages of vLLM's application; None if the model has no Messages."""
     if handler is None:
         return
     create = handler.create_chat_completion
@@ -62,7 +62,7 @@ def patch_messages(handler: Any) -> None:
 
 
 def _as_meant(request: Any, handler: Any) -> None:
-    """Continue a begun answer, and switch thinking on where it is requested. vLLM has no such ways for gpt-oss."""
+    """Continue a begun answer, and switch reasoning on if requested. vLLM does not support this for gpt-oss."""
     if not request.messages:  # vLLM refuses it
         return
     last, kwargs = request.messages[-1], request.chat_template_kwargs or {}
@@ -73,7 +73,7 @@ def _as_meant(request: Any, handler: Any) -> None:
     if begun:
         request.add_generation_prompt, request.continue_final_message = False, True
         if handler.parser_cls is not None and handler.parser_cls.reasoning_parser_cls is not None:
-            request.reasoning_effort = "none"  # thoughts would come before the beginning
+            request.reasoning_effort = "none"  # reasoning would come before the beginning
     elif not import_module("vllm.utils.mistral").is_mistral_tokenizer(handler.online_renderer.renderer.tokenizer):
         request.chat_template_kwargs = {**THINK, **kwargs}
 
@@ -87,7 +87,7 @@ async def _pieces(stream: AsyncGenerator[str, None]) -> AsyncGenerator[str, None
 
 
 def _is_unknown(record: logging.LogRecord) -> bool:
-    """vLLM has logged the cause before."""
+    """Filter out a record whose cause vLLM has already logged."""
     return not (record.exc_info and isinstance(record.exc_info[1], BrokenStream))
 
 
@@ -95,11 +95,11 @@ HANDLERS = {
     "openai_serving_chat": "parser_cls", "anthropic_serving_messages": "parser_cls",
     "openai_serving_responses": "parser", "online_renderer": "parser",
 }  # fmt: skip
-"""Parts of vLLM's application with a parser class, and the attribute that holds it."""
+"""Parts of vLLM's application with a parser class, and the attribute that contains it."""
 
 
 def patch_parsers(state: Any, tool_parser: str) -> None:
-    """tool_parser: the name of vLLM's parser of calls; empty: there is none, or it is of the recipe's own file."""
+    """Patch the parsers. tool_parser: vLLM's name of the call parser; '' for none or one in the recipe's own file."""
     logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)  # logs each text without a call, and a traceback
     for name, attribute in HANDLERS.items():
         handler = getattr(state, name, None)  # this model may not have it
@@ -110,7 +110,7 @@ def patch_parsers(state: Any, tool_parser: str) -> None:
 
 
 def _patch_finish(handler: Any) -> None:
-    """Make an answer in one piece end as its stream does: of calls only where the model stopped by itself."""
+    """Give a complete answer the finish reason of its stream: calls only if the model stopped by itself."""
     stock = handler.chat_completion_full_generator
 
     async def full_generator(request: Any, results: AsyncIterator[Any], *arguments: Any, **named: Any) -> Any:
@@ -132,14 +132,14 @@ def _patch_finish(handler: Any) -> None:
 
 
 def prompt_aware(kind: Any) -> Any:
-    """A parser class that reads the prompt. Those that cannot tell one turn from the next stay."""
+    """Return a parser class that reads the prompt. Parsers that cannot tell turns apart are returned unchanged."""
     reasoning = kind.reasoning_parser_cls
     if reasoning is None or not reasoning.engine_based_streaming:
         return kind
 
     class PromptAwareParser(kind):  # type: ignore[misc]
         def set_prompt_token_ids(self, prompt_token_ids: Sequence[int]) -> None:
-            """vLLM tells a parser of the prompt before an answer in one piece."""
+            """Take the prompt, which vLLM passes to a parser before a complete answer."""
             super().set_prompt_token_ids(prompt_token_ids)
             if self.is_reasoning_end(list(prompt_token_ids)) and not self.is_reasoning_end([]):
                 self.extract_reasoning = _answer_only

@@ -1,4 +1,4 @@
-"""The parts of vLLM that the chat engine uses, under names that stay the same between releases."""
+"""The parts of vLLM that the chat engine uses, under names that are stable between releases."""
 
 import logging
 import multiprocessing
@@ -19,29 +19,28 @@ from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unfit
 
 GONE_WITHIN = 60.0
-"""Seconds in which the kernel frees what a killed process held; a driver that hangs may never let it."""
+"""Seconds for the kernel to free a killed process; a hanging driver may prevent it forever."""
 LOGPROBS_BYTES = {"cuda": 1 << 30, "cpu": 1 << 28}
-"""Bytes for the logits of a step's tokens where a prompt's logprobs are requested, by device."""
+"""Bytes for the logits of a step's tokens if prompt logprobs are requested, by device."""
 LOGIT_BYTES = 12
-"""Bytes of each logit as measured: itself, as float32, and its logprob. 2,000 tokens of a vocabulary of 131,072 took 3
-GB.
+"""Measured bytes per logit: itself, as float32, and its logprob. 2,000 tokens of a vocabulary of 131,072 took 3 GB.
 """
 
 
 def parser() -> Any:
-    """A fresh argument parser of `vllm serve`."""
+    """Return a new argument parser of `vllm serve`."""
     cli_args = import_module("vllm.entrypoints.launchers.cli_args")
     argparse_utils = import_module("vllm.utils.argparse_utils")
     return cli_args.make_arg_parser(argparse_utils.FlexibleArgumentParser())
 
 
 def server() -> Any:
-    """The module that holds `build_app` and `init_app_state`."""
+    """Return the module with `build_app` and `init_app_state`."""
     return import_module("vllm.entrypoints.launchers.api_server.entry")
 
 
 async def application(engine: Any, arguments: Namespace) -> Any:
-    """vLLM's own HTTP application on top of `engine`."""
+    """Return vLLM's own HTTP application on top of `engine`."""
     entry = server()
     tasks = await engine.get_supported_tasks()
     app = entry.build_app(arguments, tasks, engine.model_config)
@@ -56,20 +55,20 @@ async def application(engine: Any, arguments: Namespace) -> Any:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """vLLM logs a prompt that is too long for the context as its own failure, with a traceback, on this route only."""
+    """Filter out the traceback that vLLM logs on this route for a prompt that is too long for the context."""
     from vllm.exceptions import VLLMClientError
 
     return not (record.exc_info and isinstance(record.exc_info[1], VLLMClientError | ValueError))
 
 
 def adapter_names(app: Any) -> dict[str, Any]:
-    """The adapters that vLLM's application knows by name."""
+    """Return the adapters that vLLM's application knows by name."""
     names: dict[str, Any] = app.state.openai_serving_models.lora_requests
     return names
 
 
 def reads_calls(app: Any) -> bool:
-    """Whether Responses of vLLM's application parses calls of tools."""
+    """Return whether Responses of vLLM's application parses tool calls."""
     responses = app.state.openai_serving_responses
     if responses is None or responses.use_harmony:
         return True
@@ -77,15 +76,15 @@ def reads_calls(app: Any) -> bool:
 
 
 def processes(engine: Any) -> list[BaseProcess]:
-    """EngineCore's processes, of an engine that `start_engine` gave, or None."""
+    """Return EngineCore's processes, for an engine from `start_engine` or None."""
     return list(engine.roundhouse_processes) if engine else []
 
 
 def _know_architecture(path: Path) -> None:
-    """Register the model's class with vLLM, which would else start a Python process to inspect it.
+    """Register the model's class with vLLM, which would otherwise start a Python process to inspect it.
 
-    Off the CPU only what `prewarm` has imported: another model's file may touch CUDA when it is imported, and a process
-    with CUDA cannot be forked. Plug-ins of others are loaded afterwards, and win.
+    On a GPU only classes imported by `prewarm`: importing another model's file may initialise CUDA, after which a
+    process cannot be forked. Plug-ins of others are loaded afterwards and take precedence.
     """
     registry = import_module("vllm.model_executor.models").ModelRegistry
     any_file = import_module("vllm.platforms").current_platform.is_cpu()
@@ -96,12 +95,12 @@ def _know_architecture(path: Path) -> None:
 
 
 def workers(arguments: Namespace) -> int:
-    """The number of processes that compute for one EngineCore."""
+    """Return the number of worker processes of one EngineCore."""
     return int(arguments.tensor_parallel_size) * int(arguments.pipeline_parallel_size)
 
 
 def cores_of_workers(count: int) -> str:
-    """An equal part of this process's cores for each worker, as `variables.CORES` says it; '': there are too few."""
+    """Divide this process's cores equally among workers, in the form of `variables.CORES`; '' if there are too few."""
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // count
     parts = [cores[number * share : (number + 1) * share] for number in range(count)]
@@ -109,7 +108,7 @@ def cores_of_workers(count: int) -> str:
 
 
 def configuration(arguments: Namespace, device: str) -> Any:
-    """vLLM's configuration for the arguments; nothing is started, the device is not touched."""
+    """Return vLLM's configuration for the arguments, without starting anything or using the device."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -120,7 +119,7 @@ def configuration(arguments: Namespace, device: str) -> Any:
     if workers(arguments) > 1:
         settings.distributed_executor_backend = "mp"
     elif device == "cpu":
-        # the class, not "uni": vLLM turns the word into a worker process of its own, which costs a start and a copy
+        # the class instead of "uni", for which vLLM would start a separate worker process
         settings.distributed_executor_backend = UniProcExecutor
     config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
     if arguments.specialize_active_lora and device != "cpu" and not config.use_v2_model_runner:
@@ -143,19 +142,20 @@ def start_engine(
     *,
     has_arena: bool = False,
 ) -> Any:
-    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.processes`).
+    """Return an AsyncLLM with EngineCore running. Blocks for seconds. Must run in its own thread
+    (`models.chat.processes`).
 
-    swap_tokens, critical_tokens: most of a step while adapters or critical requests come. has_arena: stage adapters in
-    one piece of pinned memory.
+    swap_tokens, critical_tokens: maximum tokens of a step while adapters move or critical requests arrive. has_arena:
+    whether to stage adapters in one piece of pinned memory.
     """
     from vllm.v1.engine.async_llm import AsyncLLM
 
     config = configuration(arguments, device)
-    # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
+    # On the CPU vLLM requires 'spawn' to bind OpenMP threads in a worker process, but there is none here.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     os.environ[variables.THREADS] = str(threads)
     if device == "cpu" and workers(arguments) > 1:
-        # vLLM would bind each worker to a NUMA node of its own, and ends where there are too few
+        # vLLM would bind each worker to its own NUMA node, and fails if there are too few
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         os.environ[variables.CORES] = cores_of_workers(workers(arguments))
     os.environ[variables.SWAP_TOKENS] = str(swap_tokens or "")
@@ -184,25 +184,27 @@ def start_engine(
 
 
 def _logprobs_tokens(config: Any, device: str) -> int:
-    """Tokens of a step whose prompt logprobs fit; at least one for each request, or those that answer would wait."""
+    """Return the tokens of a step whose prompt logprobs fit; at least one per request, or answers would stall."""
     fits = LOGPROBS_BYTES["cpu" if device == "cpu" else "cuda"] // (LOGIT_BYTES * config.model_config.get_vocab_size())
     return max(int(fits), int(config.scheduler_config.max_num_seqs))
 
 
 def describe_failure(error: Exception) -> str:
-    """The cause of a failed load in words."""
+    """Describe the cause of a failed load."""
     return f"its chat template is no Jinja template: {error}" if isinstance(error, TemplateSyntaxError) else str(error)
 
 
 def cause(engine: Any) -> EngineFailed | None:
-    """The cause that EngineCore left of its end; None: it left none, or there is no engine."""
+    """Return the cause that EngineCore recorded before its end; None if there is none or no engine."""
     error: EngineFailed | None = engine.roundhouse_cause.recorded_error() if engine else None
     return error
 
 
 def stop_engine(engine: Any, children: Sequence[BaseProcess], within: float) -> None:
-    """End the engine's processes, by force after `within` seconds. Blocks until nothing is left of them: the end of one
-    with much memory may take seconds, and nobody else would ask for it."""
+    """End the engine's processes, by force after `within` seconds.
+
+    Blocks until they are gone. That may take seconds for a process with much memory, and nothing else waits for it.
+    """
     engine.shutdown(within)
     for child in children:
         if child.is_alive():
@@ -212,7 +214,7 @@ def stop_engine(engine: Any, children: Sequence[BaseProcess], within: float) -> 
 
 
 def sleep_mode_available() -> bool:
-    """Whether this vLLM has the allocator for sleep: on CUDA, if its extension was built."""
+    """Return whether this vLLM has the allocator for sleep, which needs CUDA and its extension."""
     try:
         return bool(import_module("vllm.device_allocator.cumem").cumem_available)
     except ImportError:
@@ -220,14 +222,14 @@ def sleep_mode_available() -> bool:
 
 
 async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> Any:
-    """The answer of EngineCore to one of `core.CALLS`."""
+    """Return EngineCore's answer to one of `core.CALLS`."""
     return await engine.engine_core.call_utility_async(core.METHOD, call.__name__, list(arguments))
 
 
 async def device_bytes(engine: Any) -> int:
-    """Bytes that the engine holds on CUDA devices; 0 on the CPU.
+    """Return the bytes that the engine holds on CUDA devices; 0 on the CPU.
 
-    Raises EngineFailed when EngineCore runs without Roundhouse's patches: adapters would be wrong there.
+    Raises EngineFailed if EngineCore runs without Roundhouse's patches, because adapters would be wrong there.
     """
     try:
         facts: list[int] = await ask(engine, core.process_facts)

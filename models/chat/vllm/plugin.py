@@ -1,7 +1,7 @@
 """Start-up of vLLM's processes: settings from the environment, and patches for each.
 
-`touches.py` lists the patches, each made by the `patch` of its file. They rely on private parts of vLLM: a version that
-was not checked is refused.
+`touches.py` lists the patches; each is applied by the `patch` of its file. They rely on private parts of vLLM, so
+untested versions are refused.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from registry.errors import EngineFailed
 
 
 class CauseFile:
-    """The cause that EngineCore left of its end, in an unnamed file that goes when the slot does."""
+    """The cause of EngineCore's end, in an unnamed file that disappears with the slot."""
 
     def __init__(self) -> None:
         self._file = os.memfd_create("roundhouse-cause")
         os.environ[variables.CAUSE] = f"/proc/{os.getpid()}/fd/{self._file}"
 
     def recorded_error(self) -> EngineFailed | None:
-        """The cause in EngineCore's words; None: it left none."""
+        """Return the error that EngineCore recorded; None if there is none."""
         if not (text := os.pread(self._file, 1 << 20, 0)):
             return None
         memory, what = json.loads(text)
@@ -40,16 +40,16 @@ class CauseFile:
 
 
 def enter() -> None:
-    """Prepare EngineCore's process. Called again when EngineCore begins: a fork has its plug-ins loaded."""
+    """Prepare EngineCore's process. Also called when EngineCore starts, because a fork does not reload plug-ins."""
     if multiprocessing.current_process().name.startswith("EngineCore"):
         slot = multiprocessing.parent_process()
         if slot is not None:
-            die_with_parent(int(slot.pid or 0))  # whatever this process is doing, and also when it is stopped
+            die_with_parent(int(slot.pid or 0))  # whatever this process is doing, even if it is stopped
         _bound_threads()
 
 
 def enter_worker(_: object = None) -> None:
-    """Prepare the process of one of several workers, a fork of EngineCore, before it computes."""
+    """Prepare the process of one of several workers, which is a fork of EngineCore."""
     process, core = multiprocessing.current_process(), multiprocessing.parent_process()
     if not process.name.startswith(WORKER) or core is None:
         return
@@ -61,7 +61,7 @@ def enter_worker(_: object = None) -> None:
 
 
 def _bound_threads() -> None:
-    """Set the compute threads of this process; vLLM's CPU worker makes later calls to set them do nothing."""
+    """Set the compute threads of this process. vLLM's CPU worker disables later changes."""
     if threads := os.environ.get(variables.THREADS):
         import torch
 
@@ -69,15 +69,15 @@ def _bound_threads() -> None:
 
 
 WORKER = "VllmWorker-"
-"""The name of a worker's process, before its rank."""
+"""The prefix of a worker's process name, followed by its rank."""
 CHECKED = {(0, 32)}
-"""Releases on which the tests of these patches passed."""
+"""Releases with which the tests of these patches passed."""
 
 
 def register() -> None:
-    """Apply the patches, if this process belongs to a chat engine. Safe to call often.
+    """Apply the patches if this process belongs to a chat engine. Safe to call repeatedly.
 
-    Raises RuntimeError on a vLLM that was not checked, which stops the load with that message.
+    Raises RuntimeError for an untested version of vLLM, which stops the load with that message.
     """
     if os.environ.get(variables.ACTIVE) != "1":
         return
@@ -91,7 +91,7 @@ def register() -> None:
 
 
 class _Forks:
-    """The object through which Python calls `enter_worker`; it must stay referenced."""
+    """The object through which Python calls `enter_worker`. It must stay referenced."""
 
 
 _FORKS = _Forks()
@@ -99,7 +99,7 @@ _FORKS = _Forks()
 
 @cache
 def _patch_all() -> None:
-    """Apply all patches, once in a process; a fork has them already."""
+    """Apply all patches, once per process; a fork already has them."""
     import vllm.lora.lora_model as lora_model
     import vllm.lora.model_manager as model_manager
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
@@ -130,7 +130,7 @@ def _patch_all() -> None:
 
 
 def patch_gpu() -> None:
-    """Apply the patches for a GPU, but for those for speed that `variables.STOCK` names. Touches no device."""
+    """Apply the patches for a GPU, except speed patches named in `variables.STOCK`. Does not use the device."""
     _active_counts()
     left_out = os.environ.get(variables.STOCK, "").split(",")
     for name, patch in GPU_PATCHES.items():
@@ -148,7 +148,7 @@ def _metadata() -> None:
 
 
 GPU_PATCHES: dict[str, Callable[[], None]] = {"metadata": _metadata}
-"""Patches by the names that leave them out. Those that right answers need have no name."""
+"""Patches that can be left out, by name. Patches needed for correct answers have no name."""
 
 
 def _active_counts() -> None:
@@ -163,18 +163,18 @@ def _active_counts() -> None:
     active_counts.patch([lora_utils, punica_gpu, dispatcher, gpu_lora_utils], runner)
 
 
-# --- weights that are not in the files ------------------------------------------------------------------------------
+# --- weights missing in the files -----------------------------------------------------------------------------------
 WEIGHTS = ("weight", "w13_weight", "w2_weight", "bias")
-"""Weights that begin as uninitialised memory in layers that are not quantized."""
+"""Weights that are uninitialised memory at first, in layers that are not quantized."""
 FEW = 5
 
 
 def patch_weights(loader: Any) -> None:
-    """Refuse a model whose files lack weights. Args: loader: vLLM's DefaultModelLoader.
+    """Refuse a model whose files lack weights. loader: vLLM's DefaultModelLoader.
 
-    vLLM 0.32 does not miss the weights of a linear layer, an embedding or an expert: it exempts them all from its own
-    check (`track_weights_loading`), and they answer with what was in memory. So each row of those begins as NaN before
-    the files are read, and none may be left afterwards. That takes one value a row, whatever names vLLM's mappers know.
+    vLLM 0.32 does not notice missing weights of linear layers, embeddings and experts: it exempts them from its own
+    check (`track_weights_loading`), and they compute with what was in memory. So one value of each row is set to NaN
+    before the files are read, and none may be left afterwards. That works whatever names vLLM's mappers know.
     """
     own = loader.load_weights
 
@@ -189,7 +189,7 @@ def patch_weights(loader: Any) -> None:
 
 
 def _fillable(model: Any) -> Iterator[tuple[str, Any]]:
-    """The first column of each matrix that the files must fill, or a bias, by its name; tied ones once."""
+    """Iterate over the first column of each matrix that the files must fill, or a bias, by name; tied ones once."""
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
     from vllm.model_executor.layers.linear import UnquantizedLinearMethod
     from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
@@ -209,7 +209,7 @@ def _fillable(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def refuse_unfilled(names: set[str], network: str) -> None:
-    """Raises ValueError, which ends the load with these words."""
+    """Raise ValueError for missing weights, which ends the load with its message."""
     if names:
         few = ", ".join(sorted(names)[:FEW]) + (", ..." if len(names) > FEW else "")
         hint = ""

@@ -1,4 +1,4 @@
-"""Import the modules that every chat engine needs before its model is known.
+"""Import the modules that every chat engine needs, before its model is known.
 
 EngineCore is a fork of this process (`models.chat.processes`), so what is imported here is imported once for both.
 """
@@ -25,7 +25,7 @@ CPU = (
     "vllm.v1.attention.backends.cpu_attn",
     "vllm.lora.punica_wrapper.punica_cpu",
     "vllm.model_executor.models.llama",
-    # what EngineCore imports when it reads weights and warms up
+    # imported by EngineCore when it reads weights and warms up
     "vllm.distributed.elastic_ep.elastic_execute",
     "vllm.utils.cpu_triton_utils",
     "vllm.triton_utils.dispatcher",
@@ -35,7 +35,7 @@ CPU = (
 CUDA = (
     "vllm.v1.worker.gpu_worker",
     "vllm.lora.punica_wrapper.punica_gpu",
-    # whose classes vLLM need not look at in a process of its own (`launch`); none touches CUDA when it is imported
+    # models whose classes vLLM then need not inspect in a separate process (`launch`); none initialises CUDA
     "vllm.model_executor.models.llama",
     "vllm.model_executor.models.mistral",
     "vllm.model_executor.models.qwen2",
@@ -69,23 +69,23 @@ SERVER = (
     "vllm.v1.structured_output.backend_outlines",
     "model_hosting_container_standards.sagemaker",
 )
-"""Modules that vLLM's HTTP application imports when it is built."""
+"""Modules that vLLM's HTTP application imports while being built."""
 
 RAISES_LEVELS = "model_hosting_container_standards.logging_config"
-"""Module that raises the level of the root logger and of its handlers to ERROR when it is imported."""
+"""Module whose import raises the level of the root logger and its handlers to ERROR."""
 MAX_ANSWERS = 128
 """Largest `n` of one request; OpenAI's own limit."""
 NOT_REACHED = 1 << 16
-"""Value for limits of vLLM's that ours stay below, so that ours refuse with a clear message: stop strings (4 by
-default) and prompts of one request (1,024)."""
+"""Value for vLLM's limits on stop strings (4 by default) and prompts per request (1,024), above our own limits, which
+refuse with a clear message."""
 
 
 def environment() -> None:
     """Settings that vLLM reads from the environment when it is first imported; EngineCore inherits them."""
-    # tqdm reads it when it is imported, and torch imports it: else bars of CUDA graphs stand in the server's log
+    # read by tqdm at its import by torch; otherwise progress bars of CUDA graphs appear in the server's log
     os.environ.setdefault("TQDM_DISABLE", "1")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings are plain lines among those of JSON
-    if _torch_build()["cuda"] is not None:  # torch may read it when it is imported
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings would be plain lines among JSON lines
+    if _torch_build()["cuda"] is not None:  # torch may read it at its import
         _pin_by_threads()
     import torch
 
@@ -99,39 +99,39 @@ def environment() -> None:
         VLLM_MAX_COMPLETION_PROMPTS=str(NOT_REACHED),
         VLLM_MAX_NUM_BAD_WORDS=str(BAD_WORD_BYTES),
         VLLM_MAX_BAD_WORDS_TOTAL_TOKENS=str(BAD_WORD_BYTES),
-        VLLM_MEDIA_URL_ALLOW_REDIRECTS="0",  # they lead out of the domains that a recipe allows
+        VLLM_MEDIA_URL_ALLOW_REDIRECTS="0",  # redirects lead out of the domains that a recipe allows
         TOKENIZERS_PARALLELISM="false",
     )
     os.environ[variables.ACTIVE] = "1"
     _keep_log_levels()
     if not logging.getLogger("roundhouse").isEnabledFor(logging.DEBUG):
-        for name in ("vllm", "py.warnings"):  # a dozen at each load, of what we set and of what torch deprecates
+        for name in ("vllm", "py.warnings"):  # a dozen warnings per load about our settings and torch's deprecations
             logging.getLogger(name).setLevel(logging.ERROR)
-    # FlashInfer's sampler is compiled at its first use, with nvcc and ninja from PATH (vLLM issue 49497). Who has them
-    # may set this to 1.
+    # FlashInfer's sampler is compiled at its first use, with nvcc and ninja from PATH (vLLM issue 49497). Set this to 1
+    # if you have them.
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     tuned.use()
-    # else Gloo listens where the host's name points to, which may be a network
+    # otherwise Gloo listens at the address of the host's name, which may be on a network
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if torch.version.cuda is None and torch.version.hip is None:
-        # the first request with logprobs would stall the engine for 8 to 15 s, to compile one small function
+        # otherwise the first request with logprobs would stall the engine for 8 to 15 s to compile a small function
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would win over the bytes of the recipe
+    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would override the recipe's bytes
 
 
 def _torch_build() -> dict[str, str | None]:
-    """The build in torch's version.py, read without importing torch."""
+    """Return the build from torch's version.py, without importing torch."""
     spec = find_spec("torch")
     assert spec is not None
     return runpy.run_path(str(Path(str(spec.origin)).with_name("version.py")))
 
 
 def _pin_by_threads() -> None:
-    """Let torch touch the pages of pinned memory by several threads and register them, unless it has settings already.
+    """Make torch touch the pages of pinned memory in several threads and register them, unless it has settings already.
 
-    cudaHostAlloc alone took 16 s for the 20 GB of a first sleep, nearly all of it for the first touch of pages.
-    `pinned_max_round_threshold_mb`, which would save a third of an adapter's memory, is left alone: torch 2.13 gives
-    out a cached block by the power of two above its size, so that it may be too small for what is asked for.
+    cudaHostAlloc alone took 16 s for the 20 GB of a first sleep, nearly all for the first touch of the pages.
+    `pinned_max_round_threshold_mb`, which would save a third of an adapter's memory, is not set: torch 2.13 reuses a
+    cached block by the power of two above its size, so it may be too small for the request.
     """
     if not {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"} & os.environ.keys():
         count = 1 << (min(8, cores()).bit_length() - 1)  # torch takes powers of two only
@@ -140,16 +140,16 @@ def _pin_by_threads() -> None:
 
 
 def prewarm_server() -> None:
-    """Import what only this process needs, while EngineCore starts, and patch the request classes among it."""
+    """Import what only this process needs, while EngineCore starts, and patch the request classes."""
     with importing.fast_imports():
         routers = [router for module in _import_known(SERVER) if (router := getattr(module, "router", None))]
         request_classes.patch_classes(route for router in routers for route in router.routes)
 
 
 def _keep_log_levels() -> None:
-    """Import what raises the level of all logs to ERROR when vLLM's server imports it, and set the levels back.
+    """Import the module of vLLM's server that raises all log levels to ERROR, and restore the levels.
 
-    Without this a slot loses its own messages and warnings as soon as it has loaded a chat model.
+    Otherwise a slot would lose its own messages and warnings as soon as it has loaded a chat model.
     """
     if RAISES_LEVELS in sys.modules:
         return
@@ -162,9 +162,9 @@ def _keep_log_levels() -> None:
 
 
 def prewarm(hurried: Callable[[], bool]) -> None:
-    """Import what EngineCore needs, and, unless a load waits, what only this process needs.
+    """Import what EngineCore needs and, unless a load is waiting, what only this process needs.
 
-    Cheap when called again. Starts no process, and no thread but the idle pools of numerical libraries, which a fork
+    Cheap if called again. Starts no processes, and no threads except idle pools of numerical libraries, which a fork
     does not need.
     """
     prewarm_core()
@@ -175,14 +175,14 @@ def prewarm(hurried: Callable[[], bool]) -> None:
 def prewarm_core() -> None:
     """Import what EngineCore needs. Blocks for seconds; safe in any thread."""
     environment()
-    # It warns of each image that could not be fetched, with its URL, which is a client's.
+    # It logs a warning with the client's URL for each image that could not be fetched.
     logging.getLogger("vllm.connections").setLevel(logging.ERROR)
     with importing.fast_imports():
         _import_all()
 
 
 def _import_known(names: Iterable[str]) -> list[Any]:
-    """Import the modules of these names that this release has; a load imports others by itself."""
+    """Import those of the named modules that this release has. A load imports others by itself."""
     modules = []
     for name in names:
         with suppress(ModuleNotFoundError):
@@ -197,4 +197,4 @@ def _import_all() -> None:
     _import_known(CPU if platform.is_cpu() else CUDA)
     launch.server()
     launch.parser()
-    plugin.register()  # as vLLM does it at a start; here it counts for the fork, too
+    plugin.register()  # as vLLM does at a start; here it also applies to the fork

@@ -1,9 +1,9 @@
-"""vLLM's request classes, with further checks and our wording of their errors.
+"""Add checks to vLLM's request classes, and describe their errors in words.
 
-They take integers of any size and infinite floats, but EngineCore's transport, msgpack, ends at 64 bits, and fails when
-the request's state is registered already. They try every item of a list as each of its kinds (61 for the input of a
-response) and note why it is none: 20,000 items that are numbers, 300 kB, keep the loop that feeds all streams for 30 s.
-So numbers are bounded, and a list is refused at its first fault. vLLM answers with pydantic's records; here with words.
+They accept integers of any size and infinite floats, but EngineCore's transport, msgpack, supports only 64 bits, and
+fails after the request's state is registered. They try every item of a list as each of its kinds (61 for the input of a
+response) and record why it is none: 20,000 items that are numbers, 300 kB, block the loop that feeds all streams for
+30 s. So numbers are bounded, and a list is refused at its first fault. vLLM would answer with pydantic's records.
 """
 
 import sys
@@ -21,16 +21,16 @@ from pydantic.dataclasses import is_pydantic_dataclass, rebuild_dataclass
 from starlette.responses import JSONResponse, Response
 
 MOST = 2
-"""Faults of a request that are described. Where a value may be of many kinds, the others say why it is none of them."""
+"""Maximum faults of a request that are described. For a value of several possible kinds, more would not help."""
 KINDS = ("role", "type")
-"""Fields that say which kind of object one is."""
+"""Fields that determine the kind of an object."""
 Place = tuple[str | int, ...]
 MOST_REASONS = 4
 _PREFIX = "Value error, "
 
 
 class _Fast(FailFast):
-    __hash__ = object.__hash__  # a union of types looks for equal ones
+    __hash__ = object.__hash__  # unions of types compare their members
 
 
 _FAST = _Fast()
@@ -43,7 +43,7 @@ _OURS = (_FAST, *_BOUNDS[int], *_BOUNDS[float])
 
 
 def patch_classes(routes: Iterable[Any]) -> None:
-    """Bound the request classes of these routes, once. An application that is built afterwards uses them so."""
+    """Bound the request classes of these routes, once. Applications built afterwards use the bounded classes."""
     for route in routes:
         for kind in get_type_hints(getattr(route, "endpoint", None) or object).values():
             if isinstance(kind, type):
@@ -51,7 +51,7 @@ def patch_classes(routes: Iterable[Any]) -> None:
 
 
 def _patch_class(kind: type) -> None:
-    """Bound a model or a dataclass of pydantic's; other classes stay as they are."""
+    """Bound a model or dataclass of pydantic; leave other classes unchanged."""
     if kind in _PATCHED:
         return
     _PATCHED.add(kind)
@@ -83,10 +83,10 @@ def _bounded(annotation: Any) -> Any:
 
 
 def patch_errors(app: FastAPI) -> None:
-    """Describe faults in words: for vLLM's application, before its first request."""
+    """Make vLLM's application describe faults in words. Call it before the first request."""
     app.add_exception_handler(RequestValidationError, _refused)
     app.add_exception_handler(ValidationError, _refused_part)
-    app.middleware_stack = None  # it was made already, and is made again at the first request
+    app.middleware_stack = None  # already built; rebuilt at the first request
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -106,7 +106,7 @@ async def _refused_part(_: Request, error: Exception) -> Response:
 def describe_part(errors: Sequence[Any]) -> tuple[str, str | None]:
     """Describe faults of a message's parts or calls.
 
-    They are read late, each by itself, so vLLM does not say which message one belongs to.
+    They are validated late and separately, so vLLM does not say which message they belong to.
     """
     return describe([{**fault, "loc": ("body", *_of_part(fault["loc"]))} for fault in of_their_kind(errors)], None)
 
@@ -120,11 +120,11 @@ def _of_part(where: Sequence[str | int]) -> Sequence[str | int]:
 
 
 def of_their_kind(errors: Sequence[Any]) -> Sequence[Any]:
-    """The faults that say something of the kind that was sent.
+    """Return the faults that concern the kind of object that was sent.
 
-    Pydantic has some for each kind that a value may be of. Where the `role` or `type` is that of one kind, what the
-    others lack is no fault; where it is that of none, this is the fault. Of kinds without one, those that have all of
-    their fields count.
+    Pydantic reports faults for each possible kind of a value. If the `role` or `type` matches one kind, faults of the
+    others are irrelevant; if it matches none, that is the fault. Among kinds without these fields, those whose required
+    fields are all present count.
     """
     tagged = {error["loc"][:-1] for error in errors if error["type"] == "literal_error" and error["loc"][-1] in KINDS}
     of_a_kind = _without(errors, tagged)
@@ -135,7 +135,7 @@ def of_their_kind(errors: Sequence[Any]) -> Sequence[Any]:
 
 
 def _without(errors: Sequence[Any], kinds: Collection[Place]) -> Sequence[Any]:
-    """The faults without those of these kinds of a value, but for values that have no others."""
+    """Return the faults without those of these kinds, except for values that have no others."""
     of = [next((kind for kind in kinds if error["loc"][: len(kind)] == kind), None) for error in errors]
     values = {kind[:-1] for kind in kinds}
     others = {
@@ -153,7 +153,7 @@ def _answer(message: str, param: str | None) -> Response:
 
 
 def describe(errors: Sequence[Any], body: Any) -> tuple[str, str | None]:
-    """Describe the fault and its first field. A field of several types has an error for each; they are one fault."""
+    """Describe the fault, with its first field. A field of several types has an error for each, but it is one fault."""
     faults: dict[str, list[str]] = {}
     param: str | None = None
     for error in of_their_kind(errors):
@@ -163,7 +163,7 @@ def describe(errors: Sequence[Any], body: Any) -> tuple[str, str | None]:
     inside = [
         place for place in faults if place and any(other.startswith((f"{place}.", f"{place}[")) for other in faults)
     ]
-    for place in inside:  # it is of the kind whose inside has the fault
+    for place in inside:  # the kind with a fault inside is the one meant
         del faults[place]
     if param in inside:
         param = next(iter(faults))
@@ -177,9 +177,10 @@ def _text(place: str, words: Sequence[str]) -> str:
 
 
 def _place(where: Sequence[str | int], body: Any, *, is_missing: bool) -> str:
-    """The path of a fault, as `messages[0].role`.
+    """Format the path of a fault, such as `messages[0].role`.
 
-    Pydantic's path also has names of its own types: only what the body has is kept. Without a body, all of it is.
+    Pydantic's path also contains names of its own types, so only the parts found in the body are used. Without a body,
+    all of it is used.
     """
     if body is None:
         return ".".join(map(str, where[1:]))

@@ -1,6 +1,6 @@
-"""Model classes of the installed vLLM, read from its source without an import.
+"""Read the model classes of the installed vLLM from its source, without importing it.
 
-A vLLM whose source has its tables elsewhere leaves everything unchecked: then a load tells. `touches.PARSED` has all.
+If a version of vLLM has its tables elsewhere, nothing is checked before a load. `touches.PARSED` lists the tables.
 """
 
 import ast
@@ -13,20 +13,20 @@ from registry.vllm_source import parsed, root, table, tree
 MODELS = "model_executor/models"
 REGISTRY = f"{MODELS}/registry.py"
 CHAT = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
-"""Tables of `registry.py` whose models answer in text."""
+"""Tables of `registry.py` with models that generate text."""
 FORMER, PLUGINS = "_PREVIOUSLY_SUPPORTED_MODELS", "_OOT_SUPPORTED_MODELS"
 RENDERED = frozenset({
     "DeepseekV32ForCausalLM", "DeepseekV4ForCausalLM", "DeepseekV4ForConditionalGeneration", "DeepseekV41ForCausalLM",
     "InklingForCausalLM", "InklingForConditionalGeneration", "KimiK3ForConditionalGeneration",
 })  # fmt: skip
-"""Architectures whose chats vLLM renders by code of its own (config/model.py): they have no template."""
+"""Architectures without a template, whose chats vLLM renders with its own code (config/model.py)."""
 DEEPEST = 5
-"""Classes above a class that are looked at."""
+"""Maximum depth of base classes that are searched."""
 
 
 @cache
 def architectures() -> Mapping[str, tuple[str, str]]:
-    """Architecture to module and class, of models that answer in text; empty when it cannot be told."""
+    """Map architectures of models that generate text to module and class; empty if unknown."""
     models_by_architecture: dict[str, tuple[str, str]] = {}
     for models in CHAT:
         models_by_architecture |= {
@@ -36,7 +36,7 @@ def architectures() -> Mapping[str, tuple[str, str]]:
 
 
 def class_of(architecture: str) -> tuple[str, str] | None:
-    """The full name of its module, and the name of its class; None: it cannot be told."""
+    """Return the full name of its module, and the name of its class; None if unknown."""
     module, name = architectures().get(architecture, ("", ""))
     if not module:
         return None
@@ -45,19 +45,19 @@ def class_of(architecture: str) -> tuple[str, str] | None:
 
 @cache
 def former() -> Mapping[str, str]:
-    """Architecture to the last version of vLLM that served it."""
+    """Map architectures to the last version of vLLM that served them."""
     return {name: str(version) for name, version in table(REGISTRY, FORMER).items()}
 
 
 @cache
 def plugin_models() -> Mapping[str, str]:
-    """Architecture to the address of a plug-in for vLLM that serves it."""
+    """Map architectures to the address of a plug-in for vLLM that serves them."""
     return {name: str(address) for name, address in table(REGISTRY, PLUGINS).items()}
 
 
 @cache
 def quantizations() -> frozenset[str]:
-    """Names that `quantization_config.quant_method` may have; empty when it cannot be told."""
+    """Return the possible values of `quantization_config.quant_method`; empty if unknown."""
     for node in tree("model_executor/layers/quantization/__init__.py").body:
         if isinstance(node, ast.Assign) and any(getattr(t, "id", "") == "QuantizationMethods" for t in node.targets):
             return frozenset(str(c.value) for c in ast.walk(node.value) if isinstance(c, ast.Constant))
@@ -66,7 +66,7 @@ def quantizations() -> frozenset[str]:
 
 @cache
 def config_kinds() -> frozenset[str]:
-    """`model_type` of models whose config vLLM has; empty when it cannot be told."""
+    """Return the `model_type`s whose config vLLM has; empty if unknown."""
     for node in tree("transformers_utils/config.py").body:
         if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "_CONFIG_REGISTRY":
             words = [word for call in ast.walk(node) if isinstance(call, ast.Call) for word in call.keywords]
@@ -78,7 +78,7 @@ def config_kinds() -> frozenset[str]:
 
 @cache
 def takes_adapters(architecture: str) -> bool:
-    """Whether vLLM's class of an architecture, or a base of it, supports LoRA."""
+    """Return whether vLLM's class of an architecture, or a base class of it, supports LoRA."""
     module, name = architectures().get(architecture, ("", ""))
     return bool(module) and _supports(_file_of(module), name, DEEPEST)
 
@@ -95,7 +95,7 @@ def _supports(file: Path | None, name: str, deep: int) -> bool:
 
 
 def _import_of(module: ast.Module, name: str, file: Path) -> Path | None:
-    """The file that `name` is imported from, where that is vLLM's own."""
+    """Return the file of vLLM from which `name` is imported, if any."""
     for node in ast.walk(module):
         if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
             if not node.level:
@@ -106,7 +106,7 @@ def _import_of(module: ast.Module, name: str, file: Path) -> Path | None:
 
 
 def _file_of(module: str) -> Path | None:
-    """The file of a module as vLLM's tables write it: `llama`, or `vllm.models.hy_v4`."""
+    """Return the file of a module in the form of vLLM's tables, such as `llama` or `vllm.models.hy_v4`."""
     folder = root()
     if folder is None:
         return None

@@ -1,6 +1,6 @@
-"""The exact bytes of a token in logprobs, where vLLM reports those of its decoded text.
+"""Report the exact bytes of a token in logprobs, where vLLM reports those of its decoded text.
 
-vLLM decodes such a token to nothing or to U+FFFD, and the last one of a character to all of it.
+vLLM decodes a token that is part of a character to nothing or to U+FFFD, and the last one to the whole character.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>\Z")
 
 @cache
 def _byte_letters() -> dict[str, int]:
-    """The letters by which byte-level tokenizers write bytes: those that can be printed stand for themselves."""
+    """Return the characters by which byte-level tokenizers write bytes; printable bytes represent themselves."""
     printed = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in set(printed)]
     return {chr(byte): byte for byte in printed} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -31,7 +31,7 @@ class TokenBytes:
         self._added = frozenset(getattr(tokenizer, "added_tokens_decoder", ()))
 
     def __call__(self, token: int) -> bytes | None:
-        """The token's bytes; None: they are those of its text."""
+        """Return the token's bytes; None if they are those of its text."""
         piece = self._tokenizer.convert_ids_to_tokens(token)
         if not isinstance(piece, str):
             return None

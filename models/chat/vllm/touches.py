@@ -1,7 +1,7 @@
-"""Every use of vLLM's private parts: its purpose, and how it could go.
+"""All uses of vLLM's private parts, with their purpose and what would make them unnecessary.
 
-tests/contract/vllm/test_touches.py fails when a place is gone or takes other parameters, and when the product uses a
-name of vLLM's that no row has (`touch_scan` finds them by syntax tree). EngineCore also gets one utility method of ours
+tests/contract/vllm/test_touches.py fails if a place is gone or has other parameters, and if the product uses a name of
+vLLM that no row has (`touch_scan` finds them by syntax tree). EngineCore also gets one utility method of ours
 (`core.METHOD`), and attributes whose names begin with `roundhouse_`.
 """
 
@@ -31,15 +31,15 @@ _PREWARMED = (
 
 
 class VllmPatch(NamedTuple):
-    """A place in vLLM, module:attribute or module:Class.attribute, which a class may set in its own code.
+    """A place in vLLM: module:attribute or module:Class.attribute, where the class may set it in its own code.
 
     Attributes:
         where: the place; its module, class and attribute are used.
-        gives: what Roundhouse has from it.
+        gives: its purpose for Roundhouse.
         goes: what would make it unnecessary.
-        test: the file that fails without it, or uses it.
-        takes: its first parameters, separated by spaces, where they are relied on.
-        also: further names that are used with it, separated by spaces: modules, module:name, or attributes.
+        test: the test file that fails without it, or uses it.
+        takes: its first parameters, separated by spaces, if they matter.
+        also: other names used with it, separated by spaces: modules, module:name, or attributes.
     """
 
     where: str
@@ -508,4 +508,4 @@ PARSED = {
     "model_executor/layers/quantization/__init__.py": ("QuantizationMethods",),
     "transformers_utils/config.py": ("_CONFIG_REGISTRY",),
 }
-"""Tables that `source.py` reads in vLLM's source without an import. Without one of them its check is left to a load."""
+"""Tables that `source.py` reads from vLLM's source without importing it. If one is missing, only a load checks that."""

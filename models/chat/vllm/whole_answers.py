@@ -1,9 +1,9 @@
 """Parsers that keep all of an answer: whole tool calls, and all other text as text.
 
-vLLM parses an answer in one piece by other code than its stream, and both lose text: a call that the token limit cuts,
-what follows a call, a text that only looks like one. Here both forms pass the same reader, whose result depends neither
-on the size of the pieces nor on the tokens: vLLM's reasoning parser, fed with markers as pieces of their own, then
-`CallScanner`. vLLM's tool parser sees complete blocks only. A parser that raises gets no further text; it is content.
+vLLM parses a complete answer with other code than a stream, and both lose text: a call cut by the token limit, text
+after a call, text that only looks like a call. Here both forms pass through the same reader, whose result depends
+neither on the size of the pieces nor on the tokens: vLLM's reasoning parser, fed with markers as separate pieces, then
+`CallScanner`. vLLM's tool parser gets only complete blocks. If a parser raises, the remaining text is content.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, Protocol
 from models.chat.vllm.call_syntax import REQUIRED, SYNTAXES, CallScanner, CallSyntax, Reading, overlap
 
 MOST_REQUIRED = 8
-"""Calls of an answer where `tool_choice` requires some, and the model may write them as JSON."""
+"""Maximum calls of an answer if `tool_choice` requires some and the model may write them as JSON."""
 
 
 class ToolCall(NamedTuple):
-    """A whole call. id: as the parser has read it, if it has."""
+    """A complete call. id: from the parser, if it has one."""
 
     name: str
     arguments: str
@@ -38,10 +38,10 @@ class Parts(NamedTuple):
 
 
 class ReasoningSplitter:
-    """Splits an answer into reasoning and what follows it, by vLLM's own streaming parser."""
+    """Splits an answer into reasoning and the rest, using vLLM's own streaming parser."""
 
     def __init__(self, parser: Any) -> None:
-        """parser: vLLM's, without calls."""
+        """parser: vLLM's parser without calls."""
         self._parser = parser
         half = parser.reasoning_parser
         self._tokenizer = None if half.engine_based_streaming else parser.model_tokenizer
@@ -49,7 +49,7 @@ class ReasoningSplitter:
         self._pieces = TextPieces([mark for mark in marks if mark])
         self._broken = False
         self._owed = ""
-        """Text that the parser has taken and not given yet."""
+        """Text that the parser has received but not returned yet."""
 
     def feed(self, text: str, request: Any, prompt: list[int] | None, *, finished: bool) -> Parts:
         reasoning, content = "", ""
@@ -73,7 +73,7 @@ class ReasoningSplitter:
         return self._with_lost(piece, parts, finished=finished)
 
     def _with_lost(self, piece: str, parts: Parts, *, finished: bool) -> Parts:
-        """Add what the parser has dropped, markers apart. One without markers has a language of its own."""
+        """Add text that the parser has dropped, except markers. A parser without markers has its own language."""
         if not self._pieces.marks:
             return parts
         self._owed += piece
@@ -85,9 +85,9 @@ class ReasoningSplitter:
         return Parts(reasoning, content + rest) if ended or content else Parts(reasoning + rest, content)
 
     def _with_skipped(self, text: str) -> str:
-        """A text that the parser has given, with what it has skipped before."""
+        """Return a text from the parser, preceded by what the parser has skipped."""
         at = self._owed.find(text)
-        if at < 0:  # it is another text
+        if at < 0:  # a different text
             self._owed = ""
             return text
         skipped, self._owed = self._owed[:at], self._owed[at + len(text) :]
@@ -99,14 +99,14 @@ class ReasoningSplitter:
 
 
 class TextPieces:
-    """Cuts a text that comes in pieces of any size so that each marker is a piece of its own."""
+    """Splits a text that arrives in pieces of any size, so that each marker is a separate piece."""
 
     def __init__(self, marks: list[str], *, letters: bool = False) -> None:
-        """letters: all between markers is cut into letters."""
+        """letters: whether to split the text between markers into characters."""
         self.marks, self._letters = marks, letters
         self._pattern = re.compile(f"({'|'.join(map(re.escape, sorted(marks, key=len, reverse=True)))})")
         self._held = ""
-        """The end of the text that may be the beginning of a marker."""
+        """The end of the text, if it may be the beginning of a marker."""
 
     def cut(self, text: str, *, finished: bool) -> list[str]:
         text, self._held = self._held + text, ""
@@ -128,7 +128,7 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 class CallMaker(Protocol):
-    """A maker of calls from the text of an answer."""
+    """Creates calls from the text of an answer."""
 
     def read_block(self, text: str, request: Any) -> list[ToolCall | None]: ...
 
@@ -140,7 +140,7 @@ class ContentReader(Protocol):
 
 
 class CallReader:
-    """Takes calls out of the content of an answer."""
+    """Extracts calls from the content of an answer."""
 
     def __init__(self, maker: CallMaker, request: Any, syntaxes: tuple[CallSyntax, ...]) -> None:
         self._maker, self._request = maker, request
@@ -148,7 +148,7 @@ class CallReader:
         self._calls: list[ToolCall] = []
         self._any = False
         self._blank: str | None = ""
-        """White space since the last block, or the beginning, as long as nothing else came; None: something did."""
+        """White space since the last block or the beginning; None if other text has followed."""
 
     def feed(self, text: str, *, finished: bool) -> Parts:
         content = "".join(self._after_blank(piece) for piece in self._scanner.feed(text, finished=finished))
@@ -173,7 +173,7 @@ class CallReader:
         return 0
 
     def _read(self, text: str) -> list[ToolCall]:
-        """The calls of a block; empty: it has none that is whole."""
+        """Return the complete calls of a block; empty if there are none."""
         return self._whole(self._maker.read_block(text.strip(), self._request))
 
     @staticmethod
@@ -183,7 +183,7 @@ class CallReader:
 
 
 class RequiredReader(CallReader):
-    """Takes calls out of vLLM's own language for `tool_choice: required`."""
+    """Extracts calls from vLLM's own language for `tool_choice: required`."""
 
     def _read(self, text: str) -> list[ToolCall]:
         try:
@@ -198,7 +198,7 @@ class RequiredReader(CallReader):
 
 
 class NamedReader:
-    """Takes the whole content of an answer as the arguments of the tool that the request names."""
+    """Uses the whole content of an answer as the arguments of the tool named in the request."""
 
     def __init__(self, maker: CallMaker, name: str) -> None:
         self._maker, self._name, self._text = maker, name, ""
@@ -217,7 +217,7 @@ class AnswerReader:
     def __init__(
         self, reasoning: ReasoningSplitter | None, calls: ContentReader | None, request: Any, prompt: list[int] | None
     ) -> None:
-        """calls: None where the content is all text."""
+        """calls: None if the content is only text."""
         self._reasoning, self._calls = reasoning, calls
         self._request, self._prompt = request, prompt
         self._hidden = not request.include_reasoning
@@ -236,7 +236,7 @@ class AnswerReader:
 
 
 def _bound_calls(request: Any) -> None:
-    """Make the list of calls that a request requires end: a model that knows no tools would call for ever."""
+    """Bound the list of calls that a request requires, because a model without tool support would call forever."""
     outputs, text = getattr(request, "structured_outputs", None), getattr(request, "text", None)
     for schema in (getattr(outputs, "json", None), getattr(getattr(text, "format", None), "schema_", None)):
         if isinstance(schema, dict) and schema.get("type") == "array":
@@ -244,13 +244,13 @@ def _bound_calls(request: Any) -> None:
 
 
 class LetterReader:
-    """Reads one answer in a language of its own: letter by letter as a stream, and at its end once more as a whole.
+    """Reads one answer in a parser's own language: character by character, and at the end once more as a whole.
 
-    What the second reading has more comes at the end, and all calls do.
+    Additional text from the second reading is added at the end, as are all calls.
     """
 
     def __init__(self, make: Callable[[], Any], request: Any, prompt: list[int] | None) -> None:
-        """make: makes vLLM's own parser."""
+        """make: creates vLLM's own parser."""
         self._make, self._request, self._prompt = make, request, prompt
         self._parser = make()
         self._tokenizer = self._parser.model_tokenizer
@@ -272,7 +272,7 @@ class LetterReader:
             tokens = _encode(self._tokenizer, piece)
             delta = self._parser.parse_delta(piece, tokens, self._request, self._prompt, finished=finished)
         except Exception:
-            return Parts()  # the second reading may have it
+            return Parts()  # the second reading may return it
         return Parts(delta.reasoning or "", delta.content or "") if delta is not None else Parts()
 
     def _rest(self) -> Parts:
@@ -298,7 +298,7 @@ def _joined(one: Parts, other: Parts) -> Parts:
 
 
 def is_whole(arguments: str) -> bool:
-    """Whether the arguments of a call are a JSON object; those of a tool without parameters may be empty."""
+    """Return whether a call's arguments are a JSON object; those of a tool without parameters may be empty."""
     try:
         return isinstance(json.loads(arguments or "{}"), dict)
     except ValueError:
@@ -307,7 +307,7 @@ def is_whole(arguments: str) -> bool:
 
 @cache
 def _only(kind: Any, *, calls: bool) -> Any:
-    """vLLM's parser class of one half of another."""
+    """Return a parser class with only the calls or only the reasoning of another."""
 
     class HalfParser(import_module("vllm.parser.abstract_parser").DelegatingParser):  # type: ignore[misc]
         reasoning_parser_cls = None if calls else kind.reasoning_parser_cls
@@ -317,7 +317,7 @@ def _only(kind: Any, *, calls: bool) -> Any:
 
 
 def guarded(kind: Any) -> Any:
-    """A parser class of vLLM for a language of its own; where it raises, text is content."""
+    """Return a parser class for a parser with its own language, which treats text as content if the parser raises."""
     delta_class: Any = import_module("vllm.entrypoints.generate.base.protocol").DeltaMessage
 
     class GuardedParser(kind):  # type: ignore[misc]
@@ -341,7 +341,7 @@ def guarded(kind: Any) -> Any:
 
 
 def _has_own_language(kind: Any, tool_parser: str) -> bool:
-    """Whether a parser reads calls and other text together."""
+    """Return whether a parser reads calls and other text together."""
     base = import_module("vllm.parser.abstract_parser").DelegatingParser
     if any(getattr(kind, name) is not getattr(base, name) for name in ("parse", "parse_delta", "_extract_tool_calls")):
         return True
@@ -349,7 +349,7 @@ def _has_own_language(kind: Any, tool_parser: str) -> bool:
 
 
 def whole_answers(kind: Any, tool_parser: str) -> Any:
-    """A parser class of vLLM that loses nothing. tool_parser: its name; empty: it is of the recipe's own file."""
+    """Return a parser class that loses nothing. tool_parser: its name; '' if it is in the recipe's own file."""
     if issubclass(kind, import_module("vllm.parser.harmony").HarmonyParser):
         return guarded(kind)
     own_language = _has_own_language(kind, tool_parser)
@@ -378,7 +378,7 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
             return _only(kind, calls=calls)(*self._made[0], **self._made[1])
 
         def read_block(self, text: str, request: Any) -> list[ToolCall | None]:
-            """The calls in a block by vLLM's own parser, which keeps state."""
+            """Return the calls in a block from vLLM's own parser, which has state."""
             try:
                 result: Any = self._half(calls=True).extract_tool_calls(text, request)
             except Exception:
@@ -388,7 +388,7 @@ def whole_answers(kind: Any, tool_parser: str) -> Any:
             return [self.make_call(call.function.name, call.function.arguments, call.id) for call in result.tool_calls]
 
         def make_call(self, name: Any, arguments: Any, given: str | None = None) -> ToolCall | None:
-            """A call; None: it is not whole."""
+            """Create a call; None if it is not complete."""
             if not isinstance(name, str) or not name or not is_whole(arguments):
                 return None
             return ToolCall(name, arguments or "{}", given or self._make_tool_call_id(name))

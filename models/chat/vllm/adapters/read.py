@@ -1,11 +1,11 @@
-"""Read a stored adapter into vLLM's packed form, or say why it does not fit the model.
+"""Read a stored adapter into vLLM's packed form, or report why it does not fit the model.
 
-For a GPU (`for_gpu`) that memory is one pinned buffer for all of its tensors, in the dtype of the places: each copy to
-the device is then a transfer that nothing waits for. vLLM would clone and pin each tensor by itself, 448 for a model of
-8B, and none of an adapter whose first layer is a packed one (it compares a tensor with the word "cpu").
+For a GPU (`for_gpu`) all its tensors are in one pinned buffer in the dtype of the places, so that copies to the device
+are asynchronous. vLLM would clone and pin each tensor separately (448 for an 8B model), and pin none of an adapter
+whose first layer is packed (it compares a tensor with the word "cpu").
 
-`safetensors.safe_open` maps the file: cutting it short afterwards ends the engine with SIGBUS. Here all bytes are read
-first, without Python's lock, so that no step waits for it; a file that is short by then is an error.
+`safetensors.safe_open` maps the file, and truncating it afterwards ends the engine with SIGBUS. Here all bytes are read
+first, without holding Python's lock, so that no step waits for it; a truncated file is an error.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from models.chat.vllm.adapters.arena import Arena
 from models.chat.vllm.adapters.templates import AdapterTemplate, Templates, are_marked, is_plain, key_of, template_of
 
 READERS, READ_PART = 4, 8 << 20
-"""Threads that read a file for a GPU, whose host has cores to spare, and what each reads at least: one thread copies
-4 GB a second out of the page cache."""
+"""Threads that read a file for a GPU, whose host has cores to spare, and the minimum bytes for each. One thread copies
+4 GB per second from the page cache."""
 DTYPES = dict(zip(FLOATS, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 _place_dtype: ContextVar[torch.dtype | None] = ContextVar("roundhouse_places", default=None)
 _arena: ContextVar[Arena | None] = ContextVar("roundhouse_arena", default=None)
@@ -35,9 +35,9 @@ MAX_HEADER, MAX_TENSORS = 256 << 20, 10_000_000
 
 
 class ReadFile:
-    """Stands in for what `safetensors.safe_open` returns, as far as vLLM's loader uses it.
+    """A replacement for the result of `safetensors.safe_open`, with the parts that vLLM's loader uses.
 
-    Raises OSError, and ValueError for a malformed file or one that became shorter.
+    Raises OSError, and ValueError for a malformed or truncated file.
     """
 
     def __init__(self, path: str, framework: str = "pt") -> None:
@@ -63,7 +63,7 @@ class ReadFile:
         self._tensors = {}
 
     def keys(self) -> list[str]:
-        """Names of its tensors."""
+        """Return the names of its tensors."""
         return list(self._tensors)
 
     def get_tensor(self, name: str) -> torch.Tensor:
@@ -72,7 +72,7 @@ class ReadFile:
 
 @contextmanager
 def for_gpu(dtype: torch.dtype, arena: Arena | None = None) -> Iterator[None]:
-    """Inside, files are read for places of `dtype` on a GPU, into the arena where it has room."""
+    """Within this context, read files for places of `dtype` on a GPU, into the arena if it has room."""
     tokens = _place_dtype.set(dtype), _arena.set(arena)
     try:
         yield
@@ -82,7 +82,7 @@ def for_gpu(dtype: torch.dtype, arena: Arena | None = None) -> Iterator[None]:
 
 
 def _read_data(fd: int, start: int, size: int, *, pinned: bool) -> torch.Tensor:
-    """The bytes of a file of `size` from `start` on, in memory of their own."""
+    """Return the bytes of a file of `size` from `start` on, in new memory."""
     data = _empty(size - start, torch.uint8, pinned=pinned)
     _read_parts(fd, data.numpy().data, start, READERS if _place_dtype.get() is not None else 1)
     return data
@@ -99,7 +99,7 @@ def _read_parts(fd: int, view: memoryview, start: int, threads: int) -> None:
 
 
 def _fits(info: TensorInfo, dtype: torch.dtype, head: int) -> bool:
-    """Whether the file's bytes can be used as the tensor without a copy."""
+    """Return whether the file's bytes can be used as the tensor without a copy."""
     return DTYPES.get(info.dtype) is dtype and not (info.start - head) % dtype.itemsize
 
 
@@ -130,7 +130,7 @@ def _tensor(info: TensorInfo, data: torch.Tensor, head: int) -> torch.Tensor:
 
 
 def patch_loader(lora_model: Any) -> None:
-    """`lora_model`: vllm.lora.lora_model, whose loader opens every file by `safetensors.safe_open`."""
+    """lora_model: vllm.lora.lora_model, whose loader opens all files with `safetensors.safe_open`."""
     lora_model.safetensors = SimpleNamespace(safe_open=ReadFile)
 
 
@@ -138,33 +138,33 @@ FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 def tensors(weights: Any) -> list[tuple[torch.Tensor | None, torch.Tensor | None]]:
-    """A and B of each part of a layer, as vLLM packed them."""
+    """Return A and B of each part of a layer, as packed by vLLM."""
     if isinstance(weights.lora_a, list):
         return list(zip(weights.lora_a, weights.lora_b, strict=True))
     return [(weights.lora_a, weights.lora_b)]
 
 
 def size(lora: Any) -> tuple[int, int]:
-    """Bytes of an adapter that `read_adapter` gave, and its highest rank."""
+    """Return the bytes of an adapter from `read_adapter`, and its highest rank."""
     pairs = [pair for weights in lora.loras.values() for pair in tensors(weights)]
     nbytes = sum(half.nbytes for pair in pairs for half in pair if half is not None)
     return nbytes, max(a.shape[0] for a, _ in pairs if a is not None)
 
 
 def finite(values: torch.Tensor) -> bool:
-    """Whether no value is infinite or NaN.
+    """Return whether no value is infinite or NaN.
 
-    Decided by the sum, which such a value never leaves again: an eighth of the time of a look at each, and 0.1 s for 45
-    MB. A sum that overflows is examined.
+    Uses the sum, in which such a value never disappears; that takes an eighth of the time of checking each value, which
+    is 0.1 s for 45 MB. If the sum overflows, the values are checked.
     """
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
 def widths(layer: Any, number: int) -> tuple[int, int]:
-    """Inputs and outputs of a part of a layer, of all workers together.
+    """Return inputs and outputs of a part of a layer, of all workers together.
 
-    The places of each worker hold a share of one of them: of the inputs where the layer's input is split, else of the
-    outputs. With more workers than heads of keys and values, several have the same one.
+    The places of each worker have a share of one of them: of the inputs if the layer's input is split, otherwise of the
+    outputs. With more workers than heads of keys and values, several have the same share.
     """
     here = int(layer.lora_a_stacked[number].shape[-1]), int(layer.lora_b_stacked[number].shape[-2])
     if getattr(layer, "tp_size", 1) == 1:
@@ -177,7 +177,7 @@ def widths(layer: Any, number: int) -> tuple[int, int]:
 
 
 def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int) -> list[str]:
-    """Every reason why packed weights do not fit the layers they name: [] when they fit.
+    """Return all reasons why packed weights do not fit the layers they name; [] if they fit.
 
     Args:
         loras: module name -> packed weights with `lora_a` (rank, in) and `lora_b` (out, rank), or lists of them.
@@ -211,8 +211,10 @@ def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int) -> 
 
 
 def part(loras: dict[str, Any], modules: dict[str, Any]) -> None:
-    """Part what is one pair in the file and several parts in the layer (Mamba-2's `in_proj`), as vLLM's layer would
-    when it is put in: all of A for each, and the rows of B that are its own."""
+    """Split pairs that are one in the file but several parts in the layer (Mamba-2's `in_proj`).
+
+    As in vLLM's layer, each part gets all of A and its own rows of B.
+    """
     for name, weights in loras.items():
         layer = modules.get(name)
         if layer is None or isinstance(weights.lora_a, list):
@@ -223,16 +225,18 @@ def part(loras: dict[str, Any], modules: dict[str, Any]) -> None:
 
 
 def whole_too(manager: Any) -> None:
-    """Have vLLM read a layer of several parts also by its own name, for `part`: GLM-4's files, and so adapters, have
-    `gate_up_proj` in one piece, of which vLLM knows the parts' names alone."""
+    """Make vLLM also read a layer of several parts by its own name, for `part`.
+
+    GLM-4's files, and so its adapters, have `gate_up_proj` in one piece, but vLLM knows only the names of the parts.
+    """
     known = manager.packed_modules_mapping
     manager.packed_modules_mapping = {name: [*parts, name] for name, parts in known.items()}
 
 
 def read_adapter(worker_manager: Any, adapter_id: int, path: str, arena: Arena | None = None) -> Any:
-    """Read a folder into vLLM's packed form, in memory of its own; on a GPU's host in the arena, if there is one.
+    """Read a folder into vLLM's packed form, in new memory or, with a GPU, in the arena if there is one.
 
-    Raises ValueError with every fault, one a line.
+    Raises ValueError with all faults, one per line.
     """
     from vllm.lora.request import LoRARequest
 
@@ -266,7 +270,7 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str, arena: Arena |
 
 
 class _Layout(NamedTuple):
-    """The header of an adapter's file, the file's bytes, and the key of header, size and configuration."""
+    """The header and size of an adapter's file, and the key of header, size and configuration."""
 
     head: bytes
     size: int
@@ -274,14 +278,14 @@ class _Layout(NamedTuple):
 
 
 def _layout(folder: Path) -> _Layout:
-    """Raises OSError, and ValueError for a malformed file."""
+    """Read an adapter's layout. Raises OSError, and ValueError for a malformed file."""
     with _open(folder) as fd:
         head, size = bytes(read_head(fd, MAX_HEADER)), os.fstat(fd).st_size
     return _Layout(head, size, key_of(head, size, (folder / FILES[0]).read_bytes()))
 
 
 def _read_data_again(folder: Path, layout: _Layout) -> torch.Tensor:
-    """Read the file after its header. Raises OSError, and ValueError if the file became shorter."""
+    """Read the file after its header. Raises OSError, and ValueError if the file was truncated."""
     with _open(folder) as fd:
         return _read_data(fd, len(layout.head), layout.size, pinned=_place_dtype.get() is not None)
 
@@ -298,12 +302,12 @@ def _open(folder: Path) -> Iterator[int]:
 
 
 def _dtypes(layout: _Layout) -> set[torch.dtype | None]:
-    """The dtypes of the file's tensors."""
+    """Return the dtypes of the file's tensors."""
     return {DTYPES.get(info.dtype) for info in tensors_of(layout.head, layout.size, MAX_TENSORS).values()}
 
 
 def _gives(template: AdapterTemplate, lora: Any, data: torch.Tensor) -> bool:
-    """Whether the template gives what vLLM's loader gave of the same file, bit for bit."""
+    """Return whether the template gives the same result as vLLM's loader for the same file, bit for bit."""
     found = template.fill(lora.id, data).loras
     pairs = [
         (half, other)

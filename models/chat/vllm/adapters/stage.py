@@ -1,22 +1,22 @@
 """Worker side of adapter swaps: pack in a thread, write into a free place, commit between steps.
 
-vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `core` on
-the engine's loop (`stage_adapter` and `reading_adapter` also by the thread that takes calls in) and returns at once;
-long work runs in one thread. A place that is being written belongs to no adapter, so no step reads it; it is published
-in `poll_adapter`, after the copy has ended.
+vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). `core` calls all methods on the engine's
+loop (`stage_adapter` and `reading_adapter` also in the thread that receives calls), and they return at once; long work
+runs in one thread. A place that is being written belongs to no adapter, so no step reads it. It is published in
+`poll_adapter`, after the copy has ended.
 
-On a GPU `place_adapter` does it all: the copies go from pinned memory onto the engine's own stream (`spread`), behind
-the steps that may read what was in the place before and in front of all that will read what is there now, so it is
-published at once, and nothing waits. The same holds on a CPU for a small adapter, which takes less than the hand-over
-to the thread.
+On a GPU `place_adapter` does everything: the copies from pinned memory are enqueued on the engine's own stream
+(`gpu_copy`), after the steps that may read the place's old contents and before those that will read the new ones. So
+the place is published at once, and nothing waits. The same is done on a CPU for a small adapter, which takes less time
+than handing it to the thread.
 
 | method        | unknown adapter | staging | in host memory | placing | in a place |
 |---------------|-----------------|---------|----------------|---------|------------|
 | stage_adapter | starts          | running | done           | running | done       |
 | place_adapter | failed          | failed; starts once it was read | starts | running | done |
 | poll_adapter  | failed          | running, then done | done | running, then done | done |
-| drop_adapter  | done            | result is thrown away | removed | removed after the copy | removed |
-| forget_adapters |               | result is thrown away | removed | removed after the copy | removed |
+| drop_adapter  | done            | result is discarded | removed | removed after the copy | removed |
+| forget_adapters |               | result is discarded | removed | removed after the copy | removed |
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from models.chat.vllm.cpu.punica import CpuLora, turn_places
 from registry.base.processor import cores
 
 SET_THREADS = torch.set_num_threads
-"""Taken before vLLM's CPU worker replaces it by a function that does nothing."""
+"""Saved before vLLM's CPU worker replaces it by a function that does nothing."""
 
 SMALL = 1 << 20
-"""Bytes of an adapter up to which a CPU writes it into its place on the engine's loop."""
+"""Largest adapter in bytes that a CPU writes into its place on the engine's loop."""
 
 
 BEING_READ = 2
-"""Blocks of the arena for a file that is read, beside those of staged adapters: the first of a layout is read twice."""
+"""Extra blocks of the arena for a file being read. Two, because the first file of a layout is read twice."""
 
 MOST_THREADS = 4
-"""Torch's threads to scale and check an adapter that is read on a GPU's host."""
+"""Torch's threads for scaling and checking an adapter read on a GPU's host."""
 
 
 class _State:
     def __init__(self, manager: Any) -> None:
         on_gpu = manager.device.type == "cuda"
-        # on a CPU one compute thread: OpenMP would else start a pool for this one, and take cores from the running step
+        # on a CPU one compute thread, or OpenMP would start a pool for it and take cores from the running step
         count = max(1, min(MOST_THREADS, cores() // 4)) if on_gpu else 1
         self.threads = ThreadPoolExecutor(1, "adapter", lambda: SET_THREADS(count))
         self.staging: dict[int, Future[Any]] = {}
@@ -64,23 +64,23 @@ class _State:
             self.use_arena(cuda_arena(manager.capacity + BEING_READ, self.gpu_copier.place_bytes))
 
     def use_arena(self, arena: Arena) -> None:
-        """Stage in this arena, and have it told of copies."""
+        """Stage in this arena, and report copies to it."""
         assert self.gpu_copier is not None
         self.arena = self.gpu_copier.arena = arena
 
     def make_spare(self) -> None:
-        """Pin the next adapter's memory, in the thread that reads."""
+        """Pin memory for the next adapter, in the reading thread."""
         if self.arena is not None:
             with suppress(RuntimeError):  # the engine is being closed
                 self.threads.submit(self.arena.make_spare)
 
     def close(self) -> None:
-        """End the thread; a reading that was called off may go on still."""
+        """End the thread. A cancelled read may still be running."""
         self.threads.shutdown()
 
 
 def write_place(manager: Any, lora: Any, index: int) -> None:
-    """Copy packed weights into place `index` of every layer; layers that the adapter leaves alone are zeroed."""
+    """Copy packed weights into place `index` of every layer; layers without weights in the adapter are zeroed."""
     with torch.inference_mode():
         for name, module in manager.modules.items():
             weights = lora.loras.get(name)
@@ -95,12 +95,12 @@ def _placed(manager: Any) -> list[int]:
 
 
 def _holds(manager: Any, adapter_id: int) -> bool:
-    """Whether an adapter is in host memory. Safe in any thread: `get_adapter` would change the order by last use."""
+    """Return whether an adapter is in host memory. Safe in any thread; `get_adapter` would change the LRU order."""
     return adapter_id in manager.list_adapters()
 
 
 def _vacate(manager: Any, adapter_id: int) -> None:
-    """Take an adapter out of its place, if it has one."""
+    """Remove an adapter from its place, if it has one."""
     manager.lora_index_to_id[:] = [
         None if occupant == adapter_id else occupant for occupant in manager.lora_index_to_id
     ]
@@ -114,7 +114,7 @@ def _read(state: _State, worker_manager: Any, adapter_id: int, path: str) -> Any
 
 
 class StagedAdapters:
-    """Mixed into vLLM's worker. State lives in one attribute, made at first use: vLLM calls no `__init__` here."""
+    """Mixed into vLLM's worker. Its state is in one attribute, created at first use: vLLM calls no `__init__`."""
 
     def _swaps(self) -> _State:
         state: _State | None = self.__dict__.get("_roundhouse_swaps")
@@ -135,7 +135,7 @@ class StagedAdapters:
         whole_too(manager)
 
     def stage_adapter(self, adapter_id: int, path: str, leaving: int = 0) -> Outcome:
-        """`leaving`: how many will have been dropped when this one takes effect."""
+        """Start reading an adapter. leaving: how many will have been dropped when this one takes effect."""
         state, (worker_manager, manager) = self._swaps(), self._lora_managers()
         if _holds(manager, adapter_id):
             return ["done"]
@@ -146,8 +146,9 @@ class StagedAdapters:
         return ["running"]
 
     def reading_adapter(self, adapter_id: int) -> Future[Any] | None:
-        """The Future of a staging adapter; it takes effect in the next call that names the adapter. Only within this
-        process.
+        """Return the Future of an adapter being read, for use in this process only.
+
+        The adapter takes effect in the next call that names it.
         """
         return self._swaps().staging.get(adapter_id)
 
@@ -186,8 +187,9 @@ class StagedAdapters:
         _, CpuLora.ranks[lora.id] = size(lora)
 
     def _staged(self, adapter_id: int) -> Outcome:
-        """Let an adapter that was read take effect. 'full' while one that was to leave is still used: vLLM's table
-        would evict another.
+        """Let an adapter that was read take effect.
+
+        The outcome is 'full' while an adapter that must leave is still used, because vLLM's table would evict another.
         """
         state, (_, manager) = self._swaps(), self._lora_managers()
         reading = state.staging[adapter_id]
@@ -199,7 +201,7 @@ class StagedAdapters:
         if len(manager) >= manager.capacity:
             return ["full"]
         del state.staging[adapter_id]
-        manager.add_adapter(reading.result())  # packs what is packed already: nothing is left to do
+        manager.add_adapter(reading.result())  # does no work, because it is already packed
         return ["done", "staged"]
 
     def poll_adapter(self, adapter_id: int) -> Outcome:
@@ -226,7 +228,7 @@ class StagedAdapters:
         if adapter_id in state.placing:
             _, copying = state.placing[adapter_id]
             if not copying.cancel():
-                copying.result()  # a copy of some milliseconds; its place must not be given away while it runs
+                copying.result()  # takes some milliseconds, during which its place must not be reused
             del state.placing[adapter_id]
         _vacate(manager, adapter_id)
         manager.remove_adapter(adapter_id)
@@ -234,19 +236,19 @@ class StagedAdapters:
         return ["done"]
 
     def forget_adapters(self) -> Outcome:
-        """Take every adapter out of its place, before a sleep which may lose what the places hold.
+        """Remove all adapters from their places before a sleep, which may lose the contents of the places.
 
-        The next adapter overwrites the whole of its place.
+        The next adapter overwrites its whole place.
         """
         state, (_, manager) = self._swaps(), self._lora_managers()
         adapter_ids = {*state.staging, *state.placing, *manager.list_adapters(), *_placed(manager)}
         for adapter_id in adapter_ids:
             self.drop_adapter(adapter_id)
-        manager.remove_all_adapters()  # the next step computes and writes its mapping anew
+        manager.remove_all_adapters()  # the next step recomputes its mapping
         return ["done"]
 
     def a_layer(self) -> list[str | int]:
-        """Name, inputs and outputs of a layer that adapters may change."""
+        """Return name, inputs and outputs of a layer that adapters may change."""
         _, manager = self._lora_managers()
         name, module = next(iter(manager.modules.items()))
         sizes = [widths(module, number) for number in range(len(module.lora_b_stacked))]

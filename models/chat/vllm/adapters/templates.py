@@ -1,13 +1,13 @@
-"""Remember how vLLM packs an adapter of a given layout, so that others like it need no loader.
+"""Cache how vLLM packs an adapter of a given layout, so that similar ones need no loader.
 
-Adapters of one team mostly have the same modules and ranks, so the store's files begin with the same bytes, down to
-each offset. What vLLM's loader makes of such a file depends on its header and its configuration alone: which tensor
-goes to which layer. So the second one is read into memory, and its tensors are views there. vLLM's loader takes 8 to 12
-ms of Python for the 448 tensors of a model of 8B, beside the engine's loop.
+Adapters of one team mostly have the same modules and ranks, so their files in the store begin with the same bytes, down
+to each offset. What vLLM's loader does with such a file (which tensor goes to which layer) depends only on its header
+and configuration. So from the second file on, the bytes are read into memory and the tensors are views there. vLLM's
+loader takes 8 to 12 ms of Python for the 448 tensors of an 8B model, competing with the engine's loop.
 
-No template is made of a file whose values the loader changes (a scale that is not folded in, a cast), or that it does
-not leave in one piece. Only files that the store has checked, and marked as unchanged, are read by one: values are not
-looked at again.
+No template is created for a file whose values the loader changes (a scale that is not folded in, a cast), or that it
+does not leave contiguous. Templates are used only for files that the store has checked and marked as unchanged, because
+values are not checked again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import torch
 from adapters.store import MARK
 
 MOST = 64
-"""Templates that an engine keeps."""
+"""Maximum number of templates of an engine."""
 
 
 class Span(NamedTuple):
-    """A tensor's place in the file's data, in values."""
+    """A tensor's position in the file's data, in values."""
 
     start: int
     shape: tuple[int, ...]
@@ -37,22 +37,22 @@ class Span(NamedTuple):
 
 
 Half = Span | None | list[Span | None]
-"""A's or B's of a layer; a list: of each of its parts."""
+"""The spans of A or of B of a layer; a list for a layer with parts."""
 
 
 @dataclass
 class AdapterTemplate:
-    """`sources`: what `gpu_copy` made of the first adapter, without its data."""
+    """How to build an adapter of one layout. `sources`: from `gpu_copy` for the first adapter, without its data."""
 
     model: Any
     """vLLM's LoRAModel, without layers."""
     layers: dict[str, tuple[Any, Half, Half]]
-    """vLLM's weights of each layer by name, without tensors, and their positions."""
+    """Name of each layer to vLLM's weights without tensors, and their positions."""
     dtype: torch.dtype
     sources: Any = None
 
     def fill(self, adapter_id: int, data: torch.Tensor) -> Any:
-        """vLLM's LoRAModel with the tensors in `data`, (bytes,) uint8: what follows the file's header."""
+        """Return vLLM's LoRAModel with tensors in `data`, (bytes,) uint8, the file's content after its header."""
         values, model = data.view(self.dtype), copy.copy(self.model)
         model.id, model.loras, model.modules_to_save = adapter_id, {}, {}
         for name, (empty, a, b) in self.layers.items():
@@ -69,7 +69,7 @@ def _views(values: torch.Tensor, half: Half) -> Any:
 
 
 class Templates:
-    """One engine's templates, by the bytes of header and configuration. The oldest goes first."""
+    """One engine's templates, by the bytes of header and configuration. Evicts the oldest first."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, AdapterTemplate] = {}
@@ -84,25 +84,25 @@ class Templates:
 
 
 def key_of(head: bytes, size: int, config: bytes) -> bytes:
-    """The key of a file of `size` bytes that begins with `head`."""
+    """Return the key of a file of `size` bytes that begins with `head`."""
     numbers = len(head).to_bytes(8, "little") + size.to_bytes(8, "little")
     return hashlib.sha256(numbers + head + config).digest()
 
 
 def are_marked(files: Iterable[Path]) -> bool:
-    """Whether files are as the store wrote them (`adapters.store`)."""
+    """Return whether files are unchanged since the store wrote them (`adapters.store`)."""
     return all(os.stat(file, follow_symlinks=False).st_mtime_ns == MARK for file in files)
 
 
 def is_plain(lora: Any) -> bool:
-    """Whether packing will change no value of what vLLM's loader gave, and nothing is beside the layers."""
+    """Return whether packing changes no value from vLLM's loader, and there is nothing but the layers."""
     return not lora.modules_to_save and all(weights.scaling == 1 for weights in lora.loras.values())
 
 
 def template_of(lora: Any, count: int, stored: set[torch.dtype | None]) -> AdapterTemplate | None:
-    """A template of a packed adapter that was plain (`is_plain`).
+    """Create a template from a packed adapter that was plain (`is_plain`).
 
-    None: its tensors do not lie in one block as they lie in the file.
+    Returns None if its tensors are not in one block in the order of the file.
 
     Args:
         count: bytes of the file's data.

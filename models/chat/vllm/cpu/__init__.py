@@ -1,4 +1,4 @@
-"""LoRA on a CPU: PyTorch's products (`products.py`), and an optional C kernel beside them (`kernel.py`).
+"""LoRA on a CPU with PyTorch's matrix products (`products.py`) and an optional C kernel (`kernel.py`).
 
-`kernel.load` gives what this machine can run. Both are tested alike, and answer alike.
+`kernel.load` returns what this machine can run. Both pass the same tests.
 """

@@ -1,9 +1,9 @@
 """The LoRA kernel, `lora.c`: all adapters of a batch in one call per layer.
 
-PyTorch needs some six small operations per adapter and layer slice: with twenty adapters in a batch they cost twenty
-times what the base layer does. One call of this kernel costs a third of the base layer (20 rows, each with an adapter
-of rank 8; 256 x 768). It is compiled once per machine (about a second, with the C compiler that `CC` names, else `cc`)
-into the user's cache folder.
+PyTorch needs about six small operations per adapter and layer slice. With twenty adapters in a batch they cost twenty
+times as much as the base layer. One call of this kernel costs a third of the base layer (20 rows, each with an adapter
+of rank 8; 256 x 768). It is compiled once per machine into the user's cache folder (in about a second, with the C
+compiler in `CC`, or `cc`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ FLAGS = (
     "-shared",
     "-fPIC",
 )
-"""Sums may be reordered, so that they use vector instructions; infinities and NaN stay what they are."""
+"""Allow reordering sums for vector instructions; infinities and NaN keep their meaning."""
 MAX_RANK = 512
 WORK = 1 << 22
-"""Multiplications of one adapter in one layer, divided by PyTorch's compute threads, up to which the kernel, which uses
-one, is quicker than matrix products: 340 rows of a layer of 256 x 768 at rank 8, 64 of 4096 x 4096, with one thread."""
+"""Multiplications of one adapter in one layer, per compute thread of PyTorch, up to which the single-threaded kernel is
+faster than matrix products. With one thread: 340 rows of a layer of 256 x 768 at rank 8, or 64 of 4096 x 4096."""
 KINDS = {
     (torch.float32, torch.float32): "lora_float32_float32",
     (torch.float32, torch.bfloat16): "lora_float32_bfloat16",
@@ -51,7 +51,7 @@ _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
 
 def build(folder: Path) -> Path:
-    """Compile into `folder`; raises what `models.native.build` does."""
+    """Compile the kernel into `folder`. Raises as `models.native.build`."""
     return native.build(folder, "lora", (SOURCE,), FLAGS)
 
 
@@ -75,7 +75,7 @@ class _Rows(ctypes.Structure):
 
 
 class _Table:
-    """Addresses of a layer's weights, as the kernel takes them."""
+    """Addresses of a layer's weights for the kernel."""
 
     def __init__(self, layer: Layer) -> None:
         count = len(layer.slices)
@@ -91,7 +91,7 @@ class _Table:
 
 
 def fits(layer: Layer) -> bool:
-    """Whether the kernel can read a layer's weights: A as it is, B as `products.turned` lays it out."""
+    """Return whether the kernel can read a layer's weights: A as it is, B in the layout of `products.turned`."""
     return layer.rank <= MAX_RANK and all(
         a.shape == (layer.places, 1, layer.rank, layer.inputs)
         and b.shape == (layer.places, 1, width, layer.rank)
@@ -105,9 +105,9 @@ def fits(layer: Layer) -> bool:
 
 
 class Kernel:
-    """Adds LoRA as `products.add` does: the adapters of few rows by the kernel, those of many by products.
+    """Adds LoRA like `products.add`: adapters with few rows by the kernel, those with many by products.
 
-    Raises OSError, AttributeError and what `build` does where the kernel cannot be had.
+    Raises OSError, AttributeError, or as `build`, if the kernel is not available.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -122,12 +122,13 @@ class Kernel:
     def __call__(self, output: torch.Tensor, inputs: torch.Tensor, layer: Layer, batch: Batch, scale: float) -> None:
         rows, groups = batch.split(WORK // (torch.get_num_threads() * layer.work))
         if rows is not None and not self.add_rows(output, inputs, layer, rows, scale):
-            _, groups = batch.split(0)  # not for the kernel, so nothing was done
+            _, groups = batch.split(0)  # the kernel does not support it and did nothing
         products.add_groups(output, inputs, layer, groups, scale)
 
     def add_rows(self, output: torch.Tensor, inputs: torch.Tensor, layer: Layer, rows: Rows, scale: float) -> bool:
-        """output[row] += scale * B A inputs[row] for all `rows`, in place. False: not for this kernel, nothing was
-        done.
+        """Compute output[row] += scale * B A inputs[row] for all `rows`, in place.
+
+        Returns False without doing anything if the kernel does not support it.
 
         Shapes: output (rows, outputs), inputs (rows, inputs); the last dimension contiguous. A rank above the layer's
         counts as the layer's.
@@ -173,9 +174,9 @@ _log = logging.getLogger(__name__)
 
 @cache
 def load() -> AddLora:
-    """The compiled kernel; PyTorch's products, with a line in the log, where it cannot be had."""
+    """Return the compiled kernel, or PyTorch's products after logging why the kernel is not available."""
     try:
         return Kernel(cache_folder("native"))
     except (OSError, AttributeError, RuntimeError, subprocess.SubprocessError) as fault:
-        _log.warning("no compiled LoRA kernel, mixed batches are slower: %s", native.explain(fault))
+        _log.warning("without a compiled LoRA kernel mixed batches are slower: %s", native.explain(fault))
         return products.add

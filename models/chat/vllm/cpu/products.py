@@ -1,6 +1,6 @@
 """LoRA on a CPU with PyTorch: one pair of products per adapter and slice.
 
-Right on any machine, slow with many adapters.
+Works on any machine, but is slow with many adapters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class Layer:
-    """Shapes, one per slice: A (places, 1, rank, inputs), B (places, 1, width, rank)."""
+    """A layer's weights. Shapes, one per slice: A (places, 1, rank, inputs), B (places, 1, width, rank)."""
 
     def __init__(self, stacked_a: Tensors, stacked_b: Tensors, slices: tuple[int, ...]) -> None:
         self.places, _, self.rank, self.inputs = stacked_a[0].shape
@@ -28,17 +28,17 @@ class Layer:
 
 
 def turned(b: torch.Tensor) -> torch.Tensor:
-    """A copy with equal shape and values whose last dimension but one lies contiguous: the order of the kernel."""
+    """Copy a tensor so that its second to last dimension is contiguous, which is the kernel's order."""
     return b.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2)
 
 
 Numbers = npt.NDArray[np.int64]
 Groups = list[tuple[int, torch.Tensor | None, int]]
-"""(place, row numbers, rank) per adapter in the batch. Row numbers None: every row of the batch."""
+"""(place, row numbers, rank) per adapter in the batch. Row numbers are None for all rows of the batch."""
 
 
 class Rows:
-    """Rows of a batch with the place and the rank of each one's adapter, one entry per row."""
+    """Rows of a batch with the place and rank of their adapters, one entry per row."""
 
     def __init__(self, row: Numbers, place: Numbers, rank: Numbers) -> None:
         self.row, self.place, self.rank = row, place, rank
@@ -50,9 +50,9 @@ class Batch:
     """The rows of a step that belong to each adapter.
 
     Args:
-        indices: one place per row; negative means no adapter.
-        ranks: per place how many rows of A its adapter fills; the rest is zeros and is not multiplied.
-        max_rank: stands for the places that `ranks` leaves out.
+        indices: one place per row; negative for no adapter.
+        ranks: place to the rows of A that its adapter fills; the rest is zeros and is not multiplied.
+        max_rank: rank of the places that are not in `ranks`.
     """
 
     def __init__(self, indices: Sequence[int], ranks: dict[int, int], max_rank: int) -> None:
@@ -72,7 +72,7 @@ class Batch:
         """Whether any row has an adapter."""
 
     def split(self, most: int) -> tuple[Rows | None, Groups]:
-        """The rows of adapters whose rows times rank are up to `most`, and the groups of all that have more."""
+        """Return the rows of adapters with at most `most` rows times rank, and the groups of all others."""
         key = min(most, self._most)
         if key not in self._split:
             self._split[key] = self._cut(key)
@@ -96,12 +96,12 @@ class Batch:
 
 
 WIDE_ROWS = 8
-"""Rows from which a processor that emulates bfloat16 multiplies in float32: casting A and B included, products take
-half the time at 16 rows and a quarter at 200 (512 x 1,408, rank 256)."""
+"""Number of rows from which a processor that emulates bfloat16 multiplies in float32. Including the cast of A and B,
+products then take half the time at 16 rows and a quarter at 200 (512 x 1,408, rank 256)."""
 
 
 def add(output: torch.Tensor, inputs: torch.Tensor, layer: Layer, batch: Batch, scale: float) -> None:
-    """output[rows, slice] += scale * (inputs[rows] @ A.T) @ B.T for every adapter of the batch and slice, in place.
+    """Compute output[rows, slice] += scale * (inputs[rows] @ A.T) @ B.T for all adapters and slices, in place.
 
     Shapes: output (rows, sum of slices), inputs (rows, width).
     """
@@ -109,9 +109,7 @@ def add(output: torch.Tensor, inputs: torch.Tensor, layer: Layer, batch: Batch, 
 
 
 def add_groups(output: torch.Tensor, inputs: torch.Tensor, layer: Layer, groups: Groups, scale: float) -> None:
-    """Add these adapters. A and B are widened to the inputs' dtype where theirs is narrower; see `WIDE_ROWS` for
-    bfloat16.
-    """
+    """Add these adapters. A and B are cast to the inputs' dtype if theirs is narrower; for bfloat16 see `WIDE_ROWS`."""
     emulated = inputs.dtype is torch.bfloat16 and not native_bfloat16()
     for place, rows, rank in groups:
         chosen = inputs if rows is None else inputs.index_select(0, rows)

@@ -1,13 +1,12 @@
 """The functions that vLLM's LoRA layers and experts call on a CPU.
 
 vLLM 0.32's own wrapper gathers one weight matrix per token, and reads the index -1 (a token without adapter) as the
-last place, so that a base request gets the adapter which lies there. Here rows are grouped by place once per step; rows
-without adapter are in no group and keep the base layer's output untouched. Only linear layers that are not sharded
-carry adapters: adapters of the embedding and the head are refused before they get here (`manager`), and recipes cannot
-ask for sharded ones.
+last place, so that a base request gets the adapter there. Here rows are grouped by place once per step; rows without
+adapter are in no group and keep the base layer's output. Only linear layers that are not sharded have adapters:
+adapters of the embedding and the head are refused earlier (`manager`), and recipes cannot request sharded layers.
 
-No adapter of experts is taken (`adapters.content.names`). vLLM would make room for them, and compute all experts by
-Triton, which a CPU has not: no such model could be loaded. So experts are computed as without places.
+Adapters of experts are not supported (`adapters.content.names`). vLLM would reserve room for them and compute all
+experts with Triton, which a CPU lacks, so no such model could be loaded. So experts are computed as without places.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from models.chat.vllm.cpu.products import Batch, Layer, turned
 
 
 def expert_layers(model: Any) -> set[str]:
-    """Last parts of the names of `model`'s layers of experts, none on a GPU: vLLM's LoRA leaves them alone."""
+    """Return the last name parts of `model`'s expert layers, which vLLM's LoRA must skip; none on a GPU."""
     from vllm.model_executor.layers.fused_moe import MoERunner
     from vllm.platforms import current_platform
 
@@ -43,7 +42,7 @@ def patch_experts() -> None:
 
 
 _ALL_ROWS = 1 << 30
-"""The end of a slice that takes all rows of A."""
+"""End of a slice with all rows of A."""
 _EMPTY_BATCH = Batch([], {}, 0)
 
 
@@ -51,7 +50,7 @@ class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
     """LoRA on a CPU, instead of vLLM's `PunicaWrapperCPU`."""
 
     ranks: ClassVar[dict[int, int]] = {}
-    """Highest rank by adapter, while it is held; the rest of its place is zeros."""
+    """Highest rank by adapter in memory; the rest of its place is zeros."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,7 +59,7 @@ class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
         self._layers: dict[int, Layer] = {}
 
     def update_metadata(self, mapping: Any, lora_index_to_id: list[int | None], *args: Any, **kwargs: Any) -> None:
-        """Group a step's rows by place. vLLM's own tables are not kept: nothing here reads them."""
+        """Group a step's rows by place. vLLM's own tables are not updated, because nothing here reads them."""
         self.is_prefill = mapping.is_prefill
         ids: tuple[int, ...] = mapping.index_mapping
         if not any(ids):
@@ -89,9 +88,7 @@ class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
         self._add(y, x, self._layer(lora_a_stacked, lora_b_stacked, output_slices), self._batch, scale)
 
     def _layer(self, a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...], slices: tuple[int, ...]) -> Layer:
-        """The layer of these tensors, made once: LoRA layers keep them, and holding the tuples keeps their ids
-        unique.
-        """
+        """Return the layer of these tensors, cached by id. LoRA layers keep the tuples, so their ids are unique."""
         layer = self._layers.get(id(a))
         if layer is None or layer.b is not b:
             layer = self._layers[id(a)] = Layer(a, b, slices)
@@ -104,7 +101,7 @@ class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
 
 
 def turn_places(modules: dict[str, Any]) -> None:
-    """Lay the B halves of all places out as the kernel reads them. Shapes and dtypes stay: writers see no change."""
+    """Lay out the B halves of all places for the kernel. Shapes and dtypes stay, so nothing changes for writers."""
     for module in modules.values():
         halves = module.lora_b_stacked
         if isinstance(halves, tuple) and all(half.ndim == 4 for half in halves):
@@ -112,5 +109,5 @@ def turn_places(modules: dict[str, Any]) -> None:
 
 
 def patch(platform: Any) -> None:
-    """`platform`: vLLM's CpuPlatform, which names the class that LoRA layers call."""
+    """platform: vLLM's CpuPlatform, which names the class that LoRA layers call."""
     platform.get_punica_wrapper = classmethod(lambda _: f"{CpuLora.__module__}.{CpuLora.__qualname__}")

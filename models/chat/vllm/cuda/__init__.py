@@ -1,1 +1,1 @@
-"""GPU-only code beside adapters: memory for sleeping."""
+"""GPU-only code other than for adapters: memory for sleeping."""

@@ -1,23 +1,23 @@
 """Pinned memory for an engine's sleep, allocated in advance on EngineCore's loop.
 
-As it falls asleep, vLLM pins a block for each allocation that it keeps (`CuMemAllocator.sleep`): the first sleep of 28
-GB took 16 s, nearly all of it for that. Torch keeps pinned blocks that were freed, and gives one out again for any size
-with the same power of two above it. So blocks of these sizes are pinned while the engine is idle, one for each call,
-held until all are there, and freed together for the sleep to find.
+When it falls asleep, vLLM pins a block for each allocation that it keeps (`CuMemAllocator.sleep`); the first sleep of
+28 GB took 16 s, nearly all for that. Torch caches freed pinned blocks and reuses them for any size that rounds up to
+the same power of two. So blocks of these sizes are pinned while the engine is idle, one per call, held until all are
+pinned, and then freed together for the sleep to reuse.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # EngineCore's environment is made before torch is loaded (`prewarm.environment`)
+if TYPE_CHECKING:  # EngineCore's environment is set before torch is loaded (`prewarm.environment`)
     import torch
 
 FAILED = -1
 
 
 class SleepBlocks:
-    """sizes: bytes of the blocks that the sleep will pin."""
+    """Pinned blocks for the next sleep. sizes: bytes of the blocks that the sleep will pin."""
 
     def __init__(self, sizes: list[int]) -> None:
         self._missing, self._count = sorted(sizes), len(sizes)
@@ -25,12 +25,12 @@ class SleepBlocks:
         self._has_failed = False
 
     def pin_next(self) -> list[int]:
-        """Pin one more, the largest first. [those pinned, or FAILED; all]."""
+        """Pin one more block, largest first. Returns [number pinned or FAILED, number of all]."""
         if self._missing:
             size = self._missing.pop()
             try:
                 self._held.append(pinned(size))
-            except RuntimeError:  # no host memory is left: the sleep will find what there is
+            except RuntimeError:  # out of host memory; the sleep will use what is pinned
                 self._has_failed = True
                 self._missing.clear()
         done = self._count - len(self._missing)
@@ -39,12 +39,12 @@ class SleepBlocks:
         return [FAILED if self._has_failed else done, self._count]
 
     def release(self) -> None:
-        """Free those that are held; torch keeps them for the sleep."""
+        """Free the blocks; torch caches them for the sleep."""
         self._held.clear()
 
 
 def kept_blocks() -> list[int]:
-    """Bytes of each block that a sleep pins. Empty without CUDA, or without vLLM's allocator."""
+    """Return the bytes of each block that a sleep pins. Empty without CUDA or without vLLM's allocator."""
     import torch
 
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -63,9 +63,9 @@ def pinned(size: int) -> torch.Tensor:
 
 
 def prepare_sleep(self: Any, more: bool) -> list[int]:
-    """Pin the memory of one more block of the next sleep; without `more` free what is held, since it begins.
+    """Pin one more block for the next sleep; without `more` free the blocks, because the sleep begins.
 
-    [blocks pinned, or FAILED; all of them].
+    Returns [number pinned or FAILED, number of all].
     """
     blocks: SleepBlocks | None = self.__dict__.get("roundhouse_sleep_blocks")
     if blocks is None:

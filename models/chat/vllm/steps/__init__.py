@@ -1,1 +1,1 @@
-"""The size of a step of EngineCore: fewer tokens in all (`budget`), or for requests of batches (`batch_share`)."""
+"""Limit EngineCore's steps: fewer tokens in total (`budget`), or for requests of class batch (`batch_share`)."""

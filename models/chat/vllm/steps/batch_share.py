@@ -1,21 +1,21 @@
-"""Requests of the class batch take a small part of a step, or none, while the engine has some of a higher class.
+"""Limit requests of class batch to a small part of a step, or none, while the engine has requests of a higher class.
 
-vLLM's bound on a prompt's part of a step (`long_prefill_token_threshold`) is one for all requests, so theirs are cut
-where vLLM settles how many tokens of each request a step takes.
+vLLM's bound on a prompt's part of a step (`long_prefill_token_threshold`) is the same for all requests. So prompts of
+class batch are cut where vLLM decides how many tokens of each request a step processes.
 
-| the engine has                   | prompts of the class batch take of a step, together                     | answers |
+| the engine has                   | tokens of class batch prompts per step, together                        | answers |
 |----------------------------------|-------------------------------------------------------------------------|---------|
-| requests of that class only      | as many tokens as ever                                                  | go on   |
-| a request of a higher class      | a sixteenth of `max_num_batched_tokens`, at most half of a shorter step | go on   |
-| such a one with an unread prompt | nothing                                                                 | wait    |
+| only requests of that class      | unlimited                                                               | continue|
+| a request of a higher class      | a sixteenth of `max_num_batched_tokens`, at most half of a shorter step | continue|
+| a higher one with unread prompt  | none                                                                    | wait    |
 
-So a step has room for the prompt of a higher class, and a stream's next token comes soon. What is cut off follows in
-later steps. Prompts are not cut where vLLM cuts none, or at certain places only: with pictures or sound, and between
-the blocks of a Mamba.
+So a step has room for the prompt of a higher class, and a stream's next token comes soon. The rest of a cut prompt
+follows in later steps. Prompts are not cut where vLLM does not cut them or only at certain positions: with images or
+audio, and between the blocks of a Mamba.
 
-The last row is for people's first tokens: on a CPU a step with thirty answers of lines takes twice as long as one
-without them, and the slot passes thirty tokens on before that prompt's first one. Answers wait for `MOST_PAUSES` steps
-in a row at the longest, and then for every other step: each step with the class allows one more without it.
+The last row is for people's first tokens: on a CPU a step with thirty answers to batch lines takes twice as long as one
+without them, and the slot would pass on thirty tokens before that prompt's first one. Answers wait for at most
+`MOST_PAUSES` steps in a row, and then for every other step: each step with the class allows one more without it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BATCH = 2
 """vLLM's `priority` of the class batch (`tenants.caller.ServiceClass`)."""
 PART = 16
 LEAST = 16
-"""Tokens that are not worth a cut; a step of decoding has fewer, also where it is guessed ahead."""
+"""Tokens below which a cut is not worthwhile. A decoding step has fewer, even with speculation."""
 MOST_PAUSES = 16
-"""Steps in a row without the class batch."""
+"""Maximum steps in a row without class batch."""
 
 
 def patch(scheduler: Any) -> None:
-    """Bound the class batch in each step. Args: scheduler: vLLM's Scheduler."""
+    """Limit class batch in each step. scheduler: vLLM's Scheduler."""
     own = scheduler._reserve_prefill_lookahead
 
     def reserve(self: Any, request: Any, num_computed_tokens: int, num_new_tokens: int) -> Any:
@@ -47,7 +47,7 @@ def patch(scheduler: Any) -> None:
 
 
 def _is_paused(scheduler: Any) -> bool:
-    """Whether requests of the class batch wait for the next step."""
+    """Return whether requests of class batch are paused for the next step."""
     step, is_paused, left = scheduler.__dict__.get("roundhouse_batch_pause", (None, False, MOST_PAUSES))
     if step != scheduler.current_step:
         is_paused = left > 0 and any(
@@ -65,7 +65,7 @@ def _may_be_cut(scheduler: Any, request: Any) -> bool:
 
 
 def _take(scheduler: Any, tokens: int) -> int:
-    """The tokens that a prompt gets of those that it would have in this step; 0: it waits for the next one."""
+    """Return how many of its tokens for this step a prompt may use; 0 to wait for the next step."""
     step, left = scheduler.__dict__.get("roundhouse_batch_tokens", (None, 0))
     if step != scheduler.current_step:
         left = _share(scheduler)
@@ -75,7 +75,7 @@ def _take(scheduler: Any, tokens: int) -> int:
 
 
 def _share(scheduler: Any) -> int:
-    """Tokens that prompts of the class batch may have of a step."""
+    """Return the tokens of a step for prompts of class batch."""
     most = int(scheduler.scheduler_config.max_num_batched_tokens)
     if all(request.priority >= BATCH for request in scheduler.requests.values()):
         return most

@@ -1,15 +1,15 @@
-"""Shorter steps while an adapter call or a critical request waits, or logprobs of a prompt take memory.
+"""Shorten steps while an adapter call or a critical request waits, or while prompt logprobs take memory.
 
-On a GPU a long prompt's step takes 0.2 s. Logprobs take memory for each of a step's tokens and all of the vocabulary.
+On a GPU the step of a long prompt takes 0.2 s. Logprobs take memory for each token of a step times the vocabulary.
 
-| who                              | a step takes at most              |
+| cause                            | maximum tokens of a step          |
 |----------------------------------|-----------------------------------|
 | a call that moves an adapter     | `batching.tokens_while_swapping`  |
 | a request of the class critical  | `batching.tokens_beside_critical` |
 | one with `prompt_logprobs`       | `launch.LOGPROBS_BYTES` of them   |
 
-until `LINGER` after the last one, or its prompt is read. They come in crowds: the first of an adapter's calls may still
-meet a long step.
+until `LINGER` after the last one, or until its prompt is read. They tend to come in groups; the first of an adapter's
+calls may still have to wait for a long step.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def on_request(core: Any, request: Any) -> None:
 
 
 def _has_unread_prompt(core: Any) -> bool:
-    """Whether a request with prompt logprobs has not read its prompt whole."""
+    """Return whether a request with prompt logprobs has not been read completely."""
     requests = core.__dict__.get("roundhouse_telling", ())
     return any(
         request.num_computed_tokens < request.num_prompt_tokens and not request.is_finished() for request in requests
@@ -72,8 +72,9 @@ def _check_in(core: Any, seconds: float) -> None:
 
 
 def _end_if_idle(core: Any) -> None:
-    """Restore the budget if nothing came meanwhile. A step that is being scheduled just now could only have had more
-    tokens.
+    """Restore the budget if nothing has arrived since.
+
+    At worst a step being scheduled now has fewer tokens than it could.
     """
     with _one_at_a_time:
         if (remaining := core.roundhouse_brisk_until - time.monotonic()) > 0:
