@@ -393,22 +393,22 @@ def _plan_on(group: Group, snapshot: Snapshot, need: Need) -> Plan:
 
 def is_overdrawn(snapshot: Snapshot, device: str) -> bool:
     """Whether models will hold more than the budget of a device or of the host after their current transitions."""
-    held = host = 0
+    used = host = 0
     for resident in snapshot.residents:
         on_device, on_host, _ = resident.settled()
         host += on_host
         if device in resident.devices:
-            held += on_device
-    budget = next((b.bytes for b in snapshot.budgets if b.device == device), held)
-    return held > budget or host > snapshot.host_budget
+            used += on_device
+    budget = next((b.bytes for b in snapshot.budgets if b.device == device), used)
+    return used > budget or host > snapshot.host_budget
 
 
 def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
     """Return the victims on each device if one byte more than is free were needed."""
     result: list[Victim] = []
     for budget in snapshot.budgets:
-        held = sum(r.settled()[0] for r in snapshot.residents if budget.device in r.devices)
-        need = Need("", budget.bytes - held + 1, 0.0, snapshot.now, slot=False, devices=(budget.device,))
+        used = sum(r.settled()[0] for r in snapshot.residents if budget.device in r.devices)
+        need = Need("", budget.bytes - used + 1, 0.0, snapshot.now, slot=False, devices=(budget.device,))
         result += plan(snapshot, need).victims
     return tuple(result)
 

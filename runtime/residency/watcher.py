@@ -158,7 +158,7 @@ class Watcher:
                 log.error("heartbeat failed", extra={"model": entry.id, "cause": error.message})
                 await link.end(cause=Cause.of(error))
 
-    async def holds(self, entry: ModelEntry, link: SlotLink, held: int) -> None:
+    async def holds(self, entry: ModelEntry, link: SlotLink, used: int) -> None:
         """Count the memory of a full engine step beyond the load, now and for the next load.
 
         Use beyond the allowance does not come from a full step. Then nothing is learnt, and no other model is evicted.
@@ -166,18 +166,18 @@ class Watcher:
         if entry.link is not link or entry.state not in (S.READY, S.DRAINING):
             return
         allowed = entry.after_load + learning.most(entry.after_load, self._working_margin)
-        if held > allowed:
-            about = f"It used {size_words(held)} of memory, but is allowed only {size_words(allowed)}"
-            if held > 2 * allowed:
+        if used > allowed:
+            about = f"It used {size_words(used)} of memory, but is allowed only {size_words(allowed)}"
+            if used > 2 * allowed:
                 await link.end(cause=Cause(OVERDRAWN, about))
             elif entry.state is S.READY:
                 log.error("a model exceeds its memory allowance", extra={"model": entry.id, "cause": about})
                 entry.fail(EngineFailed(f"{about}, so it was restarted.", code=OVERDRAWN))
                 self._drainer.dismiss(entry)
                 self._table.spawn(self._restart(entry), f"restart-{entry.id}")
-        elif held > entry.bytes and entry.state is S.READY:
-            entry.margin = learning.learn_margin(entry.margin, entry.after_load, held, self._working_margin)
-            entry.bytes = entry.needed = held
+        elif used > entry.bytes and entry.state is S.READY:
+            entry.margin = learning.learn_margin(entry.margin, entry.after_load, used, self._working_margin)
+            entry.bytes = entry.needed = used
             entry.needed_detail = "as measured while it served"
             self._table.observer.grew(entry)
             self._decide()
