@@ -24,7 +24,7 @@ An **epoch** numbers the versions of the desired replicas, a row that is written
 | n             | the row then holds n + 1                 | keeps its list                         |
 | more than n   | nothing is written, and it stops placing | follows the newer list                 |
 | less than n   | nothing is written, and it stops placing | refuses the list, and reports that the |
-|               |                                          | database is at an older state          |
+|               |                                          | database is in an older state          |
 
 A **block** is the part of a limit that one server may use in one window:
 

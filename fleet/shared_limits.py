@@ -190,7 +190,7 @@ class SharedLimits:
         self._task = asyncio.create_task(self._keep(), name="limits")
 
     def refuse_database(self) -> None:
-        """Stop using the database, which is at an older state. From now on it counts as away."""
+        """Stop using the database, which is in an older state. From now on it counts as away."""
         self.is_away = self._is_refused = True
 
     async def close(self) -> None:

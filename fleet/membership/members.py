@@ -158,7 +158,7 @@ class MemberTable:
         with self._database.write() as connection:
             count = int(connection.execute(increment).scalar_one())
             if count <= self._seen:
-                raise OlderState("The fleet's database is at an older state than this server has seen.")
+                raise OlderState("The fleet's database is in an older state than this server has seen.")
             if connection.execute(sa.update(MEMBERS).where(own).values(lease_until=_lease())).rowcount == 0:
                 return None
             living = _living(connection)

@@ -41,7 +41,7 @@ def check(kind: str, value: Json, size: int, bounds: Bounds) -> None:
                 Values(bounds.json_values).add(value.encode(errors="replace"))
                 value = msgspec.json.decode(value)
         except TooLarge:
-            _within(bounds.json_values + 1, bounds.json_values, "lists, objects and texts")
+            _within(bounds.json_values + 1, bounds.json_values, "lists, objects and strings")
         except RecursionError:
             _within(bounds.nesting + 1, bounds.nesting, LEVELS)
         except msgspec.DecodeError:

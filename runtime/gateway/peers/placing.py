@@ -69,7 +69,7 @@ class Placer:
         self.is_leading = self.is_old = False
         """is_old: whether the database has an older epoch than this server has seen."""
         self.is_stopped = False
-        """Whether planning and following have stopped because the database is at an older state."""
+        """Whether planning and following have stopped because the database is in an older state."""
         self.row, self.by_hand = DesiredReplicas(0, {}), tuple[HandPlacement, ...]()
         self._mean, self._before = DemandMean(), FleetPlan({})
         self._tried: dict[str, float] = {}
@@ -110,7 +110,7 @@ class Placer:
         if not may_follow(self.row.epoch, row):
             if not self.is_old:
                 log.error(
-                    "the fleet's database is at an older state: its list of models is not followed",
+                    "the fleet's database is in an older state: its list of models is not followed",
                     extra={"seen": self.row.epoch, "epoch": row.epoch},
                 )
             self.is_old, self.is_leading = True, False

@@ -203,8 +203,8 @@ class Fleet:
             self.placer.is_stopped = True
         self.on_older_database()
         log.error(
-            "the fleet's database is at an older state and is used no more: bring the newer one back, or start the "
-            "fleet's servers again",
+            "the fleet's database is in an older state and is not used any more: restore the newer state, or restart "
+            "the fleet's servers",
             extra={"cause": error.message},
         )
 
@@ -334,7 +334,7 @@ class Fleet:
         if draining and not force and any(one.name == name and one.role == "node" for one in self._present):
             self._check_others(name)
         if self.is_database_older:
-            raise Unavailable("The fleet's database is at an older state and is not used.", code="database_unavailable")
+            raise Unavailable("The fleet's database is in an older state and is not used.", code="database_unavailable")
         await asyncio.to_thread(self._members.drain, name, draining)
         await self._renew()
         await self._notify(name)

@@ -135,7 +135,7 @@ class FleetPlanView(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["fleet.plan"] = "fleet.plan"
     epoch: Annotated[int, Meta(ge=0, description="Epoch of the newest list; 0: nothing has been placed yet.")]
-    is_followed: Annotated[bool, Meta(description="false: the database is at an older state than was seen.")]
+    is_followed: Annotated[bool, Meta(description="false: the database is in an older state than seen before.")]
     is_leading: Annotated[bool, Meta(description="Whether this server plans.")]
     models: list[FleetPlacementView]
     moves: Annotated[list[FleetMoveView], Meta(description="What a plan would change now.")]

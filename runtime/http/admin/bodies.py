@@ -201,4 +201,4 @@ class HealthView(msgspec.Struct, frozen=True, omit_defaults=True):
     degraded: list[str] | msgspec.UnsetType = msgspec.UNSET
     """Faults: `storage_full` (uploads are refused, or soon will be), `ledger_journalled` (the ledger's disk is full, or
     the fleet's database does not answer; requests are answered and recorded in a journal), `ledger_unavailable`
-    (requests are refused), `database_older` (the fleet's database is at an older state and is not used)."""
+    (requests are refused), `database_older` (the fleet's database is in an older state and is not used)."""

@@ -225,7 +225,7 @@ def _shape(parameters: GenerateParameters) -> dict[str, Any] | UnsetType:
             value = msgspec.json.decode(value)
         except TooLarge:
             raise BadRequest(
-                f"The schema holds more than {USUAL.json_values} lists, objects and texts. Make it smaller.",
+                f"The schema holds more than {USUAL.json_values} lists, objects and strings. Make it smaller.",
                 param="parameters.grammar.value",
                 code="grammar_too_large",
             ) from None

@@ -1,4 +1,4 @@
-"""How a server stays in its fleet: whom it takes for dead, and what it does with a database at an older state."""
+"""How a server stays in its fleet: whom it takes for dead, and what it does with a database in an older state."""
 
 import asyncio
 import datetime
@@ -100,7 +100,7 @@ async def test_a_database_at_an_older_state_is_used_no_more(
     members.error = None
     await asyncio.sleep(0.05)
     assert (fleet.is_database_older, members.renewals) == (True, 1)
-    assert "bring the newer one back" in caplog.text
+    assert "restore the newer state" in caplog.text
     with pytest.raises(Unavailable, match="older state"):
         await fleet.drain("node-1", True, EVERYBODY)
     staying.cancel()

@@ -1,4 +1,4 @@
-"""The number of lease renewals, by which servers notice a database at an older state."""
+"""The number of lease renewals, by which servers notice a database in an older state."""
 
 import sqlalchemy as sa
 from alembic import op
