@@ -26,7 +26,7 @@ from models.flags import flags_of
 from models.messages import LoadResult, MemoryFootprint, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
 from models.speech.audio import RATE, Decoders, Recording
-from models.speech.libraries import keep, one_thread_for_numpy, widest_vectors
+from models.speech.libraries import keep, one_thread_for_numpy, send_no_telemetry, widest_vectors
 from models.speech.model import SpeechModel, WindowRequest, WindowResult
 from models.speech.transcription import TranscriptionRun
 from models.speech.windows import VoiceDetector
@@ -272,6 +272,7 @@ def import_library() -> None:
     import logging
 
     widest_vectors()
+    send_no_telemetry()
     import ctranslate2
     from faster_whisper.vad import get_vad_model
 

@@ -1,4 +1,4 @@
-"""Set up the libraries of speech: AVX-512 and threads on a CPU, cuBLAS on a GPU, and malloc.
+"""Set up the libraries of speech: AVX-512 and threads on a CPU, cuBLAS on a GPU, malloc, and no telemetry.
 
 CTranslate2 opens `libcublas.so.12` by name at its first use, while torch for CUDA 13 installs `.so.13`. The package
 nvidia-cublas-cu12 puts the library into a folder that is not searched; once opened from there, it is found by name.
@@ -37,6 +37,14 @@ def widest_vectors() -> None:
     """
     if features() >= AVX512:
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
+
+
+def send_no_telemetry() -> None:
+    """Keep ONNX Runtime from reporting to Microsoft and from storing an id of this machine in ~/.cache.
+
+    Since 1.29 it does both on Linux unless this variable is set when it is imported.
+    """
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 
 def one_thread_for_numpy() -> None:

@@ -64,3 +64,16 @@ def test_the_libraries_take_them() -> None:
     )
     assert set(done.stdout.strip("[]\n").split(", ")) <= {"1", ""}
     assert f"Selected ISA: {'AVX512' if features() >= AVX512 else ''}" in done.stderr
+
+
+@pytest.mark.parametrize("requested", ["", "0"])
+def test_no_library_of_speech_keeps_an_id_of_this_machine_or_reports_it(requested: str, tmp_path: Path) -> None:
+    """The environment has no variables of CI, where ONNX Runtime is silent by itself."""
+    variables = {
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(__file__).parents[4]),
+        "ORT_DISABLE_TELEMETRY": requested,
+    }
+    code = "from models.speech.engine import import_library; import_library()"
+    subprocess.run([sys.executable, "-c", code], env=variables, check=True, timeout=240)
+    assert list(tmp_path.rglob("*")) == []
