@@ -7,6 +7,7 @@ each team with viewers of its own.
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Literal
 
@@ -173,13 +174,14 @@ class Sample:
 
 
 class Live:
-    """Streams samples to viewers. most: concurrent viewers."""
+    """Streams samples to viewers. most: concurrent viewers, of which those of one team may be three quarters."""
 
     def __init__(
         self, view_for: ViewFor, most: int = USUAL.viewers, every: float = EVERY, least: float = LEAST
     ) -> None:
         self._view_for, self._most, self._every, self._least = view_for, most, every, least
         self.viewers = 0
+        self._of_team = Counter[str]()
         self._sampler: asyncio.Task[None] | None = None
         self._sample: Sample | None = None
         self._poked, self._fresh = asyncio.Event(), asyncio.Event()
@@ -216,7 +218,13 @@ class Live:
             raise QueueFull(
                 f"{self._most} viewers are connected already. Close a page, or try again later.", retry_after=10
             )
+        if team is not None and self._of_team[team] >= max(1, self._most * 3 // 4):
+            raise QueueFull(
+                f"{self._of_team[team]} viewers of your team are connected already. Close a page, or try again later.",
+                retry_after=10,
+            )
         self.viewers += 1
+        self._of_team[team or ""] += 1
         if self._sampler is None:
             self._sampler = asyncio.create_task(self._take(look), name="console-sampler")
         try:
@@ -230,6 +238,8 @@ class Live:
                 await fresh.wait()
         finally:
             self.viewers -= 1
+            self._of_team[team or ""] -= 1
+            self._of_team += Counter()  # removes those without viewers
             if not self.viewers and self._sampler is not None:
                 self._sampler.cancel()
                 self._sampler = self._sample = None

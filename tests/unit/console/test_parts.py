@@ -106,6 +106,28 @@ async def test_streams_end_when_the_server_stops_and_are_bounded(console: Consol
         assert await waits is None
 
 
+async def test_one_team_leaves_room_for_viewers_of_others(console: Console) -> None:
+    async with console() as displayed:
+        gateway = displayed.gateway.gateway
+        live = Live(gateway.services.console.view_for, most=8, every=3600.0)
+
+        async def view(team: str | None) -> Any:
+            stream = live.events(lambda: gateway.services.live("ready"), team)
+            await anext(stream)
+            return stream
+
+        theirs = [await view("greedy") for _ in range(6)]
+        with pytest.raises(QueueFull, match="6 viewers of your team"):
+            await view("greedy")
+        ours = [await view("search"), await view(None)]
+        await theirs.pop().aclose()
+        theirs.append(await view("greedy"))
+        for stream in theirs + ours:
+            await stream.aclose()
+        assert live.viewers == 0
+        await (await view("greedy")).aclose()
+
+
 async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(console: Console) -> None:
     """When 2,000 came at once 100 were let in, and 36 of those broke off after their 200."""
     async with console() as displayed:
