@@ -41,25 +41,25 @@ class Fetcher:
 
     def __init__(self, incoming: Path, bounds: Bounds, reserve: DiskReserve) -> None:
         self._incoming, self._bounds, self._reserve = incoming, bounds, reserve
-        self._threads = Threads("hub of adapters")
+        self._threads = Threads("hub of adapters", each=3)
 
     def start(self) -> None:
         """Remove leftovers of a killed process. Blocks."""
         shutil.rmtree(self._incoming, ignore_errors=True)
 
     @contextlib.asynccontextmanager
-    async def fetched(self, source: AdapterSource) -> AsyncIterator[FetchedAdapter]:
-        """Fetch a source to this machine, and delete the fetched files after the block."""
+    async def fetched(self, source: AdapterSource, team: str) -> AsyncIterator[FetchedAdapter]:
+        """Fetch a source to this machine at the team's turn, and delete the fetched files after the block."""
         if isinstance(source, UploadedArchive | HubSource | UrlSource):
             folder = self._new_folder()
             try:
                 if isinstance(source, UploadedArchive):
                     yield FetchedAdapter(source.path.absolute(), folder, "upload")
                 elif isinstance(source, HubSource):
-                    commit = await self._download(source.hub, download_repository, source, folder)
+                    commit = await self._download(source.hub, download_repository, source, folder, team)
                     yield FetchedAdapter(folder, None, f"{source.hub}@{commit}")
                 else:
-                    await self._download(source.url, remote.download, source, folder)
+                    await self._download(source.url, remote.download, source, folder, team)
                     yield await asyncio.to_thread(_downloaded, source, folder)
             finally:
                 await asyncio.to_thread(shutil.rmtree, folder, True)
@@ -75,12 +75,12 @@ class Fetcher:
             yield FetchedAdapter(real, None, str(path))
 
     async def _download(
-        self, words: str, work: Callable[[S, Path, Bounds, DiskReserve], T], source: S, folder: Path
+        self, words: str, work: Callable[[S, Path, Bounds, DiskReserve], T], source: S, folder: Path, team: str
     ) -> T:
         try:
             with disk_errors():
                 async with asyncio.timeout(self._bounds.adapter_download_seconds):
-                    return await self._threads.run(work, source, folder, self._bounds, self._reserve)
+                    return await self._threads.run_for(team, work, source, folder, self._bounds, self._reserve)
         except TimeoutError:  # the thread fails by itself, since its folder is deleted
             raise Unavailable(
                 f"'{words}' was not downloaded within {self._bounds.adapter_download_seconds:.0f} s.",

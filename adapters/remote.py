@@ -92,6 +92,8 @@ def _copy(system: Any, path: str, target: Path, most: int, reserve: DiskReserve)
             if file.tell() + len(block) > most:
                 raise _too_large(path, most)
             file.write(block)
+            if not target.exists():  # the caller gave up, and an open file outlives its folder
+                raise FileNotFoundError(target)
 
 
 def _blocks(system: Any, path: str) -> Iterator[bytes]:

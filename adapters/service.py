@@ -90,7 +90,7 @@ class AdapterService:
 
         Raises Unfit with every fault at once, TooLarge, NotFound, BadRequest.
         """
-        async with self._fetcher.fetched(source) as fetched:
+        async with self._fetcher.fetched(source, team) as fetched:
             return await self._check(fetched, base, team=team, trusted=trusted)
 
     async def register(
@@ -122,7 +122,7 @@ class AdapterService:
         if alias is not None:
             check_alias(alias)
         key = AdapterKey(base.id, name, team)
-        async with self._name_lock(key), self._fetcher.fetched(source) as fetched:
+        async with self._name_lock(key), self._fetcher.fetched(source, team) as fetched:
             with disk_errors(), self.store.writing() as out:
                 checked = await self._check(fetched, base, out, team=team, trusted=trusted)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, fetched.words, probe)

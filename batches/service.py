@@ -78,7 +78,7 @@ class BatchService:
 
     async def get(self, team: str, id_: str, surface: str | None = None) -> BatchRecord:
         """Return a batch. Raises NotFound if it is unknown, deleted or another team's; Unavailable, QueueFull."""
-        batch = await self.store.find(lambda tables: tables.batches.get(id_, team), None)
+        batch = await self.store.find(lambda tables: tables.batches.get(id_, team), None, team)
         if batch is None or surface not in (None, batch.surface):
             raise missing_batch_error(id_)
         return self._with_wait(batch)
@@ -91,6 +91,7 @@ class BatchService:
             lambda tables, most: tables.batches.list(team, surface, after=after, limit=most, newest=newest),
             after,
             limit,
+            team,
             param,
         )
         return [self._with_wait(batch) for batch in batches], more
@@ -98,7 +99,7 @@ class BatchService:
     async def recent(self, team: str | None, limit: int) -> Sequence[BatchRecord]:
         """Return the newest batches of a team, or of all. Raises Unavailable, QueueFull."""
         none: Sequence[BatchRecord] = []
-        batches = await self.store.find(lambda tables: tables.batches.recent(team, limit), none)
+        batches = await self.store.find(lambda tables: tables.batches.recent(team, limit), none, team or "")
         return [self._with_wait(batch) for batch in batches]
 
     def _with_wait(self, batch: BatchRecord) -> BatchRecord:
@@ -111,7 +112,7 @@ class BatchService:
 
     async def failures(self, batch: BatchRecord) -> Mapping[str, int]:
         """Return the number of failed lines by code. Raises Unavailable, QueueFull."""
-        return await self.store.read(lambda tables: tables.lines.failures(batch.id))
+        return await self.store.read(lambda tables: tables.lines.failures(batch.id), batch.team)
 
     async def create_of_requests(self, new: NewBatch, lines: Path, count: int) -> BatchRecord:
         """Create a batch from requests instead of an uploaded file, and wait until it is validated.
@@ -173,7 +174,7 @@ class BatchService:
     async def has_lines(self, batch: BatchRecord, kind: OutputKind) -> bool:
         """Whether lines of an output file are still stored. Raises Unavailable, QueueFull."""
         completed = kind is OutputKind.OUTPUT
-        return await self.store.read(lambda tables: tables.lines.has_results(batch.id, completed=completed))
+        return await self.store.read(lambda tables: tables.lines.has_results(batch.id, completed=completed), batch.team)
 
     async def forget(self, id_: str, *kinds: OutputKind) -> None:
         """Delete the lines of an ended batch in these files, or in all. Raises Unavailable."""

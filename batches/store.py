@@ -79,19 +79,23 @@ class BatchStore:
         tables = await self._open()
         return await self._ledger.run(lambda: work(tables))
 
-    async def read(self, work: Callable[[BatchTables], T]) -> T:
-        """Run reads, which do not block writers. Raises what the work raises, Unavailable, QueueFull."""
-        return await self._threads.run(work, await self._open())
+    async def read(self, work: Callable[[BatchTables], T], team: str = "") -> T:
+        """Run reads, which do not block writers. Raises what the work raises, Unavailable, QueueFull.
 
-    async def find(self, work: Callable[[BatchTables], T], missing: T) -> T:
+        team: the team that asked, whose turn it takes; '' for the server itself.
+        """
+        return await self._threads.run_for(team, work, await self._open())
+
+    async def find(self, work: Callable[[BatchTables], T], missing: T, team: str = "") -> T:
         """Read like `read`, or return `missing` if there are no tables."""
-        return await self.read(work) if await self.opened() else missing
+        return await self.read(work, team) if await self.opened() else missing
 
     async def page(
         self,
         work: Callable[[BatchTables, int], Sequence[T] | None],
         after: str | None,
         limit: int,
+        team: str,
         param: str = "after",
     ) -> tuple[Sequence[T], bool]:
         """Return a page of a list, and whether there are more.
@@ -101,7 +105,7 @@ class BatchStore:
         Raises BadRequest for an unknown `after`, Unavailable, QueueFull.
         """
         missing: Sequence[T] | None = [] if after is None else None
-        rows = await self.find(lambda tables: work(tables, limit + 1), missing)
+        rows = await self.find(lambda tables: work(tables, limit + 1), missing, team)
         if rows is None:
             text = f"There is no {quoted(after or '')} in this list (any more): begin with its first page."
             raise BadRequest(text, param=param)

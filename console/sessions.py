@@ -53,6 +53,10 @@ class SessionStore(Protocol):
     def remove(self, digest: str) -> None: ...
 
 
+STRANGERS = "cookies not known here"
+"""Owner of the calls that search for unknown cookies. Anybody can send many, which must prevent no sign-in."""
+
+
 class Sessions:
     """port: used in the names of cookies, because all ports of a host share cookies. Replaced by the fleet's name."""
 
@@ -82,7 +86,7 @@ class Sessions:
             self._credentials.pop(digest, None)
         digest = _digest(token)
         if self._store is not None:
-            await self._call(self._store.add, digest, owner, _encode(credential), OF_A_KEY)
+            await self._call("", self._store.add, digest, owner, _encode(credential), OF_A_KEY)
         self._credentials[digest] = credential
         return token
 
@@ -105,7 +109,7 @@ class Sessions:
         if self._store is None or token is None or (digest := _digest(token)) in self._fresh:
             return
         try:
-            row = await self._call(self._store.find, digest)
+            row = await self._call("" if digest in self._credentials else STRANGERS, self._store.find, digest)
         except QueueFull:
             return
         except Unavailable:
@@ -124,13 +128,13 @@ class Sessions:
         if token is not None:
             self._credentials.pop(_digest(token), None)
             if self._store is not None:
-                await self._call(self._store.remove, _digest(token))
+                await self._call("", self._store.remove, _digest(token))
 
-    async def _call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _call(self, owner: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the database in a thread. Raises Unavailable, QueueFull."""
         try:
             async with asyncio.timeout(FRESH_SECONDS):
-                return await self._threads.run(work, *args, **kwargs)
+                return await self._threads.run_for(owner, work, *args, **kwargs)
         except TimeoutError:
             raise Unavailable(
                 "The fleet's database does not answer: nobody can sign in or out now. Try again.",

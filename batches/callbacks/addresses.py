@@ -14,7 +14,9 @@ Names are resolved in separate threads, so that a slow name server delays nothin
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 CODE = "callback_refused"
 REMEDY = "the server's operator can allow its network with --callback-networks"
 LOOK_UP_SECONDS = 5.0
+_TEAM: ContextVar[str] = ContextVar("roundhouse_callback_team", default="")
+"""The team whose URL is resolved. A context variable, because aiohttp calls the resolver."""
 FORM = "write an https URL such as https://example.com/batches, without user or fragment"
 
 
@@ -41,7 +45,9 @@ class CallbackAddresses:
         self._rules = AddressRules(
             "a callback", REMEDY, networks=tuple(ipaddress.ip_network(network) for network in networks)
         )
-        self._threads = Threads("resolver of callbacks", count=4, waiting=64)
+        self._threads = Threads(
+            "resolver of callbacks", count=4, waiting=64, each=2
+        )  # a team may have a slow name server
         self._look_up_by = look_up or self._look_up
 
     def rules(self, scheme: str) -> AddressRules:
@@ -52,16 +58,17 @@ class CallbackAddresses:
 
         return Resolver(self.rules(scheme), self._look_up_by)
 
-    async def check(self, url: str, param: str) -> str:
-        """Check that a URL may be called now, and return it. Raises BadRequest, QueueFull."""
+    async def check(self, url: str, param: str, team: str = "") -> str:
+        """Check that a team's URL may be called now, and return it. Raises BadRequest, QueueFull."""
         host, scheme = _host(url, param)
         if scheme == "http" and not self._rules.networks:
             raise _refused(param, "http is not encrypted: write https", REMEDY)
         if (wrong := host_fault(host, self.rules(scheme))) is not None:
             raise _refused(param, wrong)
         try:
-            async with asyncio.timeout(LOOK_UP_SECONDS):
-                await self.resolver(scheme).resolve(host, family=socket.AF_UNSPEC)
+            with resolving_for(team):
+                async with asyncio.timeout(LOOK_UP_SECONDS):
+                    await self.resolver(scheme).resolve(host, family=socket.AF_UNSPEC)
         except TimeoutError:
             raise _refused(param, f"its host was not resolved within {LOOK_UP_SECONDS:g} s: try again") from None
         except socket.gaierror:
@@ -71,7 +78,17 @@ class CallbackAddresses:
         return url
 
     async def _look_up(self, host: str, port: int, family: int) -> Sequence[Found]:
-        return await self._threads.run(look_up, host, port, family)
+        return await self._threads.run_for(_TEAM.get(), look_up, host, port, family)
+
+
+@contextmanager
+def resolving_for(team: str) -> Iterator[None]:
+    """Resolve names at the turn of this team."""
+    token = _TEAM.set(team)
+    try:
+        yield
+    finally:
+        _TEAM.reset(token)
 
 
 def _host(url: str, param: str) -> tuple[str, str]:

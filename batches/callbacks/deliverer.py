@@ -96,7 +96,9 @@ class CallbackDeliverer:
         delivery = claimed.delivery
         if claimed.secrets:
             body = event_body(delivery.id, delivery.event, delivery.batch, delivery.created)
-            outcome = await self._sender.send(delivery.url, delivery.id, body, claimed.secrets, self._clock())
+            outcome = await self._sender.send(
+                delivery.url, delivery.id, body, claimed.secrets, self._clock(), delivery.team
+            )
         else:
             outcome = DeliveryOutcome(policy.GONE, NO_SECRET)
         now = self._clock()

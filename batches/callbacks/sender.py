@@ -20,7 +20,7 @@ import msgspec
 from standardwebhooks.webhooks import Webhook as Signer
 from yarl import URL
 
-from batches.callbacks.addresses import CallbackAddresses
+from batches.callbacks.addresses import CallbackAddresses, resolving_for
 from batches.callbacks.records import DeliveryOutcome
 from registry.base.address import AddressRefused, host_fault
 from registry.base.lazy import LazyModule, import_in_thread
@@ -72,19 +72,22 @@ class CallbackSender:
         self._addresses = addresses
         self._sessions = dict[str, "aiohttp.ClientSession"]()
 
-    async def send(self, url: str, id_: str, body: bytes, secrets: Sequence[str], now: float) -> DeliveryOutcome:
-        """Send an event. now: seconds since the epoch. Raises only CancelledError."""
+    async def send(
+        self, url: str, id_: str, body: bytes, secrets: Sequence[str], now: float, team: str = ""
+    ) -> DeliveryOutcome:
+        """Send an event. now: seconds since the epoch. team: whose URL it is. Raises only CancelledError."""
         target = URL(url)
         if (wrong := host_fault(target.host or "", self._addresses.rules(target.scheme))) is not None:
             return DeliveryOutcome(None, f"It is not called: {wrong}.")
         headers = signed_headers(id_, body, secrets, now)
         await import_in_thread("registry.base.session")
         try:
-            async with self._session(target.scheme).post(
-                target, data=body, headers=headers, allow_redirects=False
-            ) as response:
-                response.close()
-                return _outcome(response.status)
+            with resolving_for(team):
+                async with self._session(target.scheme).post(
+                    target, data=body, headers=headers, allow_redirects=False
+                ) as response:
+                    response.close()
+                    return _outcome(response.status)
         except aiohttp.ConnectionTimeoutError:
             return DeliveryOutcome(None, f"It gave no connection within {CONNECT_SECONDS:g} s.")
         except TimeoutError:

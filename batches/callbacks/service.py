@@ -36,7 +36,7 @@ class CallbackService:
 
     # --- deliveries ---------------------------------------------------------------------------------------------------
     async def deliveries(self, batch: BatchRecord) -> Sequence[Delivery]:
-        return await self._store.read(lambda tables: tables.outbox.of(batch.id))
+        return await self._store.read(lambda tables: tables.outbox.of(batch.id), batch.team)
 
     async def redeliver(self, batch: BatchRecord) -> Sequence[Delivery]:
         """Send the events of a batch again. Raises FinalConflict if there are none."""
@@ -57,7 +57,7 @@ class CallbackService:
     # --- the secret of callback_url -----------------------------------------------------------------------------------
     async def signer(self, team: str) -> Webhook:
         """Return the signer of the team's callbacks. Raises NotFound before there is one."""
-        signer = await self._store.find(lambda tables: tables.webhooks.signer(team), None)
+        signer = await self._store.find(lambda tables: tables.webhooks.signer(team), None, team)
         if signer is None:
             raise NotFound(
                 "Your team has no secret for callbacks yet: it is created with the first batch with a callback_url, or "
@@ -82,7 +82,7 @@ class CallbackService:
         """Create a webhook. Raises BadRequest if its URL is refused, Conflict if the team has too many."""
         from batches.callbacks.webhooks import MOST, new_seed
 
-        await self.addresses.check(url, "url")
+        await self.addresses.check(url, "url", team)
         now = time.time()
         id_ = f"webhook_{secrets.token_hex(16)}"
         webhook = Webhook(id_, team, now, now, new_seed(), name, url, tuple(dict.fromkeys(events)))
@@ -93,11 +93,11 @@ class CallbackService:
 
     async def list(self, team: str, after: str | None, limit: int) -> tuple[Sequence[Webhook], bool]:
         """Return a page, and whether more follow. Raises BadRequest for an unknown `after`."""
-        return await self._store.page(lambda tables, most: tables.webhooks.list(team, after, most), after, limit)
+        return await self._store.page(lambda tables, most: tables.webhooks.list(team, after, most), after, limit, team)
 
     async def get(self, team: str, id_: str) -> Webhook:
         """Return a webhook. Raises NotFound."""
-        return _found(await self._store.find(lambda tables: tables.webhooks.get(id_, team), None), id_)
+        return _found(await self._store.find(lambda tables: tables.webhooks.get(id_, team), None, team), id_)
 
     async def update(
         self, team: str, id_: str, *, name: str | None, url: str | None, events: Sequence[str] | None
@@ -105,7 +105,7 @@ class CallbackService:
         """Change the fields that are not None. Raises NotFound, and BadRequest if the URL is refused."""
         await self.get(team, id_)
         if url is not None:
-            await self.addresses.check(url, "url")
+            await self.addresses.check(url, "url", team)
         unique = None if events is None else tuple(dict.fromkeys(events))
         changed = await self._store.write(
             lambda tables: tables.webhooks.update(id_, team, time.time(), name=name, url=url, events=unique)

@@ -169,14 +169,16 @@ class StoredFiles:
         if not new.idempotency:
             return None
         since = time.time() - REPEAT_SECONDS
-        file = await self._store.find(lambda tables: tables.files.find_repeat(new.team, new.idempotency, since), None)
+        file = await self._store.find(
+            lambda tables: tables.files.find_repeat(new.team, new.idempotency, since), None, new.team
+        )
         if file is not None and file.body_hash != new.body_hash:
             raise repeat_error()
         return file
 
     async def _check_room(self, team: str, size: int) -> None:
         """Check that a file fits now. Raises StorageFull, Unavailable, QueueFull."""
-        self._check_space(size, await self._store.find(lambda tables: _stored_bytes(tables, team), (0, 0)))
+        self._check_space(size, await self._store.find(lambda tables: _stored_bytes(tables, team), (0, 0), team))
 
     def _check_space(self, size: int, stored: tuple[int, int]) -> None:
         """Raise StorageFull if a file does not fit. stored: bytes of all files, and of the team's."""
@@ -197,7 +199,7 @@ class StoredFiles:
     # --- read -------------------------------------------------------------------------------------------------------
     async def get(self, team: str, id_: str, param: str | None = None) -> FileRecord:
         """Return a file. Raises NotFound if unknown, deleted, expired or another team's; Unavailable, QueueFull."""
-        file = await self._store.find(lambda tables: tables.files.get(id_, team), None)
+        file = await self._store.find(lambda tables: tables.files.get(id_, team), None, team)
         if file is None or (file.expires is not None and file.expires <= time.time()):
             raise missing_error(id_, param)
         return file
@@ -210,6 +212,7 @@ class StoredFiles:
             lambda tables, most: tables.files.list(team, purpose=purpose, after=after, limit=most, newest=newest),
             after,
             limit,
+            team,
         )
 
     # --- remove -----------------------------------------------------------------------------------------------------

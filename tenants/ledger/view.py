@@ -68,7 +68,7 @@ class UsageReport:
 
     def __init__(self, ledger: Ledger, currency: str = "USD", prices: Path | None = None) -> None:
         self._ledger, self.currency, self._table = ledger, currency, prices
-        self.threads = Threads("ledger")
+        self.threads = Threads("ledger", each=3)  # a report takes seconds
 
     def database(self) -> "Database":
         """Return the database with the sums. Raises NotFound (no_ledger)."""
@@ -95,8 +95,8 @@ class UsageReport:
         first, last = span(day, begin, end, self._ledger.clock())
         await self._ledger.flush()
         if team not in (None, caller.team):
-            await self.threads.run(check_team, database, team)
-        sums = await self.threads.run(used, database, UsageFilter(first, last, groupings, team))
+            await self.threads.run_for(caller.team, check_team, database, team)
+        sums = await self.threads.run_for(caller.team, used, database, UsageFilter(first, last, groupings, team))
         data = [_view(groupings, one) for one in sums]
         return UsageReportView(
             start_time=first, end_time=last, currency=self.currency, group_by=list(groupings), data=data
@@ -121,7 +121,8 @@ class UsageReport:
 
         team = self.visible_team(caller, team) or caller.team
         await self._ledger.flush()
-        return await self.threads.run(day_of_team, database, team, date, self.currency, await self._prices())
+        prices = await self._prices()
+        return await self.threads.run_for(caller.team, day_of_team, database, team, date, self.currency, prices)
 
     async def compare(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None
@@ -137,8 +138,8 @@ class UsageReport:
         first, last = span(day, begin, end, self._ledger.clock())
         await self._ledger.flush()
         if team not in (None, caller.team):
-            await self.threads.run(check_team, database, team)
-        return await self.threads.run(compared, database, prices, first, last, team)
+            await self.threads.run_for(caller.team, check_team, database, team)
+        return await self.threads.run_for(caller.team, compared, database, prices, first, last, team)
 
     async def of_request(self, team: str | None, request: str) -> "list[LedgerRow]":
         """Return a request's rows, newest first; empty without a ledger. team: None for all. Raises Unavailable."""
@@ -147,7 +148,7 @@ class UsageReport:
         from tenants.ledger.lookup import rows_of
 
         await self._ledger.flush()
-        return await self.threads.run(rows_of, self._ledger.database, request, team)
+        return await self.threads.run_for(team or "", rows_of, self._ledger.database, request, team)
 
     async def _prices(self) -> "list[ProviderPrice]":
         """Read prices in a thread, because a large table takes seconds."""
@@ -166,7 +167,7 @@ class UsageReport:
         from tenants.ledger.lookup import judge
 
         await self._ledger.flush()
-        return await self.threads.run(judge, database, caller.team, request, accepted)
+        return await self.threads.run_for(caller.team, judge, database, caller.team, request, accepted)
 
 
 def _view(groupings: "Sequence[Grouping]", one: "UsageSum") -> UsedView:

@@ -69,10 +69,10 @@ class ResponseStore:
 
     async def get(self, team: str, id_: str) -> StoredResponse:
         """Return a response. Raises NotFound if it is missing or another team's, Unavailable, QueueFull."""
-        if self._table is None or (row := await self._threads.run(self._table.get, team, id_)) is None:
+        if self._table is None or (row := await self._threads.run_for(team, self._table.get, team, id_)) is None:
             raise self._missing(team, id_)
         if self._table.is_lost(row) and id_ not in self._running:  # storing its end failed
-            await self._threads.run(self._table.interrupt, id_)
+            await self._threads.run_for(team, self._table.interrupt, id_)
             return await self.get(team, id_)
         return row
 
@@ -83,7 +83,7 @@ class ResponseStore:
         for start in range(0, len(ids), ITEMS_AT_ONCE):
             some = ids[start : start + ITEMS_AT_ONCE]
             if self._table is not None:
-                items |= await self._threads.run(self._table.items, team, some, most)
+                items |= await self._threads.run_for(team, self._table.items, team, some, most)
                 most -= sum(len(items[id_]) for id_ in some if id_ in items)
             for id_ in some:
                 if id_ not in items:
@@ -101,8 +101,8 @@ class ResponseStore:
         if len(input_) + len(answer) > self._bounds.response_bytes:
             return False
         hours = self.hours(team)
-        return bool(hours) and await self._threads.run(
-            self._table.put, id_, team, hours, input_, answer, running=running
+        return bool(hours) and await self._threads.run_for(
+            team, self._table.put, id_, team, hours, input_, answer, running=running
         )
 
     def check_size(self, size: int) -> None:
@@ -121,7 +121,7 @@ class ResponseStore:
         await self.get(team, id_)
         await self._stop(id_)
         assert self._table is not None
-        await self._threads.run(self._table.delete, team, id_)
+        await self._threads.run_for(team, self._table.delete, team, id_)
 
     # --- background work --------------------------------------------------------------------------------------------
     def run(self, id_: str, work: Callable[[], Awaitable[bytes]]) -> None:
@@ -144,7 +144,7 @@ class ResponseStore:
         """Stop a running response and store this answer, unless it ended first. Returns the stored row."""
         await self._stop(row.id)
         assert self._table is not None
-        await self._threads.run(self._table.end, row.id, answer)
+        await self._threads.run_for(row.team, self._table.end, row.id, answer)
         return await self.get(row.team, row.id)
 
     async def _stop(self, id_: str) -> None:

@@ -98,7 +98,7 @@ async def create_batch(request: Request, gateway: CurrentGateway, context: Curre
     if body.endpoint not in URLS:
         raise BadRequest(f"The endpoint of a batch is one of {', '.join(URLS)}.", param="endpoint")
     if body.callback_url is not None:
-        await gateway.services.batches.callbacks.addresses.check(body.callback_url, "callback_url")
+        await gateway.services.batches.callbacks.addresses.check(body.callback_url, "callback_url", context.caller.team)
     new = NewBatch(
         team=context.caller.team,
         key=context.caller.key or "",

@@ -90,7 +90,8 @@ async def rendered(
     after = -1
     while True:
         lines = await service.store.read(
-            lambda tables, after=after: tables.lines.results(batch.id, after, PAGE_LINES, PAGE_BYTES)  # type: ignore[misc]
+            lambda tables, after=after: tables.lines.results(batch.id, after, PAGE_LINES, PAGE_BYTES),  # type: ignore[misc]
+            batch.team,
         )
         if not lines:
             return

@@ -81,7 +81,7 @@ async def create_batch_of_requests(request: Request, gateway: CurrentGateway, co
             if (rest.input_file_id is None) != bool(summary.lines):
                 raise BadRequest("Send 'requests' or 'input_file_id', one of them.", param="requests")
             if rest.callback_url is not None:
-                await service.callbacks.addresses.check(rest.callback_url, "callback_url")
+                await service.callbacks.addresses.check(rest.callback_url, "callback_url", context.caller.team)
             new = NewBatch(
                 team=context.caller.team,
                 key=context.caller.key or "",

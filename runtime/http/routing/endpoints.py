@@ -284,7 +284,7 @@ async def report_router(
         rows = routed_requests(database, router, time.time() - days * 86400, team)
         return ReportView(router=router, days=days, requests=len(rows), outcomes=outcomes(rows), replay=replay(rows))
 
-    return json_answer(await gateway.services.usage.threads.run(build_report))
+    return json_answer(await gateway.services.usage.threads.run_for(context.caller.team, build_report))
 
 
 def _kept(done: RouterAddition) -> Response:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batches.store import BatchStore, BatchTables
-from registry.errors import BadRequest, Unavailable
+from registry.errors import BadRequest, QueueFull, Unavailable
 from registry.storage.database import Database
 from tenants.ledger import writer
 from tenants.ledger.ledger import Ledger
@@ -39,6 +39,35 @@ async def test_the_first_file_begins_the_ledger(tmp_path: Path) -> None:
         await ledger.close()
         for database in opened:
             database.close()
+
+
+async def test_a_team_with_many_reads_keeps_no_other_team_out(tmp_path: Path) -> None:
+    ledger, database, gate = Ledger(tmp_path), open_tables(tmp_path), threading.Event()
+    await ledger.enable(database)
+
+    async def open_database() -> None:
+        raise AssertionError("it is open")
+
+    store = BatchStore(ledger, tmp_path, open_database, lambda: KEY)
+    assert await store.read(lambda tables: tables.files.get("file-1", "search"), "search") is None
+
+    def wait(_: BatchTables) -> bool:
+        return gate.wait(PATIENCE)
+
+    theirs = [asyncio.create_task(store.read(wait, "greedy")) for _ in range(258)]
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull):
+        await store.read(wait, "greedy")
+    ours = asyncio.create_task(store.find(lambda tables: tables.files.get("file-1", "search"), None, "search"))
+    worker = asyncio.create_task(store.read(lambda tables: tables.batches.unfinished()))
+    await asyncio.sleep(0)
+    gate.set()
+    async with asyncio.timeout(PATIENCE):
+        assert await ours is None
+        assert await worker == []
+        await asyncio.gather(*theirs)
+    await ledger.close()
+    database.close()
 
 
 async def test_writes_run_in_the_ledgers_thread(tmp_path: Path) -> None:

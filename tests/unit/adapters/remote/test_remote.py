@@ -1,5 +1,6 @@
 """Adapters by address: what is fetched, and what becomes of every way in which it fails."""
 
+import shutil
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -172,3 +173,19 @@ async def test_it_is_registered_as_any_other(site: str, rig: Rig, name: str) -> 
     assert done.version.source == f"{site}/{name}"
     assert not list(rig.service.incoming.iterdir())
     assert remote.is_archive(name) is (name != "legal")
+
+
+def test_a_download_that_was_given_up_ends_with_its_folder(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[int]()
+
+    def blocks(*_: Any) -> Iterator[bytes]:
+        while len(read) < 1000:
+            read.append(1)
+            yield b"x"
+            shutil.rmtree(out, ignore_errors=True)
+
+    monkeypatch.setattr(remote, "_blocks", blocks)
+    monkeypatch.setattr(fsspec.implementations.http.HTTPFileSystem, "info", lambda *_: {"size": 1000})
+    with pytest.raises(FileNotFoundError):
+        fetch("https://adapters.example/legal.tar.gz", out)
+    assert len(read) == 2

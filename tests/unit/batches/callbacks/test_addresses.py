@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import uvloop
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.sender import CallbackSender
 from registry.base.address import Found
-from registry.errors import BadRequest
+from registry.errors import BadRequest, QueueFull
 from tests.eventually import PATIENCE
 from tests.unit.batches.callbacks.receiver import Receiver, new_secret
 
@@ -75,6 +76,28 @@ async def test_what_is_accepted() -> None:
         "https://[2606:4700::1]",
     ):
         assert await addresses.check(url, "url") == url
+
+
+async def test_a_slow_name_server_of_one_team_delays_no_other_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+
+    def look_up(host: str, port: int, family: int) -> Sequence[Found]:
+        if host == "slow.example":
+            answers.wait(PATIENCE)
+        return [(socket.AF_INET, "93.184.216.34")]
+
+    monkeypatch.setattr("batches.callbacks.addresses.look_up", look_up)
+    addresses = CallbackAddresses()
+    theirs = [asyncio.create_task(addresses.check("https://slow.example/", "url", "greedy")) for _ in range(68)]
+    try:
+        await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE / 2):
+            assert await addresses.check("https://a.example/", "url", "search")
+            with pytest.raises(QueueFull):
+                await addresses.check("https://slow.example/", "url", "greedy")
+    finally:
+        answers.set()
+        await asyncio.gather(*theirs)
 
 
 async def test_networks_that_the_operator_lists() -> None:

@@ -145,7 +145,9 @@ class SlowSender(CallbackSender):
         super().__init__(CallbackAddresses())
         self.gate, self.there = asyncio.Event(), list[str]()
 
-    async def send(self, url: str, id_: str, body: bytes, secrets: object, now: float) -> DeliveryOutcome:
+    async def send(
+        self, url: str, id_: str, body: bytes, secrets: object, now: float, team: str = ""
+    ) -> DeliveryOutcome:
         self.there.append(json.loads(body)["data"]["id"])
         await self.gate.wait()
         return DeliveryOutcome(200)

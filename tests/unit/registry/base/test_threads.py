@@ -34,3 +34,51 @@ async def test_an_error_comes_through_and_gives_the_place_back() -> None:
     for _ in range(3):
         with pytest.raises(ValueError, match="x"):
             await threads.run(int, "x")
+
+
+async def test_a_team_with_many_calls_keeps_no_other_team_out() -> None:
+    threads, gate, order = Threads("database", count=2, waiting=30), threading.Semaphore(0), list[str]()
+
+    def work(name: str) -> None:
+        gate.acquire(timeout=PATIENCE)
+        order.append(name)
+
+    theirs = [asyncio.create_task(threads.run_for("a", work, "a")) for _ in range(32)]
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull, match="32 calls to the database"):
+        await threads.run_for("a", int)
+    ours = [asyncio.create_task(threads.run_for(team, work, team)) for team in ("b", "")]
+    await asyncio.sleep(0)
+    gate.release(5)  # two that run, one that waits longest, and the first of each of the others
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*ours)
+    gate.release(len(theirs))
+    await asyncio.gather(*theirs)
+    assert {"b", ""} <= set(order[:5])
+
+
+async def test_one_team_does_not_hold_the_last_thread() -> None:
+    threads, answers = Threads("hub", count=2, each=1), threading.Event()
+    stuck = [asyncio.create_task(threads.run_for("a", answers.wait, PATIENCE)) for _ in range(3)]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(PATIENCE / 2):
+            assert await threads.run_for("b", int, "7") == 7
+    finally:
+        answers.set()
+    assert await asyncio.gather(*stuck) == [True] * 3
+
+
+async def test_calls_that_left_before_their_turn_leave_nothing_behind() -> None:
+    threads, answers = Threads("hub", count=1, waiting=1), threading.Event()
+    stuck = asyncio.create_task(threads.run_for("a", answers.wait, PATIENCE))
+    await asyncio.sleep(0)
+    for _ in range(5):
+        call = asyncio.create_task(threads.run_for("a", int))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+    assert not threads._waiting
+    answers.set()
+    assert await stuck
+    assert await threads.run_for("a", int, "7") == 7
