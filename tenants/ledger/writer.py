@@ -5,6 +5,8 @@
 | beginning     | committed, then it starts  | journalled, then, too  | Unavailable: nothing runs without a row |
 | end           | committed                  | journalled             | kept, and written once it answers again |
 
+Without keys and limits a request does not wait for its beginning: it runs and is not counted where it would be refused.
+
 In a fleet, a database that does not answer within ANSWER_SECONDS is treated like a full disk.
 
 An end with a rider is not journalled, because its rider cannot be. It is kept, and committed once there is room.
@@ -194,7 +196,8 @@ class LedgerWriter:
                 pending, fails, self._failed = [], False, -FAILING_SECONDS
             except Exception as failure:  # any error: requests wait for this thread
                 if not fails:
-                    log.error("the ledger cannot be written: requests are refused until it can", exc_info=failure)
+                    are = "refused" if any(done is not None for _, done in work.begun) else "refused or not counted"
+                    log.error("the ledger cannot be written: requests are %s until it can", are, exc_info=failure)
                 self._failed = time.monotonic()
                 error, fails, pending = failure, True, self._undropped(work)
             awaited = [done for _, done in work.begun if done is not None]

@@ -131,6 +131,17 @@ async def test_that_it_cannot_be_written_is_logged_once(gate: Gate, caplog: pyte
     await writer.close()
 
 
+async def test_the_log_says_that_requests_without_keys_are_not_counted(
+    gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = over(gate)
+    gate.broken = True
+    writer.note(entry())
+    await writer.flush()
+    assert "the ledger cannot be written: requests are refused or not counted until it can" in caplog.text
+    await writer.close()
+
+
 async def test_a_client_that_leaves_before_the_commit(gate: Gate) -> None:
     writer = over(gate)
     gate.go.clear()
