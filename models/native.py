@@ -50,6 +50,7 @@ def build(folder: Path, name: str, sources: Sequence[Path], flags: Sequence[str]
     # `-march=native` depends on the processor, and a home folder may be shared by different machines.
     inputs = (texts, compiler, tuple(flags), platform.machine(), sorted(features()))
     digest = hashlib.sha256(repr(inputs).encode()).hexdigest()[:24]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # its error says more, such as that the disk is read-only
     if not is_ours(folder):
         raise PermissionError(f"{folder} must be a folder that only its owner, this user, can write to")
     target = folder / f"{name}-{digest}.so"

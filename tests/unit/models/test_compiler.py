@@ -28,3 +28,9 @@ def test_it_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: p
     synced.clear()
     assert build(folder, "sums", [source], []) == made
     assert synced == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused_with_the_systems_reason(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(OSError, match="Not a directory"):
+        build(tmp_path / "cache" / "native", "sum", [], [])
