@@ -233,6 +233,7 @@ def _copy_folders(source: Path, target: Path, folders: Sequence[str]) -> None:
             try:
                 if one.is_dir():
                     shutil.copytree(one, to, copy_function=shutil.copy)
+                    _make_writable(to)  # folders of the store are not, and `rm -r` of a backup would fail
                 else:
                     shutil.copy2(one, to)
             except (FileNotFoundError, shutil.Error) as error:
@@ -254,11 +255,16 @@ def _make_merged_paths_relative(recipes: Path, merged: Path) -> None:
 
 
 def _delete(folder: Path) -> None:
-    """Delete a folder with read-only files, without following links."""
+    """Delete a folder with read-only folders in it, without following links."""
     with contextlib.suppress(OSError):
-        for *_, handle in os.fwalk(folder):
-            os.fchmod(handle, 0o700)
+        _make_writable(folder)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_writable(folder: Path) -> None:
+    """Let the owner change all folders below a folder, without following links. Raises OSError."""
+    for *_, handle in os.fwalk(folder):
+        os.fchmod(handle, 0o700)
 
 
 def copy_private(source: Path, target: Path) -> None:

@@ -207,6 +207,21 @@ def test_who_is_not_root_leaves_nothing_of_a_half_copy_either() -> None:
     assert child.stdout == "False\n", child.stderr
 
 
+def test_who_is_not_root_can_remove_a_backup(tmp_path: Path) -> None:
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    with State(data) as state:
+        state.adapters.register(KEY, new(1))
+    stored = data / "store" / new(1).digest.removeprefix("sha256:")
+    stored.mkdir(parents=True)
+    (stored / "weights").write_bytes(b"x")
+    stored.chmod(0o555)
+    back_up(data, copy, pepper=False)
+    folders = [copy, *(path for path in copy.rglob("*") if path.is_dir())]
+    assert copy / "store" / stored.name in folders
+    assert {folder.stat().st_mode & 0o777 for folder in folders} <= {0o700, 0o755}
+    assert stored.stat().st_mode & 0o777 == 0o555
+
+
 def test_no_link_leads_out_of_what_is_deleted(tmp_path: Path) -> None:
     others = tmp_path / "others"
     others.mkdir(mode=0o500)
