@@ -81,10 +81,10 @@ def shape(**more: int) -> Shape:
         ({"tensor": 3}, "cuda", {}, "parallel.tensor is 3: its 64 attention heads do not divide by that "
          "(64 = 3 x 21 + 1); write one of 1, 2, 4, 8, 16, 32, 64."),
         ({"tensor": 6}, "cuda", {"num_attention_heads": 12, "num_key_value_heads": 4},
-         "parallel.tensor is 6: its 4 heads of keys and values cannot be shared out equally"),
-        ({"pipeline": 2}, "cpu", {}, "parallel.pipeline is 2: vLLM's CPU build ends at its start with that"),
+         "parallel.tensor is 6: its 4 heads of keys and values cannot be divided equally"),
+        ({"pipeline": 2}, "cpu", {}, "parallel.pipeline is 2: vLLM's CPU build does not start with that"),
         ({"pipeline": 4}, "cuda", {"num_hidden_layers": 3}, "parallel.pipeline is 4: it has 3 layers"),
-        ({"data": 2}, "cuda", {}, "parallel.data is 2: it has no experts to share out"),
+        ({"data": 2}, "cuda", {}, "parallel.data is 2: it has no experts to distribute"),
     ],
 )  # fmt: skip
 def test_what_the_network_does_not_allow(counts: dict[str, int], kind: str, sizes: dict[str, int], why: str) -> None:
