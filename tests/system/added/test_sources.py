@@ -208,7 +208,7 @@ def test_a_proposal_changes_nothing_and_gives_its_reasons(server: Server) -> Non
     reasons = {choice["key"]: choice["why"] for choice in found["choices"]}
     assert "LlamaForCausalLM" in reasons["task"]
     assert reasons["memory.kv_cache"] == "as you asked"
-    assert "# all that the model was made for\ncontext_length: 512\n" in found["recipe"]
+    assert "# all that the model was trained for\ncontext_length: 512\n" in found["recipe"]
     assert found["plan"]["bytes_needed"] > found["weights_bytes"] > 0
     after = server.http.get("/v1/models").json()
     assert [one["id"] for one in after["data"]] == [one["id"] for one in before["data"]]

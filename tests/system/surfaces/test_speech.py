@@ -104,7 +104,7 @@ def test_fields_of_the_request(client: OpenAI, server: Server, tmp_path: Path) -
         found = transcribe(client, path, **more).text
         assert found if "prompt" in more or "hotwords" in str(more) else found == text, more  # it learnt without these
     for more, words in (
-        ({"language": "de"}, "English only"),
+        ({"language": "de"}, "only English"),
         ({"language": "xx"}, "language"),
         ({"temperature": 2}, "temperature"),
         ({"include": ["logprobs"]}, "include"),
