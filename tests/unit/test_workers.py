@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items):
 """
 USES_IT = """
 def test_b(shared):
-    assert shared == {worker!r}
+    assert shared
 
 def test_c():
     pass
@@ -50,7 +50,7 @@ def test_files_of_a_group_run_in_one_worker(tmp_path: Path) -> None:
     """With the pytest and the pytest-xdist that are installed: what is touched of them is private."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     for name in ("test_1.py", "test_2.py", "test_3.py"):
-        (tmp_path / name).write_text(USES_IT.format(worker="gw0"))
+        (tmp_path / name).write_text(USES_IT)
     (tmp_path / "test_4.py").write_text(OWN)
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "-v", "-p",
                "no:cacheprovider", "--rootdir", str(tmp_path), "."]  # fmt: skip
@@ -59,10 +59,10 @@ def test_files_of_a_group_run_in_one_worker(tmp_path: Path) -> None:
     lines = [line.strip() for line in done.stdout.splitlines() if "PASSED" in line]
     workers = {line.rpartition(" ")[2]: line.partition("]")[0].strip("[") for line in lines}
     assert len(workers) == 7, done.stdout
-    assert {name for name, worker in workers.items() if worker == "gw0"} == {
-        f"test_{number}.py::test_{letter}" for number in (1, 2, 3) for letter in "bc"
-    }
-    assert workers["test_4.py::test_d[x@y]"] == "gw1", "it has a fixture of its own by that name"
+    alone = workers.pop("test_4.py::test_d[x@y]")
+    assert workers.keys() == {f"test_{number}.py::test_{letter}" for number in (1, 2, 3) for letter in "bc"}
+    assert len({*workers.values()}) == 1, "which of the two starts first takes the group"
+    assert alone not in workers.values(), "it has a fixture of its own by that name"
 
 
 class Item:
