@@ -1,11 +1,11 @@
 # Everything runs in .venv, which the first call makes. Variables: make serve PORT=9000 RECIPES=recipes/h200
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve test check lint all-tests short-tests bench fuzz pictures gpu-acceptance fleet-acceptance starter lock clean install install-test
+.PHONY: help serve test check lint all-tests short-tests test-clients bench fuzz pictures gpu-acceptance fleet-acceptance starter lock clean install install-test
 
 # Where the server listens, and its recipe files or folders, separated by spaces; by default as ROUNDHOUSE_HOST,
-# ROUNDHOUSE_PORT and ROUNDHOUSE_RECIPES say, else 127.0.0.1, 8000 and recipes/starter. An exported HOST is not meant:
-# some shells have one that names the kind of machine.
+# ROUNDHOUSE_PORT and ROUNDHOUSE_RECIPES say, else 127.0.0.1, 8000 and recipes/starter. An exported HOST is ignored:
+# some shells set it to the kind of machine.
 HOST :=
 PORT ?=
 RECIPES ?=
@@ -13,14 +13,14 @@ RECIPES ?=
 ARGS ?=
 # Options of pytest, such as PYTEST_ARGS="-k recipes -x".
 PYTEST_ARGS ?=
-# Test files that run side by side, if they share no server (tests/workers.py). Each may start one of up to 4 GiB.
+# Test files that run side by side, unless they share a server (tests/workers.py). Each may start one of up to 4 GiB.
 WORKERS ?= 2
 # cpu or cuda; by default cuda when an NVIDIA GPU is there.
 ACCELERATOR ?=
 # An interpreter of Python 3.11 or newer; by default the first one found.
 PYTHON ?=
 export ACCELERATOR PYTHON
-# What scripts/install does not compile, which is Roundhouse itself, Python may keep as byte code beside its sources.
+# scripts/install compiles the packages only: let Python keep the byte code of Roundhouse itself.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 
@@ -34,15 +34,18 @@ help: ## show this text
 serve: install ## start the server; Ctrl-C drains and stops it
 	@exec $(BIN)/roundhouse serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(addprefix --recipes ,$(RECIPES)) $(ARGS)
 
-# Lint is one process that computes for a minute, and tests often wait: side by side they end sooner.
+# Lint computes for a minute while tests often wait: side by side they end sooner. So does fetching clients.
 test: install-test ## ruff, mypy, import rules and all tests, real engines included
-	@$(MAKE) --no-print-directory -j 2 lint all-tests
+	@$(MAKE) --no-print-directory -j 3 lint all-tests test-clients
 
 check: install-test ## for daily work: lint and the short tests without an engine
 	@$(MAKE) --no-print-directory -j 2 lint short-tests
 
 # Tests and their servers share the cores: threads of a computation that wait for one another sleep, and do not spin.
 all-tests short-tests: export OMP_WAIT_POLICY ?= PASSIVE
+
+test-clients: # other clients' packages; a test that misses its own installs them itself and says what is wrong
+	@for name in models agents others langchain; do scripts/install-clients $$name; done >/dev/null 2>&1 || true
 
 all-tests: # without lint
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
@@ -80,7 +83,7 @@ lock: ## rewrite the pins in requirements/ from pyproject.toml
 	@scripts/lock
 
 clean: ## remove the environment and caches; the server's data stays
-	rm -rf .venv .venv-installer .venv-lock .clients-agents .venv-infinity .venv-langchain .venv-others .venv-routing .venv-cuda .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-* .clients-agents .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 install: # what the server needs
