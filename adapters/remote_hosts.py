@@ -1,11 +1,11 @@
 """Limit which hosts a download from an adapter's address may connect to.
 
-| host                                         | allowed                                     |
-|----------------------------------------------|---------------------------------------------|
-| the address's own, public or private         | yes: the key has the scope `paths`          |
-| a redirect's, public, over https             | yes: stores redirect readers to other hosts |
-| a redirect's, private, or downgraded to http | no                                          |
-| link-local                                   | never: clouds serve credentials there       |
+| host                                              | allowed                                     |
+|---------------------------------------------------|---------------------------------------------|
+| the address's own, public or private              | yes: the key has the scope `paths`          |
+| a redirect's, public, over https                  | yes: stores redirect readers to other hosts |
+| a redirect's, private, or downgraded to http      | no                                          |
+| link-local, or one where clouds serve credentials | never                                       |
 """
 
 from typing import Any

@@ -5,7 +5,7 @@
 | https, all addresses public or in a listed network              | accepted    | called                        |
 | http, all addresses in a listed network                         | accepted    | called                        |
 | any other scheme; other http; with a user or fragment           | refused     | -                             |
-| an address is link-local, or private and not listed             | refused     | not called: the attempt fails |
+| an address is private and not listed, or never allowed          | refused     | not called: the attempt fails |
 | a name that cannot be resolved                                  | refused     | not called: the attempt fails |
 
 Names are resolved in separate threads, so that a slow name server delays nothing else.

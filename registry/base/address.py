@@ -19,6 +19,14 @@ TRANSLATED_BEFORE = ipaddress.IPv6Network("::ffff:0:0:0/96")
 TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b:1::/48")
 """The same for use within one network, which decides where the IPv4 address is (RFC 8215)."""
 
+METADATA = frozenset(
+    map(
+        ipaddress.ip_address,
+        ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"),
+    )
+)
+"""Addresses at which Alibaba, Azure, Oracle, AWS and Google serve a machine's credentials, besides link-local ones."""
+
 NOT_PUBLIC: tuple[Network, ...] = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv6Network("5f00::/16"))
 """IANA's special-purpose networks that Python 3.11 partly takes for public ones."""
 
@@ -29,7 +37,7 @@ class AddressRefused(OSError):
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """Allowed addresses. Link-local ones never are, because in clouds they serve the machine's credentials."""
+    """Allowed addresses. Link-local ones and METADATA never are: clouds serve the machine's credentials there."""
 
     purpose: str
     """Description of the other side for errors, such as 'a provider'."""
@@ -46,7 +54,8 @@ class AddressRules:
 def fault(address: str, rules: AddressRules) -> str | None:
     """Return why an address is not allowed, or None if it is."""
     target = _embedded_target(ipaddress.ip_address(address.partition("%")[0]))
-    if target.is_link_local or target.is_multicast or target.is_unspecified or target in TRANSLATED_HERE:
+    is_never = target.is_link_local or target.is_multicast or target.is_unspecified or target in TRANSLATED_HERE
+    if is_never or target in METADATA:
         return f"{target} is not a valid address for {rules.purpose}"
     if any(target in network for network in rules.networks):
         return None
