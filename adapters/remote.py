@@ -14,7 +14,7 @@ from adapters.types import PublicHubSource, UrlSource
 from registry.base.wording import quoted
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, TooLarge, Unavailable, Unfit
-from registry.files.sources import TIMEOUT, endpoint, hub_errors, public_endpoint
+from registry.files.sources import TIMEOUT, SurplusBytes, bounded_progress, endpoint, hub_errors, public_endpoint
 from registry.recipes.fields import HubSource
 from registry.storage.files import is_full
 from registry.storage.reserve import DiskReserve
@@ -153,7 +153,7 @@ def download_repository(source: HubSource, folder: Path, bounds: Bounds, reserve
     The server's token is sent unless `source` is a `PublicHubSource`. Returns the revision's commit, 40 hex digits.
 
     Raises as `hub_errors`, TooLarge before the download, Unfit for a repository without an adapter, OSError for a full
-    disk, Unavailable (storage_full).
+    disk, Unavailable (storage_full; bad_download for more bytes than announced).
     """
     from huggingface_hub import HfApi, snapshot_download  # takes 0.2 s, so not at start
     from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -166,16 +166,23 @@ def download_repository(source: HubSource, folder: Path, bounds: Bounds, reserve
         api = HfApi(endpoint=endpoint(), token=token)
         info = api.model_info(hub, revision=source.revision, files_metadata=True, timeout=TIMEOUT)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        if not all(isinstance(size, int) and size >= 0 for size in sizes.values()):
+            raise ValueError("no size of a file")
         if info.sha is None:
             raise Unavailable(f"The hub at {public_endpoint()} names no commit for {where}.", code="hub_unavailable")
         _check_files(where, sizes, bounds)
         try:
             names = [CONFIG, TENSORS, *(name for name in TOKENIZER if 0 < sizes.get(name, 0) <= MOST)]
-            with reserve.hold(sum(sizes[name] for name in names)):
+            size = sum(sizes[name] for name in names)
+            with reserve.hold(size):
                 snapshot_download(
                     hub, revision=info.sha, allow_patterns=names, local_dir=folder, endpoint=endpoint(),
-                    etag_timeout=TIMEOUT, token=token,
+                    etag_timeout=TIMEOUT, token=token, tqdm_class=bounded_progress(size),
                 )  # fmt: skip
+        except SurplusBytes:
+            raise Unavailable(
+                f"{where} came with more bytes than the hub says: try again.", code="bad_download", retry_after=5
+            ) from None
         except RuntimeError as error:
             if is_full(error, folder):
                 raise OSError(ENOSPC, os.strerror(ENOSPC), str(folder)) from error

@@ -34,7 +34,7 @@ from models.sources.repository import (
 )
 from models.sources.resolve import Fetched, resolve
 from registry.errors import RoundhouseError, Unavailable
-from registry.files.sources import endpoint, hub_errors
+from registry.files.sources import SurplusBytes, endpoint, hub_errors
 from registry.recipes.fields import GgufSource, HubSource
 
 AT_ONCE = 4
@@ -53,10 +53,6 @@ class Counter:
         with self._lock:
             self._come += count
             self._on_progress(self._come, self._whole)
-
-
-class SurplusBytes(Exception):
-    """Raised when more bytes arrive than the hub announced, because they could fill the disk."""
 
 
 class CountedFile(io.FileIO):
@@ -102,11 +98,7 @@ def _bring(source: HubSource, name: str, file: RepositoryFile, blobs: Path, coun
             _fetch_file(source, name, file, part, counter)
         except SurplusBytes:
             part.unlink()
-            raise Unavailable(
-                f"{name} of '{source.hub}' came with more bytes than the hub says. It was removed: try again.",
-                code="bad_download",
-                retry_after=5,
-            ) from None
+            raise _surplus(f"{name} of '{source.hub}'") from None
         with part.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             os.fsync(stream.fileno())  # its name guarantees its content, even after a power failure
@@ -118,6 +110,14 @@ def _bring(source: HubSource, name: str, file: RepositoryFile, blobs: Path, coun
                 retry_after=5,
             )
         os.replace(part, blob)
+
+
+def _surplus(what: str) -> Unavailable:
+    return Unavailable(
+        f"{what} came with more bytes than the hub says. It was removed: try again.",
+        code="bad_download",
+        retry_after=5,
+    )
 
 
 def _fetch_file(source: HubSource, name: str, file: RepositoryFile, part: Path, counter: Counter) -> None:
@@ -175,7 +175,7 @@ def _fetch(source: HubSource, answers: int) -> Answer:
         check_disk(source, files)
         pinned = source.model_copy(update={"revision": files.commit})
         fetch_large_files(pinned, files, on_progress)
-        folder = resolve(pinned, Path.cwd())  # a branch may have moved in the meantime
+        folder = _resolve_rest(pinned, files)  # a branch may have moved in the meantime
         check_files(source, folder, files)
         keep_name(source, files.commit)
     except RoundhouseError as error:
@@ -189,6 +189,14 @@ def _fetch(source: HubSource, answers: int) -> Answer:
             503, "download_failed", f"'{source.hub}' could not be fetched: {type(error).__name__}: {error}"
         )
     return FetchDone(str(folder))
+
+
+def _resolve_rest(source: HubSource, files: Repository) -> Path:
+    """Download the small files, and return the folder. Raises as `resolve`, and Unavailable (bad_download)."""
+    try:
+        return resolve(source, Path.cwd(), most=sum(file.size for file in files.included.values()))
+    except SurplusBytes:
+        raise _surplus(f"'{source.hub}'") from None
 
 
 def _send(to: int, answer: Answer) -> None:

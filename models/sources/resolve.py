@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from registry.errors import Unavailable, Unfit
-from registry.files.sources import TIMEOUT, endpoint, hub_errors, locate
+from registry.files.sources import TIMEOUT, bounded_progress, endpoint, hub_errors, locate
 from registry.recipes.fields import GgufSource, HubSource, PathSource, Source
 
 WHOLE = 256 * 2**20
@@ -63,21 +63,23 @@ EXCLUDED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*", "
 """Duplicates of the weights: for other libraries, in other precisions (6 GB in whisper-large-v3), or as trained."""
 
 
-def resolve(source: Source, base_dir: Path, *, download: bool = True) -> Path:
+def resolve(source: Source, base_dir: Path, *, download: bool = True, most: int | None = None) -> Path:
     """Return the folder with the model's files. Blocks while downloading.
 
     Args:
         source: from the recipe.
         base_dir: the recipe file's folder, to which relative paths refer.
         download: False to look only in the local cache and return at once.
+        most: bytes that may be downloaded; None for any number.
 
     Raises:
+        SurplusBytes: more than `most` bytes came.
         Unfit: a folder or package is missing, or the repository has no weights that may be read.
         NotFound: the hub does not know the repository or the revision, or denies access.
         Unavailable: the hub does not answer, or the files are not in the cache and `download` is False.
     """
     if isinstance(source, HubSource):
-        return _from_hub(source, download)
+        return _from_hub(source, download, most)
     if isinstance(source, PathSource):
         path = Path(os.path.expanduser(source.path))
         return locate(PathSource(path=str((base_dir / path).resolve())))
@@ -93,7 +95,7 @@ def revision(source: Source, path: Path) -> str:
     return digest(path)[:12]
 
 
-def _from_hub(source: HubSource, download: bool) -> Path:
+def _from_hub(source: HubSource, download: bool, most: int | None) -> Path:
     from huggingface_hub import snapshot_download
 
     where = f"'{source.hub}' at revision '{source.revision}'"
@@ -107,6 +109,7 @@ def _from_hub(source: HubSource, download: bool) -> Path:
                 endpoint=endpoint(),
                 etag_timeout=TIMEOUT,
                 local_files_only=not download,
+                tqdm_class=None if most is None else bounded_progress(most),
             )
     except Unavailable:
         if download:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from registry.base.wording import quoted
 from registry.errors import BadRequest, NotFound, Unavailable, Unfit
@@ -95,6 +95,30 @@ def hub_errors(source: HubSource, *, has_token: bool = True) -> Iterator[None]:
             code="hub_unavailable",
             retry_after=30,
         ) from None
+
+
+class SurplusBytes(Exception):
+    """Raised when more bytes arrive than the hub announced, because they could fill the disk."""
+
+
+def bounded_progress(most: int) -> type:
+    """Return a silent progress bar for huggingface_hub that raises SurplusBytes at more than `most` bytes.
+
+    The library compares sizes only after a download. It tells its bar of all bytes before it writes them.
+    """
+    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
+
+    class BoundedProgress(tqdm):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **{**named, "disable": True})  # type: ignore[no-untyped-call]
+            self._come = 0
+
+        def update(self, n: float | None = 1) -> None:
+            self._come += int(n or 0)
+            if self._come > most:
+                raise SurplusBytes
+
+    return BoundedProgress
 
 
 def locate(source: PathSource | PackageSource) -> Path:

@@ -36,6 +36,8 @@ class FakeHub:
     """Send other bytes than were pushed, as many."""
     surplus: int = 0
     """Zeros that follow a large file, which the hub has not told of."""
+    unannounced: dict[str, int] = field(default_factory=dict)
+    """Zeros that follow a file of this name, which the list of files leaves out."""
     listed: list[dict[str, Any]] = field(default_factory=list)
     """Further entries of the list of files with their digests."""
     gate: threading.Event | None = None
@@ -128,6 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             data = bytes(len(data))
         if hub.surplus and _is_large(name):
             data += bytes(hub.surplus)
+        data += bytes(hub.unannounced.get(name, 0))
         begin, status = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0], 200
         if body and begin.isdigit() and int(begin):
             status, headers["Content-Range"] = 206, f"bytes {begin}-{len(data) - 1}/{len(data)}"

@@ -183,3 +183,23 @@ def test_a_fault_of_the_part_in_rust_is_the_hubs_or_the_disks(
     monkeypatch.setattr("adapters.remote.is_full", lambda *_: True)
     with pytest.raises(OSError, match="No space left"):
         download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_more_bytes_than_announced_do_not_reach_the_disk(name: str, hub: FakeHub, folder: Path, out: Path) -> None:
+    announced = sum(path.stat().st_size for path in write_adapter(folder).iterdir())
+    hub.push(REPO, folder)
+    hub.unannounced[name] = 64 * 2**20
+    with pytest.raises(Unavailable, match="more bytes than the hub says") as refused:
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+    assert refused.value.code == "bad_download"
+    assert sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) <= announced + 2**20
+
+
+@pytest.mark.parametrize("size", [-(10**12), "7", 1.5])
+def test_a_size_that_is_none_is_not_added_up(size: object, hub: FakeHub, folder: Path, out: Path) -> None:
+    hub.push(REPO, write_adapter(folder))
+    hub.listed.append({"rfilename": "tokenizer.json", "size": size})
+    with pytest.raises(Unavailable, match="does not answer like a hub"):
+        download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
+    assert not list(out.iterdir())

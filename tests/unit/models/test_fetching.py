@@ -201,6 +201,14 @@ async def test_more_bytes_than_the_hub_tells_of_do_not_fill_the_disk(
     assert (await Downloads().fetch(source, ignore_progress) / WEIGHTS).is_file()
 
 
+async def test_more_bytes_of_a_small_file_do_not_fill_the_disk(hub: FakeHub, source: HubSource, tmp_path: Path) -> None:
+    hub.unannounced["config.json"] = 64 * 2**20
+    with pytest.raises(Unavailable, match="more bytes than the hub says") as refused:
+        await Downloads().fetch(source, ignore_progress)
+    assert refused.value.code == "bad_download"
+    assert max(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 32 * 2**20
+
+
 async def test_a_branch_that_moves_meanwhile_is_fetched_as_it_was(
     hub: FakeHub, source: HubSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
