@@ -1,6 +1,6 @@
-"""Benchmarks: running servers, driven over HTTP, beside what a user would pick instead, in one run.
+"""Benchmarks: running servers, driven over HTTP, compared in one run with what a user would pick instead.
 
-`python -m benchmarks` runs them (`make bench`). Every benchmark is seeded and warmed up, takes turns between the
-servers round by round (A B A B), gives medians over rounds with their lowest and highest, and CPU seconds from the
-operating system beside latency. Failed requests are counted and shown, never dropped.
+`python -m benchmarks` runs them (`make bench`). Every benchmark is seeded and warmed up, lets the servers take turns
+round by round (A B A B), and reports the median, lowest and highest over rounds, with CPU seconds from the operating
+system as well as latencies. Failed requests are counted and shown, never dropped.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks` is `python -m benchmarks.run`."""
+"""The entry point of `python -m benchmarks`."""
 
 from benchmarks.run import main
 

@@ -1,16 +1,15 @@
-"""The console and traces: what it costs to look, and how fast pages are.
+"""The console and traces: what open pages and traces cost, and how fast pages are.
 
 Measures:
-- chat's tokens/s and first tokens while five pages look at the stream of events, against nobody looking, on one server
-  in turns;
-- the same with traces at 100 % (OTLP to a collector that only counts), against a server without, and of each server
-  against itself;
-- first paint and bytes over the wire of each page in a Chromium, on loopback and with nothing cached; left out where
-  there is none;
-- the page Usage over a ledger of ten million rows of a month, for each span and what it is by.
+- chat's tokens/s and first tokens with five pages open on the stream of events, compared with none, in turns on one
+  server;
+- the same with traces at 100 % (OTLP to a collector that only counts), compared with a server without traces, and each
+  server compared with itself;
+- first paint and bytes over the wire of each page in Chromium, if installed, on loopback with an empty cache;
+- the page Usage over a ledger with ten million rows in a month, for each time span and grouping.
 
-Physical limit: a look is read off once a second for all viewers, some 0.2 ms of the gateway's loop; a trace is five
-spans of some 10 µs, sent from a thread of its own, which shares the interpreter with the loop.
+Physical limit: the live view is computed once a second for all viewers, in some 0.2 ms of the gateway's loop; a trace
+has five spans of some 10 µs each, sent from a thread that shares the interpreter with the loop.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ TEAMS, ADAPTERS, HOURS_KEPT = 20, 8, 720
 
 
 class Traced(Roundhouse):
-    """The same server, which tells a collector of each request."""
+    """The same server, with traces of all requests sent to a collector."""
 
     def __init__(self, model: str, folder: Path, recipe: Path, collector: int) -> None:
         super().__init__(model, folder, [recipe], "--slots", "1")
@@ -53,7 +52,7 @@ class Traced(Roundhouse):
 
 
 class IdleServer(Roundhouse):
-    """A server of which only pages are asked: no model is loaded."""
+    """A server that only serves pages and loads no model."""
 
     def prepare(self) -> None:
         return
@@ -85,7 +84,7 @@ async def run(bench: Bench) -> None:
 
 @contextlib.asynccontextmanager
 async def collecting(bench: Bench) -> AsyncIterator[int]:
-    """The port of a collector that reads what comes and says yes. It costs this process little."""
+    """Run a collector that accepts everything at little cost to this process; yields its port."""
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -130,7 +129,7 @@ async def _pages(bench: Bench, server: Server, workload: Workload) -> None:
 
     pairs = []
     for number in range(2 * bench.settings.rounds):
-        before = await watched() if number % 2 else None  # A B B A, as `in_pairs`: a server gets quicker at first
+        before = await watched() if number % 2 else None  # A B B A, as in `in_pairs`: a server speeds up at first
         alone = await _load(bench, server, workload, "nobody looks")
         pairs.append((before or await watched(), alone))
     if not bench.counts["events seen"]:
@@ -142,7 +141,7 @@ async def _pages(bench: Bench, server: Server, workload: Workload) -> None:
 async def _paints(bench: Bench, server: Server) -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
-        bench.note("no Chromium here: first paints were not measured")
+        bench.note("Chromium is not installed: first paints were not measured")
         return
     from playwright.async_api import async_playwright
 
@@ -166,13 +165,13 @@ async def _paints(bench: Bench, server: Server) -> None:
                 )
                 paints.setdefault(slug, []).append(paint)
             await context.close()
-        for slug in pages():  # in a browser that has seen nothing
+        for slug in pages():  # each with an empty cache
             context = await browser.new_context()
             page = await context.new_page()
             await _open(page, f"{address}/{slug}")
             size = await page.evaluate(
                 """() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
-                    .reduce((sum, one) => sum + one.transferSize, 0)"""
+                    .reduce((sum, entry) => sum + entry.transferSize, 0)"""
             )
             sizes[slug] = size / 1024
             await context.close()
@@ -184,14 +183,14 @@ async def _paints(bench: Bench, server: Server) -> None:
 
 
 async def _open(page: "Page", address: str) -> None:
-    """Raises RuntimeError for a page that is an error: that is small, and soon painted."""
+    """Open a page. Raises RuntimeError for an error page, whose small size and fast paint would be misleading."""
     answer = await page.goto(address)
     if answer is None or not answer.ok:
         raise RuntimeError(f"{address}: {'no answer' if answer is None else answer.status}")
 
 
 def _columns() -> dict[str, str]:
-    """Columns of the last month's rows: by hours, teams and adapters."""
+    """Return SQL for the columns of the last month's rows, spread over hours, teams and adapters."""
     now = int(time.time()) // 3600 * 3600
     hour, team, adapter = f"{now} - n % {HOURS_KEPT} * 3600", f"n / 7 % {TEAMS}", f"n / 11 % {ADAPTERS}"
     return {

@@ -1,14 +1,14 @@
-"""Embeddings and rerank beside bare sentence-transformers behind a plain FastAPI handler, and beside infinity-emb.
+"""Embeddings and rerank, compared with sentence-transformers behind a plain FastAPI handler and with infinity-emb.
 
-All three with the same weights in float32. infinity-emb comes from an environment of its own, which `make bench` makes.
+All three use the same weights in float32. infinity-emb runs in its own environment, which `make bench` creates.
 
-Measures latency and requests a second with short, long and mixed texts, 1, 16 and 64 clients in a closed loop (64 not
-with long ones), one text per embedding request and ten documents per rerank request; CPU seconds per 1,000 requests
-beside them.
+Measures latency, requests a second and CPU seconds per 1,000 requests with short, long and mixed texts and 1, 16 and 64
+clients in a closed loop (long texts: 1 and 16), with one text per embedding request and ten documents per rerank
+request.
 
-Physical limit: the encoder's own multiplications. Batching across requests helps as far as one step with many rows is
-cheaper than many steps with one: much for short texts, where a step is mostly overhead; nothing for long texts, which
-fill the cores by themselves. At one client nothing can be gained: there the gateway's hop is the difference.
+Physical limit: the encoder's own multiplications. Batching across requests helps if one step with many rows is cheaper
+than many steps with one row: a lot for short texts, where a step is mostly overhead; not at all for long texts, which
+fill the cores by themselves. At one client there is nothing to batch, so the gateway's hop is the difference.
 """
 
 from contextlib import ExitStack
@@ -30,7 +30,7 @@ async def run(bench: Bench) -> None:
     s = bench.settings
     kinds = {kind: result for kind in ("embed", "rerank") if (result := starter(kind))}
     for missing in {"embed", "rerank"} - set(kinds):
-        bench.note(f"{missing}: not measured, the starter pack is not there")
+        bench.note(f"{missing}: not measured, the starter pack is missing")
     names = [f"starter-{kind}" for kind in kinds]
     folder = s.work / "embed_rerank"
     with ExitStack() as stack:
@@ -64,13 +64,13 @@ def _request(workload: Workload, kind: str, words: int) -> bytes:
 async def _cell(
     bench: Bench, servers: list[Server], workload: Workload, kind: str, length: str, level: int
 ) -> None:  # fmt: skip
-    few = 16 if (kind, length) == ("rerank", "long") else 40  # of those each one is seconds for the peers
+    few = 16 if (kind, length) == ("rerank", "long") else 40  # each of the former takes the peers seconds
     number = max(bench.settings.pick(few, 24, 4), level * bench.settings.pick(2, 2, 1))
     lengths = WORDS[length]
 
     async def turn(server: Server, round_: int) -> Cell:
         requests = [_request(workload, kind, lengths[i % len(lengths)]) for i in range(number)]
-        # in each round: a kernel may take back what was idle while the others had their turns (`environment.pages_out`)
+        # in each round: a kernel may page out what was idle during the others' turns (`environment.pages_out`)
         await closed_loop(server, requests[: 2 if round_ else max(4, level)], level)
         cell = await closed_loop(server, requests, level)
         bench.count(f"{kind} {length} c{level} {server.name}", cell)

@@ -1,16 +1,15 @@
-"""Gateway tax: chat streaming beside `vllm serve`, the same wheel, model and flags, adapters on.
+"""Gateway tax: chat streaming compared with `vllm serve`, with the same wheel, model and flags, adapters on.
 
-Measures, at 1, 4, 16 and 64 clients in a closed loop, requests to the base model of 64 tokens each (of 24 at one
-client, where there are more of them), the same to each server: time to first token, gaps between tokens, output tokens
-a second, CPU seconds per 1,000 tokens of the whole process tree.
+Measures at 1, 4, 16 and 64 clients in a closed loop: time to first token, gaps between tokens, output tokens a second,
+and CPU seconds per 1,000 tokens of the whole process tree. Each server gets the same requests to the base model, of 64
+tokens each (24 tokens, but more requests, at one client).
 
-Physical limit: the answers are made by the same engine, so nothing can beat the engine's own step time unless the
-engine runs otherwise. What Roundhouse adds is one parse of the request, one hop over a Unix socket each way and one
-write per read of the engine; on loopback that is some 0.3 ms to the first token and some 10 µs of CPU per token.
-Where Roundhouse is faster than `vllm serve`, the reason is that its engine uses one compute thread for a small model
-and other LoRA kernels. So `vllm serve, patched` runs beside them at 1 and 16 clients with the same threads and
-kernels (not with --quick): against it only the gateway differs. With BENCHMARKS_BEFORE=FOLDER an older checkout of
-Roundhouse has its turns, too.
+Physical limit: both servers use the same engine, so nothing can beat the engine's own step time unless the engine runs
+differently. Roundhouse adds one parse of the request, one hop over a Unix socket each way and one write per read of the
+engine; on loopback that is some 0.3 ms to the first token and some 10 µs of CPU per token. Where Roundhouse is faster
+than `vllm serve`, that is because its engine uses one compute thread for a small model and other LoRA kernels.
+Therefore `vllm serve, patched` runs at 1 and 16 clients with the same threads and kernels (not with --quick): compared
+with it, only the gateway differs. With BENCHMARKS_BEFORE=FOLDER an older checkout of Roundhouse takes turns, too.
 """
 
 import os
@@ -26,7 +25,7 @@ from benchmarks.peers.servers import BEFORE, KEPT, Before, Roundhouse, Server, V
 
 TOKENS, TOKENS_ALONE, WORDS = 64, 24, 6
 WITH_PATCHED = (1, 16)
-"""Numbers of clients at which the patched peer is measured, too."""
+"""Numbers of clients at which the patched peer is also measured."""
 
 
 async def run(bench: Bench) -> None:
@@ -62,7 +61,7 @@ async def _level(bench: Bench, servers: list[Server], workload: Workload, level:
     prompts: dict[int, list[str]] = defaultdict(lambda: [workload.text(WORDS) for _ in range(number)])
 
     async def turn(server: Server, round_: int) -> Cell:
-        # In each round: the server was idle while the others had their turns.
+        # a warm-up in each round, because the server was idle during the others' turns
         await closed_loop(server, [workload.chat(server.model, tokens=8) for _ in range(max(4, level))], level)
         requests = [workload.chat(server.model, tokens=tokens, text=text) for text in prompts[round_]]
         cell = await closed_loop(server, requests, level)

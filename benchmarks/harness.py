@@ -1,4 +1,4 @@
-"""What every benchmark is given and what it gives back: settings, turns between servers, figures, bars."""
+"""The settings of a run, and the record of a benchmark: turns between servers, figures, bars."""
 
 import sys
 import time
@@ -22,9 +22,9 @@ class RunSettings:
     """Settings of a run.
 
     Attributes:
-        quick: fewer rounds, requests and settings: shows that all works, and roughly where things stand.
+        quick: fewer rounds, requests and settings, for a rough result.
         tiny: a generated model with random weights in place of the starter pack.
-        smoke: the least that touches every line; its figures mean nothing.
+        smoke: the smallest run that reaches every line; its figures mean nothing.
         work: a folder for data, logs and generated files.
         real: SmolLM2-135M-Instruct in place of the starter pack.
     """
@@ -42,7 +42,7 @@ class RunSettings:
         return "real" if self.real else "tiny" if self.tiny else "starter"
 
     def pick(self, full: T, quick: T, smoke: T | None = None) -> T:
-        """A size by how long the run may take."""
+        """Return the size for a full, a quick or a smoke run."""
         if self.smoke and smoke is not None:
             return smoke
         return quick if self.quick or self.smoke else full
@@ -54,7 +54,7 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A stated aim. `seen` is the median over rounds; `met` is None when nothing was measured for it."""
+    """An aim and its result. `seen` is the median over rounds; `met` is None if nothing was measured."""
 
     name: str
     seen: float | None
@@ -66,7 +66,7 @@ class Aim:
 
 @dataclass
 class Bench:
-    """The record of one benchmark: what it measured, how it stands to its aims, what failed."""
+    """The record of one benchmark: figures, aims, failures."""
 
     name: str
     settings: RunSettings
@@ -80,25 +80,25 @@ class Bench:
     load_before: dict[str, Any] = field(default_factory=environment.load)
 
     def say(self, text: str) -> None:
-        """Progress, on standard error."""
+        """Print progress to standard error."""
         print(f"[{self.name} {time.perf_counter() - self.began:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """Add a remark that a reader of the figures must know."""
+        """Add a remark that a reader needs to interpret the figures."""
         self.notes.append(text)
         self.say(text)
 
     def figure(self, name: str, values: Sequence[float], unit: str) -> Figure | None:
-        """Record one figure from a value per round; None, and counted as a failure, when no round gave one."""
+        """Record a figure from one value per round. Without values returns None and counts a failure."""
         if not values:
             self.failures[f"{name}: nothing measured"] += 1
             return None
-        found = self.figures[name] = Figure.over(values, unit)
-        self.say(f"{name} = {found.value:.4g} {unit} ({found.low:.4g} to {found.high:.4g})")
-        return found
+        figure = self.figures[name] = Figure.over(values, unit)
+        self.say(f"{name} = {figure.value:.4g} {unit} ({figure.low:.4g} to {figure.high:.4g})")
+        return figure
 
     def chat_figures(self, key: str, cells: Sequence[Cell]) -> list[Cell]:
-        """Record what clients of a chat model feel, from a cell per round; returns those in which anything came."""
+        """Record latencies and throughput of chat from one cell per round; returns the cells with an answer."""
         good = [cell for cell in cells if cell.good]
         for q in (50, 99):
             self.figure(f"{key}.ttft_p{q}", [cell.ttft_ms(q) for cell in good], "ms")
@@ -108,15 +108,15 @@ class Bench:
 
     def bar(self, name: str, figure: str, relation: Literal["<=", ">="], aim: float) -> None:
         """Compare a recorded figure with an aim."""
-        found = self.figures.get(figure)
-        if found is None:
+        measured = self.figures.get(figure)
+        if measured is None:
             self.bars.append(Aim(name, None, relation, aim, "", None))
             return
-        met = found.value <= aim if relation == "<=" else found.value >= aim
-        self.bars.append(Aim(name, found.value, relation, aim, found.unit, met))
+        met = measured.value <= aim if relation == "<=" else measured.value >= aim
+        self.bars.append(Aim(name, measured.value, relation, aim, measured.unit, met))
 
     def count(self, where: str, cell: Cell) -> None:
-        """Note how many requests were made and what failed."""
+        """Count the requests of a cell and its failures."""
         self.counts[where] += len(cell.replies)
         for error, number in cell.failures.items():
             self.failures[f"{where}: {error}"] += number
@@ -124,25 +124,25 @@ class Bench:
     async def turns(
         self, servers: Sequence[Server], run: Callable[[Server, int], Awaitable[T]]
     ) -> Mapping[str, Sequence[T]]:
-        """Rounds A B A B ...: by server name, what each round gave.
+        """Run rounds in the order A B A B ...; returns the results of each server's rounds by its name.
 
-        A turn begins when the servers have come to rest from the one before.
+        A turn begins once all servers are idle after the turn before.
         """
-        found: dict[str, list[T]] = defaultdict(list)
+        results: dict[str, list[T]] = defaultdict(list)
         for number in range(self.settings.rounds):
             for server in servers:
                 if len(servers) > 1:
                     await self.rest(servers, server)
-                found[server.name].append(await run(server, number))
-        return found
+                results[server.name].append(await run(server, number))
+        return results
 
     async def rest(self, servers: Sequence[Server], following: Server) -> None:
-        """Wait until all have come to rest; where they have not when the `following` has its turn, that is noted."""
+        """Wait until all servers are idle. Adds a note if they are not when the turn of `following` begins."""
         if not await processes.come_to_rest([server.pid for server in servers]):
-            self.note(f"a turn of {following.name} began before the others had come to rest")
+            self.note(f"a turn of {following.name} began while other servers were still busy")
 
     def result(self) -> dict[str, Any]:
-        """The benchmark's entry in the results file."""
+        """Return the benchmark's section of the results file."""
         return {
             "seconds": round(time.perf_counter() - self.began, 1),
             "requests": dict(self.counts),

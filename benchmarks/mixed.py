@@ -1,11 +1,11 @@
-"""Mixed: what chat streams feel while embeddings, rerank and speech burst on the same server, with and without.
+"""Mixed: how bursts of embeddings, rerank and speech on the same server slow chat streams.
 
-Measures chat TTFT and token gaps with four streams, alone and beside a burst: sixteen clients of embeddings, four of
-rerank and two of speech, as far as their models are there, all in closed loops.
+Measures chat TTFT and token gaps with four streams, alone and during a burst: sixteen clients of embeddings, four of
+rerank and two of speech (those whose models are installed), all in closed loops.
 
-Physical limit: the cores. Engines in processes of their own cannot hold one another's locks, but on a CPU they share
-the cores: with two cores and three busy engines a chat step gets no more than its fair part of the time. What must not
-be seen is more than that: a stream that waits for an embedding batch to end.
+Physical limit: the cores. Engines in separate processes cannot hold one another's locks, but on a CPU they share the
+cores: with two cores and three busy engines a chat step gets no more than its fair share of the time. Anything beyond
+that, such as a stream that waits for an embedding batch to end, would be a fault.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ CLIENTS = {"embed": 16, "rerank": 4, "speech": 2}
 async def run(bench: Bench) -> None:
     s = bench.settings
     model = chat(s, s.work / "mixed", device=4, host=16)
-    there = {kind: result[0] for kind in CLIENTS if (result := starter(kind))}
-    for missing in set(CLIENTS) - set(there):
+    recipes = {kind: result[0] for kind in CLIENTS if (result := starter(kind))}
+    for missing in set(CLIENTS) - set(recipes):
         bench.note(f"{missing}: not in the burst, its model is not in the starter pack")
-    names = [model.recipe.id, *(f"starter-{kind}" for kind in there)]
+    names = [model.recipe.id, *(f"starter-{kind}" for kind in recipes)]
     with ExitStack() as stack:
         server = stack.enter_context(
-            Roundhouse(model.recipe.id, s.work / "mixed", [model.file, *there.values()], load=names)
+            Roundhouse(model.recipe.id, s.work / "mixed", [model.file, *recipes.values()], load=names)
         )
         workload = Workload(s.seed)
         quiet: list[Cell] = []
@@ -41,7 +41,7 @@ async def run(bench: Bench) -> None:
         await closed_loop(server, [workload.chat(server.model) for _ in range(STREAMS)], STREAMS)
         for _ in range(s.rounds):
             quiet.append(await _streams(bench, server, workload, "alone"))
-            loud.append(await _beside_burst(bench, server, workload, list(there)))
+            loud.append(await _beside_burst(bench, server, workload, list(recipes)))
     for kind, cells in (("alone", quiet), ("burst", loud)):
         good = bench.chat_figures(kind, cells)
         bench.figure(f"{kind}.gap_longest", [c.gap_ms(100) for c in good], "ms")

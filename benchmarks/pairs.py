@@ -1,4 +1,4 @@
-"""Two servers in pairs of rounds: what one adds to the other, and how much of that is the machine's."""
+"""Pairs of rounds of two servers: what one adds to the other, and how much of that is noise of the machine."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
@@ -16,10 +16,13 @@ async def in_pairs(
     load: Callable[[Server], Awaitable[Cell]],
     rounds: int | None = None,
 ) -> None:
-    """Record `compare`'s figures of the other server against the plain one as `name`, from so many pairs (by default
-    four for each of the settings' rounds), and as `name.itself` those of each server against itself.
+    """Record `compare`'s figures of the other server against the plain one as `name`, and those of each server against
+    itself as `name.itself`.
 
-    The order is A B B A A B B A, so that neither has the machine to itself more often after a rest.
+    The order is A B B A A B B A, so that each server is equally often the first after a rest.
+
+    Args:
+        rounds: number of pairs (default: four for each of the settings' rounds).
     """
     cells: list[tuple[Server, Cell]] = []
     for number in range(rounds or 4 * bench.settings.rounds):
@@ -33,7 +36,7 @@ async def in_pairs(
 
 
 def compare(bench: Bench, name: str, pairs: Sequence[tuple[Cell, Cell]]) -> None:
-    """Compare rounds (with, without)."""
+    """Record the differences between the two cells of each pair (with, without)."""
     good = [(a, b) for a, b in pairs if a.good and b.good]
     bench.figure(f"{name}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in good], "x")
     for q in (50, 99):

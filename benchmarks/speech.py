@@ -1,13 +1,13 @@
-"""Speech beside bare faster-whisper's batched pipeline behind a plain FastAPI handler, with the same weights.
+"""Speech, compared with faster-whisper's batched pipeline behind a plain FastAPI handler, with the same weights.
 
 Measures seconds of audio per second (the inverse of the real-time factor) for one short recording alone, four at once,
 and one long recording; the server's memory while the long one runs, and CPU seconds per minute of audio.
 
-Both cut recordings into windows as the recipe says (`window.seconds`; the pipeline's `chunk_length`). The pipeline pads
-each to 30 s, and has no option for less; the server pads as the recipe says (`window.padded`).
+Both cut recordings into windows of the recipe's `window.seconds` (the pipeline's `chunk_length`). The pipeline always
+pads each window to 30 s; the server pads it to the recipe's `window.padded`.
 
-Physical limit: the encoder runs on a padded window whatever the recording's length, so a short one costs a whole
-window; several recordings gain by sharing a step. For a long one both sides batch its own windows.
+Physical limit: the encoder runs on a padded window whatever the recording's length, so a short recording costs a whole
+window, and several recordings gain by sharing a step. For a long recording both sides batch its own windows.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ async def run(bench: Bench) -> None:
 
 
 async def measure(bench: Bench, file: Path, path: Path) -> Mapping[str, Any]:
-    """Measure the model of a recipe file, whose weights are in `path`, beside the library on the same weights.
+    """Compare the model of a recipe file, whose weights are in `path`, with the library on the same weights.
 
-    Returns the model as the server reports it once it is loaded.
+    Returns the loaded model's `GET /v1/models/{id}`.
     """
     s = bench.settings
     model = load_recipes(file)[0].id
@@ -52,7 +52,7 @@ async def measure(bench: Bench, file: Path, path: Path) -> Mapping[str, Any]:
     long = repeated(samples(), s.pick(3600.0, 300.0, 40.0))
     with ExitStack() as stack:
         servers: list[Server] = [
-            # an hour of uncompressed sound is larger than what is taken by default
+            # an hour of uncompressed audio exceeds the default limit
             stack.enter_context(Roundhouse(model, s.work / "speech", [file], "--slots", "1", "--max-audio", "256MiB")),
             stack.enter_context(Bare({"speech": path}, s.work / "speech", file)),
         ]
@@ -72,7 +72,7 @@ async def _cell(bench: Bench, servers: list[Server], label: str, audio: bytes, a
 
     async def turn(server: Server, round_: int) -> Cell:
         requests = [upload(audio, server.model)] * number
-        # in each round: a kernel may take back what was idle while the others had their turns (`environment.pages_out`)
+        # in each round: a kernel may page out what was idle during the others' turns (`environment.pages_out`)
         await closed_loop(server, requests[: 1 if round_ else at_once], at_once)
         cell = await closed_loop(server, requests, at_once)
         bench.count(f"{label} {server.name}", cell)
@@ -89,7 +89,7 @@ async def _cell(bench: Bench, servers: list[Server], label: str, audio: bytes, a
 
 
 async def _long(bench: Bench, server: Server, audio: bytes) -> None:
-    """Transcribe the long recording once, and look for the peak of memory ten times a second."""
+    """Transcribe the long recording once, and sample the memory ten times a second to find its peak."""
     before = processes.resident(server.pid)
     peak = before
     working = asyncio.create_task(closed_loop(server, [upload(audio, server.model)], 1))
@@ -104,12 +104,12 @@ async def _long(bench: Bench, server: Server, audio: bytes) -> None:
 
 
 def samples() -> list[Path]:
-    """The recordings that ship with the starter pack."""
+    """Return the recordings that ship with the starter pack."""
     return sorted(SAMPLES.glob("*.wav"))
 
 
 def upload(audio: bytes, model: str) -> bytes:
-    """A multipart request for one transcription."""
+    """Return a multipart request for one transcription."""
     head = (
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="model"\r\n\r\n{model}\r\n--{BOUNDARY}\r\n'
         'Content-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n'
@@ -119,13 +119,16 @@ def upload(audio: bytes, model: str) -> bytes:
 
 
 def duration(audio: bytes) -> float:
-    """Seconds of a WAV file."""
+    """Return the seconds of a WAV file."""
     with wave.open(io.BytesIO(audio)) as file:
         return float(file.getnframes() / file.getframerate())
 
 
 def repeated(files: list[Path], seconds: float) -> bytes:
-    """One WAV of `seconds` from recordings in turn, with a second of silence between them. They must be of one form."""
+    """Return one WAV of `seconds`: the recordings in turn, each with a second of silence after it.
+
+    All files must have the format of the first.
+    """
     made = io.BytesIO()
     with wave.open(str(files[0])) as first:
         form = first.getparams()

@@ -1,12 +1,12 @@
 """Open streams: how many slow streams one gateway carries, and what each of them costs.
 
-A scripted engine stands in for the model (here only: `benchmarks.peers.scripted_server`); gateway, slot and sockets are
-the real ones. Every stream gives a token a second. Measured at 1,000 streams and then at more, until the limit: how
-many were lost, memory per stream of the server's process tree, CPU seconds per 1,000 tokens, how late tokens come.
+A scripted engine (`benchmarks.peers.scripted_server`) replaces the model; gateway, slot and sockets are the real ones.
+Every stream produces a token a second. Measured at 1,000 streams and at more, if open files allow: streams lost, memory
+per stream of the server's process tree, CPU seconds per 1,000 tokens, and how late tokens arrive.
 
-Physical limit: open files (one socket per stream in the gateway, and one in this client: the soft limit on files of
-the process, which is raised to the hard one here), then a recipe's bound of 4,096 running requests per model, then the
-CPU of one event loop: at some 30 µs per token a core carries about 30,000 streams of a token a second.
+Physical limit: open files (one socket per stream in the gateway and one in this client, which raises its soft limit to
+the hard one), then a recipe's bound of 4,096 running requests per model, then the CPU of one event loop: at some 30 µs
+per token a core carries about 30,000 streams of a token a second.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from benchmarks.report.generated import write_model
 
 PAUSE_MS = 1000
 PER_MODEL = 4000
-"""Streams of one model: a recipe allows 4,096 running requests at most. More streams take more models, a slot each."""
+"""Streams of one model, as a recipe allows at most 4,096 running requests. More streams use more models and slots."""
 RAMP = 200
-"""Connections that are opened at once: more would measure the listen queue."""
+"""Connections opened at once; more would measure the listen queue."""
 
 
 class Scripted(Roundhouse):
-    """Our server with the scripted engine."""
+    """Roundhouse with the scripted engine."""
 
     def command(self) -> Sequence[str]:
         words = list(super().command())
@@ -51,9 +51,9 @@ async def run(bench: Bench) -> None:
     waiting = str(max(levels) + 100)
     names = [f"scripted-{i}" for i in range(-(-max(levels) // PER_MODEL))]
     options = ["--slots", str(len(names)), "--max-waiting", waiting, "--no-prewarm"]
-    # they are all opened before the first asks, and from one address
+    # all connections are opened before the first request, from one address
     options += ["--bounds-factor", str(max(1.0, int(waiting) / 1024))]
-    weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)  # measured by the gateway, never loaded
+    weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)  # only their size is read
     recipes = [scripted_recipe(folder, name, weights) for name in names]
     with Scripted(names[0], folder, recipes, *options, load=names) as server:
         await _level(bench, server, names, 50, 0, warm=True)
@@ -96,7 +96,7 @@ async def _level(bench: Bench, server: Roundhouse, names: list[str], level: int,
 
 
 def paced_request(model: str, tokens: int, pause_ms: int) -> bytes:
-    """A request to the scripted engine: so many tokens, one each `pause_ms`."""
+    """Return a request to the scripted engine for `tokens` tokens, one every `pause_ms` milliseconds."""
     body = {
         "model": model, "messages": [{"role": "user", "content": "go"}], "stream": True,
         "max_tokens": tokens, "seed": pause_ms,
@@ -105,7 +105,7 @@ def paced_request(model: str, tokens: int, pause_ms: int) -> bytes:
 
 
 def scripted_recipe(folder: Path, name: str, weights: Path) -> Path:
-    """A chat recipe for the scripted engine."""
+    """Write a chat recipe for the scripted engine."""
     data = {
         "id": name, "version": 1, "task": "chat", "source": {"path": str(weights)},
         "engine": {"name": "vllm"}, "context_length": 512, "memory": {"kv_cache": "1MiB", "overhead": "1MiB"},

@@ -19,7 +19,7 @@ TOKENS = 64
 
 
 async def run(bench: Bench, model: Chat, many: int, rank: int = 8) -> None:
-    """`many` adapters: the first twenty answer mixed, then the rest are registered."""
+    """Measure the first twenty of `many` adapters in one batch, then register the rest."""
     s = bench.settings
     files = write_adapters(s.work / "adapters" / "many-files", model.path, many, rank)
     with ExitStack() as stack:
@@ -38,7 +38,7 @@ async def _mixed(bench: Bench, servers: list[Server], names: list[str]) -> None:
     number = MIXED * bench.settings.pick(4, 2, 1)
 
     async def turn(server: Server, round_: int) -> tuple[Cell, Cell]:
-        # every adapter in its place, and what the kernel took back during other turns (`environment.pages_out`)
+        # brings every adapter into its place, and back what the kernel paged out (`environment.pages_out`)
         await closed_loop(server, [workload.chat(name, tokens=2) for name in [*names, server.model]], MIXED)
         base = [workload.chat(server.model, tokens=TOKENS) for _ in range(number)]
         mixed = [workload.chat(names[i % MIXED], tokens=TOKENS) for i in range(number)]
@@ -64,7 +64,7 @@ async def _mixed(bench: Bench, servers: list[Server], names: list[str]) -> None:
 
 
 async def _register_all(bench: Bench, server: Server, files: list[Path]) -> None:
-    """One client registers them one after another; a base stream before and after shows the time of a step."""
+    """Register the files one after another; base streams before and after show the time of a step."""
     workload = Workload(bench.settings.seed + 3)
     number = bench.settings.pick(8, 4, 1)
     streams = [[workload.chat(server.model, tokens=128) for _ in range(number)] for _ in range(2)]

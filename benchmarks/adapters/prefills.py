@@ -1,4 +1,4 @@
-"""Long prompts beside what is measured: the base is asked for one token of answer, again and again."""
+"""Disturb a measurement with a stream of long prompts to the base, each answered with one token."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,14 +12,14 @@ from benchmarks.peers.servers import Server
 
 @asynccontextmanager
 async def prefills(bench: Bench, server: Server, letters: int) -> AsyncIterator[None]:
-    """Inside, one client asks so; with no letters nobody does."""
+    """Run one client that sends prompts of so many letters without a pause; none if `letters` is 0."""
     if not letters:
         yield
         return
     over, workload = asyncio.Event(), Workload(bench.settings.seed + 5)
 
     def request() -> bytes:
-        text = workload.text(letters // 3)[:letters]  # a word has two letters and a blank at least
+        text = workload.text(letters // 3)[:letters]  # a word has at least two letters and a space
         return workload.chat(server.model, text=text, tokens=1)
 
     asking = asyncio.create_task(ask_until(over, server, request))

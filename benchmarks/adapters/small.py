@@ -1,25 +1,25 @@
-"""Adapters: what a swap costs the request that needs it, the streams beside it, and the server as a whole.
+"""Adapters: what a swap costs the request that needs it, other streams, and the server as a whole.
 
-Roundhouse beside stock `vllm serve` with its own `/v1/load_lora_adapter` path, in the same run, with the same model,
+Compares Roundhouse with stock `vllm serve` and its `/v1/load_lora_adapter`, in the same run, with the same model,
 places and adapter files:
 
-- tiers: time to first token added over the base, for an adapter that is in a device place, in host memory, and on
-  disk (in the page cache). The order of requests over LRU sizes brings both there; Roundhouse also says where they are
-  before the first of a tier is asked, stock vLLM has no such call.
-- storm: gaps between the tokens of other streams while adapters that are on disk are asked for without a pause; beside
-  it the same storm of base requests, which swaps nothing, to tell the work of the requests from the work of the swaps.
-- mixed: output tokens a second with twenty adapters in one batch against the base alone.
-- many: 1,000 registrations: how many a second, memory before and after, the time of a step before and after.
+- tiers: time to first token added over the base, for an adapter in a device place, in host memory, and on disk (in the
+  page cache). The order of requests, given the sizes of the LRU caches, puts adapters into these tiers. With Roundhouse
+  the tier is also checked before the first request; stock vLLM has no call for that.
+- storm: gaps between the tokens of other streams during a continuous series of requests to adapters on disk. The same
+  series to the base, which swaps nothing, separates the cost of the requests from the cost of the swaps.
+- mixed: output tokens a second with twenty adapters in one batch, compared with the base alone.
+- many: 1,000 registrations: how many a second, memory and the time of a step before and after.
 
-With BENCHMARKS_BEFORE=FOLDER an older checkout has its turns, too; in `over_before` more than 1 is better than there.
+With BENCHMARKS_BEFORE=FOLDER an older checkout takes turns, too; an `over_before` above 1 is better than there.
 
-Added p99 is the 99th percentile of (TTFT - the base's median TTFT in the same round); `base` shows how much of that is
-the machine's own noise, and `p99_over_p99` is the 99th percentile less the base's 99th percentile.
+`added_p99` is the 99th percentile of (TTFT - the base's median TTFT in the same round); for `base` it shows how much of
+that is noise of the machine. `p99_over_p99` is the 99th percentile minus the base's 99th percentile.
 
 Physical limit: a resident adapter costs two thin matrix products per layer. A swap must copy the adapter's bytes once
-(0.3 MB: 0.1 ms; 45 MB: about 10 ms at 5 GB/s), and from disk read them once more. On two cores, staging shares the
-cores with the step that it runs beside. Stock vLLM also computes LoRA by gathering a matrix per token on the CPU, so
-its resident adapters are slow by more than their placement: that is part of what its users get.
+(0.3 MB: 0.1 ms; 45 MB: about 10 ms at 5 GB/s), and read them once more from disk. On two cores, staging shares the
+cores with the running step. Stock vLLM also computes LoRA on the CPU by gathering a matrix per token, so its resident
+adapters are slow for more reasons than placement: that is part of what its users get.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ from benchmarks.report.generated import size, write_adapters
 
 TIERS = ("device", "host", "disk")
 AIMS = {"device": 2.0, "host": 10.0, "disk": 50.0}
-"""Milliseconds that the first token's p99 may lie over the base's, by where the adapter is."""
+"""Milliseconds that the first token's p99 may exceed the base's, by the adapter's tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierSizes:
-    """Sizes of the tiers part: one adapter stays resident, `host` less four fit into host memory but not all into the
-    places, and the rest fit nowhere."""
+    """Sizes of the tiers part: one adapter stays resident, `host` minus four fit into host memory but not all into the
+    places, and the rest stay on disk."""
 
     device: int
     host: int
@@ -59,7 +59,7 @@ class TierSizes:
     """Requests per tier and round: full, quick, smoke."""
 
     def of(self, names: list[str]) -> dict[str, list[str]]:
-        """The names by the tier that each is to be asked in."""
+        """Map each tier to the names of the adapters to request there."""
         return {"device": names[:1], "host": names[1 : self.host - 3], "disk": names[self.host - 3 :]}
 
 
@@ -90,8 +90,12 @@ async def run(bench: Bench) -> None:
 async def few_places(
     bench: Bench, model: Chat, files: list[Path], label: str, places: TierSizes, prompt: int = 0
 ) -> None:  # fmt: skip
-    """The tiers and the storm parts; `label` begins the names of their figures. `prompt`: the tiers once more while the
-    base is asked with so many letters, without a pause."""
+    """Measure the tiers and the storm.
+
+    Args:
+        label: prefix of the figures' names.
+        prompt: if not 0, measure the tiers again under a stream of base prompts of so many letters.
+    """
     s = bench.settings
     folder = s.work / "adapters" / f"{label}-servers"
     with ExitStack() as stack:
@@ -126,14 +130,14 @@ async def _tiers(
         connection = await connect(server.port)
         result: dict[str, list[float]] = {}
         try:
-            # what a kernel took back of memory and files while the other server had its turn (`environment.pages_out`)
+            # brings back what the kernel paged out during the other server's turn (`environment.pages_out`)
             await asyncio.to_thread(environment.read_through, server.folder, files)
             for group in groups.values():
                 await _ask(bench, server, connection, workload, group[-4:], "warm")
             await _ask(bench, server, connection, workload, [server.model] * 5, "warm")
             result["base"] = await _ask(bench, server, connection, workload, [server.model] * number, "base")
             for tier, group in groups.items():
-                if tier != "disk":  # brought to where they are to be found; what is on disk is there by its number
+                if tier != "disk":  # these move to their tier now; the others are too many to be anywhere but on disk
                     await _ask(bench, server, connection, workload, group, "warm")
                 requests = [group[i % len(group)] for i in range(number)]
                 if isinstance(server, Roundhouse):
@@ -145,7 +149,7 @@ async def _tiers(
 
     result = await bench.turns(servers, turn)
     if misplaced:
-        bench.note(f"{label}: {misplaced} adapters were not in the tier that was to be measured")
+        bench.note(f"{label}: {misplaced} adapters were not in the tier to measure")
     for name, turns in result.items():
         for tier in ("base", *TIERS):
             both = [(percentile(t["base"], 50), t[tier]) for t in turns if t["base"] and t[tier]]
@@ -167,7 +171,7 @@ async def _tiers(
 async def _ask(
     bench: Bench, server: Server, connection: Connection, workload: Workload, models: list[str], what: str
 ) -> list[float]:
-    """Seconds to first token of one request after another, failed ones left out and counted."""
+    """Send one request after another; returns their seconds to first token. Failed ones are left out and counted."""
     replies: list[Reply] = []
     for model in models:
         if not connection.open:

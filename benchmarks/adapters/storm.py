@@ -1,4 +1,4 @@
-"""Part of `benchmarks.adapters.small`: gaps between other streams' tokens while adapters are swapped."""
+"""Part of `benchmarks.adapters.small`: gaps between other streams' tokens during swaps of adapters."""
 
 import asyncio
 import time
@@ -13,11 +13,11 @@ from benchmarks.load.workload import Workload
 from benchmarks.peers.servers import Server
 
 STREAMS = 4
-"""Base streams whose gaps are looked at."""
+"""Base streams whose gaps are measured."""
 TOKENS = 128
-"""Tokens of a stream: each kind ends when those that run have ended, which takes stock vLLM ten seconds in a storm."""
+"""Tokens of a stream. Each kind waits for its running streams, which takes stock vLLM ten seconds in a storm."""
 KINDS = ("alone", "base", "storm")
-"""Nothing else runs; requests to the base come one after another; requests to adapters on disk come so."""
+"""What disturbs the streams: nothing; a series of requests to the base; a series to adapters on disk."""
 
 
 async def run(bench: Bench, servers: Sequence[Server], names: Sequence[str], label: str) -> None:
@@ -26,7 +26,7 @@ async def run(bench: Bench, servers: Sequence[Server], names: Sequence[str], lab
     seconds = bench.settings.pick(3.0, 3.0, 0.5)
 
     async def turn(server: Server, _: int) -> dict[str, list[float]]:
-        # what a kernel took back while the other server had its turn comes back (`environment.pages_out`)
+        # brings back what the kernel paged out during the other server's turn (`environment.pages_out`)
         await _gaps(bench, server, workload, names, "warm", seconds / 3)
         return {kind: await _gaps(bench, server, workload, names, kind, seconds) for kind in KINDS}
 
@@ -47,7 +47,7 @@ async def run(bench: Bench, servers: Sequence[Server], names: Sequence[str], lab
 async def _gaps(
     bench: Bench, server: Server, workload: Workload, names: Sequence[str], kind: str, seconds: float
 ) -> list[float]:
-    """Gaps in seconds of the background streams, of those that ended while the disturbance ran."""
+    """Return the streams' gaps in seconds that ended during the disturbance."""
     over = asyncio.Event()
     disturbing: list[Reply] = []
 

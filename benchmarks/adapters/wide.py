@@ -1,7 +1,7 @@
-"""Adapters of 45 MB: the tiers and the storm of `benchmarks.adapters.small` once more, on a base of 31 M parameters.
+"""Adapters of 45 MB: the tiers and the storm of `benchmarks.adapters.small` on a base of 31 M parameters.
 
-Not on the starter pack, and stock vLLM needs minutes for it: it runs when it is named. Few requests per tier: each p99
-is the longest.
+Runs only by name, because it does not use the starter pack and takes stock vLLM minutes. With so few requests per tier,
+each p99 is the maximum.
 
 Physical limit: 45 MB are read from the page cache, packed and copied: about 30 ms at 5 GB/s for three passes.
 """
@@ -12,7 +12,7 @@ from benchmarks.models import wide_chat
 from benchmarks.report.generated import size, write_adapters
 
 DISK_AIM = 100.0
-"""Milliseconds at p99 for 45 MB of the page cache that are read as bytes, cast and copied between two steps."""
+"""Milliseconds at p99 for 45 MB that are read from the page cache, cast, and copied between two steps."""
 
 
 async def run(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Input files of batches, and a client that uploads them, creates batches and follows them."""
+"""Input files of batches, and a client that uploads them, creates batches and polls them."""
 
 import asyncio
 import itertools
@@ -21,7 +21,7 @@ Body = dict[str, Any]
 
 
 def paced_body(model: str, tokens: int, pause_ms: int, filling: int = 0) -> Body:
-    """A body for the scripted engine: an answer of so many tokens, with so many milliseconds for each."""
+    """Return a body for the scripted engine: `tokens` tokens, one every `pause_ms` milliseconds."""
     content = "go" + "x" * filling
     return {
         "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": tokens, "seed": pause_ms,
@@ -29,7 +29,7 @@ def paced_body(model: str, tokens: int, pause_ms: int, filling: int = 0) -> Body
 
 
 def chat_bodies(chance: random.Random, models: Sequence[str], count: int, tokens: tuple[int, int]) -> list[Body]:
-    """Different chat requests, to these models in turn, with answers between two lengths."""
+    """Return different chat requests, to these models in turn, with `tokens` the range of answer lengths."""
     return [
         {
             "model": models[number % len(models)],
@@ -43,7 +43,7 @@ def chat_bodies(chance: random.Random, models: Sequence[str], count: int, tokens
 
 
 def requests_of(bodies: Sequence[Body]) -> list[bytes]:
-    """The same for HTTP clients."""
+    """Return the bodies as HTTP requests."""
     return [request_bytes(CHAT, body) for body in bodies]
 
 
@@ -58,9 +58,9 @@ class BatchRun:
 
     upload: float = 0.0
     creation: float = 0.0
-    """Seconds until all lines were stored."""
+    """From the call until all lines were stored."""
     working: float = 0.0
-    """Seconds from then until the end."""
+    """From then until the batch ended."""
     tokens: int = 0
     completed: int = 0
     failed: int = 0
@@ -84,18 +84,18 @@ def create(server: Server, file: str) -> str:
 async def view_of(server: Server, batch: str) -> dict[str, Any]:
     answer = await asyncio.to_thread(server.http.get, f"/v1/batches/{batch}")
     answer.raise_for_status()
-    found: dict[str, Any] = answer.json()
-    return found
+    view: dict[str, Any] = answer.json()
+    return view
 
 
 async def until(
-    server: Server, batch: str, is_so: Callable[[dict[str, Any]], bool], pause: float = POLL_SECONDS
+    server: Server, batch: str, condition: Callable[[dict[str, Any]], bool], pause: float = POLL_SECONDS
 ) -> dict[str, Any]:
-    """The batch once it is so. Raises TimeoutError."""
+    """Poll the batch until the condition holds; returns its view then. Raises TimeoutError."""
     deadline = time.monotonic() + WITHIN_SECONDS
     for _ in itertools.takewhile(lambda _: time.monotonic() < deadline, itertools.count()):
         view = await view_of(server, batch)
-        if is_so(view):
+        if condition(view):
             return view
         await asyncio.sleep(pause)
     raise TimeoutError(f"batch {batch} after {WITHIN_SECONDS:.0f} s")
@@ -115,7 +115,7 @@ def completed(view: dict[str, Any]) -> int:
 
 
 async def run_batch(server: Server, data: bytes) -> BatchRun:
-    """Upload, create, and follow to the end. Raises AssertionError for a batch that fails."""
+    """Upload a file, create a batch and wait for its end. Raises AssertionError if the batch fails."""
     run, began = BatchRun(), time.time()
     file = await asyncio.to_thread(upload, server, data)
     uploaded = time.time()
@@ -132,18 +132,18 @@ async def run_batch(server: Server, data: bytes) -> BatchRun:
 
 
 def forecast_ratios(server: Server) -> dict[str, list[float]]:
-    """Seconds that forecasts gave over those that they took, by when they were made, of a server's completed batches.
+    """Return forecast over actual duration of a server's completed batches, by when the forecast was made.
 
-    As its database has them: the API has whole seconds, and these batches take some twenty.
+    Reads the database, because the API has whole seconds and these batches take only some twenty.
     """
     columns = {"creation": "first_forecast", "tenth": "tenth_forecast"}
     query = f"SELECT {', '.join(columns.values())}, ended FROM batches WHERE state = 'completed' ORDER BY created"
     with closing(sqlite3.connect(f"file:{server.folder / 'data' / 'tenants.db'}?mode=ro", uri=True)) as database:
         rows = database.execute(query).fetchall()
-    found: dict[str, list[float]] = {label: [] for label in columns}
+    ratios: dict[str, list[float]] = {label: [] for label in columns}
     for *stored, ended in rows:
         for label, text in zip(columns, stored, strict=True):
-            made = json.loads(text) if text else None
-            if made and ended > made["made"]:
-                found[label].append((made["likely"] - made["made"]) / (ended - made["made"]))
-    return found
+            forecast = json.loads(text) if text else None
+            if forecast and ended > forecast["made"]:
+                ratios[label].append((forecast["likely"] - forecast["made"]) / (ended - forecast["made"]))
+    return ratios

@@ -44,7 +44,7 @@ async def run(bench: Bench) -> None:
     data = yaml.safe_load(recipe.read_text()) | {"batching": {"max_requests": AT_ONCE}}
     recipe.write_text(yaml.safe_dump(data))
     with Scripted(MODEL, folder, [recipe], "--slots", "1", "--no-prewarm", "--device", "cpu") as server:
-        await run_batch(server, jsonl([paced_body(MODEL, 1, 1)] * 100))  # tables and processes are there
+        await run_batch(server, jsonl([paced_body(MODEL, 1, 1)] * 100))  # creates tables and processes
         for size, filling in ((500, 300), (4000, 3800)):
             await _uploads(bench, server, size, filling)
         await _creations(bench, server)
@@ -52,15 +52,15 @@ async def run(bench: Bench) -> None:
 
 
 async def _beside(server: Server, work: Callable[[], Awaitable[T]]) -> tuple[T, list[Reply]]:
-    """The work's result, and one client's requests beside it."""
+    """Run the work beside one client that sends requests; returns the work's result and the client's replies."""
     over = asyncio.Event()
     request = requests_of([paced_body(MODEL, 1, 1)])[0]
     client = asyncio.create_task(ask_until(over, server, lambda: request))
     try:
-        found = await work()
+        result = await work()
     finally:
         over.set()
-    return found, await client
+    return result, await client
 
 
 async def _alone(server: Server) -> list[Reply]:
@@ -97,7 +97,7 @@ async def _uploads(bench: Bench, server: Server, size: int, filling: int) -> Non
 
 
 async def _largest_checker(pid: int) -> int:
-    """Bytes that a checker of this server had at most, until this task is cancelled."""
+    """Return the most bytes that a checker process of this server used before this task was cancelled."""
     largest = 0
     try:
         for _ in itertools.count():
@@ -123,7 +123,7 @@ def _gateway(server: Server) -> psutil.Process:
 
 
 async def _creations(bench: Bench, server: Server) -> None:
-    """50,000 lines and 1,000; the lines are so slow that few of them run meanwhile, and are cancelled."""
+    """Create batches of 50,000 and of 1,000 lines, so slow that few lines run before the batch is cancelled."""
     s = bench.settings
     gateway, most = _gateway(server), s.pick(50_000, 50_000, 500)
     files = {count: upload(server, jsonl([paced_body(MODEL, 100, 1000)] * count)) for count in (1000, most)}
@@ -156,7 +156,7 @@ async def _creations(bench: Bench, server: Server) -> None:
 
 
 async def _cost(bench: Bench, server: Server) -> None:
-    """CPU seconds of the gateway for a line, and for the same request over HTTP."""
+    """Measure the gateway's CPU milliseconds for a line, and for the same request over HTTP."""
     s = bench.settings
     bodies = [paced_body(MODEL, 1, 1)] * s.pick(20_000, 5_000, 100)
     data, requests, gateway = jsonl(bodies), requests_of(bodies), _gateway(server)

@@ -1,17 +1,20 @@
-"""Batches: how fast they come in and are worked off, and what they cost everybody else.
+"""Batches: how fast they are accepted and processed, and what they cost everybody else.
 
-On the scripted engine (`benchmarks.batches.intake`): uploads with their check beside `json.loads` of each line,
-creation of 50,000 lines, what requests beside them wait longer, the gateway's CPU time for a line beside the same
-request over HTTP, its memory.
+On the scripted engine (`benchmarks.batches.intake`): uploads with their check, compared with `json.loads` of each line;
+creation of 50,000 lines; how much longer other requests wait meanwhile; the gateway's CPU time for a line, compared
+with the same request over HTTP; its memory.
 
-On the starter chat model: tokens a second of a batch beside 64 HTTP clients with the same requests; twenty adapters in
-random order with 4 places beside the sorted file, and with 24 places beside stock `vllm serve` with the file in its
-order; first tokens of people's bursts of 8 with a batch beside them and without, in turn, with the share of the idle
-places that lines have; how soon lines go on after a kill -9 of the server, once a model is ready; forecasts at creation
-and at a tenth of the lines over the truth, of all batches here.
+On the starter chat model:
+- tokens a second of a batch, compared with 64 HTTP clients that send the same requests;
+- twenty adapters in random order: with 4 places compared with the sorted file, with 24 places compared with stock
+  `vllm serve` and the file in its order;
+- first tokens of people's requests in bursts of 8, with and without a batch, in turn, and the share of idle places
+  that lines use;
+- how soon lines continue after a kill -9 of the server, once a model is ready;
+- forecasts at creation and at a tenth of the lines over the actual time, of all batches here.
 
 Physical limit: the engine's own batch is the same for both sides, so a batch can at most be as fast as clients that
-keep it full. Beside people, lines that run give their turns up, and leave the engine after its step.
+keep it full. When people send requests, running lines yield to them and leave the engine after its step.
 """
 
 import asyncio
@@ -82,7 +85,7 @@ def _bodies(bench: Bench, models: list[str], seed: int, part: float = 1.0) -> li
 
 
 async def _sorted(bench: Bench, server: Server, names: list[str]) -> None:
-    """The base by lines and by HTTP clients; twenty adapters in random order and sorted."""
+    """Measure the base by lines and by HTTP clients, and twenty adapters in random order and sorted."""
     runs: list[BatchRun] = []
     speedup, order, rates = [], [], []
     for round_ in range(bench.settings.rounds):
@@ -107,7 +110,10 @@ async def _sorted(bench: Bench, server: Server, names: list[str]) -> None:
 
 
 async def _stock(bench: Bench, stack: ExitStack, model: Chat, adapters: list[Path]) -> dict[str, list[float]]:
-    """Twenty adapters in 24 places: our batch, and stock vLLM with the file in its order. Returns `forecast_ratios`."""
+    """Compare a batch over twenty adapters in 24 places with stock vLLM, which gets the file in its order.
+
+    Returns `forecast_ratios`.
+    """
     folder = bench.settings.work / "batches" / "many"
     ours = Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1")
     stock = VllmServe(model.recipe, model.path, folder, variables={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"})
@@ -138,13 +144,13 @@ async def _stock(bench: Bench, stack: ExitStack, model: Chat, adapters: list[Pat
 
 
 async def _beside_people(bench: Bench, server: Server, model: Chat) -> None:
-    """Bursts of people's requests, alone and beside a batch in turn."""
+    """Measure bursts of people's requests, alone and during a batch in turn."""
     s = bench.settings
     seconds = s.pick(60.0, 25.0, 3.0)
     ratios, added, alone_ms, beside_ms, steps, filled, lost = [], [], [], [], [], [], []
     for round_ in range(s.rounds):
         alone, _ = await _people(server, model, seconds, round_)
-        bodies = _bodies(bench, [server.model], 300 + round_, part=16.0)  # more than it can do meanwhile
+        bodies = _bodies(bench, [server.model], 300 + round_, part=16.0)  # more than it can finish in that time
         batch = create(server, await asyncio.to_thread(upload, server, jsonl(bodies)))
         await until(server, batch, lambda view: completed(view) > 0)
         before = await _line_seconds(server)
@@ -156,7 +162,7 @@ async def _beside_people(bench: Bench, server: Server, model: Chat) -> None:
         cells = Cell(alone), Cell(beside)
         for name, cell in zip(("people alone", "people beside a batch"), cells, strict=True):
             bench.count(name, cell)
-        steps.append(cells[1].gap_ms(50))  # the engine is in one when a request comes
+        steps.append(cells[1].gap_ms(50))  # a request that arrives waits for the running step
         alone_ms.append(cells[0].ttft_ms(99))
         beside_ms.append(cells[1].ttft_ms(99))
         ratios.append(beside_ms[-1] / (1.2 * alone_ms[-1] + steps[-1]))
@@ -172,17 +178,20 @@ async def _beside_people(bench: Bench, server: Server, model: Chat) -> None:
 
 
 async def _line_seconds(server: Server) -> dict[str, float]:
-    """Seconds that lines ran, by what came of them."""
-    text, found = (await asyncio.to_thread(server.http.get, "/metrics")).text, {"used": 0.0, "lost": 0.0}
+    """Return the seconds that lines have run, by outcome."""
+    text, seconds = (await asyncio.to_thread(server.http.get, "/metrics")).text, {"used": 0.0, "lost": 0.0}
     for line in text.splitlines():
         if line.startswith("roundhouse_batch_line_seconds_total{"):
             series, _, value = line.rpartition(" ")
-            found["lost" if 'outcome="lost"' in series else "used"] += float(value)
-    return found
+            seconds["lost" if 'outcome="lost"' in series else "used"] += float(value)
+    return seconds
 
 
 async def _people(server: Server, model: Chat, seconds: float, seed: int) -> tuple[list[Reply], list[float]]:
-    """Bursts with quiet times between them; the share of idle places that lines had, by look."""
+    """Send bursts with pauses between them.
+
+    Returns the replies, and samples of the share of idle places that lines used.
+    """
     workload, chance = Workload(seed + 1000), random.Random(seed)
     replies: list[Reply] = []
     shares: list[float] = []
@@ -199,11 +208,11 @@ async def _people(server: Server, model: Chat, seconds: float, seed: int) -> tup
             connection.close()
 
     async def watch() -> None:
-        capacity = model.recipe.batching.max_requests  # spare places are for people only
+        capacity = model.recipe.batching.max_requests  # without the spare places, which only people may use
         for _ in itertools.count():
             text = (await asyncio.to_thread(server.http.get, "/metrics")).text
-            found = [line for line in text.splitlines() if line.startswith("roundhouse_running_requests{")]
-            used = sum(float(line.rpartition(" ")[2]) for line in found) - running
+            lines = [line for line in text.splitlines() if line.startswith("roundhouse_running_requests{")]
+            used = sum(float(line.rpartition(" ")[2]) for line in lines) - running
             if capacity > running:
                 shares.append(min(1.0, max(0.0, used) / (capacity - running)))
             await asyncio.sleep(0.25)
@@ -219,7 +228,7 @@ async def _people(server: Server, model: Chat, seconds: float, seed: int) -> tup
 
 
 async def _resume(bench: Bench, stack: ExitStack, server: Roundhouse, model: Chat) -> None:
-    """kill -9 of the gateway; from the moment at which the model is ready again until the next line has ended."""
+    """Kill the gateway with SIGKILL; measure from when the model is ready again until the next line ends."""
     seconds, loads = [], []
     for round_ in range(bench.settings.rounds):
         batch = create(server, upload(server, jsonl(_bodies(bench, [server.model], 400 + round_, part=1.2))))
@@ -229,7 +238,7 @@ async def _resume(bench: Bench, stack: ExitStack, server: Roundhouse, model: Cha
         began = time.perf_counter()
         server = _few_server(bench, model)
         stack.enter_context(server)
-        ready = time.perf_counter()  # its start has loaded the model
+        ready = time.perf_counter()  # entering the server has loaded the model
         await until(server, batch, lambda view, before=before: completed(view) > before, 0.02)  # type: ignore[misc]
         seconds.append(time.perf_counter() - ready)
         loads.append(ready - began)
@@ -239,9 +248,9 @@ async def _resume(bench: Bench, stack: ExitStack, server: Roundhouse, model: Cha
 
 
 def _forecasts(bench: Bench, servers: list[dict[str, list[float]]]) -> None:
-    """Parts of the batches whose forecast was near enough."""
+    """Record forecasts over actual times, and the percentage of batches with a forecast near enough."""
     for label, near in (("creation", 2.0), ("tenth", 1.2)):
-        ratios = [one for found in servers for one in found[label]]
+        ratios = [ratio for of_server in servers for ratio in of_server[label]]
         bench.series[f"forecast over truth, {label}"] = [round(ratio, 3) for ratio in ratios]
         bench.figure(f"forecast.{label}.over_truth", ratios, "x")
         good = sum(1 / near <= ratio <= near for ratio in ratios)
@@ -258,17 +267,17 @@ def _bars(bench: Bench) -> None:
     bench.bar("upload and check of 0.5 KB lines", "upload.500.mb_per_second", ">=", 40.0)
     bench.bar("upload and check of 4 KB lines", "upload.4000.mb_per_second", ">=", 100.0)
     bench.bar("the checker's memory", "upload.4000.checker", "<=", 64.0)
-    bench.bar("others beside an upload, p50 added", "upload.500.others_p50_added", "<=", 1.0)
+    bench.bar("other requests during an upload, p50 added", "upload.500.others_p50_added", "<=", 1.0)
     bench.bar("creation of 50,000 lines", "creation.seconds", "<=", 3.0)
-    bench.bar("others beside it, longest added", "creation.others_longest_added", "<=", 50.0)
-    bench.bar("gateway's CPU of a line over a request's by HTTP", "cost.added", "<=", 1.0)
+    bench.bar("other requests meanwhile, longest added", "creation.others_longest_added", "<=", 50.0)
+    bench.bar("gateway's CPU for a line, added over HTTP", "cost.added", "<=", 1.0)
     bench.bar("gateway's memory, 50,000 lines over 1,000", "memory.added", "<=", 5.0)
     bench.bar("tokens/s alone over 64 HTTP clients", "alone.over_http", ">=", 0.95)
     bench.bar("20 adapters in 4 places, random over sorted", f"adapters.{FEW}_places.random_over_sorted", "<=", 1.1)
     bench.bar("20 adapters in 24 places over stock vLLM", f"adapters.{MANY}_places.over_stock", ">=", 1.5)
     bench.bar("people's TTFT p99 over 1.2 x alone and a step", "people.over_aim", "<=", 1.0)
-    bench.bar("idle places filled beside people", "people.idle_places_filled", ">=", 80.0)
+    bench.bar("idle places filled with lines", "people.idle_places_filled", ">=", 80.0)
     bench.bar("work of lines lost to people", "people.lines_lost", "<=", 5.0)
-    bench.bar("lines go on after a kill, once ready", "resume.seconds_after_ready", "<=", 2.0)
+    bench.bar("lines continue after a kill, once ready", "resume.seconds_after_ready", "<=", 2.0)
     bench.bar("forecasts at a tenth within 20 %", "forecast.tenth.near", ">=", 90.0)
     bench.bar("forecasts at creation within a factor of 2", "forecast.creation.near", ">=", 90.0)

@@ -1,1 +1,1 @@
-"""Several replicas of one model, and what one device costs since there may be several."""
+"""Several replicas of one model on several devices."""

@@ -1,7 +1,7 @@
-"""Replicas with adapters on a virtual clock: the server's own policies, and engines that take given times.
+"""Replicas with adapters on a virtual clock: the server's own policies, with engines of fixed times.
 
-A scripted engine of the real server takes no adapters, and real engines on two cores disturb each other's times. So the
-choice of a replica, the queue of each, its places and what teams share are the product's, while the clock jumps.
+The scripted engine takes no adapters, and real engines on two cores disturb each other's times. So the choice of a
+replica, the queues, the places and the accounts of the teams are the product's, and only time is simulated.
 """
 
 import heapq
@@ -20,6 +20,8 @@ STEP = 0.02
 """Seconds of an engine's step: a token for each request that runs."""
 STAGE, PLACE = 0.15, 0.05
 """Seconds to read an adapter, and to write it into a place."""
+ADAPTERS, PLACES, LOAD = 40, 24, 0.7
+"""Adapters that requests use, places of each replica, and load as a share of what both can do."""
 
 
 def digest_of(seed: int, number: int) -> str:
@@ -28,7 +30,7 @@ def digest_of(seed: int, number: int) -> str:
 
 @dataclass
 class FleetRequest:
-    """A request, and what became of it."""
+    """A request and its times."""
 
     claim: QueueRequest
     digest: str
@@ -88,7 +90,7 @@ class Fleet:
         self._decide(first)
         while self.replicas > 1 and first.waiting_for_model:
             free = [policy for policy in self._policies if not policy.is_full]
-            if not any(self._decide(one) for one in free):
+            if not any(self._decide(policy) for policy in free):
                 return
 
     def _decide(self, policy: Placement) -> bool:
@@ -101,9 +103,9 @@ class Fleet:
                 lambda digest=digest: self._report(policy, lambda: policy.placed(digest, self.now)),  # type: ignore[misc]
             )
         for name in plan.start:
-            one = self.requests[name]
-            one.started = self.now
-            self.after(one.seconds, lambda name=name: self._end(policy, name))  # type: ignore[misc]
+            request = self.requests[name]
+            request.started = self.now
+            self.after(request.seconds, lambda name=name: self._end(policy, name))  # type: ignore[misc]
         if plan.wake_at is not None:
             self.after(max(1e-4, plan.wake_at - self.now), lambda: self._pump(policy))
         return bool(plan.start or plan.adopt)
@@ -113,18 +115,19 @@ class Fleet:
         self._pump(policy)
 
     def _end(self, policy: Placement, name: str) -> None:
-        one = self.requests[name]
-        self._pace.ended(one.seconds, one.claim.work)
-        policy.finish(name, self.now, one.claim.work)
+        request = self.requests[name]
+        self._pace.ended(request.seconds, request.claim.work)
+        policy.finish(name, self.now, request.claim.work)
         self._pump(policy)
-        one.ended()
+        request.ended()
 
 
-def warm_hits(seed: int, seconds: float, *, adapters: int = 40, places: int = 24, load: float = 0.7) -> float:
-    """Part of requests that find their adapter in a place, over two replicas; the first fifth is not counted."""
-    fleet, rng, at_once, tokens = Fleet(2, places, 16), random.Random(seed), 16, 40
-    digests = [digest_of(seed, number) for number in range(adapters)]
-    rate = load * 2 * at_once / (tokens * STEP)
+def warm_hits(seed: int, seconds: float) -> float:
+    """Return the share of requests to two replicas that find their adapter in a place, after a warm-up."""
+    at_once, tokens = 16, 40
+    fleet, rng = Fleet(2, PLACES, at_once), random.Random(seed)
+    digests = [digest_of(seed, number) for number in range(ADAPTERS)]
+    rate = LOAD * 2 * at_once / (tokens * STEP)
 
     def arrive() -> None:
         fleet.ask("a", rng.choice(digests), max(1, round(rng.expovariate(1 / tokens))))
@@ -133,12 +136,12 @@ def warm_hits(seed: int, seconds: float, *, adapters: int = 40, places: int = 24
     arrive()
     fleet.run(seconds)
     counted = [request for request in fleet.requests.values() if request.arrived > seconds / 5]
-    return sum(one.hit for one in counted) / len(counted)
+    return sum(request.hit for request in counted) / len(counted)
 
 
 def quiet_wait(seed: int, seconds: float, *, flooded: bool) -> list[float]:
-    """Seconds in the queue of a team with twenty adapters and four clients, alone or beside 200 clients of another."""
-    fleet, rng = Fleet(2, 24, 16), random.Random(seed)
+    """Return queue seconds of a team with twenty adapters and four clients, `flooded` by 200 clients of another."""
+    fleet, rng = Fleet(2, PLACES, 16), random.Random(seed)
     own = [digest_of(seed, number) for number in range(20)]
     others = [digest_of(seed, number) for number in range(20, 28)]
 

@@ -1,9 +1,10 @@
-"""Replicas and devices: what a second replica brings, and what they cost where there is one.
+"""Replicas and devices: the gain of a second replica, and the cost of choosing one.
 
-On the real server with the scripted engine, two servers in turn: requests per second of two replicas over one. On a
-virtual clock with the server's own policies (`benchmarks.devices.fleet`): what a team with twenty adapters waits beside
-a flood over two replicas, in steps of the engine, and how often 40 adapters are in a place where two replicas have 24
-each, at 70 % of their load. Alone: a choice among eight replicas.
+- On the real server with the scripted engine: requests per second of two replicas over one, two servers in turn.
+- On a virtual clock with the server's own policies (`benchmarks.devices.fleet`): how much longer, in steps of the
+  engine, a team with twenty adapters waits during another team's flood over two replicas; and how often 40 adapters
+  are in a place if two replicas have 24 places each and run at 70 % of their load.
+- By itself: a choice among eight replicas.
 
 Physical limit: two replicas do twice as much as one, until the gateway's core is full.
 """
@@ -40,13 +41,13 @@ async def run(bench: Bench) -> None:
     bench.figure("flood.queue_p99_added", added, "steps")
     await _two(bench)
     bench.bar("two replicas' requests/s over one's", "two.speedup", ">=", 1.95)
-    bench.bar("a quiet team's queue beside a flood over two replicas, p99 added", "flood.queue_p99_added", "<=", 1.0)
+    bench.bar("a quiet team's queue during a flood of two replicas, p99 added", "flood.queue_p99_added", "<=", 1.0)
     bench.bar("a choice among eight replicas", "choose.us", "<=", 5.0)
     bench.bar("requests that find one of 40 adapters in a place", "hits.warm", ">=", 95.0)
 
 
 def _choice(count: int) -> float:
-    """Microseconds of a choice; keys are computed once for a request, and not counted."""
+    """Return the microseconds of a choice, without the keys, which are computed once per request."""
     rng = random.Random(1)
     states = [
         [ReplicaState(n, rng.choice([0.0, 0.1, 2.0]), rng.random() * 1e4, rng.choice([0.0, 0.2])) for n in range(1, 9)]
@@ -61,7 +62,7 @@ def _choice(count: int) -> float:
 
 async def _two(bench: Bench) -> None:
     s = bench.settings
-    weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)  # measured, never loaded
+    weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)  # only their size is read
     servers: list[Server] = []
     for count in (1, 2):
         folder = s.work / f"devices-{count}"
@@ -84,11 +85,11 @@ async def _two(bench: Bench) -> None:
             bench.count(server.name, cell)
             return cell.requests_per_second
 
-        rates |= {name: list(found) for name, found in (await bench.turns(servers, load)).items()}
+        rates |= {name: list(rounds) for name, rounds in (await bench.turns(servers, load)).items()}
     for name, values in rates.items():
         bench.figure(f"{name[0]}.requests_per_second", values, "1/s")
     pairs = zip(rates["1 replicas"], rates["2 replicas"], strict=True)
-    bench.figure("two.speedup", [two / pair for pair, two in pairs], "x")
+    bench.figure("two.speedup", [two / single for single, two in pairs], "x")
 
 
 async def _until_ready(server: Server, count: int) -> None:

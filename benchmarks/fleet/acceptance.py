@@ -1,9 +1,10 @@
-"""How many streams with 20 tokens a second each a machine of 16 cores or more carries, up to 10,000.
+"""How many streams with 20 tokens a second each a machine with at least 16 cores carries, up to 10,000.
 
-Pairs of a front and a node with the scripted engine, as many as the cores allow, each with a client process of its own.
-The streams of each pair grow until some are lost, or come slower than RATE, or there are 10,000 of them in all.
+Runs as many pairs of a front and a node with the scripted engine as the cores allow, each with its own client process.
+The number of streams per pair grows until some are lost, or fall below RATE, or there are 10,000 in all.
 
-Physical limit: a front's event loop is one core, and so are a node's and its slot's: about 1,000 such streams a pair.
+Physical limit: the event loops of a front, of a node and of its slot use one core each: about 1,000 such streams a
+pair.
 """
 
 import asyncio
@@ -38,19 +39,19 @@ from registry.base.processor import cores
 LEAST_CORES, CORES_OF_PAIR, MOST_PAIRS = 16, 3.5, 10
 MOST = 10_000
 STEPS = (250, 500, 750, 1000, 1250, 1500)
-"""Streams of each pair."""
+"""Numbers of streams per pair."""
 CARRIED = 0.97
-"""Part of the tokens that have to come in time."""
+"""Share of the tokens that must arrive on time."""
 
 
 async def run(bench: Bench) -> None:
     s = bench.settings
     if cores() < LEAST_CORES and not s.smoke:
         raise typer.BadParameter(
-            f"this machine has {cores()} cores, and {LEAST_CORES} are needed; --smoke tries it with a few streams"
+            f"this machine has {cores()} cores, but {LEAST_CORES} are needed; try a few streams with --smoke"
         )
     if not has_postgres():
-        raise typer.BadParameter("there is no PostgreSQL: apt-get install postgresql")
+        raise typer.BadParameter("PostgreSQL is not installed: apt-get install postgresql")
     pairs = 1 if s.smoke else min(MOST_PAIRS, int(cores() / CORES_OF_PAIR))
     folder = s.work / "fleet"
     with database(folder) as url, ExitStack() as stack:
@@ -67,10 +68,10 @@ async def run(bench: Bench) -> None:
         for step in STEPS if not s.smoke else (10,):
             each = min(step, MOST // pairs)
             cpu = [processes.cpu_seconds(pid) for pid in pids]
-            found = await asyncio.gather(*(_crowd(front.port, each, s.pick(20.0, 8.0, 1.0)) for front in fronts))
+            crowds = await asyncio.gather(*(_crowd(front.port, each, s.pick(20.0, 8.0, 1.0)) for front in fronts))
             used = [processes.cpu_seconds(pid) - before for pid, before in zip(pids, cpu, strict=True)]
-            tokens, rate = sum(one["tokens"] for one in found), sum(one["rate"] for one in found)
-            lost, streams = sum(one["lost"] for one in found), each * pairs
+            tokens, rate = sum(crowd["tokens"] for crowd in crowds), sum(crowd["rate"] for crowd in crowds)
+            lost, streams = sum(crowd["lost"] for crowd in crowds), each * pairs
             bench.counts[f"{streams} streams"] += streams
             bench.figure(f"s{streams}.tokens_per_second", [rate], "1/s")
             bench.figure(f"s{streams}.lost", [lost], "streams")
@@ -88,12 +89,15 @@ async def run(bench: Bench) -> None:
 async def _crowd(port: int, streams: int, seconds: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.fleet.acceptance", str(port), str(streams), str(seconds)]
     done = await asyncio.to_thread(subprocess.run, command, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 async def _client(port: int, streams: int, seconds: float) -> dict[str, float]:
-    """tokens: of the whole crowd; rate: tokens a second while all streams were open."""
+    """Run a crowd in this process.
+
+    Returns `tokens` of the whole crowd, `rate` in tokens a second while all streams were open, and `lost` streams.
+    """
     server = cast(Any, SimpleNamespace(port=port))
     async with Crowd([server], CROWDS, streams, PAUSE_MS) as crowd:
         events, began = crowd.events, crowd.now

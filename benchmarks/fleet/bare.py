@@ -1,9 +1,9 @@
-"""The least that a front of these libraries can cost: uvicorn before, aiohttp with TLS 1.3 behind, and bytes between.
+"""The minimum cost of a front with these libraries: uvicorn in front, aiohttp with TLS 1.3 behind, bytes between.
 
     python -m benchmarks.fleet.bare PORT NODE NODE_PORT CERTIFICATES CONTEXT
 
 It knows one node and one context, and does nothing else that a front does: no names, keys, choice of a node, guards,
-time limits or records. What a front adds beyond it is ours, what it adds itself is the libraries'.
+time limits or records. Its own cost is the libraries'; what a front costs beyond it is Roundhouse's.
 """
 
 import base64
@@ -26,7 +26,7 @@ Message = MutableMapping[str, Any]
 
 
 class BareProxy(Server):
-    """A process with the proxy before a node."""
+    """A process with the proxy in front of a node."""
 
     def __init__(self, node: ScriptedNode, folder: Path, certificates: Path) -> None:
         super().__init__("bare", node.model, folder)

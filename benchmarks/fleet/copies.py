@@ -1,6 +1,6 @@
-"""An adapter of 46 MB from one node to another over 1 Gbit/s: a link of two network namespaces, shaped by tc.
+"""An adapter of 46 MB from one node to another over 1 Gbit/s: a link between two network namespaces, shaped by tc.
 
-It needs root. Without it, or without `ip` and `tc`, the part is left out by name.
+Needs root, `ip` and `tc`. Without them a note says that the part was left out.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
 class FarNode(ScriptedNode):
-    """A node in the other namespace: only its port for the fleet can be reached from here."""
+    """A node in the other namespace. Only its port for the fleet is reachable from here."""
 
     def command(self) -> Sequence[str]:
         return ["ip", "netns", "exec", SPACE, *super().command()]
 
     def _wait(self) -> None:
-        """The other node says when it is there."""
+        """Skip the wait: the near node reports when this one is up."""
 
     def prepare(self) -> None:
-        """Nothing is asked of its models."""
+        """Load no models."""
 
 
 async def run(bench: Bench) -> None:
@@ -48,7 +48,7 @@ async def run(bench: Bench) -> None:
             await asyncio.to_thread(_measure, bench)
     except (OSError, subprocess.CalledProcessError) as error:
         cause = getattr(error, "stderr", "") or error
-        bench.note(f"an adapter from a peer was not measured: no namespaces with a shaped link ({cause})".strip())
+        bench.note(f"an adapter from a peer was not measured: cannot create a shaped link ({cause})".strip())
 
 
 def _measure(bench: Bench) -> None:
@@ -81,17 +81,17 @@ def _measure(bench: Bench) -> None:
 
 
 def _appears(store: Path, count: int) -> float:
-    """Wait until the store has so many adapters. Raises TimeoutError."""
+    """Wait until the store has `count` adapters; returns when it was. Raises TimeoutError."""
     deadline = time.monotonic() + WITHIN_SECONDS
     while time.monotonic() < deadline:
         if store.is_dir() and sum(_DIGEST.match(name) is not None for name in os.listdir(store)) >= count:
             return time.monotonic()
         time.sleep(LOOK_SECONDS)
-    raise TimeoutError(f"{store} has no {count} adapters after {WITHIN_SECONDS:.0f} s")
+    raise TimeoutError(f"{store} has fewer than {count} adapters after {WITHIN_SECONDS:.0f} s")
 
 
 def _staging(file: Path, target: Path) -> float:
-    """Seconds to hash these bytes and to write them to the disk, part by part, as a copy does."""
+    """Return the seconds to hash these bytes and write them to the disk part by part, as a copy does."""
     began, digest = time.perf_counter(), hashlib.sha256()
     with file.open("rb") as source, target.open("wb") as out:
         while part := source.read(PART):
@@ -104,7 +104,7 @@ def _staging(file: Path, target: Path) -> float:
 
 @contextmanager
 def _link() -> Iterator[None]:
-    """A shaped link between this namespace and SPACE. Raises OSError, CalledProcessError without the right."""
+    """Create a shaped link between this namespace and SPACE. Raises OSError or CalledProcessError if it cannot."""
     near, far = LINKS
     if shutil.which("ip") is None or shutil.which("tc") is None:
         raise OSError("apt-get install iproute2")

@@ -1,4 +1,4 @@
-"""Many paced streams at once, opened as fast as the servers begin them, and all held until they are measured."""
+"""Many paced streams at once, opened as fast as the servers start them, and kept open during the measurement."""
 
 import asyncio
 from collections import Counter
@@ -11,19 +11,19 @@ from benchmarks.peers.servers import Server
 from benchmarks.streams import paced_request
 
 BEGINNING = 32
-"""Streams that wait for their first token at a time while the crowd is opened: more would measure the listen queue."""
+"""Streams that are opened at the same time; more would measure the listen queue."""
 LOOK_SECONDS = 0.005
 LASTING_SECONDS = 900.0
-"""Length of a stream, which nobody waits for: its client leaves first."""
+"""Length of a stream. Its client always leaves earlier."""
 
 
 class Crowd:
-    """A context manager: within it all streams are open, but for those that were lost. Leaving closes them.
+    """A context manager that keeps streams open, except those that were lost, until it is left.
 
     Args:
-        servers: take turns.
-        models: take turns, too.
-        pause_ms: between two tokens of a stream.
+        servers: the streams' servers, in turn.
+        models: the streams' models, in turn.
+        pause_ms: milliseconds between two tokens of a stream.
     """
 
     def __init__(self, servers: Sequence[Server], models: Sequence[str], streams: int, pause_ms: int) -> None:
@@ -53,11 +53,11 @@ class Crowd:
 
     @property
     def lost(self) -> int:
-        """Streams that could not be opened, or that ended by themselves."""
+        """Streams that could not be opened, or that ended too early."""
         return self._count - len(self.replies)
 
     def count(self, bench: Bench, where: str) -> None:
-        """Note the streams, and what was lost, once they are closed."""
+        """Record the streams and the causes of lost ones. Call it after leaving the crowd."""
         bench.counts[where] += self._count
         for cause, number in self._causes.items():
             bench.failures[f"{where}: lost: {cause}"] += number
@@ -68,14 +68,14 @@ class Crowd:
 
     @property
     def events(self) -> int:
-        """Tokens until now."""
-        under_way = (connection.reply for connection in self._connections)
+        """Tokens so far."""
+        running = (connection.reply for connection in self._connections)
         ended = sum(task.result().events for task in self._tasks if task.done())
-        return ended + sum(reply.events for reply in under_way if reply is not None)
+        return ended + sum(reply.events for reply in running if reply is not None)
 
     @property
     def open(self) -> int:
-        """Streams that run."""
+        """Number of running streams."""
         return sum(not task.done() for task in self._tasks)
 
     async def _open_some(self, first: int) -> None:

@@ -1,4 +1,4 @@
-"""What a front adds to a node's own answers, and HAProxy in its place, in turns of one run."""
+"""What a front adds to a node's own answers, compared in turns with HAProxy in its place."""
 
 import asyncio
 import random
@@ -13,17 +13,17 @@ from benchmarks.peers.servers import Server
 from benchmarks.streams import paced_request
 
 LEVELS = {1: (8, 5), 16: (32, 20), 64: (32, 40)}
-"""By clients: mean tokens of an answer, and milliseconds for each. Lengths differ, so that clients do not keep step."""
+"""By number of clients: mean tokens of an answer, and ms per token. Lengths vary to keep clients out of step."""
 REQUESTS = {1: (150, 60), 16: (10, 4), 64: (6, 3)}
-"""Requests of each client and turn, in a full run and a quick one."""
+"""By number of clients: requests of each client per turn, in a full and a quick run."""
 RATE, STREAMS, PAUSE_MS = 20, 500, 50
-"""Tokens a second of each stream in the crowd, its streams, and milliseconds for a token."""
+"""The crowd: tokens a second of each stream, number of streams, milliseconds per token."""
 CORES_FOR = 10_000 * RATE
-"""Tokens a second for which the cores are told."""
+"""Tokens a second for which the needed cores are computed."""
 
 
 async def first_tokens(bench: Bench, node: Server, others: Sequence[Server]) -> None:
-    """TTFT that each of the others adds to the node's own, at LEVELS."""
+    """Measure the TTFT that each of the others adds to the node's own, at LEVELS."""
     s = bench.settings
     for level, (tokens, pause) in LEVELS.items():
         chance = random.Random(s.seed)
@@ -37,8 +37,9 @@ async def first_tokens(bench: Bench, node: Server, others: Sequence[Server]) -> 
                 requests = [paced_request(server.model, length, pause) for length in lengths]
                 cell = await closed_loop(server, requests, level)
                 bench.count(f"c{level} {server.name}", cell)
-                began = sorted(cell.replies, key=lambda reply: reply.sent)[level:]  # all clients begin at once
-                cells[server.name].append(Cell(began, cell.wall, cell.cpu, cell.client_cpu))
+                # without each client's first request: those all begin at once
+                later = sorted(cell.replies, key=lambda reply: reply.sent)[level:]
+                cells[server.name].append(Cell(later, cell.wall, cell.cpu, cell.client_cpu))
         for name, turns in cells.items():
             good = [cell for cell in turns if cell.good]
             for q in (50, 99):
@@ -48,11 +49,11 @@ async def first_tokens(bench: Bench, node: Server, others: Sequence[Server]) -> 
 
 
 async def cpu_of_tokens(bench: Bench, node: Server, others: Sequence[Server]) -> None:
-    """CPU time for a token of a crowd's streams: of the node alone, then of each of the others before it."""
+    """Measure the CPU time per token of a crowd's streams: of the node, and of each of the others in front of it."""
     s = bench.settings
     streams, seconds = s.pick(STREAMS, STREAMS, 20), s.pick(10.0, 5.0, 1.0)
-    found: dict[str, list[float]] = {server.name: [] for server in (node, *others)}
-    rates: dict[str, list[float]] = {name: [] for name in found}
+    costs: dict[str, list[float]] = {server.name: [] for server in (node, *others)}
+    rates: dict[str, list[float]] = {name: [] for name in costs}
     for turn in range(s.pick(3, 1, 1)):
         order = [node, *others]
         for server in order if turn % 2 == 0 else reversed(order):
@@ -63,9 +64,9 @@ async def cpu_of_tokens(bench: Bench, node: Server, others: Sequence[Server]) ->
                 cpu, events = processes.cpu_seconds(server.pid) - cpu, crowd.events - events
                 rates[server.name].append(events / (crowd.now - began))
                 if events:
-                    found[server.name].append(cpu / events * 1e6)
+                    costs[server.name].append(cpu / events * 1e6)
             crowd.count(bench, f"{streams} streams {server.name}")
-    for name, values in found.items():
+    for name, values in costs.items():
         bench.figure(f"crowd.{name}.cpu_per_token", values, "µs")
         bench.figure(f"crowd.{name}.tokens_per_second", rates[name], "1/s")
     front = bench.figures.get(f"crowd.{others[0].name}.cpu_per_token")

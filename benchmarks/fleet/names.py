@@ -1,9 +1,10 @@
-"""How soon a changed alias is known on sixteen fronts, by what each front uses for it: a state and its watch.
+"""How soon sixteen fronts know a changed alias, measured on what a front uses for it: the state and its watch.
 
     python -m benchmarks.fleet.names URL FOLDER COUNT
 
-is one process of COUNT of them. It prints 'ready' once all listen, then a line for each change that one has read: who,
-the change's number, and when, by the machine's monotonic clock. It ends with its standard input.
+runs COUNT of these fronts in one process. It prints 'ready' once all of them listen, then a line whenever one has read
+a change: its name, the change's number, and the time by the machine's monotonic clock. It ends when its standard input
+does.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ PAUSE_SECONDS, WITHIN_SECONDS = 0.1, 60.0
 
 
 async def run(bench: Bench) -> None:
-    """Milliseconds from the commit of a change until the last front has read it."""
+    """Measure the milliseconds from the commit of a change until the last front has read it."""
     changes = bench.settings.pick(300, 60, 3)
     with postgres() as url:
         delays = await asyncio.to_thread(_measure, url, bench.settings.work / "names", changes)
@@ -58,13 +59,13 @@ def _measure(url: str, folder: Path, changes: int) -> list[float]:
         while len(read) < FRONTS or any(known[-1][0] < last for known in read.values()):
             front, change, at = lines.get(timeout=WITHIN_SECONDS).split()
             read.setdefault(front, []).append((int(change), float(at)))
-    # a front that reads two changes at once knows the first one with the second
+    # a front that reads two changes at once reports only the second, but knows the first as well
     seen = {change: [min(at for one, at in known if one >= change) for known in read.values()] for change in committed}
     return [(max(seen[change]) - at) * 1e3 for change, at in committed.items()]
 
 
 def _changed(state: State, tables: SharedTables, changes: int) -> list[tuple[int, float]]:
-    """The number of each change, and when its commit had been answered."""
+    """Make changes; returns the number of each and the time after its commit."""
     committed = []
     for number in range(changes):
         state.models.set_alias("moving", ("one", "other")[number % 2])
@@ -79,7 +80,7 @@ def _started(words: list[str]) -> "subprocess.Popen[str]":
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
-    """End a front. A thread reads its output until then: closing that first would wait for the thread."""
+    """End a process of fronts through its input: closing its output would wait for the thread that reads it."""
     assert process.stdin is not None
     process.stdin.close()
     process.wait(WITHIN_SECONDS)
@@ -91,7 +92,7 @@ def _read(output: IO[str], lines: "queue.Queue[str]") -> None:
 
 
 class _Front:
-    """A front's names, and how it follows them."""
+    """A front's names, and the watch that updates them."""
 
     def __init__(self, url: str, folder: Path, stack: ExitStack, lock: threading.Lock) -> None:
         self._tables, self._name, self._lock = open_shared(url, SCHEMA), str(folder), lock

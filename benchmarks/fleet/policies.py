@@ -1,9 +1,9 @@
-"""What `choose` and the reports of 1,000 nodes cost, in a process of its own that does nothing else.
+"""What `choose` and the reports of 1,000 nodes cost, in a process that does nothing else.
 
     python -m benchmarks.fleet.policies CHOICES SECONDS
 
-prints one JSON object. Reports are those of nodes with two models, 16 adapters in places and 64 in host memory, as
-events of a stream; TLS and the sockets are not counted.
+prints one JSON object. Each report is an event of a stream, from a node with two models, 16 adapters in places and 64
+in host memory. TLS and sockets are not included.
 """
 
 import json
@@ -27,10 +27,10 @@ LONGEST = 1 << 20
 async def run(bench: Bench) -> None:
     s = bench.settings
     words = [str(s.pick(200_000, 50_000, 500)), str(s.pick(30, 10, 1))]
-    found = [_apart(*words) for _ in range(s.rounds)]
-    bench.figure("choose.us", [one["choose"] for one in found], "µs")
-    bench.figure("reports.core", [one["core"] for one in found], "%")
-    bench.figure("reports.memory", [one["memory"] for one in found], "MiB")
+    rounds = [_apart(*words) for _ in range(s.rounds)]
+    bench.figure("choose.us", [figures["choose"] for figures in rounds], "µs")
+    bench.figure("reports.core", [figures["core"] for figures in rounds], "%")
+    bench.figure("reports.memory", [figures["memory"] for figures in rounds], "MiB")
 
 
 def _apart(*words: str) -> dict[str, float]:
@@ -41,7 +41,11 @@ def _apart(*words: str) -> dict[str, float]:
 
 
 def measure(choices: int, seconds: int) -> dict[str, float]:
-    """choose: µs of one; core: % of one for NODES reports a second; memory: MiB of the table with its nodes."""
+    """Measure the policies in this process.
+
+    Returns `choose`, µs of a choice; `core`, % of a core for NODES reports a second; and `memory`, MiB of the table
+    with its nodes.
+    """
     rng = random.Random(1)
     digests = [f"sha256:{rng.getrandbits(256):064x}" for _ in range(ADAPTERS)]
     table, now = ReportTable(), 0.0
@@ -75,14 +79,14 @@ def measure(choices: int, seconds: int) -> dict[str, float]:
 
 
 def _take(table: ReportTable, splitters: list[sse.Splitter], events: list[bytes], now: float) -> None:
-    """Take a report as `runtime.gateway.peers.following` does."""
+    """Pass reports to the table as `runtime.gateway.peers.following` does."""
     for number, data in enumerate(events):
         for event in splitters[number].feed(data):
             table.take(sse.data_of(event), now, f"node-{number}")
 
 
 def _event(rng: random.Random, digests: list[str], number: int) -> bytes:
-    """The places of most nodes stay what they were; one in ten has another adapter."""
+    """Return a node's report. Of ten nodes, one has another adapter in a place than in its other reports."""
     own = random.Random(number)
     placed, staged = own.sample(digests, PLACED), own.sample(digests, STAGED)
     if rng.random() < 0.1:
@@ -103,7 +107,7 @@ def _event(rng: random.Random, digests: list[str], number: int) -> bytes:
 
 
 SEQ, UPTIME = 987654321, 123456789
-"""Stand in reports until these are sent."""
+"""Placeholders in reports, replaced when they are sent."""
 
 
 def _with_number(event: bytes, second: int) -> bytes:

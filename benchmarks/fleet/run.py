@@ -1,18 +1,18 @@
-"""A fleet: what the hop costs, what a second node brings, and how fast names, adapters and choices follow.
+"""A fleet: what the hop costs, the gain of a second node, and the speed of names, adapters and choices.
 
-Two nodes with the scripted engine and two fronts on a PostgreSQL of the run's own, all on this machine:
-- first tokens at 1, 16 and 64 clients: what a front adds to a node's own, and what HAProxy 2.6 adds in its place, with
-  TLS 1.3 to the same port of the same node, both sides verified; beside them a bare proxy of a front's libraries;
-- CPU time for a token of 500 streams with 20 tokens a second each, of the node, the front and HAProxy, and from it the
-  cores for 10,000 such streams;
-- tokens a second of two nodes over one, where the engine waits 40 ms for a token;
-- streams of a token a second over two fronts and two nodes: how many were lost, memory of a front for each.
+On two nodes with the scripted engine and two fronts with the run's own PostgreSQL, all on this machine:
+- first tokens at 1, 16 and 64 clients: what a front adds to a node's own, what HAProxy 2.6 adds in its place (with TLS
+  1.3 to the same port of the same node, both sides verified), and what a minimal proxy of a front's libraries adds;
+- CPU time per token of the node, the front and HAProxy with 500 streams of 20 tokens a second each, and the cores that
+  10,000 such streams would need;
+- tokens a second of two nodes over one, with an engine that takes 40 ms per token;
+- streams of a token a second over two fronts and two nodes: streams lost, and a front's memory per stream.
 
 Apart from these servers: a changed alias on sixteen fronts; an adapter of 46 MB from a peer over 1 Gbit/s; a choice
 among 1,000 nodes, and what 1,000 reports a second cost; the simulation of 1,000 nodes.
 
-Physical limit: a request crosses two more sockets and one TLS record each way; each token one read, one write and their
-decryption, some 20 µs without Python.
+Physical limit: a request crosses two more sockets and one TLS record each way; each token needs one read, one write and
+their decryption, some 20 µs without Python.
 """
 
 import traceback
@@ -41,7 +41,7 @@ NODES = ("node-1", "node-2")
 
 
 async def run(bench: Bench) -> None:
-    """A part that ends early is a failure of the run, and the others go on."""
+    """Run all parts. A part that raises counts as a failure, and the others still run."""
     if has_postgres():
         await _guarded(bench, "servers", _servers)
         await _guarded(bench, "names", names.run)
@@ -77,8 +77,8 @@ async def _servers(bench: Bench) -> None:
             certificates = nodes[0].folder / "data" / "fleet"
             peers.append(stack.enter_context(HaProxy(nodes[0], folder / "haproxy", certificates)))
         else:
-            bench.note("HAProxy was not measured beside: apt-get install haproxy")
-        streams.set_draining(fronts[0], nodes[1], True)  # so that all ask the same node
+            bench.note("HAProxy was not measured: apt-get install haproxy")
+        streams.set_draining(fronts[0], nodes[1], True)  # so that all requests reach the same node
         others = [fronts[0], *peers]
         bare = stack.enter_context(BareProxy(nodes[0], folder / "bare", nodes[0].folder / "data" / "fleet"))
         await _guarded(bench, "first tokens", lambda bench: hop.first_tokens(bench, nodes[0], [*others, bare]))
@@ -92,17 +92,17 @@ def _bars(bench: Bench) -> None:
     for level in hop.LEVELS:
         bench.bar(f"TTFT p50 added by a front, {level} streams", f"hop.c{level}.front-1.ttft_p50_added", "<=", 1.0)
     bench.bar("TTFT p99 added by a front, 64 streams", "hop.c64.front-1.ttft_p99_added", "<=", 5.0)
-    bench.bar("a front's CPU for a token", "crowd.front-1.cpu_per_token", "<=", 50.0)
+    bench.bar("a front's CPU per token", "crowd.front-1.cpu_per_token", "<=", 50.0)
     bench.bar("the same over HAProxy's", "crowd.over_haproxy", "<=", 2.0)
     bench.bar("two nodes of a paced engine over one", "nodes.speedup", ">=", 1.95)
     bench.bar("streams of a token a second: lost", "slow.lost", "<=", 0.0)
-    bench.bar("memory of a front for each of them", "slow.memory_per_stream", "<=", 60.0)
+    bench.bar("a front's memory per slow stream", "slow.memory_per_stream", "<=", 60.0)
     bench.bar("a choice among 1,000 nodes", "choose.us", "<=", 20.0)
-    bench.bar("1,000 reports a second: part of a core", "reports.core", "<=", 5.0)
+    bench.bar("1,000 reports a second: share of a core", "reports.core", "<=", 5.0)
     bench.bar("memory of 1,000 nodes' reports", "reports.memory", "<=", 200.0)
-    bench.bar("a changed alias on all of 16 fronts, p99", "alias.p99", "<=", 50.0)
+    bench.bar("a changed alias on all 16 fronts, p99", "alias.p99", "<=", 50.0)
     bench.bar("an adapter from a peer over wire and staging", "copy.over_wire_and_staging", "<=", 1.2)
     bench.bar("simulation: TTFT p99 over one ideal queue's", "simulated.ttft_ratio", "<=", 1.5)
     bench.bar("simulation: adapters found in a place", "simulated.adapter_hits", ">=", 95.0)
     bench.bar("simulation: the fullest node over the mean", "simulated.load_ratio", "<=", 1.25)
-    bench.bar("simulation: moves for each node and hour", "simulated.moves_node_hour", "<=", 2.0)
+    bench.bar("simulation: moves per node and hour", "simulated.moves_node_hour", "<=", 2.0)

@@ -1,4 +1,4 @@
-"""PostgreSQL, nodes with the scripted engine, fronts, and HAProxy in a front's place."""
+"""PostgreSQL, nodes with the scripted engine, fronts, and HAProxy in place of a front."""
 
 import base64
 import shutil
@@ -23,11 +23,11 @@ PACED, CROWDS = "paced", ("crowd-0", "crowd-1")
 """Models: one that runs AT_ONCE requests, and those for crowds."""
 AT_ONCE = 16
 CONTEXT_ID = "%[uuid()]"
-"""The place of a request's id in `context_of`, as HAProxy fills it."""
+"""Placeholder of a request's id in `context_of`, in HAProxy's syntax."""
 
 
 class FleetMember(Roundhouse):
-    """One server of the fleet, with the certificate of its name."""
+    """A server of the fleet, with a certificate for its name."""
 
     def __init__(self, name: str, folder: Path, database: str, recipes: Sequence[Path], *options: str) -> None:
         super().__init__(CROWDS[0], folder / name, recipes, "--fleet", FLEET, *options)
@@ -38,7 +38,7 @@ class FleetMember(Roundhouse):
         return {"ROUNDHOUSE_DATABASE": self._database, "ROUNDHOUSE_PEPPER": PEPPER}
 
     def states(self) -> dict[str, str]:
-        """The fleet's servers as this one sees them: up, draining, silent or gone."""
+        """Return this server's view of the states of all: up, draining, silent or gone."""
         answer = self.http.get("/v1/fleet")
         answer.raise_for_status()
         return {member["name"]: member["state"] for member in answer.json()["members"]}
@@ -49,10 +49,10 @@ class Front(FleetMember):
         super().__init__(name, folder, database, (), "--front", *options)
 
     def prepare(self) -> None:
-        """Prepare the front. It knows models once nodes report them (`wait_for`)."""
+        """Load no models: a front knows those that nodes report (`wait_for`)."""
 
     def wait_for(self, models: Sequence[str], nodes: Sequence[str]) -> None:
-        """Return once it sends requests for these models to each of these nodes. Raises TimeoutError."""
+        """Wait until the front knows that these models are ready on all these nodes. Raises NotStarted."""
 
         def knows() -> bool:
             members = {member["name"]: member for member in self.http.get("/v1/fleet").json()["members"]}
@@ -63,7 +63,7 @@ class Front(FleetMember):
 
 
 class ScriptedNode(Scripted, FleetMember):
-    """host: where its port for the fleet is."""
+    """A node with the scripted engine, whose port for the fleet is on `host`."""
 
     def __init__(
         self, name: str, folder: Path, database: str, recipes: Sequence[Path], *options: str, host: str = "127.0.0.1"
@@ -77,9 +77,9 @@ class ScriptedNode(Scripted, FleetMember):
 
 
 class HaProxy(Server):
-    """HAProxy in a front's place: TLS 1.3 to a node's port for the fleet, both sides verified, one thread.
+    """HAProxy in place of a front: TLS 1.3 to a node's port for the fleet, both sides verified, one thread.
 
-    The node does for it what it does for a front, since each request gets a front's own header.
+    It adds a front's header to each request, so the node does the same work as for a front.
     """
 
     def __init__(self, node: ScriptedNode, folder: Path, certificates: Path) -> None:
@@ -94,7 +94,7 @@ class HaProxy(Server):
         return [shutil.which("haproxy") or "haproxy", "-db", "-f", str(self._file)]
 
     def settings(self, context: str) -> str:
-        """context: the text of a front's header, before base64."""
+        """Return the configuration. `context` is the text of a front's header before base64."""
         return _HAPROXY.format(
             port=self.port, node=self._node.name, peer=self._node.fleet_port, header=HEADER, context=context,
             own=self._certificates / SERVER, authority=self._certificates / AUTHORITY,
@@ -102,7 +102,7 @@ class HaProxy(Server):
 
 
 def context_of(model: str, revision: str) -> str:
-    """A front's context for HAProxy to write: with an id of its own for each request."""
+    """Return a front's context for HAProxy, which fills in each request's id."""
     hop = Hop(id="of-HAProxy", model=model, revision=revision, requested=model, service_class=ServiceClass.INTERACTIVE)
     return base64.b64decode(encode(hop)).decode().replace("of-HAProxy", CONTEXT_ID)
 
@@ -140,7 +140,7 @@ def has_haproxy() -> bool:
 
 @contextmanager
 def database(folder: Path) -> Iterator[str]:
-    """A PostgreSQL of this run's own, and the fleet's authority in a folder: the database's URL."""
+    """Start a PostgreSQL and create the fleet's certificate authority in a folder; yields the database's URL."""
     folder.mkdir(parents=True, exist_ok=True)
     make_authority(folder / "authority")
     with postgres() as url:
@@ -148,7 +148,7 @@ def database(folder: Path) -> Iterator[str]:
 
 
 def recipes(folder: Path) -> list[Path]:
-    """Recipes of PACED and CROWDS; their weights are measured, and never loaded."""
+    """Write the recipes of PACED and CROWDS. Only the size of their weights is read."""
     weights = write_model(folder / "tiny-model", hidden=128, ffn=256, layers=2)
     files = [scripted_recipe(folder / "recipes", name, weights) for name in (*CROWDS, PACED)]
     data = yaml.safe_load(files[-1].read_text())
@@ -157,18 +157,18 @@ def recipes(folder: Path) -> list[Path]:
 
 
 def node_options(slots: int) -> list[str]:
-    """Options of a node that takes a crowd of PER_MODEL streams for each model."""
+    """Return options of a node that accepts PER_MODEL streams for each model."""
     return ["--slots", str(slots), "--no-prewarm", "--device", "cpu", "--max-waiting", str(PER_MODEL), *CROWD_OPTIONS]
 
 
 CROWD_OPTIONS = ("--bounds-factor", "8")
-"""All connections of a crowd come from one address."""
+"""Raises the limits per address, because all connections of a crowd come from one."""
 
 
-def wait_until(holds: Callable[[], bool], otherwise: str, within: float = START_WITHIN) -> None:
-    """Raises NotStarted."""
+def wait_until(condition: Callable[[], bool], problem: str, within: float = START_WITHIN) -> None:
+    """Wait until the condition holds. Raises NotStarted with the problem if it never does."""
     deadline = time.monotonic() + within
-    while not holds():
+    while not condition():
         if time.monotonic() > deadline:
-            raise NotStarted(f"{otherwise} after {within:.0f} s")
+            raise NotStarted(f"{problem} after {within:.0f} s")
         time.sleep(0.1)

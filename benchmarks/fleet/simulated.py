@@ -1,4 +1,4 @@
-"""The simulation of 1,000 nodes at 70 % of their load, a rack of which is lost (`fleet.simulation`)."""
+"""The simulation of 1,000 nodes at 70 % of their load that lose a rack (`fleet.simulation`)."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ FIGURES = {
     "ttft_ratio": ("x", 1.0), "adapter_hits": ("%", 100.0), "load_ratio": ("x", 1.0), "moves_node_hour": ("moves", 1.0),
     "over_admitted": ("requests", 1.0),
 }  # fmt: skip
-"""Unit, and by what the simulation's own is multiplied."""
+"""Unit of each figure, and the factor that converts the simulation's figure to it."""
 
 
 async def run(bench: Bench) -> None:
@@ -21,7 +21,7 @@ async def run(bench: Bench) -> None:
         subprocess.run, [sys.executable, "-m", "fleet.simulation", "--nodes", str(nodes)],
         check=True, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    found = json.loads(done.stdout.splitlines()[-1])
-    bench.series["simulation"] = found
-    for name, (unit, times) in FIGURES.items():
-        bench.figure(f"simulated.{name}", [found[name] * times], unit)
+    figures = json.loads(done.stdout.splitlines()[-1])
+    bench.series["simulation"] = figures
+    for name, (unit, factor) in FIGURES.items():
+        bench.figure(f"simulated.{name}", [figures[name] * factor], unit)

@@ -1,4 +1,4 @@
-"""What a second node brings, and what many slow streams cost over two fronts and two nodes."""
+"""The gain of a second node, and the cost of many slow streams over two fronts and two nodes."""
 
 import asyncio
 import random
@@ -17,15 +17,15 @@ from benchmarks.peers.servers import Server
 from benchmarks.streams import PER_MODEL, paced_request
 
 TOKENS, PACE_MS, CLIENTS = 20, 40, 6 * AT_ONCE
-"""The waiting engine: mean length of an answer, milliseconds for a token, clients in a closed loop."""
+"""Mean tokens of an answer, milliseconds per token, and clients in a closed loop."""
 SLOW_MS = 1000
 REPORTED_SECONDS = 1.5
-"""A node reports once a second at least."""
+"""Time for a node's next report, as it reports at least once a second."""
 SPARE_FILES = 1000
 
 
 async def two_nodes(bench: Bench, front: Front, first: Server, second: ScriptedNode) -> None:
-    """Tokens a second through a front, with one node and with two, in turn."""
+    """Measure tokens a second through a front, with one node and with two, in turn."""
     s = bench.settings
     rates: dict[int, list[float]] = {1: [], 2: []}
     for turn in range(s.pick(6, 4, 2)):
@@ -38,14 +38,14 @@ async def two_nodes(bench: Bench, front: Front, first: Server, second: ScriptedN
     for count, values in rates.items():
         bench.figure(f"nodes.{count}.tokens_per_second", values, "tokens/s")
     pairs = zip(rates[1], rates[2], strict=True)
-    bench.figure("nodes.speedup", [two / pair for pair, two in pairs], "x")
+    bench.figure("nodes.speedup", [two / single for single, two in pairs], "x")
 
 
 def set_draining(front: Front, node: ScriptedNode, is_draining: bool) -> None:
-    """Have the fronts send a node no new requests, or again some."""
+    """Drain a node, or let it receive requests again."""
     front.http.post(f"/v1/fleet/nodes/{node.name}/{'drain' if is_draining else 'undrain'}").raise_for_status()
     state = "draining" if is_draining else "up"
-    wait_until(  # the node learns it last, up to two seconds later, and its reports are what counts
+    wait_until(  # the node learns it up to two seconds later, and fronts go by its reports
         lambda: all(server.states().get(node.name) == state for server in (front, node)),
         f"{node.name} is not {state}",
         TIMEOUT,
@@ -53,7 +53,7 @@ def set_draining(front: Front, node: ScriptedNode, is_draining: bool) -> None:
 
 
 async def _rate(bench: Bench, front: Front, seconds: float) -> float:
-    """Tokens a second while all clients ask; what comes in the first second is not counted."""
+    """Return tokens a second while all clients send requests, after a first second that is not counted."""
     chance = random.Random(bench.settings.seed)
     begun = time.perf_counter() + 1.0
     end = begun + seconds
@@ -73,14 +73,14 @@ async def _rate(bench: Bench, front: Front, seconds: float) -> float:
 
 
 async def slow(bench: Bench, fronts: Sequence[Front], nodes: Sequence[Server]) -> None:
-    """Streams of a token a second, as many as the open files and the models allow, up to 10,000."""
+    """Measure streams of a token a second, as many as open files and models allow, up to 10,000."""
     s = bench.settings
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     most = min(hard - SPARE_FILES, len(nodes) * len(CROWDS) * PER_MODEL)
     count = min(most, s.pick(10_000, 2000, 40))
     async with Crowd(fronts, CROWDS, 10 * len(fronts), 50):
-        pass  # connections and modules are there
+        pass  # opens the fronts' connections to nodes and imports modules
     before = [processes.memory(front.pid) for front in fronts]
     pids = [server.pid for server in (*fronts, *nodes)]
     async with Crowd(fronts, CROWDS, count, SLOW_MS) as crowd:
