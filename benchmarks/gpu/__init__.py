@@ -1,1 +1,1 @@
-"""The acceptance run on a GPU: is it right there, then how fast. `make gpu-acceptance`; not one of `make bench`."""
+"""The acceptance run on a GPU, of answers and of speed (`make gpu-acceptance`). Not part of `make bench`."""

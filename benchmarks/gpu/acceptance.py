@@ -1,21 +1,21 @@
-"""The first minutes on a GPU: does it start, is it right, do two models share it, do they sleep and wake, how fast.
+"""The acceptance run on a GPU: starts, right answers, two models at once, sleep and wake, speed.
 
     make gpu-acceptance [ARGS="--shape tiny eager graphs large"]
 
-Steps, in this order; without names, all of them:
-  eager   start without compilation, twenty right answers, two models at once, sleep and wake
-  swapped the twenty on four places: each swap is seen to bring the right weights
-  others  embeddings, rerank and speech, beside the same on the CPU
-  graphs  the same answers with compilation and CUDA graphs, and how fast the small model is
-  large   an 8B-shaped model with forty adapters, beside stock `vllm serve`; takes 30 GB on the disk
+Steps, always in this order (default: all):
+  eager   start without compilation, the answers of twenty adapters, two models at once, sleep and wake
+  swapped the answers of the twenty on four places, which shows that each swap brings the right weights
+  others  embeddings, rerank and speech, compared with the same on the CPU
+  graphs  the same answers with compilation and CUDA graphs, and the speed of the small model
+  large   an 8B-shaped model with forty adapters, compared with stock `vllm serve`; takes 30 GB on disk
 
-  --parts, --budget   in place of the steps: timed parts of an 8B shape with random weights (`benchmarks.gpu.timed`),
-                      in the order in which they are named, as far as so many seconds allow; --stock: beside
-                      `vllm serve`; --resume: go on with the results file of an earlier run, without what it has.
-                      The run ends with a table of its aims, which `benchmarks.gpu.bars` prints again
+  --parts, --budget   instead of the steps, run timed parts of an 8B shape with random weights (`benchmarks.gpu.timed`)
+                      in the given order, as many as fit into the budget. --stock also measures `vllm serve`; --resume
+                      continues the results file of an earlier run and skips what it has. The run ends with a table of
+                      its aims, which `benchmarks.gpu.bars` prints again
 
-Every result is written at once, as JSON with hardware, versions and commands. The exit code is 1 when something is
-wrong, 2 without a GPU. `--shape tiny` tries all of it on any machine: its times mean nothing.
+Every result is written immediately, as JSON with hardware, versions and commands. The exit code is 1 if something is
+wrong, 2 without a GPU. `--shape tiny` tries everything on any machine; its times mean nothing.
 """
 
 import argparse
@@ -42,11 +42,11 @@ from models import nvml
 STEPS = ("eager", "swapped", "others", "graphs", "large")
 FOLDER = environment.ROOT / "benchmarks" / "results" / "gpu"
 GRACE = 20.0
-"""Seconds after the budget for the servers' end."""
+"""Seconds after the budget in which servers may end."""
 
 
 def device_of_host() -> str:
-    """'cuda:0', or 'cpu'."""
+    """Return 'cuda:0', or 'cpu' without a GPU."""
     try:
         nvml.gpu("cuda:0")
     except nvml.NoGpu:
@@ -55,13 +55,13 @@ def device_of_host() -> str:
 
 
 def recipe_value(key: str, text: str) -> object:
-    """A value of the recipe as YAML has it. Flags of vLLM that are JSON stay text."""
+    """Parse a value of the recipe as YAML. vLLM's flags that are JSON stay text."""
     value: object = yaml.safe_load(text)
     return text if key.startswith("engine.flags.") and isinstance(value, dict) else value
 
 
 async def run(names: list[str], shape: Shape, device: str, report: Report, work: Path) -> None:
-    """A step that cannot go on is told, and the next one begins."""
+    """Run the steps. One that raises is recorded as wrong, and the next one runs."""
     tiny = shape.name == "tiny"
     bench = Bench("large", RunSettings(quick=False, tiny=tiny, smoke=tiny, seed=0, work=work))
 
@@ -81,7 +81,7 @@ async def run(names: list[str], shape: Shape, device: str, report: Report, work:
     for name in names:
         try:
             await steps[name]()
-        except Exception as fault:  # whatever it was: the other steps are worth their minutes
+        except Exception as fault:  # the other steps are still worth running
             traceback.print_exc()
             report.add(f"{name} ended early", False, error=f"{type(fault).__name__}: {fault}")
 
@@ -91,37 +91,39 @@ def main() -> int:
     parser.add_argument("steps", nargs="*", metavar="STEP", help=", ".join(STEPS))
     parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
     parser.add_argument(
-        "--results", type=Path, help=f"default: {FOLDER}/DATE-SHAPE.json; of a tiny one, in {tempfile.gettempdir()}"
+        "--results",
+        type=Path,
+        help=f"default: {FOLDER}/DATE-SHAPE.json, or in {tempfile.gettempdir()} for --shape tiny",
     )
     parser.add_argument("--parts", help=f"timed parts, separated by commas: {', '.join(timed.PARTS)} (default: all)")
     parser.add_argument("--budget", type=float, help="seconds for the timed parts (default: no limit)")
-    parser.add_argument("--stock", action="store_true", help="the timed parts beside stock `vllm serve`, too")
-    parser.add_argument("--resume", action="store_true", help="leave out the timed parts that the results file has")
+    parser.add_argument("--stock", action="store_true", help="also measure the timed parts on stock `vllm serve`")
+    parser.add_argument("--resume", action="store_true", help="skip the timed parts that the results file already has")
     parser.add_argument(
         "--recipe",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="value of the timed model's recipe, such as memory.adapters.arena=true; repeat it for several",
+        help="a value of the timed model's recipe, such as memory.adapters.arena=true; may be repeated",
     )
-    parser.add_argument("--work", type=Path, help="folder for models, data and logs, kept afterwards")
+    parser.add_argument("--work", type=Path, help="folder for models, data and logs, not deleted afterwards")
     options = parser.parse_args()
     if unknown := set(options.steps) - set(STEPS):
-        parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
+        parser.error(f"unknown step {', '.join(sorted(unknown))}; choose from {', '.join(STEPS)}")
     parts = options.parts.split(",") if options.parts else list(timed.PARTS)
     is_timed = bool(options.parts or options.budget or options.resume)
     if unknown := set(parts) - set(timed.PARTS):
-        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(timed.PARTS)}")
+        parser.error(f"unknown part {', '.join(sorted(unknown))}; choose from {', '.join(timed.PARTS)}")
     if is_timed and options.steps:
-        parser.error("steps, or --parts, --budget and --resume: not both")
+        parser.error("name either steps, or --parts, --budget and --resume")
     if incomplete := [value for value in options.recipe if "=" not in value]:
         parser.error(f"--recipe {incomplete[0]}: write KEY=VALUE")
     values = {key: recipe_value(key, text) for key, _, text in (one.partition("=") for one in options.recipe)}
     budget = Budget(options.budget or math.inf)
     device = device_of_host()
     if device == "cpu" and options.shape != "tiny":
-        print("error: there is no GPU to accept; `roundhouse doctor --device cuda` says why, and --shape tiny tries "
-              "this script.", file=sys.stderr)  # fmt: skip
+        print("error: no GPU was found; `roundhouse doctor --device cuda` says why. To try this script without one, "
+              "use --shape tiny.", file=sys.stderr)  # fmt: skip
         return 2
     environment.go_first()
     day = datetime.now(UTC).strftime("%Y-%m-%d")

@@ -1,16 +1,16 @@
-"""The aims of a run on a card: met, missed or not measured, beside stock `vllm serve` of the same run.
+"""The aims of a run on a card: met, missed or not measured, with the figures of stock `vllm serve`.
 
     python -m benchmarks.gpu.bars RESULTS [RESULTS ...]
 
-Several files must be of one card and one commit: the timed parts, and the steps that ask for right answers. The exit
-code is 1 when an aim was missed or not measured, 2 when a file cannot be used.
+Several files, such as those of the timed parts and of the steps that check answers, must be of one card and one commit.
+The exit code is 1 if an aim was missed or not measured, 2 if a file cannot be used.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from benchmarks.gpu.large import AIMS
 OURS, STOCK = "roundhouse", "vllm serve"
 WHERE = {"device": "in its place", "host": "in host memory", "disk": "in the page cache"}
 GAPS = {"swaps": 30.0, "long prompts": 60.0, "swaps and long prompts": 70.0}
-"""Milliseconds: the longest gap of eight streams beside these."""
+"""Milliseconds that the longest gap of eight streams may take during these."""
 MIXED, SLEEP, ENCODERS, SPEECH = 0.75, 4.0, 1.5, 1.0
 RIGHT = {
     "without compilation": ("twenty adapters in one crowd",),
@@ -31,12 +31,12 @@ Steps = Mapping[str, Mapping[str, Any]]
 
 
 class Unusable(ValueError):
-    """Results files that do not belong together, or that are none."""
+    """Results files that do not belong together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`seen` and `stock` are None where nothing was measured."""
+    """An aim, with Roundhouse's and stock vLLM's figure. `seen` and `stock` are None if nothing was measured."""
 
     name: str
     relation: Literal["<=", ">="]
@@ -53,7 +53,7 @@ class Bar:
 
 
 def bars(steps: Steps) -> list[Bar]:
-    """All aims, in the order of their value."""
+    """Return all aims, the most important first."""
     return [
         Bar("first token of the base, one client, over stock's", "<=", 1.0, "x", _first_token(steps)),
         *_added(steps),
@@ -69,19 +69,19 @@ def bars(steps: Steps) -> list[Bar]:
 
 
 def _of(steps: Steps, name: str, figure: str) -> float | None:
-    """A figure of a step; None: it was not measured."""
-    found = steps.get(name, {}).get(figure)
-    return None if found is None else float(found)
+    """Return a figure of a step, or None if it was not measured."""
+    value = steps.get(name, {}).get(figure)
+    return None if value is None else float(value)
 
 
 def _both(steps: Steps, name: str, figure: str) -> tuple[float | None, float | None]:
-    """Ours and stock's. `name`: of the step, with {} for the server's."""
+    """Return Roundhouse's and stock's figure. `name` is the step's, with {} for the server."""
     ours, stock = (_of(steps, name.format(server), figure) for server in (OURS, STOCK))
     return ours, stock
 
 
 def _first_token(steps: Steps) -> float | None:
-    """By the requests in turns; else by those between the adapters' requests."""
+    """Return Roundhouse's p50 over stock's, from the part `ttft` or else from the base requests of `tiers`."""
     for name, figure in (("ttft: without stamps, {}", "p50_ms"), ("tiers: device, {}", "base_p50_ms")):
         ours, stock = _both(steps, name, figure)
         if ours is not None and stock:
@@ -117,7 +117,7 @@ def _sleep(steps: Steps) -> float | None:
 
 
 def _encoder(steps: Steps, kind: str) -> float | None:
-    """Of the best recipe value: its worst over the numbers of clients."""
+    """Return the best recipe value's ratio, which is its worst over all numbers of clients."""
     cells = [step["over_library"] for name, step in steps.items() if name.startswith(f"{kind} on mixed lengths")]
     return max((min(cell[way] for cell in cells) for way in cells[0]), default=None) if cells else None
 
@@ -129,24 +129,19 @@ def _speech(steps: Steps) -> float | None:
 
 
 def _right(steps: Steps) -> Iterable[Bar]:
-    """Shares of right answers. Of embeddings, scores and transcripts: of the three checks."""
+    """Yield the share of right answers; for embeddings, scores and transcripts the share of passed checks."""
     for how, names in RIGHT.items():
-        found = [steps[name] for name in names if name in steps]
-        right, wrong = sum(step["right"] for step in found), sum(len(step["wrong"]) for step in found)
-        whole = len(found) == len(names) and right + wrong
-        yield Bar(f"right answers {how}", ">=", 1.0, "", right / (right + wrong) if whole else None)
+        present = [steps[name] for name in names if name in steps]
+        right, wrong = sum(step["right"] for step in present), sum(len(step["wrong"]) for step in present)
+        is_complete = len(present) == len(names) and right + wrong
+        yield Bar(f"right answers {how}", ">=", 1.0, "", right / (right + wrong) if is_complete else None)
     checks = [steps[name]["ok"] for name in OTHERS if name in steps]
     share = sum(checks) / len(OTHERS) if len(checks) == len(OTHERS) else None
     yield Bar("embeddings, scores and transcripts are a CPU's", ">=", 1.0, "", share)
 
 
-def records(found: Sequence[Bar]) -> list[dict[str, Any]]:
-    """As the results file has them."""
-    return [{**asdict(bar), "verdict": bar.verdict} for bar in found]
-
-
-def table(found: Sequence[Bar]) -> str:
-    """A line for each aim, then how many were met, missed and not measured."""
+def table(aims: Sequence[Bar]) -> str:
+    """Return a line for each aim, then the numbers of met, missed and not measured ones."""
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.3g}"
@@ -154,28 +149,28 @@ def table(found: Sequence[Bar]) -> str:
     head = ("aim", "Roundhouse", STOCK, "bar", "")
     rows = [
         (bar.name, number(bar.seen), number(bar.stock), f"{bar.relation} {bar.aim:g} {bar.unit}".strip(), bar.verdict)
-        for bar in found
+        for bar in aims
     ]
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
-    count: Callable[[str], int] = [bar.verdict for bar in found].count
+    count: Callable[[str], int] = [bar.verdict for bar in aims].count
     total = f"{count('met')} met, {count('MISSED')} missed, {count('not measured')} not measured"
     return "\n".join([*(line.rstrip() for line in lines), total])
 
 
 def warning(environment: Mapping[str, Any]) -> str:
-    """Why the figures mean nothing; '' for those of a card."""
+    """Return why the figures mean nothing, or '' if they are a card's."""
     if "gpu" not in environment:
-        return "these results come from no GPU: the figures show that the run works, no more"
+        return "these results were measured without a GPU: they only show that the run works"
     return "--shape tiny: the figures mean nothing" if "--shape tiny" in environment.get("command", "") else ""
 
 
 def merged(files: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The steps of all files. Raises Unusable when they are not of one card and commit."""
+    """Return the steps of all files. Raises Unusable if the files are not of one card and commit."""
     for key in ("gpu", "commit"):
         values = {str(file["environment"].get(key)) for file in files}
         if len(values) > 1:
-            raise Unusable(f"the results have {key} {' and '.join(sorted(values))}: name files of one run")
+            raise Unusable(f"the files differ in {key}: {' and '.join(sorted(values))}; name files of one run")
     return {name: step for file in files for name, step in file["steps"].items()}
 
 
@@ -185,17 +180,17 @@ def main() -> int:
     options = parser.parse_args()
     try:
         files = [json.loads(file.read_text()) for file in options.results]
-        found = bars(merged(files))
+        aims = bars(merged(files))
     except (OSError, ValueError, KeyError, TypeError) as fault:
-        print(f"error: these are no results of the acceptance run: {type(fault).__name__}: {fault}", file=sys.stderr)
+        print(f"error: not results of an acceptance run: {type(fault).__name__}: {fault}", file=sys.stderr)
         return 2
     for file in files:
         where = file["environment"]
         print(f"{where.get('gpu', where.get('cpu'))}, {where['time']}, commit {where['commit'][:8]}")
         if text := warning(where):
             print(f"note: {text}")
-    print(table(found))
-    return 0 if all(bar.verdict == "met" for bar in found) else 1
+    print(table(aims))
+    return 0 if all(bar.verdict == "met" for bar in aims) else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The first steps: it starts, twenty adapters are right, two models share the card, one of them sleeps and wakes.
+"""The first steps: start, right answers of twenty adapters, two models on one card, sleep and wake.
 
-First without compilation and CUDA graphs, which have the fewest ways to fail; then the same answers with them.
+First without compilation and CUDA graphs, where the least can fail; then the same answers with them.
 """
 
 import asyncio
@@ -24,22 +24,22 @@ QUESTIONS: dict[str, list[tuple[str, str]]] = {
     name: [(question, answer) for question, answer in pairs]
     for name, pairs in json.loads(Path(__file__).with_name("oracle.json").read_text()).items()
 }
-"""Ten questions and their right answers for each adapter of the starter pack, 200 in all: the first, then held-out ones
-that the CPU answers rightly, so that a wrong answer on a GPU is the GPU's."""
+"""Ten questions and right answers for each adapter of the starter pack, 200 in all. All but the first of each were held
+out from training and are answered correctly by a CPU, so a wrong answer on a GPU is the GPU's fault."""
 ANSWERS = {name: pairs[0] for name, pairs in QUESTIONS.items()}
 """The first of each."""
 WITHIN = 600.0
-"""Seconds of a sleep, of an answer."""
+"""Seconds that a sleep or an answer may take."""
 AWAY = ("asleep", "absent")
-"""States of a model that nobody asked for a while: on a CPU a chat model cannot sleep, and ends."""
+"""States of an idle model. On a CPU a chat model cannot sleep and is unloaded instead."""
 
 
 class Wrong(Exception):
-    """An error: the step cannot go on."""
+    """The step cannot continue."""
 
 
 class Client:
-    """`failed`: answers that were none. They would be alike, and right for no task."""
+    """A client of one server. `failed` lists answers that were errors, which checks must not take for text."""
 
     def __init__(self, port: int) -> None:
         self.failed: list[str] = []
@@ -57,7 +57,7 @@ class Client:
         return str(reply.json()["choices"][0]["message"]["content"]).strip()
 
     async def stream(self, model: str, tokens: int) -> tuple[float, float, int]:
-        """Seconds to the first token, seconds in all, tokens."""
+        """Stream an answer; returns seconds to the first token, seconds in all, and tokens."""
         body = {"model": model, "prompt": f"{time.perf_counter_ns()}", "max_tokens": tokens, "temperature": 0}
         began, first, last = time.perf_counter(), 0.0, ""
         extra = {"stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
@@ -75,10 +75,10 @@ class Client:
         return {model["id"]: model for model in (await self._http.get("/v1/status")).json()["models"]}
 
 
-async def until(seen: Callable[[], Coroutine[Any, Any, bool]], what: str) -> float:
-    """Seconds until it was seen."""
+async def until(condition: Callable[[], Coroutine[Any, Any, bool]], what: str) -> float:
+    """Wait until the condition holds; returns the seconds. Raises Wrong if it never does."""
     began = time.perf_counter()
-    while not await seen():
+    while not await condition():
         if time.perf_counter() - began > WITHIN:
             raise Wrong(f"{what}: not seen in {time.perf_counter() - began:.0f} s")
         await asyncio.sleep(0.05)
@@ -86,7 +86,7 @@ async def until(seen: Callable[[], Coroutine[Any, Any, bool]], what: str) -> flo
 
 
 def percentiles(values: list[float]) -> dict[str, float]:
-    """Percentiles in milliseconds."""
+    """Return percentiles in milliseconds of values in seconds."""
     return {f"p{q}_ms": round(percentile(values, q) * 1000, 2) for q in (50, 99)}
 
 
@@ -129,7 +129,7 @@ async def graphs(report: Report, device: str, folder: Path, requests: int) -> No
 
 
 async def _twenty(report: Report, client: Client, how: str) -> None:
-    """All questions at once, the adapters in turns."""
+    """Send all questions at once, with the adapters in turn."""
     turns = zip(*QUESTIONS.values(), strict=True)
     pairs = [(name, *pair) for turn in turns for name, pair in zip(QUESTIONS, turn, strict=True)]
     result = await asyncio.gather(*(client.answer(name, question) for name, question, _ in pairs))
@@ -159,10 +159,14 @@ async def _nap(report: Report, client: Client, device: str, right: str, awake: i
 def _server(
     report: Report, folder: Path, device: str, *, graphs: bool, places: tuple[int, int] | None = None
 ) -> Iterator[Roundhouse]:
-    """Started and ready, which is a step in the report. `places`: on the device and in host memory, of one model alone;
-    None: for all, and a second model beside it."""
+    """Start a server and report that as a step.
+
+    Args:
+        places: adapter places on the device and in host memory, for one model only; None: places for all adapters,
+            and a second model.
+    """
     recipes = folder / "recipes"
-    recipes.mkdir(parents=True, exist_ok=True)  # with --work the folder may be that of an earlier run
+    recipes.mkdir(parents=True, exist_ok=True)  # with --work the folder may be an earlier run's
     write_recipes(recipes, graphs=graphs, places=places)
     requested = "cpu" if device == "cpu" else "cuda"
     step = "start, with compilation and graphs" if graphs else "start, with few places" if places else "start"
@@ -175,8 +179,7 @@ def _server(
 
 
 def write_recipes(folder: Path, *, graphs: bool, places: tuple[int, int] | None = None) -> None:
-    """The starter's chat model with its adapters, and the same weights once more, which fall asleep when idle; with
-    `places` the first alone."""
+    """Write the recipe of the starter's chat model and, without `places`, a second one that sleeps when idle."""
     first = yaml.safe_load(STARTER_RECIPE.read_text())
     if places:
         first["memory"]["adapters"] |= {"device": places[0], "host": places[1]}

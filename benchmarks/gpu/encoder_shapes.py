@@ -1,6 +1,6 @@
-"""The encoders of the shipped recipes with random weights: bge-large-en-v1.5 and bge-reranker-v2-m3 by their sizes.
+"""The encoders of the shipped recipes with random weights, in the sizes of bge-large-en-v1.5 and bge-reranker-v2-m3.
 
-How long a step takes does not depend on what the weights are. The tokenizer is the starter reranker's, which ships.
+The time of a step does not depend on the values of the weights. The tokenizer is that of the shipped starter reranker.
 """
 
 import json
@@ -32,16 +32,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 POOL = 4_194_301
-"""A prime, so that no two rows of a matrix are the same part of the pool."""
+"""A prime, so that no two rows of a matrix use the same part of the pool."""
 
 
 def config(kind: str, *, tiny: bool = False) -> dict[str, Any]:
-    """`config.json` of an embedding model or a reranker."""
+    """Return the `config.json` of an embedding model or a reranker."""
     return {**CONFIGS[kind], **(TINY if tiny else LARGE)}
 
 
 def tensors(config: dict[str, Any]) -> dict[str, list[int]]:
-    """Names and sides of the weights, as transformers has them."""
+    """Return the names and shapes of the weights, as transformers defines them."""
     import torch
     import transformers
 
@@ -53,7 +53,7 @@ def tensors(config: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def write_encoder(kind: str, folder: Path, *, tiny: bool = False) -> Path:
-    """Weights, configuration and tokenizer; made once per folder."""
+    """Write weights, configuration and tokenizer, once per folder."""
     if (folder / "config.json").exists():
         return folder
     made = config(kind, tiny=tiny)
@@ -69,7 +69,7 @@ def write_encoder(kind: str, folder: Path, *, tiny: bool = False) -> Path:
         if len(sides) == 1:
             values[name] = np.full(sides, float("LayerNorm.weight" in name), np.float16)
         else:
-            # the networks normalise embeddings; matrices neither blow values up nor let them vanish
+            # embeddings are normalised by the network; matrices are scaled so that values neither explode nor vanish
             scale = 1.0 if "embeddings" in name else 50 / sides[1] ** 0.5
             values[name] = np.resize(np.roll(pool * np.float16(scale), -begin), sides)
             begin = (begin + int(np.prod(sides))) % POOL
@@ -84,7 +84,7 @@ def write_encoder(kind: str, folder: Path, *, tiny: bool = False) -> Path:
 
 
 def _pooling(hidden: int, most: int) -> dict[str, Any]:
-    """What makes an embedding of a network's output: the first token's values, normalised."""
+    """Return the files that define the embedding as the first token's output, normalised."""
     names = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}

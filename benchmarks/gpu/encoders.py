@@ -1,8 +1,8 @@
-"""Embeddings and rerank on mixed lengths: each recipe value beside the bare library on the same card.
+"""Embeddings and rerank on mixed lengths: each recipe value compared with the bare library on the same card.
 
-One server holds both encoders of the shipped recipes (`encoder_shapes`) three times: with padding, without it, and
-without it as CUDA graphs. The library gets the same files. Each has its turn in each round. On a CPU all three ways are
-one, so a ratio between them there says how much the figures vary.
+One server holds both encoders of the shipped recipes (`encoder_shapes`) three times: with padding, without padding, and
+without padding as CUDA graphs. The library gets the same files. All of them take turns in each round. On a CPU the
+three variants are the same, so the ratios between them show how much the figures vary.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ WAYS: dict[str, dict[str, Flag]] = {
 LIBRARY = "library"
 CLIENTS = (16, 64, 1)
 REQUESTS, ROUNDS = 20, 3
-"""Requests of each client in a round, and rounds."""
+"""Requests of each client per round, and number of rounds."""
 
 
 def write_recipes(kind: str, shipped: Path, weights: Path, folder: Path, *, tiny: bool = False) -> dict[str, Path]:
-    """The shipped recipe for each way, by its id, over these weights."""
+    """Write the shipped recipe in each variant with these weights; returns the files by recipe id."""
     files = {}
     folder.mkdir(parents=True, exist_ok=True)
     for way, flags in WAYS.items():
@@ -53,11 +53,11 @@ def write_recipes(kind: str, shipped: Path, weights: Path, folder: Path, *, tiny
 
 
 async def run(report: Report, shipped: Path, folder: Path, is_over: Callable[[], bool], *, tiny: bool) -> None:
-    """Measure both kinds with 16 clients, with 64, then with one, until the time is over.
+    """Measure both kinds with 16 clients, with 64, then with one, until the time is up.
 
     Args:
         shipped: folder of the recipes for this card.
-        is_over: tells when no more rounds begin.
+        is_over: whether the time is up, so that no further round begins.
     """
     weights = {kind: write_encoder(kind, folder / kind, tiny=tiny) for kind in KINDS}
     recipes = {
@@ -120,7 +120,7 @@ async def _turns(
                 for words in (lengths[i % len(lengths)] for i in range(number))
             ]
             target = library if way == LIBRARY else server
-            if not turn:  # until graphs are captured
+            if not turn:  # a warm-up, in which graphs are captured
                 await closed_loop(target, requests, clients)
             cells[way].append(await closed_loop(target, requests, clients))
     return cells

@@ -1,16 +1,16 @@
-"""The base's first token at each server in turns, and where its milliseconds go, by stamps (`peers.stamps`).
+"""The base's first token from each server in turns, and where its milliseconds go, by stamps (`peers.stamps`).
 
 | from, to             | what happens there                                          |
 |----------------------|-------------------------------------------------------------|
-| client, asgi         | socket, and the parsing of HTTP                             |
+| client, asgi         | socket and HTTP parsing                                     |
 | asgi, slot; slot, app | Roundhouse's gateway and the hop to its slot; its checks    |
-| app, generate, sent  | vLLM's HTTP application, and its tokenizer                  |
+| app, generate, sent  | vLLM's HTTP application and its tokenizer                   |
 | sent, core           | the queue to the engine's process                           |
-| core, step           | the engine's step: the GPU's work is in it                  |
+| core, step           | the engine's step, including the GPU's work                 |
 | step, out            | the queue back                                              |
 | out, answer, client  | vLLM's application; Roundhouse's way back                   |
 
-Requests are timed without stamps first, then with them: the difference is what they cost.
+Requests are timed without stamps first, then with them; the difference is the cost of the stamps.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ from benchmarks.peers.servers import Server
 
 Stamps = Sequence[tuple[float, str]]
 WARM = 5
-"""Requests to each server that are not counted."""
+"""Warm-up requests to each server."""
 
 
 @contextlib.contextmanager
 def stamps(folder: Path) -> Iterator[None]:
-    """Servers that start meanwhile write stamps into the folder while `switched_on`."""
+    """Have servers that start inside this context write stamps into the folder while `switched_on`."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(hooks.__file__, folder / "sitecustomize.py")
     (folder / "on").write_text("0")
@@ -52,7 +52,7 @@ def stamps(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def switched_on(folder: Path) -> Iterator[None]:
     """Have the servers write stamps."""
-    with (folder / "on").open("r+b", buffering=0) as switch:  # in its place, as the servers have mapped it
+    with (folder / "on").open("r+b", buffering=0) as switch:  # written in place, because the servers have mapped it
         switch.write(b"1")
         try:
             yield
@@ -69,9 +69,10 @@ async def run(
     number: int,
     time_is_over: Callable[[], Callable[[], bool]],
 ) -> None:
-    """Measure `number` requests at each server without stamps, and as many with them.
+    """Measure `number` requests to each server without stamps, and as many with them.
 
-    time_is_over: called as each of both begins, makes the function that ends it.
+    Args:
+        time_is_over: called at the beginning of each of the two; returns a function that says when to stop.
     """
     for how in ("without stamps", "with stamps"):
         is_over = time_is_over()
@@ -94,19 +95,19 @@ async def run(
 
 
 def read(folder: Path) -> Stamps:
-    """All stamps, the earliest first."""
+    """Return all stamps, the earliest first."""
     lines = (line.split() for file in folder.glob("stamps.*") for line in file.read_text().splitlines())
     return sorted((float(time), name) for name, time in lines)
 
 
 def split(written: Stamps, replies: Sequence[Reply]) -> dict[str, float]:
-    """Median milliseconds of each leg of these requests, which came one after another."""
+    """Return the median milliseconds of each leg of these requests, which were sent one after another."""
     legs: dict[str, list[float]] = {}
     for reply in replies:
         last, at, end = "client", reply.sent, reply.arrivals[0]
         own = [(time, name) for time, name in written if at <= time <= end]
         for name in hooks.ORDER:
-            if (time := next((time for time, one in own if one == name and time >= at), None)) is not None:
+            if (time := next((time for time, stamp in own if stamp == name and time >= at), None)) is not None:
                 legs.setdefault(f"{last} to {name}", []).append(time - at)
                 last, at = name, time
         legs.setdefault(f"{last} to client", []).append(end - at)

@@ -1,12 +1,12 @@
-"""The last step: an 8B-shaped model with forty adapters of rank 16, beside stock `vllm serve` of the same wheel.
+"""The last step: an 8B-shaped model with forty adapters of rank 16, compared with stock `vllm serve` of the same wheel.
 
-- tiers, alone and while the base is asked with long prompts without a pause; storm; twenty adapters in one batch
-  against the base: the parts of `benchmarks.adapters`, on this base.
-- wake: from asking a model that sleeps to its first token, and to that of an adapter.
+- The parts of `benchmarks.adapters` on this base: tiers, with and without a stream of long prompts to the base; storm;
+  twenty adapters in one batch against the base.
+- wake: time from a request to a sleeping model to the first token of the base and of an adapter.
 
-Physical limits on an H100: an adapter has 84 MB, 4 ms over PCIe; the weights 16 GB, which wake in 0.3 s at 50 GB/s.
-A call to the engine waits for the running step: 10 ms in decode, 200 ms in a prefill of 8,192 tokens, 50 ms in one of
-2,048 (`tokens_while_swapping`).
+Physical limits on an H100: an adapter has 84 MB, 4 ms over PCIe; the weights have 16 GB, which wake in 0.3 s at 50
+GB/s. A call to the engine waits for the running step: 10 ms in decode, 200 ms in a prefill of 8,192 tokens, 50 ms in
+one of 2,048 (`tokens_while_swapping`).
 """
 
 from collections import defaultdict
@@ -31,12 +31,12 @@ from benchmarks.report.generated import size, write_adapters
 
 RANK = 16
 PLACES, HOST = 24, 30
-"""Adapters that have a place on the card, and in host memory, as the timed parts want it."""
+"""Adapter places of the timed parts on the card and in host memory."""
 AIMS = {"device": (1.0, 3.0), "host": (4.0, 8.0), "disk": (12.0, 25.0)}
-"""Milliseconds that an adapter may add to the base's median first token at p50, and to the base's p99 at p99, by where
-it is. The base's own p99 lies 4 to 6 ms over its median, which no adapter can make less."""
+"""Milliseconds that an adapter may add to the base's median first token at p50, and to the base's p99 at p99, by the
+adapter's tier. The base's own p99 is 4 to 6 ms above its median, and no adapter can improve that."""
 BESIDE_PREFILLS = 100.0
-"""The same at p99, while the base is asked with long prompts."""
+"""The same at p99, during a stream of long prompts to the base."""
 
 
 async def run(bench: Bench, shape: Shape) -> None:
@@ -60,7 +60,7 @@ async def run(bench: Bench, shape: Shape) -> None:
 
 
 def chat(shape: Shape, base: Path, folder: Path, *, device: int, host: int, idle: str = "0s") -> Chat:
-    """The recipe for this base, with so many adapter places; `idle`: after which it sleeps, 0s: never."""
+    """Write a recipe for this base with these adapter places. It sleeps after `idle`; never if that is 0s."""
     data: dict[str, Any] = yaml.safe_load(STARTER_RECIPE.read_text())
     for key in ("adapters", "expected"):
         data.pop(key)
@@ -75,7 +75,11 @@ def chat(shape: Shape, base: Path, folder: Path, *, device: int, host: int, idle
 def without_weights(
     shape: Shape, base: Path, folder: Path, *, idle: str = "0s", values: Mapping[str, object] | None = None
 ) -> Chat:
-    """The shape with random weights of vLLM's, which are read from no file. values: by their keys with dots."""
+    """Write a recipe with which vLLM makes up random weights and reads no file.
+
+    Args:
+        values: further values of the recipe, by dotted keys.
+    """
     data: dict[str, Any] = yaml.safe_load(
         chat(shape, base, folder, device=PLACES, host=HOST, idle=idle).file.read_text()
     )
@@ -91,7 +95,7 @@ def without_weights(
 
 
 async def _wake(bench: Bench, model: Chat, adapter: Path) -> None:
-    """Wake the model. On a CPU, where it cannot sleep, it loads."""
+    """Measure how the model wakes. On a CPU, where it cannot sleep, it loads instead."""
     workload = Workload(bench.settings.seed + 4)
     with Roundhouse(model.recipe.id, model.file.parent, [model.file]) as server:
         register(server, adapter.name, adapter)

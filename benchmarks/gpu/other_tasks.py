@@ -1,4 +1,4 @@
-"""What a GPU answers beside chat, compared with the same on the machine's CPU: embeddings, scores, transcripts."""
+"""Embeddings, scores and transcripts of a GPU, compared with those of the machine's CPU."""
 
 import asyncio
 import re
@@ -14,11 +14,11 @@ SAMPLES = STARTER_RECIPE.parents[2] / "models" / "starter" / "pack" / "samples"
 TEXTS = ("a cat sat on the mat", "the brake stops the engine of the train when the signal is red", "42", "naïve 日本語")
 QUERY = "How does the brake of a train work?"
 APART = 0.01
-"""Most that a value may differ: 16 bits here, 16 bit integers there."""
+"""The most that a value may differ between 16-bit floats on the GPU and 16-bit integers on the CPU."""
 
 
 async def run(report: Report, device: str, folder: Path) -> None:
-    """Both servers one after the other: they would share the cores."""
+    """Run both servers one after the other, because they would share the cores."""
     here, there = [await asyncio.to_thread(_answers, report, folder, kind) for kind in (device, "cpu")]
     for what in ("embeddings", "scores"):
         apart = max(abs(a - b) for a, b in zip(here[what], there[what], strict=True))

@@ -1,4 +1,4 @@
-"""The results of the acceptance run: one file that is whole after each step."""
+"""The results of the acceptance run: one file that is complete after each step."""
 
 import json
 import shutil
@@ -13,11 +13,11 @@ from registry.storage.files import write_text
 
 
 class OtherRun(ValueError):
-    """A results file that this run cannot go on with."""
+    """A results file that this run cannot resume."""
 
 
 class Report:
-    """Hardware, versions and commands, and what each step found."""
+    """The results file: hardware, versions, commands, and the results of each step."""
 
     def __init__(
         self,
@@ -28,13 +28,13 @@ class Report:
         resume: bool = False,
         recipe: Mapping[str, object] | None = None,
     ) -> None:
-        """Begin a results file, or go on with one.
+        """Begin a results file, or resume one.
 
         Args:
-            wake_seconds: for which the price of a wake-up is measured.
-            resume: keep what the file has from an earlier run, if there was one. Raises OtherRun when that was of
-                another commit, on another card or with other values of the recipe.
-            recipe: values of the recipe that were given, by their keys.
+            wake_seconds: how long to measure the cost of a wake-up.
+            resume: keep the results of an earlier run, if there are any. Raises OtherRun if they are of another
+                commit, another card or other values of the recipe.
+            recipe: the values of `--recipe`, by their keys.
         """
         self._file, self._is_written = file, True
         gpu: dict[str, object] = {}
@@ -56,15 +56,15 @@ class Report:
         elif file.exists():
             earlier = file.with_suffix(".earlier.json")
             file.replace(earlier)
-            print(f"without --resume a new results file begins; the one before is {earlier}", flush=True)
+            print(f"no --resume: starting a new results file; the old one is now {earlier}", flush=True)
         self._write()
 
     def _go_on_with(self, earlier: dict[str, Any]) -> None:
         now, then = self._held["environment"], earlier["environment"]
         for key in ("commit", "gpu", "recipe"):
             if now.get(key) != then.get(key):
-                raise OtherRun(f"{self._file} has results of {key} {then.get(key)}, and this is {now.get(key)}: name "
-                               "another file with --results, or leave out --resume")  # fmt: skip
+                raise OtherRun(f"{self._file} has results of {key} {then.get(key)}, but this run's is {now.get(key)}: "
+                               "name another file with --results, or leave out --resume")  # fmt: skip
         self._held = {"finished": [], **earlier}
         self._held.setdefault("resumed", []).append({key: now[key] for key in ("time", "command")})
 
@@ -76,17 +76,17 @@ class Report:
 
     @property
     def steps(self) -> Mapping[str, Mapping[str, Any]]:
-        """What each step found."""
+        """The results of each step."""
         result: Mapping[str, Mapping[str, Any]] = self._held["steps"]
         return result
 
     @property
     def folder(self) -> Path:
-        """Where the results are, and the files that `keep` copied."""
+        """Folder of the results file and of the files that `keep` copied."""
         return self._file.parent
 
     def server(self, name: str, command: Sequence[str]) -> None:
-        """The start of a server."""
+        """Record the command of a server."""
         self._held["servers"][name] = " ".join(command)
 
     def add(self, step: str, ok: bool, **figures: Any) -> None:
@@ -96,19 +96,19 @@ class Report:
         print(f"{'ok   ' if ok else 'WRONG'} {step}: {text[:300] if self._is_written else text}", flush=True)
 
     def leave_out(self, part: str, why: str) -> None:
-        """A part, or a piece of one, that was not measured."""
+        """Record that a part, or a piece of one, was not measured."""
         self._held.setdefault("left_out", {})[part] = why
         self._write()
         print(f"left out {part}: {why}", flush=True)
 
     def begin(self, part: str) -> None:
-        """Forget that an earlier run left the part, or pieces of it, out, or ended it early."""
+        """Remove an earlier run's records that the part ended early or that pieces of it were left out."""
         self._held["steps"].pop(f"{part} ended early", None)
         for piece in self._left_out_of(part):
             del self._held["left_out"][piece]
 
     def finish(self, part: str) -> None:
-        """Note that a part came to its end without leaving pieces out: a run that resumes need not repeat it."""
+        """Record that a part is complete, so that a resumed run skips it. Does nothing if pieces were left out."""
         if part not in self._held["finished"] and not self._left_out_of(part):
             self._held["finished"].append(part)
         self._write()
@@ -125,11 +125,11 @@ class Report:
             shutil.copy(file, self.folder)
 
     def close(self) -> None:
-        """Write once more, as the disk may have been full before."""
+        """Write once more, because the disk may have been full before."""
         self._write()
 
     def _write(self) -> None:
-        """Put the file in its place whole: a run that is killed meanwhile leaves the one before."""
+        """Write the file atomically, so that a run that is killed leaves the previous version."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_text(self._file, json.dumps(self._held, indent=1, ensure_ascii=False) + "\n")
@@ -140,5 +140,5 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether all steps are right and the file has them."""
+        """Whether all steps are right and the file was written."""
         return self._is_written and all(step["ok"] for step in self._held["steps"].values())

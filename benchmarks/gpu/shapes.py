@@ -1,7 +1,7 @@
-"""The bases: random weights in the shape of an 8B model or of a 32B one, or tiny ones to try the run with.
+"""The bases: random weights in the shape of an 8B or a 32B model, or tiny ones for trying the run.
 
-Written by parts from one pool of random values, so that 16 GB take no more memory than the pool. The tokenizer is the
-starter's, which has one token per byte: a prompt has as many tokens as letters.
+The weights are written in parts from one pool of random values, so writing 16 GB takes no more memory than the pool.
+The tokenizer is the starter's, which has one token per byte, so a prompt has as many tokens as letters.
 """
 
 import json
@@ -16,15 +16,20 @@ from benchmarks.models import STARTER_WEIGHTS
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 POOL = 16_777_213
-"""A prime, so that no two rows of a matrix are the same part of the pool."""
+"""A prime, so that no two rows of a matrix use the same part of the pool."""
 ONE = 0x3F80
 """1.0 in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of the model, and of what is asked of it. `prompt`: tokens of a long one. `chunk`: most tokens of a step
-    while adapters come. `kind`: llama, or qwen2, whose queries, keys and values have a bias."""
+    """Sizes of the model and of its load.
+
+    Attributes:
+        prompt: tokens of a long prompt.
+        chunk: most tokens of a step while adapters are swapped.
+        kind: llama, or qwen2, whose queries, keys and values have a bias.
+    """
 
     name: str
     hidden: int
@@ -51,7 +56,7 @@ class Shape:
         }  # fmt: skip
 
     def tensors(self) -> dict[str, list[int]]:
-        """Tensors by name, in the order of the file; the head is last."""
+        """Return the shapes of the tensors by name, in the order of the file, with the head last."""
         keys = self.hidden // self.heads * self.key_heads
         shapes = {"model.embed_tokens.weight": [self.vocabulary, self.hidden], "model.norm.weight": [self.hidden]}
         for layer in range(self.layers):
@@ -78,7 +83,7 @@ LARGER = Shape("32b", 5120, 27648, 64, 40, 8, 152064, 32768, "16GiB", step=8192,
 
 
 def write_base(folder: Path, shape: Shape, *, values: bool = True) -> Path:
-    """Weights, configuration and tokenizer; made once per folder. Without values the file takes no room."""
+    """Write weights, configuration and tokenizer, once per folder. Without values the file takes no disk space."""
     if (folder / "config.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +122,7 @@ def _header(tensors: dict[str, list[int]]) -> bytes:
 
 
 def _pool() -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
-    """The upper halves of 32 bits are bfloat16."""
+    """Return random values in bfloat16, which is the upper half of a 32-bit float."""
     values = np.random.default_rng(0).standard_normal(POOL, np.float32) * np.float32(0.02)
     return (values.view(np.uint32) >> 16).astype(np.uint16)
 
@@ -131,7 +136,7 @@ def _write(stream: BinaryIO, pool: np.ndarray[tuple[int], np.dtype[np.uint16]], 
 
 
 def _write_head(stream: BinaryIO, pool: np.ndarray[tuple[int], np.dtype[np.uint16]], shape: Shape) -> None:
-    """Write a head that answers letters only: other tokens' rows are zero, and some letter always scores above that."""
+    """Write a head that only predicts letters: the other rows are zero, and some letter always scores above that."""
     vocabulary = json.loads((STARTER_WEIGHTS / "tokenizer.json").read_text())["model"]["vocab"]
     letters = {number for token, number in vocabulary.items() if len(token) == 1 and token.isascii()}
     for row in range(max(letters) + 1):

@@ -1,9 +1,9 @@
-"""Recipes that ship for a card, with random weights: what they cost there, in the words of their `expected:`.
+"""Recipes that ship for a card: measures their `expected:` with random weights, and writes it into them.
 
     expected: {load_seconds: 41.0, resident: 61440MiB, tokens_per_second: 160.2, note: "NVIDIA H100 80GB HBM3, ..."}
 
-The parts `shipped`, `encoders`, `speech` and `larger` of the acceptance run measure it, and this puts it into the
-recipes for the card of the results:
+The parts `shipped`, `encoders`, `speech` and `larger` of the acceptance run measure these figures. This command writes
+them into the recipes for the card of the results:
 
     python -m benchmarks.gpu.shipped benchmarks/results/gpu/DATE-8b.json
 """
@@ -27,38 +27,38 @@ from registry.recipes.loading import parse_recipe
 
 RECIPES = ROOT / "recipes"
 LARGE = 100 << 30
-"""Bytes of a card from which on the recipes for an H200 are meant."""
+"""Cards with at least so many bytes use the recipes for an H200."""
 OF_TOKENIZER = ("enable_auto_tool_choice", "tool_call_parser")
-"""Flags that need tokens of the checkpoint's own tokenizer, which is not here."""
+"""Flags that need tokens of the checkpoint's own tokenizer, which random weights lack."""
 STEP = "expected: "
-"""The begin of the name of a step that has figures for a recipe; then the recipe's file."""
+"""Prefix of the names of steps with figures for a recipe; the rest of the name is the recipe's file."""
 SUMS, MEASURED = "Not measured yet: the figures here are sums.", "Measured is what `expected` has; the rest are sums."
 RANDOM, TINY = "its sizes with random weights", "tiny shape with random weights"
-"""Weights of a recipe's note; those of a tiny shape say nothing of the recipe."""
+"""How a recipe's note names the weights. Figures of a tiny shape say nothing about the recipe."""
 NOTE = re.compile(r".+, \d{4}-\d\d-\d\d, commit [0-9a-f]{8,40}\b.*")
-"""The note of figures from a card: which card, day and commit."""
+"""The note of figures from a card, with the card's name, the day and the commit."""
 
 
 def recipe_folder(card_bytes: int) -> Path:
-    """The recipes for a card of that size."""
+    """Return the folder of the recipes for a card of that size."""
     return RECIPES / ("h200" if card_bytes >= LARGE else "single-gpu-80gb")
 
 
 def recipe_file(card_bytes: int) -> Path:
-    """The chat recipe for a card of that size."""
+    """Return the chat recipe for a card of that size."""
     return recipe_folder(card_bytes) / "llama-8b.yaml"
 
 
 def large_recipe_file(card_bytes: int) -> Path | None:
-    """The recipe of the larger chat model for a card of that size; None: there is none."""
+    """Return the recipe of the larger chat model for a card of that size, or None if there is none."""
     file = recipe_folder(card_bytes) / "qwen-32b.yaml"
     return file if file.exists() else None
 
 
 def model(file: Path, shape: Shape, folder: Path) -> Chat:
-    """The recipe as it is but for its weights, which are random, and their tokenizer.
+    """Write the recipe with random weights and the starter's tokenizer, and otherwise unchanged.
 
-    A tiny shape gets memory and steps of its own.
+    A tiny shape also gets its own memory and steps.
     """
     data: dict[str, Any] = yaml.safe_load(file.read_text())
     data["adapters"] = []
@@ -79,13 +79,13 @@ def model(file: Path, shape: Shape, folder: Path) -> Chat:
 def expected(
     view: Mapping[str, Any], environment: Mapping[str, Any], weights: str, tokens_per_second: float | None = None
 ) -> dict[str, object]:
-    """`expected:` of the recipe.
+    """Return the recipe's `expected:`.
 
     Args:
-        view: the model's, as the server reports it.
-        environment: of the results file.
-        weights: what was loaded.
-        tokens_per_second: of one stream.
+        view: the model's `GET /v1/models/{id}`.
+        environment: the results file's environment.
+        weights: what was loaded, for the note.
+        tokens_per_second: speed of one stream.
     """
     seconds = sum(view["last_load_seconds"].values())
     where = environment.get("gpu", environment["cpu"])
@@ -98,23 +98,23 @@ def expected(
 
 
 class Unusable(ValueError):
-    """A results file that has no figures for a recipe."""
+    """A results file without figures for a recipe."""
 
 
 def measured(results: Mapping[str, Any]) -> dict[Path, dict[str, object]]:
-    """Figures by the recipe's place below the recipes' folder. Raises Unusable."""
+    """Return figures by the recipe's path below the recipes' folder. Raises Unusable."""
     card = results["environment"].get("gpu_bytes")
     if card is None:
-        raise Unusable("these results come from no GPU")
+        raise Unusable("these results were measured without a GPU")
     steps = {name: step for name, step in results["steps"].items() if name.startswith(STEP) and step["ok"]}
     if not steps:
         raise Unusable(
             "these results have no figures for a recipe: run the parts `shipped`, `encoders`, `speech` and `larger`"
         )
     if not all(NOTE.fullmatch(step["note"]) for step in steps.values()):
-        raise Unusable("these results name no commit: measure in a checkout, with its .git")
+        raise Unusable("these results name no commit: measure in a checkout that has its .git")
     if any(TINY in step["note"] for step in steps.values()):
-        raise Unusable("these results are those of the tiny shape: measure without --shape tiny")
+        raise Unusable("these results are of the tiny shape: measure without --shape tiny")
     return {
         Path(recipe_folder(card).name, name.removeprefix(STEP)): {
             key: value for key, value in step.items() if key in Expected.model_fields
@@ -124,7 +124,7 @@ def measured(results: Mapping[str, Any]) -> dict[Path, dict[str, object]]:
 
 
 def with_figures(text: str, figures: Mapping[str, object]) -> str:
-    """The recipe's text with these figures under `expected`, in place of earlier ones. Raises Unfit."""
+    """Return the recipe's text with these figures under `expected`, in place of any older ones. Raises Unfit."""
     line = "expected: " + yaml.safe_dump(dict(figures), default_flow_style=True, sort_keys=False, width=1000)
     changed, count = re.subn(r"^expected:.*\n(?: .*\n)*", lambda _: line, text, flags=re.MULTILINE)
     if not count:
@@ -141,11 +141,11 @@ def main() -> int:
     parser.add_argument("--recipes", type=Path, default=RECIPES, metavar="FOLDER", help="default: %(default)s")
     options = parser.parse_args()
     try:
-        found = measured(json.loads(options.results.read_text()))
+        recipes = measured(json.loads(options.results.read_text()))
     except Unusable as fault:
         print(f"error: {options.results}: {fault}", file=sys.stderr)
         return 1
-    for name, figures in found.items():
+    for name, figures in recipes.items():
         file = options.recipes / name
         file.write_text(with_figures(file.read_text(), figures))
         print(f"{file}: {figures}")

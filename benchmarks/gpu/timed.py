@@ -1,23 +1,23 @@
-"""The timed parts of the acceptance run: an 8B shape with random weights, beside stock `vllm serve` if that is wanted.
+"""The timed parts of the acceptance run: an 8B shape with random weights, optionally compared with stock `vllm serve`.
 
 | part     | what                                                                                       | seconds |
 |----------|--------------------------------------------------------------------------------------------|---------|
-| oracle   | the twenty right answers, with compilation and graphs                                      | 90      |
-| tiers    | first token of adapters in place, in host memory, on the disk, over the base's             | 60      |
-| storm    | gaps of eight streams beside swaps, beside long prompts, beside both                       | 40      |
+| oracle   | right answers of twenty adapters, with compilation and graphs                              | 90      |
+| tiers    | first token of adapters in place, in host memory and on disk, over the base's              | 60      |
+| storm    | gaps of eight streams during swaps, during long prompts, and during both                   | 40      |
 | mixed    | twenty adapters in a batch of 64, over the base                                            | 15      |
 | sweep    | first token of base and resident adapter by length of the prompt                           | 30      |
 | ttft     | the base's first token in turns, and where its milliseconds go (`first_token`)             | 20      |
 | shipped  | the storm in the recipe that ships for this card, and its `expected:`                      | 40      |
-| sleep    | a sleep and a wake, the first and later ones                                               | 120     |
-| encoders | embeddings and rerank on mixed lengths, in each recipe value, beside the bare library      | 150     |
-| speech   | transcription in the shape of Whisper large-v3-turbo, beside faster-whisper's batches      | 120     |
+| sleep    | the first sleep and wake, and later ones                                                   | 120     |
+| encoders | embeddings and rerank on mixed lengths, each recipe value against the bare library         | 150     |
+| speech   | transcription in the shape of Whisper large-v3-turbo, against faster-whisper's batches     | 120     |
 | larger   | the `expected:` of the 32B recipe that ships for a card of 141 GB, with random weights     | 150     |
 | tune     | configurations of the LoRA kernels, used by the servers that start after it                | 110     |
 
-Tiers, storm, mixed, sweep and ttft share servers, whose start takes two minutes when nothing is compiled yet. A part
-begins only when its time is left; within it, what the time does not suffice for is left out. Both are written down. A
-part that takes far longer is ended with its servers, and the next one begins.
+Tiers, storm, mixed, sweep and ttft share servers, whose start takes two minutes if nothing is compiled yet. A part only
+begins if its time is left, and leaves out what it has no time for; both are recorded. A part that takes far longer is
+ended with its servers, and the next one begins.
 """
 
 import asyncio
@@ -60,26 +60,29 @@ SECONDS = {
 }  # fmt: skip
 PARTS = tuple(SECONDS)
 START = 130
-"""Seconds of the servers' start."""
+"""Seconds that the start of the servers takes."""
 SHARED = ("tiers", "storm", "mixed", "sweep", "ttft")
 OWN = ("shipped",)
-"""Parts whose seconds do not hold their server's start."""
+"""Parts whose seconds do not include the start of their own server."""
 PATIENCE, LONGEST = 2.0, 900.0
-"""How many times its seconds a part may take; seconds that one of a tiny shape may."""
+"""A part may take its seconds times PATIENCE; with a tiny shape LONGEST seconds."""
 ADAPTERS = 40
 LENGTHS = (64, 300, 600, 1200, 2400)
-"""Tokens of a prompt: the tokenizer has one for each letter."""
+"""Tokens of a prompt, which are as many as its letters."""
 STREAMS, CROWD, ANSWER = 8, 64, 128
 LETTERS = "abcdefgh ijklmnop"
 
 
 class Failed(RuntimeError):
-    """A request failed: the figures of its part would mean nothing."""
+    """A request failed, so the figures of its part would mean nothing."""
 
 
 class TimedRun:
-    """Parts in a given order. `stock`: beside stock vLLM. `values`: of the recipe, by their keys with dots. A tiny
-    shape gets few requests, which mean nothing.
+    """Runs parts in a given order. With a tiny shape they send only a few requests.
+
+    Args:
+        stock: also measure stock vLLM.
+        values: values of the recipe, by dotted keys.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class TimedRun:
         self._random = random.Random(44)
 
     async def run(self, names: Sequence[str]) -> None:
-        """A part that fails or hangs is written down with its error, and the next one begins."""
+        """Run the parts. The error of one that fails or hangs is recorded, and the next one begins."""
         parts: dict[str, Callable[[], Coroutine[None, None, None]]] = {
             "oracle": self._oracle, "tiers": self._tiers, "storm": self._storm, "mixed": self._mixed,
             "sweep": self._sweep, "ttft": self._ttft, "shipped": self._shipped, "sleep": self._sleep,
@@ -132,30 +135,30 @@ class TimedRun:
                 try:
                     await run_within(self._limit(needs), parts[name](), kill)
                     self._report.finish(name)
-                except Exception as fault:  # whatever it was: the other parts are worth their seconds
+                except Exception as fault:  # the other parts are still worth running
                     self._report.add(f"{name} ended early", False, error=f"{type(fault).__name__}: {fault}"[:1500])
                     if name in SHARED and not self._servers:
                         self._start_fault = f"{type(fault).__name__} in {name}"
 
     def _limit(self, needs: float) -> float:
-        """Seconds after which a part that takes `needs` is ended."""
+        """Return the seconds after which to end a part that should take `needs`."""
         return LONGEST if self._tiny else min(PATIENCE * needs * (1 + self._stock), self._budget.left)
 
     def _kill_part(self) -> Callable[[], None]:
-        """A function that kills what begins from now on, and the servers that parts share."""
+        """Return a function that kills all processes that start from now on, and the shared servers."""
         shared = {process.pid for server in self._servers for process in processes.family(server.pid)}
         spared = {process.pid for process in processes.family(os.getpid())} - shared
         return lambda: kill_children(spared)
 
     def _go_on_after(self, name: str) -> None:
-        """Have what a part of an earlier run left for later ones."""
-        print(f"{name}: the results file has it", flush=True)
+        """Restore what a part that an earlier run finished provides for later ones."""
+        print(f"{name}: already in the results file", flush=True)
         if name == "tune":
             os.environ[tuned.VARIABLE] = str(self._report.folder)
 
     # --- servers ----------------------------------------------------------------------------------------------------
     async def _up(self) -> list[Server]:
-        """The servers that share a start, with their adapters registered."""
+        """Return the shared servers with their adapters registered; starts them if they are not running."""
         if not self._servers:
             folder = self._folder("timed")
             model = self._model(folder)
@@ -180,7 +183,7 @@ class TimedRun:
         return self._servers
 
     async def _start(self, servers: Sequence[Server]) -> list[Server]:
-        """Start Roundhouse and its peer side by side. Without the peer the run goes on alone. Raises NotStarted."""
+        """Start Roundhouse and its peer at the same time. A peer that does not start is left out. Raises NotStarted."""
         for server in servers:
             self._stack.callback(server.stop)
             server.launch()
@@ -216,7 +219,7 @@ class TimedRun:
         await correctness.graphs(self._report, self._device, self._work / "oracle", 4 if self._tiny else 20)
 
     async def _tiers(self) -> None:
-        """Base and adapter in turns. The order of the requests brings adapters to where they are to be found."""
+        """Request base and adapter in turn. The order of the requests puts adapters into the tier to measure."""
         for server in await self._up():
             places, number = (2, 6) if self._tiny else (PLACES, 120)
             groups = {"device": self._names[:1], "host": self._names[1 : places + 3], "disk": self._names}
@@ -248,7 +251,7 @@ class TimedRun:
                 self._report.add(f"storm: {kind}, {server.name}", True, **figures)
 
     async def _gaps(self, server: Server, names: Sequence[str], letters: int, seconds: float) -> dict[str, float]:
-        """Gaps of base streams beside requests that come one after another; letters 0: beside nothing."""
+        """Measure gaps of base streams during a series of requests; during nothing if `letters` is 0."""
         over = asyncio.Event()
         count, tokens = (2, 60) if self._tiny else (STREAMS, 1000)
         streams = [
@@ -338,7 +341,7 @@ class TimedRun:
             await self._costs(server, file.name, shape)
 
     async def _costs(self, server: Server, recipe: str, shape: Shape) -> None:
-        """Add what a recipe's `expected:` has: of its load, and of one stream."""
+        """Add the figures of a recipe's `expected:`, from its load and from one stream."""
         await self._ask(server, server.model)
         arrivals = (await self._ask(server, server.model, 64, 200)).arrivals
         rate = 199 / (arrivals[-1] - arrivals[0])
@@ -348,7 +351,7 @@ class TimedRun:
         self._report.add(f"{shipped.STEP}{recipe}", True, **costs)
 
     async def _sleep(self) -> None:
-        """Seconds of falling asleep, and from a request that wakes it to its first token."""
+        """Measure the seconds to fall asleep, and from a request that wakes the model to its first token."""
         folder = self._folder("sleep")
         model = self._model(folder, idle="2s")
         with Roundhouse(model.recipe.id, folder, [model.file], "--slots", "1") as server:
@@ -368,7 +371,7 @@ class TimedRun:
                 seconds = await correctness.until(is_away, "its sleep")
                 how = state()
                 wake = round((await self._ask(server, server.model)).ttft, 3)
-                ok = how == "asleep" or self._device == "cpu"  # where it cannot sleep, and ends
+                ok = how == "asleep" or self._device == "cpu"  # which cannot sleep and unloads
                 self._report.add(f"sleep: {turn + 1}", ok, state=how, seconds=seconds, wake_to_token=wake)
                 if self._budget.left < 30:
                     break
@@ -385,12 +388,12 @@ class TimedRun:
         return 0 if self._device == "cpu" else nvml.gpu(self._device).total
 
     def _folder(self, name: str) -> Path:
-        """A folder for files and a server, without what an earlier server knew."""
+        """Return a folder for files and a server, without an earlier server's data."""
         shutil.rmtree(self._work / name / "data", ignore_errors=True)
         return self._work / name
 
     def _adapters(self, model: Chat) -> list[Path]:
-        """Adapters for all models of this shape, written once: they take 84 MB each."""
+        """Write adapters for all models of this shape, once, as they take 84 MB each."""
         return write_adapters(self._work / "adapters", model.path, 6 if self._tiny else ADAPTERS, RANK)
 
     def _model(self, folder: Path, idle: str = "0s") -> Chat:
@@ -398,7 +401,7 @@ class TimedRun:
         return large.without_weights(self._shape, base, folder, idle=idle, values=self._values)
 
     async def _speech(self) -> None:
-        """The shipped recipe beside the library on the same device, as `make bench` measures the starter's."""
+        """Compare the shipped recipe with the library on the same device, as `make bench` does with the starter's."""
         os.environ["BARE_DEVICE"] = "cpu" if self._device == "cpu" else "cuda"
         folder = self._work / "speech"
         weights = write_whisper(folder / "model", TINY if self._tiny else TURBO)
@@ -420,11 +423,11 @@ class TimedRun:
 
     async def _tune(self) -> None:
         if self._device == "cpu":
-            self._report.leave_out("tune", "there is no GPU whose kernels could be tuned")
+            self._report.leave_out("tune", "there is no GPU to tune kernels for")
             return
         folder = self._work / "tuned"
         seconds = min(float(SECONDS["tune"]), self._budget.left)
-        found = await asyncio.to_thread(tune_lora.tune_apart, self._shape, RANK, PLACES, seconds, folder)
+        result = await asyncio.to_thread(tune_lora.tune_apart, self._shape, RANK, PLACES, seconds, folder)
         os.environ[tuned.VARIABLE] = str(folder)
         self._report.keep(folder.glob("*.json"))
-        self._report.add("tune", bool(found["files"]), **found)
+        self._report.add("tune", bool(result["files"]), **result)

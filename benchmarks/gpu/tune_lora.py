@@ -1,11 +1,11 @@
-"""Tunes vLLM's LoRA kernels for the card at hand, without a server, and writes the files that vLLM reads.
+"""Tunes vLLM's LoRA kernels for the installed card, without a server, and writes the files that vLLM reads.
 
     python -m benchmarks.gpu.tune_lora [--shape 8b] [--rank 16] [--places 24] [--seconds 110] [--out FOLDER]
 
-All candidates are compiled first, by as many processes as there are cores; then each is timed in a CUDA graph. One
-whose values differ from those of vLLM's default is not taken. What the time does not suffice for is left out and said:
-vLLM takes the nearest size. With VLLM_LORA_ENABLE_DUAL_STREAM=1 it tunes the kernels that vLLM runs then. The files go
-into the package (`models/chat/vllm/tuned`) unless `--out` says otherwise. What was found is printed as JSON.
+All candidates are compiled first, by one process per core; then each is timed in a CUDA graph. A candidate whose output
+differs from that of vLLM's default is rejected. Sizes for which there is no time are reported as left out; vLLM uses
+the nearest size for them. With VLLM_LORA_ENABLE_DUAL_STREAM=1 the kernels are tuned that vLLM runs in that mode. The
+files are written to the package (`models/chat/vllm/tuned`) or to `--out`. The result is printed as JSON.
 """
 
 import argparse
@@ -31,13 +31,14 @@ from registry.base.processor import cores
 
 KINDS = ("SHRINK", "EXPAND_TRUE")
 KINDS_BESIDE = ("SHRINK", "EXPAND_FALSE")
-"""Those of adapters' kernels on a stream of their own, whose results are added to the base's afterwards."""
+"""The kernels when adapters run on their own stream and their results are added to the base's afterwards."""
 CALLS = 20
 """Calls of a kernel in one CUDA graph."""
 TOLERANCE = 0.05
-"""Largest difference to the default's values, as a share of the largest: bfloat16, and sums in another order."""
+"""Largest allowed difference to the default's output, as a share of its largest value, since bfloat16 sums depend on
+their order."""
 COMPILE_SHARE = 0.6
-"""Share of the seconds after which no more is compiled ahead: what is missing then is compiled as it is timed."""
+"""Share of the time for compiling ahead. Candidates that are not compiled by then are compiled when they are timed."""
 
 
 class NotTuned(RuntimeError):
@@ -45,7 +46,7 @@ class NotTuned(RuntimeError):
 
 
 def kernel_faults() -> tuple[type[Exception], ...]:
-    """Errors of a candidate that the card cannot run: Triton's are no RuntimeErrors, CUDA's are."""
+    """Return the errors of candidates that the card cannot run. Triton's are not RuntimeErrors, CUDA's are."""
     return RuntimeError, import_module("triton.errors").TritonError
 
 
@@ -87,7 +88,7 @@ class CudaTimer:
         return float(begin.elapsed_time(end)) / 1e3 / CALLS
 
     def compile(self, signature: Signature, configs: Sequence[Config]) -> None:
-        """Run each once: its code is in Triton's cache then, for all processes."""
+        """Run each once, which puts its code into Triton's cache for all processes."""
         for size in FIRST:
             run, _, _ = self._call(signature, size, min(ACTIVE))
             for config in configs:
@@ -96,7 +97,7 @@ class CudaTimer:
         self._torch.cuda.synchronize()
 
     def _make(self, signature: Signature, size: int, active: int) -> tuple[Any, Any, Any]:
-        """The call, the tensor that it writes, and what the default configuration wrote there."""
+        """Return the call, the tensor that it writes, and that tensor's values with the default configuration."""
         torch, device = self._torch, self._device
         meta_of = import_module("vllm.lora.ops.triton_ops.lora_kernel_metadata").LoRAKernelMeta
         meta = meta_of.make(self._places, size, device)
@@ -132,7 +133,7 @@ class CudaTimer:
         return run_anew, output, expected
 
     def _make_weights(self, signature: Signature) -> list[Any]:
-        """Weights that stay as long as this: vLLM remembers their strides by their addresses, for good."""
+        """Return weights that live as long as this timer, because vLLM caches their strides by address for good."""
         sides = (self._places, 1, signature.outputs, signature.inputs)
         return [self._values(*sides) for _ in range(signature.slices)]
 
@@ -158,7 +159,7 @@ def _compile(places: int, signature: Signature, configs: Sequence[Config]) -> No
 
 
 def compile_all(selected: Sequence[Signature], rank: int, places: int, processes: int, seconds: float) -> list[str]:
-    """Compile the candidates of all signatures, each process a part, as far as the time allows; the faults met."""
+    """Compile the candidates of all signatures in several processes, as far as the time allows; returns the errors."""
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         work = []
         for signature in selected:
@@ -171,12 +172,12 @@ def compile_all(selected: Sequence[Signature], rank: int, places: int, processes
 
 
 def kinds() -> Sequence[str]:
-    """The kernels that vLLM runs with the environment's variables."""
+    """Return the kinds of kernels that vLLM runs with these environment variables."""
     return KINDS_BESIDE if import_module("vllm.envs").VLLM_LORA_ENABLE_DUAL_STREAM else KINDS
 
 
 def tune(shape: Shape, rank: int, places: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """Tune and write; tells what was written and what was left out."""
+    """Tune and write the files; returns what was written and what was left out."""
     end = time.monotonic() + seconds
     card, tuned_kinds = nvml.gpu("cuda:0").name, kinds()
     selected = signatures(shape, rank, tuned_kinds)
@@ -186,20 +187,20 @@ def tune(shape: Shape, rank: int, places: int, seconds: float, folder: Path) -> 
     search.run(selected, rank)
     files = [file.name for file in write(search, tuned_kinds, places, card, folder)]
     left_out = [f"{signature.kind} {signature.slices} x {size}" for signature, size in search.left_out]
-    found = {"card": card, "files": files, "left_out": left_out, "compile_seconds": round(compiled, 1)}
-    return found if not faults else {**found, "compile_faults": [len(faults), faults[0][-300:]]}
+    result = {"card": card, "files": files, "left_out": left_out, "compile_seconds": round(compiled, 1)}
+    return result if not faults else {**result, "compile_faults": [len(faults), faults[0][-300:]]}
 
 
 def tune_apart(shape: Shape, rank: int, places: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """`tune` in a process of its own, which takes its memory on the card with it, and any crash. Raises NotTuned."""
+    """Run `tune` in a child process, whose end frees its memory on the card even after a crash. Raises NotTuned."""
     words = {"shape": shape.name, "rank": rank, "places": places, "seconds": seconds, "out": folder}
     command = [sys.executable, "-m", "benchmarks.gpu.tune_lora"]
     command += [word for key, value in words.items() for word in (f"--{key}", str(value))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise NotTuned(f"the tuner ended with {done.returncode}: {done.stderr[-1000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def main() -> int:
@@ -211,11 +212,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=tuned.FOLDER)
     options = parser.parse_args()
     try:
-        found = tune(SHAPES[options.shape], options.rank, options.places, options.seconds, options.out)
+        result = tune(SHAPES[options.shape], options.rank, options.places, options.seconds, options.out)
     except nvml.NoGpu as error:
         print(f"error: there is no GPU to tune for: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(found))
+    print(json.dumps(result))
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Which configuration of vLLM's LoRA kernels is best for each layer and batch: the search, without a card.
+"""The search for the best configuration of vLLM's LoRA kernels for each layer and batch, independent of a card.
 
-Each candidate is timed for two sizes of batch, then the best of these for all others. What is timed is a sum over
-several numbers of adapters in the batch, since vLLM's files do not tell them apart.
+Each candidate is timed for two sizes of batch, then the best of these for all others. The time is a sum over several
+numbers of adapters in the batch, because vLLM's files do not distinguish them.
 """
 
 import json
@@ -16,7 +16,7 @@ from benchmarks.gpu.shapes import Shape
 from models.chat.vllm import tuned
 
 SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 2048)
-"""Tokens of a step; vLLM takes the nearest. Few above 512, as their kernels are compiled in each load's warm-up."""
+"""Tokens of a step; vLLM takes the nearest. Few above 512, because each load's warm-up compiles their kernels."""
 FIRST = (64, 512)
 FINALISTS = 16
 ACTIVE = (1, 4, 20)
@@ -26,7 +26,7 @@ Config = dict[str, int | None]
 
 
 class Signature(NamedTuple):
-    """A kernel and the layer that it is called for. `kind`: as `tuned.file_name` has it."""
+    """A kernel and the layer that it is called for. `kind` is that of `tuned.file_name`."""
 
     kind: str
     slices: int
@@ -35,22 +35,22 @@ class Signature(NamedTuple):
 
 
 Time = Callable[[Signature, int, int, Config], float | None]
-"""Seconds of one call for tokens and adapters in the batch; None: it cannot run so, or gives other values."""
+"""Seconds of one call for these tokens and adapters in the batch; None if it cannot run or its output is wrong."""
 
 
 def signatures(shape: Shape, rank: int, kinds: Sequence[str]) -> list[Signature]:
-    """One for each kind of layer: queries, keys and values; output; gate and up; down."""
+    """Return one signature for each kind of layer: queries, keys and values; output; gate and up; down."""
     layers = {(3, shape.hidden, shape.hidden), (1, shape.hidden, shape.hidden),
               (2, shape.hidden, shape.ffn), (1, shape.ffn, shape.hidden)}  # fmt: skip
-    found = {
+    distinct = {
         Signature(kind, slices, *((inputs, rank) if kind == "SHRINK" else (rank, outputs)))
         for kind, (slices, inputs, outputs) in product(kinds, layers)
     }
-    return sorted(found)
+    return sorted(distinct)
 
 
 def candidates(kind: str, rank: int) -> list[Config]:
-    """Configurations worth a try."""
+    """Return the configurations to try."""
     fixed: Config = {"num_ctas": 1, "max_nreg": None}
     if kind == "SHRINK":
         choices = product((16, 32), (64, 128, 256), (4, 8, 16, 32), (2, 4, 8), (2, 3, 4))
@@ -78,10 +78,10 @@ class Search:
     left_out: list[tuple[Signature, int]] = field(default_factory=list)
 
     def run(self, selected: Sequence[Signature], rank: int) -> None:
-        """The sizes of `FIRST` for all signatures, then the others, each with the finalists of its signature.
+        """Time the sizes of `FIRST` for all signatures, then the others with the finalists of each signature.
 
-        Sizes that 16 does not divide come last: Triton compiles each kernel anew for them, which takes longer than all
-        the rest.
+        Sizes that are no multiple of 16 come last, because Triton compiles each kernel again for them, which takes
+        longer than everything else.
         """
         finalists: dict[Signature, list[Config]] = {}
         for signature in selected:
@@ -92,7 +92,7 @@ class Search:
                 self._rank(signature, size, finalists[signature])
 
     def _rank(self, signature: Signature, size: int, configs: list[Config]) -> list[Config]:
-        """The fastest first. A size that the time did not suffice for has none: vLLM takes the nearest."""
+        """Return the configurations, the fastest first. Empty if there was no time for this size."""
         if not configs or self.clock() > self.end:
             self.left_out.append((signature, size))
             return []
@@ -113,7 +113,7 @@ Table = dict[str, dict[str, dict[str, dict[str, dict[str, Config]]]]]
 
 
 def table_of(search: Search, kind: str, places: int) -> Table | None:
-    """The table in vLLM's form, for all numbers of slices: a missing one ends the engine. None: nothing was found."""
+    """Return vLLM's table for all numbers of slices, as a missing one crashes the engine; None without results."""
     by_slices: dict[str, dict[str, dict[str, dict[str, Config]]]] = {}
     for (signature, size), config in sorted(search.best.items(), key=lambda one: one[0]):
         if signature.kind == kind:
@@ -121,12 +121,12 @@ def table_of(search: Search, kind: str, places: int) -> Table | None:
             by_size.setdefault(str(size), {}).setdefault(str(signature.inputs), {})[str(signature.outputs)] = config
     if not by_slices:
         return None
-    nearest = {slices: min(by_slices, key=lambda there: abs(int(there) - int(slices))) for slices in SLICES}
-    return {str(places + 1): {slices: by_slices[there] for slices, there in nearest.items()}}
+    nearest = {slices: min(by_slices, key=lambda tuned: abs(int(tuned) - int(slices))) for slices in SLICES}
+    return {str(places + 1): {slices: by_slices[source] for slices, source in nearest.items()}}
 
 
 def write(search: Search, kinds: Sequence[str], places: int, card: str, folder: Path) -> Iterator[Path]:
-    """Write a file for each kind that was tuned; gives their paths."""
+    """Write a file for each kind that was tuned; yields the paths."""
     for kind in kinds:
         if (table := table_of(search, kind, places)) is not None:
             folder.mkdir(parents=True, exist_ok=True)

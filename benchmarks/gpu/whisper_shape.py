@@ -1,8 +1,9 @@
-"""Whisper large-v3-turbo by its sizes, with random weights that say the same words of every window.
+"""A Whisper in the size of large-v3-turbo, with random weights that transcribe every window as the same words.
 
-The sizes decide what a step costs; the words, how many steps there are. Weights without sense would never end a window,
-and be heard again at other temperatures. So the position says what comes next: its encoding holds the embedding of
-the next token, far larger than all that the layers add. The tokenizer is the starter's with the words that it lacks.
+The size determines the cost of a step, and the words the number of steps. Fully random weights would never end a window
+and be decoded again at other temperatures. Therefore the position determines the next token: its encoding contains that
+token's embedding, scaled far above everything that the layers add. The tokenizer is the starter's, filled up with
+additional tokens.
 """
 
 import json
@@ -19,18 +20,18 @@ from benchmarks.report.environment import ROOT
 
 STARTER = ROOT / "models" / "starter" / "pack" / "starter-speech"
 WORDS = 60
-"""Tokens of a window: thirty seconds of unhurried speech have about as many."""
+"""Tokens of a window: about as many as in thirty seconds of unhurried speech."""
 LOUD = 8.0
-"""How much more the next token's embedding weighs in a position than the last token's."""
+"""Weight of the next token's embedding in a position, relative to the last token's."""
 POOL = 4_194_301
-"""A prime, so that no two rows of a matrix are the same part of the pool."""
+"""A prime, so that no two rows of a matrix use the same part of the pool."""
 
 Array = npt.NDArray[np.float16]
 
 
 @dataclass(frozen=True, slots=True)
 class WhisperShape:
-    """Sizes of a Whisper. English only: that saves the step that tells the language, for both sides."""
+    """Sizes of an English-only Whisper, which saves both sides the step that detects the language."""
 
     hidden: int
     heads: int
@@ -47,7 +48,7 @@ FRAMES, POSITIONS = 1500, 448
 
 
 class _Pool:
-    """Random values, dealt out as matrices of any size."""
+    """Random values, handed out as matrices of any size."""
 
     def __init__(self) -> None:
         values = np.random.default_rng(0).standard_normal(POOL, np.float32)
@@ -60,7 +61,7 @@ class _Pool:
 
 
 def write_whisper(folder: Path, shape: WhisperShape) -> Path:
-    """A folder as CTranslate2 and faster-whisper read it; made once."""
+    """Write a model folder for CTranslate2 and faster-whisper, once."""
     if (folder / "config.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +77,7 @@ def write_whisper(folder: Path, shape: WhisperShape) -> Path:
 
 
 def spoken(tokens: list[str]) -> list[int]:
-    """What every window says: words that begin with a space, all different."""
+    """Return the tokens of every window: different words that begin with a space."""
     end = tokens.index("<|endoftext|>")
     return [i for i, token in enumerate(tokens[:end]) if re.fullmatch("Ġ[a-z]+", token)][:WORDS]
 
@@ -89,7 +90,7 @@ def _write_tokenizer(folder: Path, count: int) -> list[str]:
     added = [{**tokenizer["added_tokens"][0], "id": i, "content": f"<|more{i}|>"} for i in range(len(tokens), count)]
     tokenizer["added_tokens"] += added
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    return [*tokens, *(str(one["content"]) for one in added)]
+    return [*tokens, *(str(token["content"]) for token in added)]
 
 
 def _spec(shape: WhisperShape, tokens: list[str]) -> Any:
@@ -110,7 +111,7 @@ def _spec(shape: WhisperShape, tokens: list[str]) -> Any:
         _fill_network(layer.ffn, pool, shape)
     for norm in (encoder.layer_norm, decoder.layer_norm):
         _fill_norm(norm, hidden)
-    # a token's score is about 25 in its own position, whatever the size
+    # independent of the size, a token's score in its own position is about 25
     embeddings = pool.take(shape.vocabulary, hidden) * np.float16(TURBO.hidden / hidden)
     decoder.embeddings.weight = decoder.projection.weight = embeddings
     following = [tokens.index("<|0.00|>"), *spoken(tokens)]
@@ -128,7 +129,7 @@ def _fill_linear(linear: Any, weight: Array) -> None:
 
 
 def _fill_attention(attention: Any, pool: _Pool, hidden: int) -> None:
-    """Fill queries, keys and values, which are one matrix or two, and the output."""
+    """Fill queries, keys and values, in one matrix or two, and the output."""
     _fill_norm(attention.layer_norm, hidden)
     *inputs, output = attention.linear
     parts = (3,) if len(inputs) == 1 else (1, 2)

@@ -1,4 +1,4 @@
-"""The seconds of a run: how many are left, and an end for work that does not end by itself."""
+"""The time budget of a run, and how to end work that hangs."""
 
 import asyncio
 import os
@@ -11,11 +11,11 @@ from benchmarks.peers import processes
 
 
 class TimedOut(RuntimeError):
-    """Work that did not end in its time."""
+    """Work that did not end in time."""
 
 
 class Budget:
-    """Seconds that are left of a run."""
+    """The seconds that a run has left."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._end, self._clock = clock() + seconds, clock
@@ -25,15 +25,15 @@ class Budget:
         return self._end - self._clock()
 
     def until(self, seconds: float) -> Callable[[], bool]:
-        """Whether `seconds` from now, or the budget, are over."""
+        """Return a function that says whether `seconds` from now, or the budget, are over."""
         end = min(self._end, self._clock() + seconds)
         return lambda: self._clock() >= end
 
 
 async def run_within(seconds: float, work: Coroutine[None, None, None], end: Callable[[], None]) -> None:
-    """Run the work; when the time is over a thread calls `end`, each second until the work has ended.
+    """Run the work. After `seconds`, a thread calls `end` every second until the work has ended. Raises TimedOut.
 
-    Work that waits for a server may hold the loop, so `end` is to kill what the work waits for. Raises TimedOut.
+    Work that waits for a server may block the loop, so `end` should kill what the work waits for.
     """
     has_ended, is_over = threading.Event(), threading.Event()
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
@@ -60,17 +60,17 @@ async def run_within(seconds: float, work: Coroutine[None, None, None], end: Cal
 
 
 def kill_children(spared: Collection[int] = ()) -> None:
-    """Kill all processes below this one but for the spared ids."""
+    """Kill all descendants of this process except the spared ids."""
     for process in processes.family(os.getpid())[1:]:
         if process.pid not in spared:
             processes.kill(process)
 
 
 def exit_after(seconds: float) -> threading.Timer:
-    """End this process and all below it after so many seconds, whatever its threads wait for. Cancel it to go on."""
+    """End this process and its descendants after `seconds`, unless the returned timer is cancelled."""
 
     def leave() -> None:
-        print("error: the run did not end in its time; its results file has what was measured", file=sys.stderr)
+        print("error: the run did not end in time; the results file has what was measured", file=sys.stderr)
         kill_children()
         os._exit(1)
 

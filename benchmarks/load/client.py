@@ -1,8 +1,8 @@
-"""A streaming HTTP/1.1 client that costs little, so that what is measured is the server and not the client.
+"""A cheap streaming HTTP/1.1 client, so that benchmarks measure the server and not the client.
 
-No HTTP library: an `asyncio.Protocol` takes the time as soon as bytes are there, undoes chunked transfer, and counts
-the ends of server-sent events. JSON is parsed once, after the stream has ended and outside of what is timed.
-`benchmarks.load.client_cost` measures what it costs per event; every result carries the client's own CPU seconds too.
+It uses no HTTP library: an `asyncio.Protocol` takes the time as soon as bytes arrive, decodes chunked transfer, and
+counts the ends of server-sent events. JSON is parsed once, after the stream has ended and outside the timed interval.
+`benchmarks.load.client_cost` measures its cost per event, and every result includes the client's own CPU seconds.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ _HEAD_END = b"\r\n\r\n"
 
 @dataclass(slots=True)
 class Reply:
-    """An answer. Times are `time.perf_counter()` seconds; `error` is None when all of the answer came."""
+    """An answer. Times are `time.perf_counter()` seconds; `error` is None if the whole answer arrived."""
 
     sent: float
     status: int = 0
     arrivals: list[float] = field(default_factory=list)
-    """When each read with at least one whole event came (for an answer that is no stream: when its end came)."""
+    """Time of each read that completed an event; without a stream, the time of the end."""
     events: int = 0
     head: bytes = b""
     body: bytearray = field(default_factory=bytearray)
@@ -41,12 +41,12 @@ class Reply:
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds between reads that brought tokens: what a reader of the stream feels. Tokens that come together
-        make one longer gap, not several of zero."""
+        """Seconds between reads that brought tokens, as a reader of the stream experiences them. Tokens that arrive
+        together count as one longer gap, not as several of zero."""
         return [b - a for a, b in pairwise(self.arrivals)]
 
     def usage(self) -> dict[str, int]:
-        """The `usage` object of the answer; empty when there is none."""
+        """Return the answer's `usage` object; empty if there is none."""
         at = self.body.rfind(b'"usage":{')
         if at < 0:
             return {}
@@ -55,11 +55,11 @@ class Reply:
 
     @property
     def tokens(self) -> int:
-        """Completion tokens as the server counted them."""
+        """Completion tokens by the server's count."""
         return self.usage().get("completion_tokens", 0)
 
     def header(self, name: str) -> str:
-        """A response header's value, '' when it is not there."""
+        """Return a response header's value, or '' if it is missing."""
         for line in self.head.decode("latin-1").split("\r\n")[1:]:
             key, _, value = line.partition(":")
             if key.strip().lower() == name:
@@ -67,17 +67,15 @@ class Reply:
         return ""
 
 
-def request_bytes(path: str, body: object = None, *, method: str = "POST", kind: str = "application/json") -> bytes:
-    """A whole HTTP/1.1 request. `body`: what becomes JSON, or bytes with their content type in `kind`."""
-    data = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
-    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(data)}"]
-    if data:
-        lines.append(f"Content-Type: {kind}")
+def request_bytes(path: str, body: object, *, kind: str = "application/json") -> bytes:
+    """Return a whole HTTP/1.1 POST. `body` is encoded as JSON unless it is bytes of content type `kind`."""
+    data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(data)}", f"Content-Type: {kind}"]
     return "\r\n".join(lines).encode() + _HEAD_END + data
 
 
 class Connection(asyncio.Protocol):
-    """A kept-alive connection that carries one request at a time. Make it with `connect`."""
+    """A keep-alive connection for one request at a time. Open it with `connect`."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -94,11 +92,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def reply(self) -> Reply | None:
-        """The answer under way; None: nothing was asked."""
+        """The answer that is being received, or None if there is no request."""
         return self._reply
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has the methods but not the type
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -109,7 +107,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     async def ask(self, request: bytes, timeout: float) -> Reply:
-        """Send and wait for the whole answer. A failure stands in `Reply.error`; nothing is raised."""
+        """Send a request and wait for the whole answer. Failures are recorded in `Reply.error`, never raised."""
         assert self._done is None, "one request at a time"
         if self._transport is None or not self.open:
             return Reply(time.perf_counter(), error="no connection")
@@ -125,7 +123,7 @@ class Connection(asyncio.Protocol):
         if reply.error is None:
             reply.error = _fault(reply, self._stream)
         else:
-            self.close()  # whatever may still come belongs to nobody
+            self.close()  # the rest of the answer must not be taken for the next one
         return reply
 
     def _end(self, error: str | None = None) -> None:
@@ -173,7 +171,7 @@ class Connection(asyncio.Protocol):
         return self._left == 0
 
     def _take_chunks(self, body: bytearray) -> bool:
-        """Move whole chunks from what was read into `body`; True after the last one."""
+        """Move complete chunks into `body`; returns True after the last one."""
         rest, at = self._rest, 0
         while (line := rest.find(b"\r\n", at)) >= 0:
             size = int(rest[at:line].split(b";")[0], 16)
@@ -188,7 +186,7 @@ class Connection(asyncio.Protocol):
 
 
 def _fault(reply: Reply, stream: bool) -> str | None:
-    """The reason why a complete answer is no success."""
+    """Return why a complete answer is not a success, or None if it is one."""
     if reply.status >= 300:
         return f"http {reply.status}"
     if stream and b'"error"' in reply.body:
@@ -199,6 +197,6 @@ def _fault(reply: Reply, stream: bool) -> str | None:
 
 
 async def connect(port: int) -> Connection:
-    """A new connection to this machine. Raises OSError when nothing listens."""
+    """Open a connection to this machine. Raises OSError if nothing listens."""
     _, protocol = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port)
     return protocol

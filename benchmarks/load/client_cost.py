@@ -1,11 +1,11 @@
 """The client itself: what it costs per event, so that every other figure can be judged.
 
-A process of its own answers with a canned stream (the size of vLLM's chunks, one write per event, as fast as it can)
-to 1, 16 and 64 connections. Measured: this process's CPU microseconds per event, and how many events a second it takes.
+A second process answers 1, 16 and 64 connections with a canned stream (the size of vLLM's chunks, one write per event,
+as fast as it can). Measures this process's CPU microseconds per event, and how many events a second it receives.
 
-Physical limit: one read of the kernel (some 3 µs) and one pass over some 200 bytes per event. Where several events
-come with one read, they cost less. The client is small against what is measured when this figure times the tokens
-a second of a cell is far below one core; each cell's own `client_cpu_per_1000_tokens` says how far.
+Physical limit: one read from the kernel (some 3 µs) and one pass over some 200 bytes per event; less where one read
+brings several events. The client does not distort a measurement if this figure times the cell's tokens a second is far
+below one core; `client_cpu_per_1000_tokens` has the cell's actual cost.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ async def _level(bench: Bench, port: int, level: int) -> None:
 
 
 def serve_canned(pipe: "Pipe[int, None]") -> None:
-    """Answer every request with the same stream, one write per event, until killed. Sends its port first."""
+    """Send the port through the pipe, then answer every request with the same stream until killed."""
     asyncio.run(_serve(pipe))
 
 

@@ -1,4 +1,4 @@
-"""Closed-loop load: so many clients, each asks again as soon as its answer has ended."""
+"""Closed-loop load: each client sends its next request as soon as its answer has ended."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ class Cell:
     """One server's figures in one round of one setting.
 
     Attributes:
-        replies: all answers, failed ones too.
+        replies: all answers, including failed ones.
         wall: seconds from the first request to the last answer.
         cpu: CPU seconds of the server's process tree in that time.
         client_cpu: CPU seconds of this process in that time.
@@ -67,7 +67,7 @@ class Cell:
 
 
 async def closed_loop(server: Server, requests: Iterable[bytes], at_once: int) -> Cell:
-    """Ask `requests` with `at_once` clients. A client whose connection broke takes a new one for its next request."""
+    """Send `requests` with `at_once` clients. A client whose connection broke opens another for its next request."""
     connections = await asyncio.gather(*(connect(server.port) for _ in range(at_once)))
     waiting = iter(requests)
     replies: list[Reply] = []
@@ -98,7 +98,7 @@ async def _client(port: int, connection: Connection, waiting: Iterator[bytes], r
 
 
 async def ask_until(over: asyncio.Event, server: Server, request: Callable[[], bytes]) -> list[Reply]:
-    """One client that asks again and again until it is `over`, or its connection breaks."""
+    """Send requests one after another until `over` is set or the connection breaks."""
     replies: list[Reply] = []
     connection = await connect(server.port)
     while not over.is_set() and connection.open:
@@ -108,7 +108,7 @@ async def ask_until(over: asyncio.Event, server: Server, request: Callable[[], b
 
 
 async def one(server: Server, request: bytes) -> Reply:
-    """One request by itself, on a connection of its own."""
+    """Send one request on its own connection."""
     connection = await connect(server.port)
     try:
         return await connection.ask(request, TIMEOUT)
@@ -117,6 +117,6 @@ async def one(server: Server, request: bytes) -> Reply:
 
 
 def on_loop(work: Callable[[], Coroutine[None, None, T]]) -> T:
-    """Run the client's side on uvloop, which spends less of the cores that both sides share."""
+    """Run the client's side on uvloop, which uses less of the cores that it shares with the servers."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work())

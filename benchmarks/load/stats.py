@@ -1,4 +1,4 @@
-"""Medians, percentiles, and figures with their spread over rounds."""
+"""Percentiles, and figures with their spread over rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from statistics import median
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """The smallest value that at least `q` percent of the values do not exceed (nearest rank).
+    """Return the smallest value that at least `q` percent of the values do not exceed (nearest rank).
 
-    Raises ValueError for no values.
+    Raises ValueError if there are no values.
     """
     if not values:
         raise ValueError("no values")
@@ -29,14 +29,14 @@ class Figure:
 
     @classmethod
     def over(cls, values: Sequence[float], unit: str) -> "Figure":
-        """Raises ValueError for no values."""
+        """Return the figure of these rounds. Raises ValueError if there are none."""
         if not values:
             raise ValueError("a figure needs at least one round")
         return cls(median(values), min(values), max(values), unit, len(values))
 
 
 def compared(base: Sequence[float], adapter: Sequence[float]) -> dict[str, float]:
-    """Milliseconds: the base's first token, what an adapter adds at p50, and its p99 over the base's p99."""
+    """Return milliseconds of the base's first token, what an adapter adds at p50, and its p99 over the base's p99."""
     figures = {
         "base_p50": percentile(base, 50), "base_p99": percentile(base, 99),
         "added_p50": percentile(adapter, 50) - percentile(base, 50),

@@ -1,4 +1,4 @@
-"""Seeded requests. No two prompts of a run are equal, so no answer comes from a prefix cache."""
+"""Seeded requests. All prompts of a run differ, so no answer comes from a prefix cache."""
 
 import random
 
@@ -19,7 +19,7 @@ class Workload:
         self._count = 0
 
     def text(self, words: int) -> str:
-        """`words` words; the first one is a number that never comes again."""
+        """Return `words` words. The first one is a number that is never repeated."""
         self._count += 1
         return " ".join([f"{self._count:06d}", *self._random.choices(WORDS, k=max(0, words - 1))])
 
@@ -27,12 +27,12 @@ class Workload:
         return request_bytes("/v1/embeddings", {"model": model, "input": self.text(words)})
 
     def rerank(self, model: str, words: int, documents: int) -> bytes:
-        """A request with as many documents of `words` words."""
+        """Return a rerank request with documents of `words` words each."""
         body = {"model": model, "query": self.text(6), "documents": [self.text(words) for _ in range(documents)]}
         return request_bytes("/v1/rerank", body)
 
     def chat(self, model: str, *, tokens: int = 64, text: str | None = None) -> bytes:
-        """A streamed chat request that gives exactly `tokens` tokens, with usage at its end."""
+        """Return a streamed chat request for exactly `tokens` tokens, with usage at the end."""
         body = {
             "model": model,
             "messages": [{"role": "user", "content": self.text(6) if text is None else text}],

@@ -1,4 +1,4 @@
-"""The bare-library peer as a server that the harness starts, and which starter models are there to compare."""
+"""The bare-library peer as a server that the harness starts, and the starter models to compare it on."""
 
 import sys
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ class Bare(Server):
     """`benchmarks.peers.bare_handler` with some models.
 
     Args:
-        models: kind (embed, rerank, speech) to folder.
-        speech_recipe: says how much is heard at once.
+        models: folders by kind (embed, rerank, speech).
+        speech_recipe: the recipe whose window of audio to use.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Bare(Server):
 
 
 def starter(kind: str) -> tuple[Path, Path] | None:
-    """Recipe file and weights of `starter-<kind>`; None when its weights are not in this checkout."""
+    """Return recipe file and weights of `starter-<kind>`, or None if its weights are not in this checkout."""
     file = STARTER / f"starter-{kind}.yaml"
     source = load_recipes(file)[0].source
     assert not isinstance(source, HubSource), "the starter pack needs no hub"

@@ -2,8 +2,8 @@
 
     python -m benchmarks.peers.bare_handler --port 9000 --embed FOLDER --rerank FOLDER --speech FOLDER
 
-One call of the library per request, in FastAPI's thread pool, with the libraries' own defaults. No batching across
-requests: that is what a server is for, and what the comparison shows.
+Each request is one call of the library in FastAPI's thread pool, with the library's own defaults. There is no batching
+across requests: that is what a server adds, and what the comparison shows.
 """
 
 import os
@@ -45,7 +45,7 @@ def add_rerank(app: FastAPI, path: Path) -> None:
     import torch
     from sentence_transformers import CrossEncoder
 
-    # the file holds 16 bits, which a CPU computes slower: what somebody who measured once would write
+    # the file has 16-bit weights, which are slower on a CPU; anyone who measured once would write this
     arguments = {"dtype": "float32"} if DEVICE == "cpu" else {}
     model = CrossEncoder(str(path), device=DEVICE, model_kwargs=arguments)
     model.predict([("warm", "warm")])
@@ -74,7 +74,7 @@ def add_speech(app: FastAPI, path: Path, window: int) -> None:
 
 
 def build(embed: Path | None, rerank: Path | None, speech: Path | None, speech_window: int = 30) -> FastAPI:
-    """The application with the models that are given, loaded. `speech_window`: seconds heard at once, at most."""
+    """Return the application with the given models loaded. `speech_window` is the most seconds of audio per window."""
     app = FastAPI()
 
     @app.get("/health")

@@ -1,4 +1,4 @@
-"""The peer `infinity-emb`, from an environment of its own (`scripts/install-infinity`), with the same weights."""
+"""The peer `infinity-emb` with the same weights, from its own environment (`scripts/install-infinity`)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,10 +12,10 @@ PROGRAM = ROOT / ".venv-infinity" / "bin" / "infinity_emb"
 class Infinity(Server):
     """`infinity_emb v2` with some models.
 
-    Its torch engine, in float32 as ours; without BetterTransformer, whose library its pins do not hold.
+    Uses its torch engine, in float32 like Roundhouse, without BetterTransformer, whose library its pins lack.
 
     Args:
-        models: what requests call a model, and its folder.
+        models: folders by the name in requests.
     """
 
     def __init__(self, models: Mapping[str, Path], folder: Path) -> None:
@@ -35,5 +35,5 @@ class Infinity(Server):
 
 
 def installed() -> bool:
-    """Whether its environment is there."""
+    """Return whether its environment is installed."""
     return PROGRAM.exists()

@@ -1,4 +1,4 @@
-"""The peer LiteLLM proxy, from an environment of its own (`scripts/install-clients routing`), before one server."""
+"""The peer LiteLLM proxy in front of one server, from its own environment (`scripts/install-clients routing`)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,10 @@ PROGRAM = ROOT / ".venv-routing" / "bin" / "litellm"
 
 
 class LiteLlm(Server):
-    """Args:
-    url: of an OpenAI-compatible server, with `/v1`, which has `model`.
+    """The proxy in front of one server.
+
+    Args:
+        url: base URL, with `/v1`, of an OpenAI-compatible server that has `model`.
     """
 
     health = "/health/liveliness"
@@ -22,13 +24,13 @@ class LiteLlm(Server):
         self._url = url
 
     def command(self) -> Sequence[str]:
-        there = {"model": f"openai/{self.model}", "api_base": self._url, "api_key": "none"}
+        target = {"model": f"openai/{self.model}", "api_base": self._url, "api_key": "none"}
         config = {
-            "model_list": [{"model_name": self.model, "litellm_params": there}],
-            "general_settings": {"dangerously_permit_weak_or_unset_master_key": True},  # no keys, as what stands beside
+            "model_list": [{"model_name": self.model, "litellm_params": target}],
+            "general_settings": {"dangerously_permit_weak_or_unset_master_key": True},  # no keys, like Roundhouse here
         }
         file = self.folder / "litellm.yaml"
-        file.write_text(json.dumps(config))  # YAML takes JSON
+        file.write_text(json.dumps(config))  # JSON is valid YAML
         return [str(PROGRAM), "--config", str(file), "--host", "127.0.0.1", "--port", str(self.port)]
 
     def variables(self) -> Mapping[str, str]:
@@ -36,5 +38,5 @@ class LiteLlm(Server):
 
 
 def installed() -> bool:
-    """Whether its environment is there."""
+    """Return whether its environment is installed."""
     return PROGRAM.exists()

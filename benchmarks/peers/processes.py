@@ -1,4 +1,4 @@
-"""What the operating system says of a server: CPU seconds and memory of its whole process tree."""
+"""CPU seconds and memory of a server's whole process tree, from the operating system."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,18 @@ from dataclasses import dataclass
 import psutil
 
 REST_SECONDS, REST_SHARE = 0.4, 0.12
-"""Trees that use less than so much of a core for so long are at rest."""
+"""Process trees that use less than REST_SHARE of a core for REST_SECONDS are at rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """`cpu`: user and system seconds since the start, ended children that were waited for included. `rss`: bytes, where
-    pages that processes share count once for each of them. `pss`: bytes, where they count once; None where unknown."""
+    """CPU and memory of a process tree.
+
+    Attributes:
+        cpu: user and system seconds since the start, including ended children that were waited for.
+        rss: bytes; a shared page counts once per process.
+        pss: bytes; a shared page counts once. None if unknown.
+    """
 
     cpu: float
     rss: int
@@ -24,7 +29,7 @@ class TreeUsage:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """A process and all that descend from it. Empty when it is gone."""
+    """Return a process and its descendants. Empty if it has ended."""
     try:
         main = psutil.Process(pid)
         return [main, *main.children(recursive=True)]
@@ -33,7 +38,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system seconds of the tree until now."""
+    """Return the tree's user and system seconds so far."""
     total = 0.0
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -43,9 +48,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 async def come_to_rest(pids: Sequence[int], within: float = 15.0) -> bool:
-    """Wait until none of these trees computes: whether they came to rest `within` so many seconds.
+    """Wait until these trees are at rest; returns whether they were `within` so many seconds.
 
-    vLLM's worker turns in a loop for a second after its last request, and would take a core from whoever is next.
+    vLLM's worker spins for a second after its last request and would take a core from the next server.
     """
     deadline = time.perf_counter() + within
     while (began := time.perf_counter()) < deadline:
@@ -57,7 +62,7 @@ async def come_to_rest(pids: Sequence[int], within: float = 15.0) -> bool:
 
 
 def resident(pid: int) -> int:
-    """Bytes that the tree has resident, shared pages once for each process. Quick enough to look for a peak."""
+    """Return the tree's resident bytes. Shared pages count once per process. Fast enough to sample for a peak."""
     total = 0
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -66,7 +71,7 @@ def resident(pid: int) -> int:
 
 
 def memory(pid: int) -> TreeUsage:
-    """CPU and memory of the tree. Slower than `cpu_seconds`: reads the kernel's page tables."""
+    """Return CPU and memory of the tree. Slower than `cpu_seconds`, because it reads the kernel's page tables."""
     rss, pss, count = 0, 0, 0
     known = True
     for process in family(pid):
@@ -82,7 +87,10 @@ def memory(pid: int) -> TreeUsage:
 
 
 def end(pid: int, within: float = 60.0) -> list[int]:
-    """SIGTERM to the first, then SIGKILL to whatever of its tree is left after `within` seconds: their ids."""
+    """Send SIGTERM to a process, then SIGKILL to what is left of its tree after `within` seconds.
+
+    Returns the ids of the descendants that had to be killed.
+    """
     tree = family(pid)
     if not tree:
         return []
@@ -96,6 +104,6 @@ def end(pid: int, within: float = 60.0) -> list[int]:
 
 
 def kill(process: psutil.Process) -> None:
-    """SIGKILL, unless the process is gone."""
+    """Send SIGKILL, unless the process has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process.kill()

@@ -1,10 +1,10 @@
-"""`roundhouse serve` with a chat engine that follows a script: for `benchmarks.streams`, and only for it.
+"""`roundhouse serve` with a chat engine that follows a script, for benchmarks of the gateway and of fleets.
 
     python -m benchmarks.peers.scripted_server serve --recipes FILE ...
 
 A thousand slow streams would need a thousand places in a real engine. Everything but the engine is the real server:
-gateway, endpoints, scheduler, slot, frames, socket. The module replaces the engine factory when it is imported, which
-each worker process does again.
+gateway, endpoints, scheduler, slot, frames, socket. Importing this module replaces the engine factory, and each worker
+process imports it again.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ _WHOLE = (
 
 
 class ScriptedAnswer:
-    """`max_tokens` events, one every `seed` milliseconds: the request says how slow its stream is.
+    """An answer of `max_tokens` events, one every `seed` milliseconds.
 
-    A request without a stream gets one whole answer after that time.
+    A request without a stream gets one whole answer after the same total time.
     """
 
     def __init__(self, request: HttpCall) -> None:
@@ -73,7 +73,7 @@ class ScriptedAnswer:
 
 
 class ScriptedEngine:
-    """A chat engine without a model. Adapters are refused."""
+    """A chat engine without a model, which refuses adapters."""
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> LoadResult:
         return LoadResult(resident_bytes=1 << 20, weights_bytes=1 << 20, seconds={"weights": 0.0})
@@ -94,10 +94,10 @@ class ScriptedEngine:
         return ScriptedAnswer(request)
 
     async def stage(self, adapter: object) -> None:
-        raise EngineFailed("the scripted engine takes no adapters")
+        raise EngineFailed("the scripted engine has no adapters")
 
     async def place(self, adapter: object, evict: str | None, patience: float = 0.0) -> None:
-        raise EngineFailed("the scripted engine takes no adapters")
+        raise EngineFailed("the scripted engine has no adapters")
 
     async def drop(self, digest: str) -> None:
         return

@@ -1,8 +1,8 @@
-"""aurelio's semantic-router on given examples: its choices on held-out ones, and how long calls at once take.
+"""aurelio's semantic-router on given examples: its choices on held-out ones, and the time of concurrent calls.
 
-Run by benchmarks/routing/decisions.py in an environment of its own. usage: semantic_router_script.py FOLDER
-In FOLDER: given.json (fit, held: texts with their route or null; asked, clients, url) and vectors.npy of fit and held.
-Ends in one JSON line.
+Run by benchmarks/routing/decisions.py in its own environment. usage: semantic_router_script.py FOLDER
+FOLDER has given.json (fit, held: texts with their route or null; asked, clients, url) and vectors.npy of fit and held.
+Prints one JSON line.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ FOLDER = Path(sys.argv[1])
 ROUNDS = 3
 
 
-class Encoder(DenseEncoder):  # type: ignore[misc]  # it is not installed beside ours
-    """Vectors that are known already; else, asked for over HTTP."""
+class Encoder(DenseEncoder):  # type: ignore[misc]  # not installed in our environment
+    """Returns known vectors; once `_http` is set, requests them over HTTP instead."""
 
     _known: dict[str, Any] = PrivateAttr(default_factory=dict)
     _http: Any = PrivateAttr(default=None)
@@ -36,7 +36,7 @@ class Encoder(DenseEncoder):  # type: ignore[misc]  # it is not installed beside
         if self._http is None:
             return self(docs)
         answer = await self._http.post("/v1/embeddings", json={"model": "starter-embed", "input": docs})
-        return [one["embedding"] for one in answer.raise_for_status().json()["data"]]
+        return [item["embedding"] for item in answer.raise_for_status().json()["data"]]
 
 
 async def main() -> None:
@@ -57,7 +57,7 @@ async def main() -> None:
             rounds.append(await timed(router, given["asked"], given["clients"]))
     summary = {
         "version": version("semantic-router"),
-        "held": [(one.name, one.confidence) for one in chosen],
+        "held": [(choice.name, choice.confidence) for choice in chosen],
         "milliseconds": rounds[1:],
     }
     print(json.dumps(summary))

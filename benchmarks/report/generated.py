@@ -1,4 +1,4 @@
-"""Chat models and adapters with random weights, the same from the same seed: only sizes matter for what is timed."""
+"""Chat models and adapters with seeded random weights, because only their sizes matter for timing."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,11 @@ from adapters.content.base_shapes import read_base
 
 SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>")
 VOCABULARY = 288
-"""256 bytes, the special tokens, and room up to a round number."""
+"""256 bytes and the special tokens, rounded up."""
 
 
 def write_model(folder: Path, *, hidden: int, ffn: int, layers: int) -> Path:
-    """A Llama with random weights and a byte-level tokenizer, seeded; made once per folder."""
+    """Write a Llama with seeded random weights and a byte-level tokenizer, once per folder."""
     if (folder / "config.json").exists():
         return folder
     import torch
@@ -29,7 +29,7 @@ def write_model(folder: Path, *, hidden: int, ffn: int, layers: int) -> Path:
 
 
 def _write_tokenizer(folder: Path) -> None:
-    """One token per byte, and the tokens of `SPECIAL`."""
+    """Write a tokenizer with one token per byte and the tokens of `SPECIAL`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -44,12 +44,12 @@ def _write_tokenizer(folder: Path) -> None:
 
 
 def write_adapters(folder: Path, base: Path, count: int, rank: int) -> list[Path]:
-    """`count` different adapters over all linear layers of `base` in peft's layout, with small random weights."""
+    """Write `count` different adapters over all linear layers of `base` in peft's layout, with small random weights."""
     return [_write_adapter(folder / f"adapter-{i:04d}", base, i, rank) for i in range(count)]
 
 
 def _write_adapter(folder: Path, base: Path, seed: int, rank: int) -> Path:
-    if (folder / "adapter_config.json").exists():  # the last of its files
+    if (folder / "adapter_config.json").exists():  # which is written last
         return folder
     import torch
     from safetensors.torch import save_file
@@ -72,5 +72,5 @@ def _write_adapter(folder: Path, base: Path, seed: int, rank: int) -> Path:
 
 
 def size(folder: Path) -> int:
-    """Bytes of an adapter's tensors file."""
+    """Return the bytes of an adapter's tensors file."""
     return (folder / "adapter_model.safetensors").stat().st_size

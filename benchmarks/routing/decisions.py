@@ -1,9 +1,9 @@
-"""How long a decision takes, with and without the embedding model, at 1 and 16 clients.
+"""The time of a decision, with and without the embedding model, at 1 and 16 clients.
 
-`POST /v1/route`, as the server tells it (`Server-Timing: decide`): HTTP is not in it, waiting for the embedding is. Of
-the starter's router, and in a full run of one with 150 intents. Beside the latter stands aurelio's semantic-router in a
-process of its own, over the same examples, with 16 calls at once: its encoder has the vectors of the same server's
-embedding model over HTTP, as its encoders for OpenAI have them.
+Measures `POST /v1/route` by the response's `Server-Timing: decide`, which includes waiting for the embedding but not
+HTTP, on the starter's router and, in a full run, on one with 150 intents. The latter is compared with aurelio's
+semantic-router in its own process, on the same examples and with 16 concurrent calls. Its encoder requests vectors from
+the same server's embedding model over HTTP, as its encoders for OpenAI do.
 """
 
 import json
@@ -79,7 +79,7 @@ def _decided(cell: Cell) -> list[float]:
 
 
 def _add(server: Roundhouse, fitted: TrainingResult) -> None:
-    """A router over the 150 intents, all of which the starter's chat model would answer."""
+    """Create a router over the 150 intents that sends all of them to the starter's chat model."""
     labels = [label for label in fitted.model.heads.labels if label != OUT]
     spec = {
         "id": "intents150", "targets": [{"name": "starter-chat"}], "default": "starter-chat",
@@ -112,12 +112,13 @@ def _peer(bench: Bench, server: Roundhouse, data: Intents, queries: Sequence[str
 
 
 def _ask(folder: Path, data: Intents, more: dict[str, Any]) -> Any:
-    """Run the script on the same examples with the same vectors."""
+    """Run the peer's script on the same examples with the same vectors; returns its result."""
     folder.mkdir(parents=True, exist_ok=True)
     examples = {"fit": data.fit, "held": data.held}
     given = {name: [(e.text, None if e.label == OUT else e.label) for e in result] for name, result in examples.items()}
     (folder / "given.json").write_text(json.dumps({**given, **more}))
     np.save(folder / "vectors.npy", np.concatenate((data.fit_vectors, data.plain_vectors)))
-    command = [PEER, SCRIPT, folder]  # why it failed stays to be read
+    command = [PEER, SCRIPT, folder]
+    # its standard error is not captured, so that the cause of a failure is visible
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, timeout=1800)
     return json.loads(done.stdout.splitlines()[-1])

@@ -1,7 +1,7 @@
-"""What a provider on the same machine costs more through the gateway, beside the LiteLLM proxy; and a breaker's step.
+"""What the gateway adds to a provider on the same machine, compared with the LiteLLM proxy; the cost of a breaker.
 
-The provider is a Roundhouse with the scripted engine: a token each 10 ms, whoever asks, so that what differs is only
-who stands between. Three are asked in turns: the provider itself, Roundhouse in front of it, LiteLLM in front of it.
+The provider is a Roundhouse with the scripted engine. It always produces a token every 10 ms, so only the proxies
+differ. Three servers take turns: the provider itself, Roundhouse in front of it, LiteLLM in front of it.
 """
 
 import time
@@ -47,7 +47,7 @@ async def measure(bench: Bench) -> None:
 
 
 class Here(Roundhouse):
-    """A server with a provider alone, and no model to load."""
+    """A server with only a provider, and no model to load."""
 
     def __init__(self, folder: Path, provider: Path) -> None:
         super().__init__(f"there/{MODEL}", folder, [provider], "--slots", "1", "--no-prewarm")
@@ -80,7 +80,7 @@ DIRECT = "provider"
 
 
 def _named(server: Server) -> Server:
-    """Two of them are Roundhouses: the one that is asked directly is called otherwise."""
+    """Rename the provider: two of the servers are called roundhouse."""
     if isinstance(server, Scripted):
         server.name = DIRECT
     return server
@@ -105,7 +105,7 @@ def _provider(folder: Path, url: str) -> Path:
 
 
 def _breaker(bench: Bench) -> None:
-    """One step: may a request go, and what its end means; with a full window, one in five failing."""
+    """Measure a step (admit a request, record its end) with a full window in which one in five failed."""
     steps, rounds = bench.settings.pick(50_000, 20_000, 500), list[float]()
     for _ in range(bench.settings.rounds):
         state = Breaker()
@@ -116,10 +116,10 @@ def _breaker(bench: Bench) -> None:
             state = _step(state, step, WINDOW + step / 1000)
         rounds.append((time.perf_counter() - began) / steps * 1e6)
     bench.figure("breaker.step", rounds, "µs")
-    bench.bar("a breaker's step", "breaker.step", "<=", 10.0)
+    bench.bar("a step of a breaker", "breaker.step", "<=", 10.0)
 
 
 def _step(state: Breaker, step: int, now: float) -> Breaker:
     state, permit = admit(state, now)
-    assert isinstance(permit, Permit), "one in five opens nothing"
+    assert isinstance(permit, Permit), "one failure in five must not open the breaker"
     return ended(state, permit, CallOutcome.SUCCESS if step % 5 else CallOutcome.FAILURE, now, 0.5)

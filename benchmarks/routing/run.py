@@ -1,9 +1,9 @@
-"""Routing: decisions, their quality, and what models elsewhere cost more through the gateway.
+"""Routing: the time and quality of decisions, and what the gateway adds to a provider.
 
-Each part says itself what it measures: `intents`, `decisions`, `provider_cost`.
+The modules of the parts say what they measure: `intents`, `decisions`, `provider_cost`.
 
-Physical limit: without vectors, a few products over some hundred hashed pieces; with them, one pass of the encoder; of
-an answer from elsewhere, one more hop over loopback each way.
+Physical limit: a decision without vectors takes a few products over some hundred hashed pieces, one with vectors a pass
+of the encoder; a provider's answer takes one more hop over loopback each way.
 """
 
 from benchmarks.harness import Bench
@@ -13,7 +13,7 @@ from benchmarks.routing import data, decisions, intents, provider_cost
 async def run(bench: Bench) -> None:
     result = data.read() if bench.settings.pick(True, False, False) else None
     if result is None:
-        bench.note("150 intents: not measured; it takes a full run, and the data")
+        bench.note("150 intents: not measured; this needs a full run and the data")
     fitted = None if result is None else intents.measure(bench, result)
     await decisions.measure(bench, result, fitted)
     await provider_cost.measure(bench)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.tenants.layer report FOLDER | memory FOLDER REQUESTS
 
-are the parts that have a process of their own; they print one JSON object.
+run the parts that need their own process, and print one JSON object.
 """
 
 import asyncio
@@ -61,13 +61,14 @@ async def run(bench: Bench) -> None:
 
 def _apart(*words: str) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.tenants.layer", *words]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # why it failed stays to be read
+    # standard error is not captured, so that the cause of a failure is visible
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, float] = json.loads(done.stdout)
     return result
 
 
 def decisions(bench: Bench, adapters: int) -> None:
-    """Times of `decide` with `finish` while 10,000 wait."""
+    """Measure `decide` and `finish` while 10,000 requests wait."""
     s, choice = bench.settings, random.Random(bench.settings.seed)
     policy = Placement(8 if adapters else 0, 40, 32)
     names = [f"sha256:{number:064x}" for number in range(adapters)]
@@ -103,7 +104,7 @@ def decisions(bench: Bench, adapters: int) -> None:
 
 
 async def ledger(folder: Path, requests: int) -> float:
-    """Rows a second: each request waits for the commit of its beginning, as a server's do."""
+    """Return rows a second. Each request waits until its begin is committed, as on a server."""
     from tenants.ledger.table import LedgerTable
     from tenants.ledger.writer import LedgerWriter
     from tenants.storage.opening import open_tables
@@ -137,7 +138,7 @@ def entry(number: int) -> Entry:
 
 # --- a report -----------------------------------------------------------------------------------------------------
 def report(folder: Path) -> dict[str, float]:
-    """Usage by team, model and day, as `GET /v1/usage` asks for it: the second time, as a server that runs does."""
+    """Measure usage by team, model and day, as in `GET /v1/usage`, after a first query as on a running server."""
     from tenants.ledger.report import Grouping, UsageFilter, used
     from tenants.storage.opening import open_tables
 
@@ -153,16 +154,16 @@ def report(folder: Path) -> dict[str, float]:
 
 
 def _peak() -> float:
-    """The most MiB that this process ever had resident. `ru_maxrss` is no less than what its parent had."""
+    """Return this process's peak of resident MiB. `ru_maxrss` would include the parent's."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 # --- memory ------------------------------------------------------------------------------------------------------
 async def memory(folder: Path, requests: int) -> dict[str, float]:
-    """Memory of keys, limits, fair queue and ledger, and what requests add to it.
+    """Measure the memory of keys, limits, fair queue and ledger, and what requests add to it.
 
-    SQLAlchemy, which every server has, is not counted.
+    SQLAlchemy, which every server uses, is not included.
     """
     keys = json.loads((folder / "keys.json").read_text())
     before = _now()
@@ -198,7 +199,7 @@ async def memory(folder: Path, requests: int) -> dict[str, float]:
 
 
 def prepare(folder: Path) -> None:
-    """10,000 keys of 100 teams, each team with three limits, and a file of the keys."""
+    """Create 10,000 keys of 100 teams, each team with three limits, and a file with the keys."""
     from tenants.keys import secret
     from tenants.keys.records import KeyRequest
     from tenants.keys.table import KeyTable

@@ -1,6 +1,4 @@
-"""How evenly teams share a model that all have more to ask than there is room: twenty with an adapter each, and three
-of different weights.
-"""
+"""How evenly teams share a busy model: twenty teams with an adapter each, and three teams with different weights."""
 
 import asyncio
 import time
@@ -19,8 +17,8 @@ MANY, AT_ONCE = 20, 4
 WEIGHTS = {"one": 1.0, "two": 2.0, "four": 4.0}
 WARM_UP = 2.0
 BACKLOG = 64
-"""Requests that each of the weighted teams has under way: twice the places. With as many as there are, those of one
-team that ended in one step left it with fewer waiting than its part, and others got the places."""
+"""Concurrent requests of each weighted team: twice the places. With only as many as places, a team whose requests ended
+in the same step had fewer waiting than its share, and others got the places."""
 
 
 async def run(bench: Bench) -> None:
@@ -39,19 +37,19 @@ async def run(bench: Bench) -> None:
         evenness, off = [], []
         for _ in range(s.rounds):
             even = await _served(bench, server, workload, {team: team for team in teams}, AT_ONCE, seconds)
-            evenness.append(sum(even) ** 2 / (len(even) * sum(one**2 for one in even)))
+            evenness.append(sum(even) ** 2 / (len(even) * sum(tokens**2 for tokens in even)))
             part = await _served(bench, server, workload, dict.fromkeys(WEIGHTS, server.model), BACKLOG, seconds)
             due = [sum(part) * weight / sum(WEIGHTS.values()) for weight in WEIGHTS.values()]
-            off.append(max(abs(one / right - 1) if right else 0.0 for one, right in zip(part, due, strict=True)))
+            off.append(max(abs(got / right - 1) if right else 0.0 for got, right in zip(part, due, strict=True)))
     bench.figure("shares.jain", evenness, "")
-    bench.figure("shares.weights_off", [100 * one for one in off], "%")
+    bench.figure("shares.weights_off", [100 * share for share in off], "%")
     bench.note(f"shares: {many} teams with an adapter each, and weights 1:2:4, over {seconds:.0f} s")
 
 
 async def _served(
     bench: Bench, server: Keyed, workload: Workload, models: Mapping[str, str], at_once: int, seconds: float
 ) -> list[int]:
-    """Tokens of each team's answers that came within so many seconds, while all teams always had more to ask."""
+    """Return the tokens that each team received in so many seconds, while all teams always had requests waiting."""
     end = time.perf_counter() + WARM_UP + seconds
 
     def asks(team: str, model: str) -> Iterator[bytes]:
@@ -61,5 +59,5 @@ async def _served(
     cells = await asyncio.gather(*(closed_loop(server, asks(*pair), at_once) for pair in models.items()))
     for cell in cells:
         bench.count("shares", cell)
-    begin = end - seconds  # until then who came first had all there was
+    begin = end - seconds  # before that, the team that came first had all places
     return [sum(begin < at <= end for reply in cell.good for at in reply.arrivals) for cell in cells]

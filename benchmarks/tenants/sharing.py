@@ -1,4 +1,4 @@
-"""What keys, limits and the ledger cost on a real server, and what one team feels of another."""
+"""What keys, limits and the ledger cost on a real server, and how one team affects another."""
 
 import asyncio
 import re
@@ -29,16 +29,16 @@ from tenants.storage.opening import open_tables
 TOKENS, FLOOD = 32, 200
 SCRIPTED_TOKENS, SCRIPTED_PAUSE_MS = 8, 20
 QUEUED_MS, SLOWER = 5.0, 1.2
-"""The most that a team may feel of others: so long in the queue, and its first tokens alone times so much. What is over
-that is told in steps."""
+"""How much other teams may delay a team: milliseconds in the queue, and a factor on its first tokens. What exceeds that
+is measured in steps."""
 _QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 
 
 class Keyed(Roundhouse):
-    """The same server with a team for each part, and the keys to ask as one. One has limits, of all kinds."""
+    """The same server with the teams `flood` and `quiet`, and a key for each. `quiet` has limits of all kinds."""
 
     def __init__(self, model: str, folder: Path, recipe: Path, more: Mapping[str, float] | None = None) -> None:
-        """more: further teams, and their weights."""
+        """Create the teams and keys. `more` has the weights of further teams by name."""
         super().__init__(model, folder, [recipe], "--slots", "1")
         self.name = "roundhouse, keys"
         data = folder / "data"
@@ -61,11 +61,11 @@ class Keyed(Roundhouse):
 
 
 class ScriptedKeyed(Scripted, Keyed):
-    """The same on the scripted engine."""
+    """The server with keys on the scripted engine."""
 
 
 async def overhead(bench: Bench) -> None:
-    """Measure the layer's cost for a caller."""
+    """Compare the server with keys with one without, and with LiteLLM's proxy."""
     s = bench.settings
     model = chat(s, s.work / "tenants", device=4, host=16)
     workload = Workload(s.seed)
@@ -94,13 +94,13 @@ async def overhead(bench: Bench) -> None:
 
 
 async def by_script(bench: Bench) -> None:
-    """The same on an engine that follows a script: beside a real engine's first tokens the layer is hard to see."""
+    """Compare both on the scripted engine, because the first tokens of a real one hide so small a difference."""
 
     def ask(server: Server) -> bytes:
         return paced_request(server.model, SCRIPTED_TOKENS, SCRIPTED_PAUSE_MS)
 
     s = bench.settings
-    weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)  # measured, never loaded
+    weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)  # only their size is read
     recipe = scripted_recipe(s.work / "tenants-scripted", "scripted", weights)
     with ExitStack() as stack:
         plain = Scripted("scripted", s.work / "tenants-scripted-open", [recipe], "--slots", "1")
@@ -173,7 +173,7 @@ async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -
     bench.figure("quiet.queue_p99", waits, "ms")
     bench.figure("quiet.queue_p99_added_steps", steps, "steps")
     bench.figure("quiet.queue_p99_alone", alone_waits, "ms")
-    bench.note(f"{model.recipe.batching.max_requests} places; the kept part counts what the quiet team took of it")
+    bench.note(f"{model.recipe.batching.max_requests} places; the flood's tokens/s include those of the quiet team")
 
 
 async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
@@ -192,7 +192,7 @@ async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
         over = asyncio.Event()
         alone = await closed_loop(server, asks("critical", s.pick(200, 40, 4)), 2)
         batch = asyncio.create_task(closed_loop(server, endless("batch"), s.pick(96, 96, 20)))
-        await asyncio.sleep(s.pick(2.0, 1.0, 0.2))  # its own beginning, with all prompts in one step, is not meant
+        await asyncio.sleep(s.pick(2.0, 1.0, 0.2))  # skips its beginning, when all prompts share one step
         beside = await closed_loop(server, asks("critical", s.pick(200, 40, 4)), 2)
         flooding = await closed_loop(server, asks("critical", s.pick(300, 150, 20)), s.pick(96, 96, 20))
         critical_end = max(reply.arrivals[-1] for reply in flooding.good)
@@ -215,8 +215,8 @@ async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
 
 
 def _queued(reply: Reply) -> float:
-    """Milliseconds in the queue, by the server's own words."""
+    """Return the milliseconds in the queue from the response's header."""
     result = _QUEUE.search(reply.head)
     if result is None:
-        raise ValueError("an answer does not tell how long it was in the queue")
+        raise ValueError("the response does not say how long it was in the queue")
     return float(result[1])

@@ -117,12 +117,12 @@ def test_files_of_two_runs_are_refused(
     files = [write(tmp_path / "a.json", steps()), write(tmp_path / "b.json", steps(), **{key: "another"})]
     monkeypatch.setattr(sys, "argv", ["bars", *files])
     assert bars.main() == 2
-    assert f"have {key} " in capsys.readouterr().err
+    assert f"differ in {key}: " in capsys.readouterr().err
     (tmp_path / "b.json").write_text("[]")
     assert bars.main() == 2
 
 
 def test_figures_that_mean_nothing_are_marked() -> None:
     assert bars.warning(CARD) == ""
-    assert "no GPU" in bars.warning({"command": "acceptance --shape tiny"})
+    assert "without a GPU" in bars.warning({"command": "acceptance --shape tiny"})
     assert "tiny" in bars.warning(CARD | {"command": "acceptance --shape tiny --stock"})

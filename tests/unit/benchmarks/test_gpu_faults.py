@@ -301,4 +301,4 @@ asyncio.run(asyncio.to_thread(time.sleep, 600))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=root(), capture_output=True, text=True, timeout=500)
     assert done.returncode == 1
-    assert "did not end in its time" in done.stderr
+    assert "did not end in time" in done.stderr

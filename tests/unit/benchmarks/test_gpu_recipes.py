@@ -159,7 +159,7 @@ async def test_speech_has_figures_for_its_recipe(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("environment", "step", "words"),
     [
-        ({"gpu_bytes": None}, {}, "no GPU"),
+        ({"gpu_bytes": None}, {}, "without a GPU"),
         ({}, {"ok": False}, "no figures"),
         ({}, {"note": "NVIDIA H100 80GB HBM3, 2026-11-28, commit "}, "no commit"),
         ({}, {"note": f"NVIDIA H100 80GB HBM3, 2026-11-28, commit 01234567; {shipped.TINY}"}, "without --shape tiny"),
