@@ -46,7 +46,18 @@ class Subcommands(TyperGroup):
         command = self.words.get(word, "")
         if self.get_command(ctx, word) is None and self.get_command(ctx, command.partition(" ")[0]) is not None:
             ctx.fail(f"No such command '{word}'. Did you mean '{command}'?")
-        return super().resolve_command(ctx, args)
+        name, found, rest = super().resolve_command(ctx, args)
+        if ctx.find_root().params.get("url") and _ignores_url(found) and not {"-h", "--help"} & set(rest):
+            ctx.fail(
+                f"'{ctx.command_path} {name}' does not talk to a server. Leave --url out; "
+                f"'{ctx.command_path} {name} -h' says what it reads."
+            )
+        return name, found, rest
+
+
+def _ignores_url(command: Any) -> bool:
+    """Return whether it is a command, not a group of them, without the option --url."""
+    return not isinstance(command, TyperGroup) and all(option.name != "url" for option in command.params)
 
 
 class CommandGroup(Subcommands):
@@ -98,7 +109,8 @@ def _version(requested: bool) -> None:
 def common(
     ctx: typer.Context,
     url: Annotated[
-        str | None, typer.Option(help="Address of the server; may be given before or after a command.")
+        str | None,
+        typer.Option(help="Address of the server, before or after a command that talks to one."),
     ] = None,
     _: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")

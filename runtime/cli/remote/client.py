@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -140,7 +141,9 @@ class Client:
                 f"The server at {self.url} closed the connection during its answer. See its log."
             ) from None
         except httpx.TransportError as error:
-            hint = "Start one with `roundhouse serve`, or name another with --url or ROUNDHOUSE_URL."
+            hint = (
+                _tls_hint(error) or "Start one with `roundhouse serve`, or name another with --url or ROUNDHOUSE_URL."
+            )
             raise ServerUnreachableError(f"No server answers at {self.url} ({_cause(error)}). {hint}") from None
 
 
@@ -152,6 +155,17 @@ def _host(url: str) -> str | None:
     except ValueError:
         return None
     return host if split.scheme in ("http", "https") else None
+
+
+def _tls_hint(error: BaseException | None) -> str:
+    """Return what to do if the connection failed in TLS; '' if it did not."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "If you trust its certificate, name the file of its authority in SSL_CERT_FILE."
+    if error is not None:
+        return "Write http:// in --url or ROUNDHOUSE_URL if the server has no TLS."
+    return ""
 
 
 def _cause(error: Exception) -> str:

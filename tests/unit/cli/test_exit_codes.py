@@ -32,6 +32,22 @@ def test_no_server(run: Run) -> None:
     assert "roundhouse serve" in result.stderr
 
 
+def test_a_server_without_tls(server: FakeServer, run: Run) -> None:
+    result = run("status", "--url", server.url.replace("http:", "https:"))
+    assert result.exit_code == 3
+    assert "Write http:// in --url" in result.stderr
+    assert "roundhouse serve" not in result.stderr
+
+
+@pytest.mark.parametrize("command", [("keys", "revoke", "key_1"), ("backup", "folder"), ("usage", "prune")])
+def test_a_command_without_a_server_refuses_one(run: Run, command: tuple[str, ...]) -> None:
+    """It would change the data directory of this machine."""
+    result = run("--url", "http://127.0.0.1:1", *command)
+    assert result.exit_code == 2
+    assert "does not talk to a server. Leave --url out" in " ".join(result.stderr.replace("│", " ").split())
+    assert run("--url", "http://127.0.0.1:1", *command, "--help").exit_code == 0
+
+
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://127.0.0.1:abc", "http://[::1"])
 def test_an_address_that_is_none(run: Run, url: str) -> None:
     result = run("status", "--url", url)
