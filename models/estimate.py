@@ -113,7 +113,7 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
     recipe: with its dtype settled. shape: None for speech.
     """
     if fault := flag_fault(recipe):
-        raise Unfit(f"This is not a recipe: {fault}.", code="bad_recipe", param="engine.flags")
+        raise Unfit(f"The recipe cannot be used: {fault}.", code="bad_recipe", param="engine.flags")
     cast, parallel = _float_bytes(recipe, kind), recipe.parallel
     parts = parallel.tensor * parallel.pipeline
     spread = f", {parallel.words()}" if parallel.devices > 1 else ""
@@ -251,7 +251,9 @@ def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: fl
         windows = max(1, recipe.batching.max_tokens // recipe.window.padded)
         beams = int(str(recipe.engine.flags.get("beam_size", BEAMS)))
         if beams < 1:
-            raise Unfit("This is not a recipe: beam_size must be 1 or more.", code="bad_recipe", param="engine.flags")
+            raise Unfit(
+                "The recipe cannot be used: beam_size must be 1 or more.", code="bad_recipe", param="engine.flags"
+            )
         values = weights.hidden * (12 + 2 * weights.decoder_layers * beams)
         return int(windows * recipe.window.padded * SECOND_FRAMES * values * each)
     step = recipe.batching.max_tokens * (4 * shape.hidden + 2 * shape.feed_forward) * each

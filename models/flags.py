@@ -1,5 +1,6 @@
 """`engine.flags` of a recipe, for the two engines with known names and types."""
 
+import difflib
 from collections.abc import Mapping
 
 from registry.errors import EngineFailed
@@ -39,6 +40,13 @@ KNOWN: Mapping[Task, Mapping[str, type]] = {
     Task.RERANK: {name: kind for name, kind in SENTENCE.items() if name != "matryoshka_dimensions"},
     Task.TRANSCRIBE: SPEECH,
 }
+WORDS: Mapping[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list, such as [a, b]",
+}
 
 
 def flags_of(recipe: Recipe) -> dict[str, Flag]:
@@ -55,10 +63,12 @@ def flag_fault(recipe: Recipe) -> str | None:
         return None
     for name, value in recipe.engine.flags.items():
         if name not in known:
-            return f"engine flag '{name}' is not known; known are {', '.join(sorted(known))}"
+            close = difflib.get_close_matches(name.lower(), known, n=1)
+            hint = f"write '{close[0]}'" if close else f"known are {', '.join(sorted(known))}"
+            return f"engine flag '{name}' is not known; {hint}"
         kinds = (int, float) if known[name] is float else (known[name],)
         if not isinstance(value, kinds) or (isinstance(value, bool) and known[name] is not bool):
-            return f"engine flag '{name}' must be of type {known[name].__name__}"
+            return f"engine flag '{name}' cannot be {value!r}; write {WORDS[known[name]]}"
     if recipe.engine.flags.get("cuda_graphs") and not recipe.engine.flags.get("unpadded"):
         return "engine flag 'cuda_graphs' needs a network without padding: also write 'unpadded: true'"
     return None

@@ -1,5 +1,6 @@
 """Turn a recipe into vLLM's command line arguments, which vLLM parses and checks."""
 
+import difflib
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -178,7 +179,8 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     config = read_object(path / "config.json")  # empty if it cannot be read; vLLM reports why
     yield from ("--model", str(path), "--served-model-name", recipe.id)
     if recipe.dtype == "int8":
-        raise Unfit("dtype int8 is not one of vLLM's", ["dtype: use auto, float32, float16 or bfloat16"], param="dtype")
+        fault = "dtype int8 is not one of vLLM's: use auto, float32, float16 or bfloat16"
+        raise Unfit(f"The recipe's {fault}.", [fault], param="dtype")
     yield from ("--dtype", recipe.dtype)
     context = _context(recipe, config)
     if context:
@@ -294,7 +296,9 @@ def _flags(flags: dict[str, Flag], parser: Any) -> Iterator[str]:
         elif name in NEVER:
             faults.append(f"{key}: the slot sets it")
         elif option not in known:
-            faults.append(f"{key}: this vLLM has no such flag")
+            close = difflib.get_close_matches(option, [str(one) for one in known], n=1)
+            hint = f"; write {close[0].removeprefix('--').replace('-', '_')}" if close else ""
+            faults.append(f"{key}: this vLLM has no such flag{hint}")
         elif isinstance(value, bool):
             if not value and negation not in known and known[option].default:
                 faults.append(f"{key}: cannot be switched off")
@@ -304,7 +308,8 @@ def _flags(flags: dict[str, Flag], parser: Any) -> Iterator[str]:
         else:
             words += [option, str(value)]
     if faults:
-        raise Unfit("the recipe's engine.flags do not fit vLLM", faults, param="engine.flags")
+        # the gateway and its log get only the message of a load's error
+        raise Unfit(f"The recipe's engine.flags do not fit vLLM: {'; '.join(faults)}.", faults, param="engine.flags")
     yield from words
 
 

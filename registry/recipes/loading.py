@@ -43,6 +43,7 @@ def load_documents(
     check_sources: bool = False,
     may_be_empty: bool = False,
     misfit: Misfit | None = None,
+    flag_fault: Callable[[Recipe], str | None] = lambda _: None,
 ) -> Documents:
     """Read recipe files, or all *.yaml and *.yml files directly in folders.
 
@@ -53,6 +54,7 @@ def load_documents(
         may_be_empty: accept a folder without recipes, because models may be added while the server runs.
         check_sources: also require that paths and packages exist on this machine. Hubs are not contacted.
         misfit: checks the folders, if check_sources is set.
+        flag_fault: returns what is wrong with a model's `engine.flags`, or None.
 
     Raises:
         Unfit: `faults` holds every fault of all files, as 'file.yaml:12: what is wrong; what to write instead'.
@@ -76,6 +78,8 @@ def load_documents(
                 adapters = tuple(a.model_copy(update={"source": _from(file, a.source)}) for a in one.adapters)
                 one = one.model_copy(update={"source": _from(file, one.source), "adapters": adapters})
                 faults += _missing(one, document, misfit) if check_sources else []
+                if wrong_flag := flag_fault(one):
+                    faults.append(document.fault(("engine", "flags"), wrong_flag))
             elif isinstance(one, RouterSpec) and one.source is not None:
                 one = one.model_copy(update={"source": _from(file, one.source)})
             if one is not None:

@@ -62,11 +62,13 @@ def test_a_recipe_becomes_vllms_arguments(base: Path) -> None:
 
 @pytest.mark.real
 def test_every_fault_of_the_flags_is_named(base: Path) -> None:
-    flags = {"max_model_len": 5, "api_key": "x", "no-such-flag": 1, "worker_extension_cls": "os"}
+    flags = {"max_model_len": 5, "api_key": "x", "enforce-eagre": 1, "worker_extension_cls": "os"}
     with pytest.raises(Unfit) as refused:
         settings.arguments(chat_fixtures.recipe(base, **flags), base, "cpu", launch.parser())
     assert len(refused.value.faults) == len(flags)
     assert "context_length" in refused.value.faults[0]
+    assert refused.value.faults[2] == "enforce-eagre: this vLLM has no such flag; write enforce_eager"
+    assert all(fault in refused.value.message for fault in refused.value.faults), "only it reaches the gateway's log"
 
 
 @pytest.mark.real

@@ -199,7 +199,7 @@ async def test_the_prompt_for_documents_by_whichever_name_the_model_has_for_it(
     ("more", "why"),
     [
         ({"flags": {"threds": 2}}, "'threds' is not known"),
-        ({"flags": {"threads": "two"}}, "must be of type int"),
+        ({"flags": {"threads": "two"}}, "cannot be 'two'; write a whole number"),
         ({"context_length": 4096}, "has 512 positions"),
         ({"dtype": "int8"}, "no int8"),
         ({"flags": {"matryoshka_dimensions": ["999"]}}, "384 dimensions"),

@@ -30,11 +30,12 @@ def validate(
     Example: roundhouse validate recipes/starter my-model.yaml
     """
     from launch.files.detect import misfit
+    from models.flags import flag_fault
     from registry.errors import Unfit
     from registry.recipes.loading import load_documents, remarks
 
     try:
-        documents = load_documents(recipes, check_sources=sources, misfit=misfit)
+        documents = load_documents(recipes, check_sources=sources, misfit=misfit, flag_fault=flag_fault)
     except Unfit as unfit:
         raise RefusedError(unfit.message, faults=unfit.faults, code=unfit.code) from None
     result = documents.models

@@ -43,6 +43,16 @@ def test_every_fault_has_its_file_and_line(run: Run, tmp_path: Path) -> None:
     assert "bad.yaml:7: " in lines[2]
 
 
+def test_flags_of_engines_with_known_flags(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "flags.yaml"
+    model = "version: 1\ntask: embed\nsource: {path: weights}\nengine:\n  name: sentence-transformers\n  flags: "
+    file.write_text(f"id: a\n{model}{{thread: 2}}\n---\nid: b\n{model}{{packed: 7}}\n")
+    result = run("validate", str(file))
+    assert result.exit_code == 1
+    assert "flags.yaml:7: engine flag 'thread' is not known; write 'threads'" in result.stderr
+    assert "flags.yaml:15: engine flag 'packed' cannot be 7; write true or false" in result.stderr
+
+
 def test_json(run: Run, tmp_path: Path) -> None:
     reported = json.loads(run("validate", str(root() / "recipes/starter"), "--json").stdout)
     assert "starter-chat" in reported["recipes"]
