@@ -3,9 +3,20 @@
 import re
 from datetime import timedelta
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 Flag = bool | int | float | str | list[str | int]
@@ -46,6 +57,24 @@ class Strict(BaseModel):
     """Frozen, and refuses unknown keys, so that typos are noticed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_true_as_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse `device: true`, which pydantic would read as 1."""
+        if isinstance(value, bool) and info.field_name in cls.model_fields:
+            kinds = _kinds(cls.model_fields[info.field_name].annotation)
+            if bool not in kinds and any(issubclass(kind, int | float) for kind in kinds):
+                kind = "byte_size" if ByteSize in kinds else "float_type" if float in kinds else "int_type"
+                raise PydanticCustomError(kind, "write a number")
+        return value
+
+
+def _kinds(annotation: object) -> set[type]:
+    """Return the types that a field takes, those of a Literal's values included."""
+    parts = get_args(annotation) or (annotation,)
+    inner = (get_args(part)[0] if get_origin(part) is Annotated else part for part in parts)
+    return {part if isinstance(part, type) else type(part) for part in inner}
 
 
 _REVISION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}\Z")

@@ -161,7 +161,7 @@ def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
             return f"'{path}' cannot be {value}; write text, in quotes if it looks like a number or a date"
         case "string_too_short":
             return f"'{path}' is empty; write its text"
-        case "int_type" | "int_parsing" | "int_from_float":
+        case "int_type" | "int_parsing" | "int_parsing_size" | "int_from_float":
             return f"'{path}' cannot be {value}; write a whole number"
         case "float_type" | "float_parsing" | "finite_number":
             return f"'{path}' cannot be {value}; write a number"
@@ -173,6 +173,10 @@ def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
             return f"'{path}' cannot be {value}; write more than {limits['gt']}"
         case "less_than_equal":
             return f"'{path}' cannot be {value}; write {limits['le']} or less"
+        case "less_than":
+            return f"'{path}' cannot be {value}; write less than {limits['lt']}"
+        case "too_short":
+            return f"'{path}' is an empty list; name at least {limits['min_length']}, or leave it out"
         case "model_type" | "dict_type":
             if not loc:
                 return f"a recipe cannot be {value}; write keys and values, beginning with 'id: my-model'"
@@ -194,7 +198,7 @@ def _unknown_key(loc: Loc, schema: type[BaseModel]) -> str:
         return f"unknown key '{_dotted(loc)}'; {FOREIGN_KEYS[key]}"
     models = dict(_models(schema, ""))
     known_keys = _known_keys(models, loc[:-1])
-    if close := difflib.get_close_matches(key, known_keys, n=1):
+    if close := difflib.get_close_matches(key.lower(), known_keys, n=1):
         return f"unknown key '{_dotted(loc)}'; write '{close[0]}'"
     for where, model in models.items():
         if key in model.model_fields and where not in ("", here):
@@ -211,7 +215,8 @@ def _known_keys(models: Mapping[str, type[BaseModel]], loc: Loc) -> list[str]:
     where = _dotted(tuple(part for part in loc if isinstance(part, str)))
     if where.endswith("source"):
         return ["path", "package", "inside", "hub", "revision"]
-    return list(models[where].model_fields) if where in models else []
+    model = models.get(where) or models.get(where.rpartition(".")[0])  # below a name that the file chooses, as in pools
+    return list(model.model_fields) if model else []
 
 
 def _models(model: type[BaseModel], where: str) -> Iterator[tuple[str, type[BaseModel]]]:
@@ -359,8 +364,10 @@ def _fill_gaps(data: dict[str, Any], mended: set[str]) -> None:
     tasks = {name: task for task, name in ENGINE_FOR.items()}
     task = data.setdefault("task", tasks.get(engine.get("name"), "chat"))
     engine.setdefault("name", ENGINE_FOR.get(task, "vllm"))
-    if "memory" in mended:  # the adapters themselves have been checked by now, but their places may be gone
+    if "memory" in mended:  # what needs places has been checked by now, but the places may be gone
         data.pop("adapters", None)
+        if isinstance(batching := data.get("batching"), dict):
+            batching.pop("tokens_while_swapping", None)
 
 
 def _at(data: Any, loc: Loc) -> object:

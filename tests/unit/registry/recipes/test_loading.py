@@ -126,6 +126,28 @@ def test_replicas_that_cannot_be(write: Write, replicas: str, stated: str) -> No
     assert faults(write(f"{GOOD.format('a')}replicas: {replicas}")) == [f"r.yaml:6: {stated}"]
 
 
+@pytest.mark.parametrize(
+    ("line", "stated"),
+    [
+        ("memory: {adapters: {device: true}}", "'memory.adapters.device' cannot be true; write a whole number"),
+        ("memory: {kv_cache: yes}", "'memory.kv_cache' cannot be true; write a size such as 512MiB or 4GB"),
+        ("queue: {max_wait: on}", "'queue.max_wait' cannot be true; write a duration such as 30s, 10m or 2h"),
+        ("queue: {floor: true}", "'queue.floor' cannot be true; write a number"),
+        ("queue: {floor: 0.5}", "'queue.floor' cannot be 0.5; write less than 0.5"),
+        ("pools: {a: {classes: []}}", "'pools.a.classes' is an empty list; name at least 1, or leave it out"),
+        ("pools: {a: {max_waitings: 3}}", "unknown key 'pools.a.max_waitings'; write 'max_waiting'"),
+        ("Context_Length: 512", "unknown key 'Context_Length'; write 'context_length'"),
+        (
+            "{memory: {adapters: {device: two}}, batching: {tokens_while_swapping: 8}}",
+            "'memory.adapters.device' cannot be 'two'; write a whole number",
+        ),
+    ],
+)
+def test_near_misses(write: Write, line: str, stated: str) -> None:
+    lines = line[1:-1].replace("}}, ", "}}\n") if line.startswith("{") else line
+    assert faults(write(GOOD.format("a") + lines)) == [f"r.yaml:6: {stated}"]
+
+
 @pytest.mark.parametrize("name", ["load_seconds", "tokens_per_second"])
 def test_no_figure_is_without_end(write: Write, name: str) -> None:
     """A wait that is counted with it could not be told."""
