@@ -154,6 +154,8 @@ class Writer:
     finished: bool = False
     """Whether the engine has sent a finish reason."""
     _calls: dict[int, ChatToolCall] = field(default_factory=dict)
+    _logprobs: list[OllamaLogprob] = field(default_factory=list)
+    """Logprobs of tokens that have not shown text yet. They go into the next line."""
 
     def whole_answer(self, data: bytes) -> Answer:
         """The answer to a request without streaming. Raises EngineFailed for an incomplete completion."""
@@ -175,13 +177,15 @@ class Writer:
         part = choice.delta or ChatDelta(choice.text)
         for call in part.tool_calls or ():
             self._add(call)
+        if choice.logprobs is not None:
+            self._logprobs += choice.logprobs.content or ()
         if not (part.visible_text or part.reasoning_text):
             if self.watch.first is None and part.tool_calls:
                 self.watch.first = self.watch.clock()
             return None
         if self.watch.first is None:
             self.watch.first = self.watch.clock()
-        return self._made(part, choice, done=False)
+        return self._made(part, self._held(), done=False)
 
     def calls(self) -> Answer | None:
         """A line with the complete tool calls. None if there are none."""
@@ -189,11 +193,16 @@ class Writer:
 
     def last(self) -> Answer:
         """A stream's last line."""
-        return self._last(ChatDelta(""), EngineChoice())
+        return self._last(ChatDelta(""), self._held())
 
     def only(self, reason: str) -> Answer:
         """The answer to a request that only loads the model."""
         return self._made(ChatDelta(""), EngineChoice(), done=True, done_reason=reason)
+
+    def _held(self) -> EngineChoice:
+        """Take the logprobs since the last line."""
+        logprobs, self._logprobs = self._logprobs, []
+        return EngineChoice(logprobs=_Logprobs(logprobs) if logprobs else None)
 
     def _note(self, found: EngineAnswer, choice: EngineChoice) -> None:
         if found.usage is not None:

@@ -323,6 +323,21 @@ async def test_calls_come_whole_though_the_engine_tells_them_in_pieces(tmp_path:
     assert last["message"] == {"role": "assistant", "content": ""}
 
 
+async def test_a_stream_has_the_logprobs_of_tokens_without_text_of_their_own(gateway: FakeGateway) -> None:
+    """Half a character, the end of the answer, or what may be the beginning of a stop sequence."""
+
+    def token(byte: int, text: str, finish: str | None = None) -> dict[str, Any]:
+        logprob = {"token": chr(byte), "logprob": -0.5, "bytes": [byte], "top_logprobs": []}
+        return {**delta(content=text, finish=finish), "logprobs": {"content": [logprob]}}
+
+    streams(gateway, token(0xC3, ""), token(0xA9, "é"), token(0x41, "A"), token(0x0A, "", "stop"))
+    body = {**REQUEST, "logprobs": True}
+    answered = lines(await post(gateway, "/api/chat", body))
+    assert [line["message"]["content"] for line in answered] == ["é", "A", ""]
+    given = [[logprob["token"] for logprob in line["logprobs"]] for line in answered]
+    assert given == [["Ã", "©"], ["A"], ["\n"]]
+
+
 async def test_a_call_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes")
     streams(gateway, call(0, '{"spe', "set_fan"), delta(finish="length"))
