@@ -1,13 +1,15 @@
 """How recordings become windows and windows become segments: without a model."""
 
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.speech.model import place_words, split
+from models.speech.model import APPEND, PREPEND, TimedSegment, place_words, shorten_words, split
 from models.speech.windows import RATE, Packer, join_stretches
 
 STRETCHES = st.lists(
@@ -63,13 +65,14 @@ def test_split_keeps_all_text_within_the_window() -> None:
 
 def test_words_go_to_the_segment_of_their_tokens() -> None:
     found = split([100, 1, 2, 150, 150, 3, 200], 100, 90, 10.0)
-    aligned: list[dict[str, object]] = [
+    aligned: list[dict[str, Any]] = [
         {"word": " one", "tokens": [1], "start": 0.1, "end": 0.4, "probability": 0.9},
         {"word": " two.", "tokens": [2], "start": 0.5, "end": 0.8, "probability": 0.8},
         {"word": "", "tokens": [], "start": 0.8, "end": 0.8, "probability": 0.1},
         {"word": " three", "tokens": [3], "start": 1.2, "end": 11.0, "probability": 0.7},
     ]
-    place_words(found, aligned, 10.0)
+    found[1].end = 10.6
+    place_words(found, aligned, 10.0, 5.0)
     assert [[word.word for word in segment.words] for segment in found] == [[" one", " two."], [" three"]]
     assert [(segment.start, segment.end) for segment in found] == [(0.1, 0.8), (1.2, 10.0)]
 
@@ -77,9 +80,70 @@ def test_words_go_to_the_segment_of_their_tokens() -> None:
 def test_a_word_that_reaches_over_a_border_moves_no_other() -> None:
     """It is of the segment that it begins in."""
     found = split([100, 1, 2, 3, 150, 150, 4, 5, 6, 200, 200, 7, 250], 100, 90, 10.0)
-    aligned: list[dict[str, object]] = [
+    aligned: list[dict[str, Any]] = [
         {"word": word, "tokens": tokens, "start": place / 2, "end": place / 2 + 0.4, "probability": 0.9}
         for place, (word, tokens) in enumerate([(" one", [1, 2]), (" two", [3, 4]), (" three", [5, 6]), (" four", [7])])
     ]
-    place_words(found, aligned, 10.0)
+    place_words(found, aligned, 10.0, 0.4)
     assert [[word.word for word in segment.words] for segment in found] == [[" one", " two"], [" three"], [" four"]]
+
+
+SENTENCES = [
+    # the first word reaches over the silence before it, the last one over that after it
+    (
+        [(3.0, 5.0)],
+        [(" one", 0.0, 3.4), (" two", 3.4, 3.8), (" three", 3.8, 4.2), (".", 4.2, 4.2), (" four", 4.2, 9.0)],
+    ),
+    # a pause inside, given to the word before it, to the mark, or to the word after it
+    (
+        [(0.0, 6.0)],
+        [(" one", 0.2, 0.5), (" two", 0.5, 0.9), (".", 0.9, 4.0), (" three", 4.0, 4.4), (" four", 4.4, 4.8)],
+    ),
+    (
+        [(0.0, 6.0)],
+        [(" one", 0.2, 0.5), (" two", 0.5, 0.9), (".", 0.9, 1.0), (" three", 1.0, 4.4), (" four", 4.4, 4.8)],
+    ),
+    # a pause between two segments, given to the second
+    ([(0.0, 1.0), (4.0, 5.0)], [(" one", 0.1, 0.4), (" two", 0.4, 0.9), (" three", 0.9, 4.4), (" four", 4.4, 4.8)]),
+    ([(0.0, 1.0), (4.0, 5.0)], [(" one", 0.1, 0.4), (" two", 0.4, 0.9), (" three", 0.9, 3.0), (" four", 3.0, 4.8)]),
+    # nothing to shorten
+    ([(0.0, 1.0), (1.0, 2.0)], [(" one", 0.1, 0.4), (" two", 0.4, 0.9), (" three", 1.0, 1.4), (" four", 1.4, 1.9)]),
+    ([(0.0, 1.0)], [(" one", 0.5, 0.5), (" two", 0.5, 0.5)]),
+]
+
+
+@pytest.mark.parametrize(("borders", "words"), SENTENCES)
+def test_words_beside_silence_have_the_librarys_times(
+    borders: list[tuple[float, float]], words: list[tuple[str, float, float]]
+) -> None:
+    """Attention has no place for silence: the words beside it last for seconds."""
+    from faster_whisper.transcribe import WhisperModel, merge_punctuations
+
+    def aligned() -> list[dict[str, Any]]:
+        return [
+            {"word": word, "tokens": [number], "start": start, "end": end, "probability": 1.0}
+            for number, (word, start, end) in enumerate(words)
+        ]
+
+    def tokens(number: int) -> list[int]:
+        half = -(-len(words) // len(borders))
+        return list(range(len(words)))[number * half : (number + 1) * half]
+
+    library = SimpleNamespace(find_alignment=lambda *_: [aligned()], frames_per_second=100)
+    parts: list[dict[str, Any]] = [
+        {"start": start, "end": end, "tokens": tokens(n), "seek": 0} for n, (start, end) in enumerate(borders)
+    ]
+    marks = {"prepend_punctuations": PREPEND, "append_punctuations": APPEND}
+    WhisperModel.add_word_timestamps(
+        library, [parts], SimpleNamespace(eot=100), None, 1000, **marks, last_speech_timestamp=0.0
+    )
+    expected = [(word["word"], word["start"], word["end"]) for part in parts for word in part["words"]]
+
+    segments = [TimedSegment(start, end, tokens(number)) for number, (start, end) in enumerate(borders)]
+    given = aligned()
+    typical = shorten_words(given)
+    merge_punctuations(given, PREPEND, APPEND)
+    place_words(segments, given, 10.0, typical)
+    found = [(word.word, word.start, word.end) for segment in segments for word in segment.words]
+    assert found == [(word, pytest.approx(start), pytest.approx(end)) for word, start, end in expected]
+    assert all(segment.start <= word.start <= word.end <= segment.end for segment in segments for word in segment.words)
