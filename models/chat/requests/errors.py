@@ -41,7 +41,7 @@ TEXT_ONLY = "is not a multimodal model"
 """End of a message of vLLM that contains the engine's name of the model (a digest, or the base)."""
 SEND_TEXT = "This model reads text only: leave out images, sounds and videos."
 PROMPTS = {CHAT: "messages", COMPLETIONS: "prompt", RESPONSES: "input"}
-_WORDS = re.compile(r"[a-z][a-z_]+")
+_WORDS = re.compile(r"\b[a-z][a-z_]*")
 _COUNTS = re.compile(r"maximum context length is (\d+) tokens\..* contains (?:at least )?(\d+) input tokens")
 """Sizes of context and prompt in vLLM's message. Claude Code reads both from Anthropic's message."""
 _NUMBER = re.compile(rb'"?[-0-9]')

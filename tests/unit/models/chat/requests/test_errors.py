@@ -46,9 +46,11 @@ LONG = "This model's maximum context length is 8 tokens. However, your prompt co
          {"message": "This model reads text only: leave out images, sounds and videos.", "param": None}),
         ("/v1/completions", {"message": "max_tokens is odd", "param": None},
          {"message": "max_tokens is odd", "param": "max_tokens"}),
+        ("/v1/chat/completions", {"message": "n must be 1 when using greedy sampling, got 2.", "param": None},
+         {"message": "n must be 1 when using greedy sampling, got 2.", "param": "n"}),
     ],
 )  # fmt: skip
 def test_the_field_and_the_code_of_an_error(path: str, error: dict[str, Any], expected: dict[str, Any]) -> None:
-    request = ChatRequest(path, b'{"model": "m", "max_tokens": 5}')
+    request = ChatRequest(path, b'{"model": "m", "max_tokens": 5, "n": 2}')
     data = errors.add_param(json.dumps({"error": error}).encode(), request)
     assert json.loads(data) == {"error": expected}
