@@ -43,6 +43,7 @@ WITHOUT_EFFECT = frozenset(
 """Bookkeeping of the vendors, or hints for speed. The answer is the same without them."""
 PLAIN: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,),
+    "extra_body": ({},),
     "function_call": ("none",),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),

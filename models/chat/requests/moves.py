@@ -2,7 +2,7 @@
 
 | request                                      | moved                                                          |
 |----------------------------------------------|----------------------------------------------------------------|
-| `guided_json` and others, of earlier vLLMs   | to `structured_outputs`                                        |
+| `guided_json` and others, of earlier vLLMs   | to `structured_outputs`; removed if it says the same already   |
 | `grammar`, of llama.cpp and LocalAI          | to `structured_outputs`                                        |
 | `repeat_penalty`, of llama.cpp and LocalAI   | to `repetition_penalty`                                        |
 | `value` or `schema` of a `json_object`       | to `response_format.json_schema`                               |
@@ -10,6 +10,11 @@
 | `output_format`, of Anthropic's beta         | to `output_config.format`                                      |
 | an answer in Responses' input without `type` | gets `type`, without which vLLM refuses its `output_text`      |
 | an empty `tools`, `suffix` or `grammar`      | removed                                                        |
+| `stream_options` without a stream            | removed: a complete answer has its usage anyway                |
+| `tool_choice` `auto` or `none` without tools | removed: it asks for nothing                                   |
+| an empty string in `stop`                    | removed: it ends no answer                                     |
+| `name: null` in a message                    | removed                                                        |
+| a call's arguments as an object, or null     | written as JSON text                                           |
 
 A field whose target is already set stays where it is and is refused by name (`models.chat.requests.fields`).
 """
@@ -18,7 +23,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from models.chat.requests import documents
+from models.chat.requests import documents, turns
 from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, ChatRequest, begins
 
 GUIDED: Mapping[str, str] = {
@@ -27,7 +32,7 @@ GUIDED: Mapping[str, str] = {
 }
 """Fields that constrain an answer's form, and their keys in `structured_outputs`."""
 _EMPTY = (msgspec.Raw(b"[]"), msgspec.Raw(b'""'))
-_NULL = msgspec.Raw(b"null")
+_NULL, _BLANK = msgspec.Raw(b"null"), msgspec.Raw(b'""')
 _ASSISTANT = msgspec.Raw(b'"assistant"')
 _ANSWER = (b'"output_text"', b'"refusal"')
 """Types of an answer's content parts. Inside a text their quotes would be escaped."""
@@ -39,11 +44,16 @@ _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def move(request: ChatRequest) -> None:
     """Move such fields of a request; change nothing else."""
     if request.path in (CHAT, COMPLETIONS):
-        for name in ("tools", "suffix", "grammar"):
+        for name in ("tools", "suffix", "grammar", "stop"):
             if request.fields.get(name) in _EMPTY:
                 request.drop(name)
-                if name == "tools" and request.text("tool_choice") in ("auto", "none"):
-                    request.drop("tool_choice")
+        if not request.has("tools") and request.text("tool_choice") in ("auto", "none"):
+            request.drop("tool_choice")
+        if request.has("stream_options") and not request.is_on("stream"):
+            request.drop("stream_options")
+        if _BLANK in request.items("stop"):
+            request.replace("stop", msgspec.json.encode([one for one in request.items("stop") if one != _BLANK]))
+        turns.complete(request)
         _move_guided(request)
         move_schema(request)
         if request.has("repeat_penalty") and not request.has("repetition_penalty"):
@@ -68,9 +78,14 @@ def move_schema(request: ChatRequest) -> None:
 
 
 def _move_guided(request: ChatRequest) -> None:
-    """Move one constraint. Two, or one in addition to `structured_outputs`, stay and are refused."""
+    """Move one constraint. Two, or one that differs from `structured_outputs`, stay and are refused.
+
+    Clients that also speak to earlier vLLMs, as guidance does, send the same constraint twice.
+    """
     names = [name for name in GUIDED if request.has(name) and request.fields[name] not in _EMPTY]
-    if len(names) == 1 and not request.has("structured_outputs"):
+    if len(names) == 1 and request.value("structured_outputs") == {GUIDED[names[0]]: request.value(names[0])}:
+        request.drop(names[0])
+    elif len(names) == 1 and not request.has("structured_outputs"):
         request.replace("structured_outputs", msgspec.json.encode({GUIDED[names[0]]: request.fields[names[0]]}))
         request.drop(names[0])
 

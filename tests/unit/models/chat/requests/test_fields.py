@@ -79,7 +79,7 @@ def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Field
         {"schema": {"a": 1}},
         {"metadata": {"a": "b"}, "service_tier": "auto", "prompt_cache_key": "k"},
         {"store": False, "modalities": ["text"], "best_of": 1, "function_call": "none", "verbosity": "medium"},
-        {"audio": None, "functions": []},
+        {"audio": None, "functions": [], "extra_body": {}},
         {"response_format": {"type": "json_object", "value": None}},
         {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": True}}},
         {"response_format": {"type": "structural_tag", "structures": [], "triggers": []}},
@@ -146,7 +146,12 @@ def test_store_is_removed_with_a_warning(path: str) -> None:
             "response_format.json_schema.schem",
             "leave it out",
         ),
-        (CHAT, {"stream_options": {"include_usge": True}}, "stream_options.include_usge", "leave it out"),
+        (
+            CHAT,
+            {"stream": True, "stream_options": {"include_usge": True}},
+            "stream_options.include_usge",
+            "leave it out",
+        ),
         ("/v1/responses", {"text": {"formt": {}}}, "text.formt", "leave it out"),
         ("/v1/responses", {"text": {"verbosity": "low"}}, "text.verbosity", "leave 'text.verbosity' out"),
         ("/v1/responses", {"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format.schema", "ignore"),
@@ -160,7 +165,7 @@ def test_store_is_removed_with_a_warning(path: str) -> None:
 )
 def test_refused(fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str, words: str) -> None:
     known = {**fields, "/v1/responses": fields["/v1/responses"] | {"store", "tools", "text", "truncation"}}
-    known[CHAT] |= {"response_format", "stream_options"}
+    known[CHAT] |= {"response_format", "stream", "stream_options"}
     with pytest.raises(BadRequest, match=words.replace("[", r"\[")) as refused:
         chat_fields.check(known, ChatRequest(path, json.dumps({"model": "m", **more}).encode()), strict=True)
     assert refused.value.param == param
@@ -426,7 +431,7 @@ def test_unknown_fields_of_an_object_too(path: str, name: str) -> None:
     body: dict[str, Any] = {"odd": 1}
     for outer in reversed(name.split(".")):
         body = {outer: {"type": kind, **body} if outer in ("response_format", "format") else body}
-    request = ChatRequest(path, json.dumps({"model": "m", **body}).encode())
+    request = ChatRequest(path, json.dumps({"model": "m", "stream": True, **body}).encode())
     assert f"{name}.odd" in chat_fields.check(known_by_vllm(), request)
 
 

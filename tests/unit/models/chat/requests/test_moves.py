@@ -10,6 +10,7 @@ from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAG
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 JSON = {"type": "json_schema", "schema": SCHEMA}
+USAGE = {"include_usage": True}
 ANSWER = {"role": "assistant", "content": [{"type": "output_text", "text": "yes"}]}
 REFUSAL = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
 QUESTION = {"role": "user", "content": [{"type": "input_text", "text": 'a "output_text"'}]}
@@ -31,14 +32,45 @@ def moved(path: str, body: dict[str, Any]) -> Any:
         ({"guided_regex": "a+", "guided_json": None}, {"structured_outputs": {"regex": "a+"}, "guided_json": None}),
         ({"guided_grammar": "root ::= x"}, {"structured_outputs": {"grammar": "root ::= x"}}),
         ({"grammar": "root ::= x"}, {"structured_outputs": {"grammar": "root ::= x"}}),
+        (
+            {"guided_grammar": "root ::= x", "structured_outputs": {"grammar": "root ::= x"}},
+            {"structured_outputs": {"grammar": "root ::= x"}},
+        ),
         ({"repeat_penalty": 1.1}, {"repetition_penalty": 1.1}),
         ({"tools": [], "tool_choice": "auto"}, {}),
+        ({"tool_choice": "auto"}, {}),
+        ({"tool_choice": "none", "parallel_tool_calls": False}, {"parallel_tool_calls": False}),
+        ({"stream_options": USAGE}, {}),
+        ({"stream": False, "stream_options": USAGE}, {"stream": False}),
+        ({"stop": ""}, {}),
+        ({"stop": ["", "\n", ""]}, {"stop": ["\n"]}),
         ({"suffix": ""}, {}),
         ({"grammar": "", "guided_regex": "a+"}, {"structured_outputs": {"regex": "a+"}}),
     ],
 )
 def test_fields_of_other_servers_move(path: str, before: dict[str, Any], after: dict[str, Any]) -> None:
     assert moved(path, {"model": "m", **before}) == {"model": "m", **after}
+
+
+def calling(arguments: Any) -> dict[str, Any]:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"role": "user", "name": None, "content": "hi"}, {"role": "user", "content": "hi"}),
+        (calling({"state": "on"}), calling('{"state":"on"}')),
+        (calling(None), calling("{}")),
+        (calling({}), calling("{}")),
+        (calling('{"name": null, "arguments": {}}'), calling('{"name": null, "arguments": {}}')),
+        ({"role": "user", "name": None, "tool_calls": ["odd", {}]}, {"role": "user", "tool_calls": ["odd", {}]}),
+    ],
+)
+def test_messages_are_completed(before: Any, after: Any) -> None:
+    others = [{"role": "user", "name": "bob", "content": '"name": null'}, 5]
+    assert moved(CHAT, {"model": "m", "messages": [before, *others]})["messages"] == [after, *others]
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])
@@ -91,6 +123,8 @@ def test_answers_in_the_input_of_a_response_get_their_type() -> None:
         (CHAT, {"guided_json": SCHEMA, "structured_outputs": {"regex": "a"}}),
         (CHAT, {"guided_json": SCHEMA, "guided_regex": "a"}),
         (CHAT, {"repeat_penalty": 1.1, "repetition_penalty": 1.2}),
+        (CHAT, {"stream": True, "stream_options": USAGE, "stop": ["a"]}),
+        (CHAT, {"tool_choice": "required"}),
         (CHAT, {"tools": [{}], "suffix": "x", "guided_json": "", "grammar": None}),
         (MESSAGES, {"output_format": JSON, "output_config": {"format": JSON}}),
         (MESSAGES, {"output_format": JSON, "output_config": "odd"}),
