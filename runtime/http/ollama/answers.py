@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from registry.base.json import NOT_JSON
 from registry.errors import EngineFailed, by_status
@@ -23,6 +24,8 @@ Clock = Callable[[], int]
 class OllamaTopLogprob(msgspec.Struct):
     token: str
     logprob: float
+    bytes: list[int] | UnsetType | None = UNSET
+    """The token's bytes, which for a part of a character are not those of its text."""
 
 
 class OllamaLogprob(OllamaTopLogprob):
