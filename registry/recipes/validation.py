@@ -163,8 +163,10 @@ def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
             return f"'{path}' is empty; write its text"
         case "int_type" | "int_parsing" | "int_parsing_size" | "int_from_float":
             return f"'{path}' cannot be {value}; write a whole number"
-        case "float_type" | "float_parsing" | "finite_number":
+        case "float_type" | "float_parsing":
             return f"'{path}' cannot be {value}; write a number"
+        case "finite_number":
+            return f"'{path}' cannot be {value}; write a finite number"
         case "bool_type" | "bool_parsing":
             return f"'{path}' cannot be {value}; write true or false"
         case "greater_than_equal":

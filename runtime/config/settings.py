@@ -34,6 +34,7 @@ REMOVED = {
     "heartbeat": "it follows --hung-after: a sixth of it, at most 5 seconds",
 }
 """Settings of earlier versions, with their replacements."""
+MOST_FACTOR = 1000
 SCALED = tuple(name for name, now in REMOVED.items() if now == SCALED_NOW)
 
 
@@ -201,7 +202,7 @@ class Settings(BaseSettings):
         default=0.0, ge=0, le=1e6, description="Price of this machine per hour; requests are charged their share."
     )
     cold_starts: Annotated[Literal["caller", "pot"], COSTS] = Field(
-        default="caller", description="Who pays for a load: the caller that caused it, or nobody."
+        default="caller", description="Who pays for a load: caller, who caused it, or pot, which means nobody."
     )
     provider_prices: Annotated[Path | None, OptionHelp(COSTS.panel, "none")] = Field(
         default=None, description="YAML table of provider prices to compare with; see docs/costs.md."
@@ -273,12 +274,12 @@ class Settings(BaseSettings):
         default=None, description="Disk space of the data directory that uploads leave free for the ledger and state."
     )
     max_audio_seconds: Annotated[float, BOUNDS] = Field(
-        default=4 * 3600.0, description="Longest recording, in seconds."
+        default=4 * 3600.0, ge=0, allow_inf_nan=False, description="Longest recording, in seconds."
     )
     bounds_factor: Annotated[float, BOUNDS] = Field(
         default=1.0,
         gt=0,
-        le=1000,
+        le=MOST_FACTOR,
         allow_inf_nan=False,
         description="Factor for all bounds that are not set individually.",
     )
@@ -390,6 +391,8 @@ class Settings(BaseSettings):
         try:
             factor, hung_after = float(data.get("bounds_factor", 1)), float(data.get("hung_after", 30))
         except ValueError:  # reported by the fields' own validation
+            return data
+        if not 0 < factor <= MOST_FACTOR:  # likewise
             return data
         for name in SCALED:
             data.setdefault(name, type(default := cls.model_fields[name].default)(default * factor))

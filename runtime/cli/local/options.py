@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from runtime.cli.failures import RefusedError, UsageError
 
 if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
     from runtime.config.settings import Settings
 
 
@@ -23,14 +25,36 @@ def settings_of(**given: object) -> "Settings":
     try:
         return Settings.model_validate({**values, "run_dir": Path("/unused")})
     except ValidationError as error:
-        wrong = [f"{_option(e['loc'])}: {e['msg']}" for e in error.errors()]
+        wrong = dict.fromkeys(_fault(e) for e in error.errors(include_url=False))
         raise UsageError(f"Wrong option: {'; '.join(wrong)}.") from None
 
 
-def _option(place: tuple[int | str, ...]) -> str:
-    """Return the option as written on the command line."""
-    option, *inner = map(str, place)
-    return " ".join([f"--{option.replace('_', '-')}", *inner])
+PATTERNS = {
+    "public_url": "an address such as https://models.example/ai",
+    "device": "auto, cpu, cpu:2, cuda, or cuda: with the UUIDs that nvidia-smi -L lists",
+    "currency": "three capital letters, such as EUR",
+    "fleet": "a lower-case letter, then at most 30 lower-case letters, digits or '_'",
+    "fleet_listen": "HOST:PORT, such as 0.0.0.0:8443",
+    "fleet_address": "an address such as https://10.0.0.5:8443",
+}
+"""Setting to what its pattern means."""
+SECRET = ("database", "pepper")
+
+
+def _fault(error: "ErrorDetails") -> str:
+    """Describe what is wrong with an option, and what to write instead."""
+    from registry.recipes.validation import quote_value, words
+
+    name = str(error["loc"][0]) if error["loc"] else ""
+    inner = [part for part in error["loc"][1:] if isinstance(part, str)]  # a bound; positions in a list say nothing
+    option = " ".join([f"--{name.replace('_', '-')}", *inner])
+    if name in SECRET:
+        return f"{option}: {error['msg']}"
+    if error["type"] == "value_error":
+        return f"{option}: {error['msg'].removeprefix('Value error, ')}"
+    if error["type"] == "string_pattern_mismatch" and name in PATTERNS:
+        return f"{option} cannot be {quote_value(error['input'])}; write {PATTERNS[name]}"
+    return words({**error, "loc": (option,)}).replace(f"'{option}'", option, 1)
 
 
 def read_yaml(text: str) -> Any:

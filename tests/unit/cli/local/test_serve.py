@@ -102,6 +102,30 @@ def test_every_setting_is_an_option_and_a_variable(name: str, run: Run, monkeypa
         assert getattr(settings_of(monkeypatch, run, back), name) == default, "what is given wins"
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "stated"),
+    [
+        ("device", "gpu", "--device cannot be 'gpu'; write auto, cpu, cpu:2, cuda, or cuda: with the UUIDs that"),
+        ("device-memory", "lots", "--device-memory cannot be 'lots'; write a size such as 512MiB or 4GB."),
+        ("max-json", "-1", "--max-json cannot be '-1'; write a size such as 512MiB or 4GB."),
+        ("currency", "eur", "--currency cannot be 'eur'; write three capital letters, such as EUR."),
+        ("fleet-listen", "8443", "--fleet-listen cannot be '8443'; write HOST:PORT, such as 0.0.0.0:8443."),
+        ("cors-origins", "x", "--cors-origins: x is not a valid origin: write scheme and host"),
+        ("max-audio-seconds", "nan", "--max-audio-seconds"),
+        ("bounds-factor", "-1", "; write more than 0.0."),
+    ],
+)
+def test_a_wrong_value_says_what_to_write(
+    option: str, value: str, stated: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given, variable in (([f"--{option}={value}"], ""), ([], value)):
+        monkeypatch.setenv(f"ROUNDHOUSE_{option.upper().replace('-', '_')}", variable)
+        result = run("serve", *given)
+        assert result.exit_code == 2
+        assert stated in result.stderr
+        assert "--max-headers" not in result.stderr, "it follows the factor"
+
+
 @pytest.mark.parametrize(("added", "free", "slots"), [(0, 64, 6), (9, 64, 15), (9, 12, 12), (9, 2, 6), (90, 640, 64)])
 def test_slots_grow_with_the_models_where_memory_allows(
     added: int, free: int, slots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -181,7 +205,7 @@ def test_bounds_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPa
     [
         ("tols=7", "tols is not a bound"),
         ("tools", "--bounds tools"),
-        ("tools=0", "greater than 0"),
+        ("tools=0", "write more than 0"),
         ("nesting=65", "nesting can only be set by --bounds-factor"),
         ("compile_seconds=inf", "finite number"),
         ("grammar_bytes=much", "--bounds grammar_bytes"),
