@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 from argparse import Namespace
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.requests import allowed_tools, client_tools, errors, fields, limits, template
-from models.chat.requests.request import PATHS, ChatRequest
+from models.chat.requests.request import COUNTING, PATHS, ChatRequest
 from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
 from models.chat.vllm import accounting, launch, prewarm, tuned
@@ -35,6 +36,7 @@ from models.messages import (
     Usage,
 )
 from models.protocol import Report
+from registry.base.turns import FairTurns
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
 from registry.files.context import bytes_of_files
@@ -83,6 +85,7 @@ class VllmEngine:
         self._cuts, self._strict, self._traces = False, False, False
         self._state = "new"
         self._checker = GrammarChecker(lambda: process.start(self._engine, bounds), bounds)
+        self._counting, self._pause_ends = FairTurns(), 0.0
         self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
         self._change: asyncio.Future[MemoryFootprint] | None = None
@@ -277,7 +280,27 @@ class VllmEngine:
 
     def call(self, request: HttpCall) -> ChatCall:
         meter = UsageMeter()
-        return ChatCall(self._events(request, meter), meter)
+        events = self._count if request.path in COUNTING else self._events
+        return ChatCall(events(request, meter), meter)
+
+    async def _count(self, call: HttpCall, meter: UsageMeter) -> AsyncGenerator[Event, None]:
+        """Answer a call that only counts tokens: one at a time, and for half of the time while others run.
+
+        vLLM tokenises in one thread and writes long answers on the event loop that feeds all streams, and nothing in
+        the engine slows such calls down: with 24 calls of 60 KB at a time a chat of another team took 1.5 s instead of
+        0.03 s.
+        """
+        clock = asyncio.get_running_loop().time
+        async with self._counting.take(call.team):
+            if self._running and (pause := self._pause_ends - clock()) > 0:
+                await asyncio.sleep(pause)
+            began = clock()
+            try:
+                async with aclosing(self._events(call, meter)) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                self._pause_ends = 2 * clock() - began
 
     async def _events(self, call: HttpCall, meter: UsageMeter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()

@@ -17,6 +17,8 @@ COUNT_TOKENS = "/v1/messages/count_tokens"
 VENDORS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT_TOKENS)
 """Paths whose clients expect an error for an unknown field. On vLLM's own paths such fields are ignored."""
 TOKENIZING = ("/tokenize", "/detokenize")
+COUNTING = frozenset((*TOKENIZING, COUNT_TOKENS))
+"""Paths whose answers the model does not generate."""
 PATHS = frozenset((*VENDORS, *TOKENIZING))
 """Paths that a chat engine serves."""
 NOT_STORED = "store: nothing is stored here"
