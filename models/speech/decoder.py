@@ -85,6 +85,8 @@ def decode(path: str, seconds: float, fit: DecoderLimits, out: BinaryIO) -> None
                 raise UndecodableFile("no_audio", "The file holds no sound.")
             length = container.duration / 1_000_000 if container.duration and container.duration > 0 else None
             stream = container.streams.audio[0]
+            if stream.codec_context is None:
+                raise UndecodableFile("unfit", "The file does not say how its sound is stored: send flac, mp3 or opus.")
             check_codec(stream.codec_context.name)
             check_tag(container.format.name, stream.codec_context.codec_tag, stream.codec_context.name)
             check_shape(stream.codec_context.sample_rate, stream.codec_context.channels, fit)

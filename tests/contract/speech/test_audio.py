@@ -148,6 +148,15 @@ def test_a_header_that_no_recording_has_is_refused_before_anything_is_decoded(
     assert (refused.value.code, refused.value.param) == ("invalid_audio", "file")
 
 
+def test_sound_that_no_codec_decodes_is_the_clients_fault(decoders: Decoders, tmp_path: Path) -> None:
+    path = wav(tmp_path / "odd.wav", 16_000, 1, 32_000)
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<H", content, 34, 0)  # bits of a sample
+    path.write_bytes(content)
+    with pytest.raises(BadRequest, match="how its sound is stored"), decoders.open(str(path), 60.0) as recording:
+        list(recording)
+
+
 def test_a_claim_of_many_times_the_allowed_length_is_enough(decoders: Decoders, tmp_path: Path) -> None:
     path = write(tmp_path / "long.flac", np.zeros(121 * RATE, dtype=np.float32))
     with decoders.open(str(path), 30.0) as recording:
