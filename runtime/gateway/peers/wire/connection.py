@@ -20,6 +20,8 @@ BUFFER = 64 * 1024
 """Bytes of an answer that are buffered for the client before reading from the node pauses."""
 PIECE = 256 * 1024
 """Bytes of a request written to the transport at a time, because it encrypts everything it gets at once."""
+MOST_HEAD = 64 * 1024
+"""Most bytes that may come in a row without any of an answer's body: heads, also of interim answers, and trailers."""
 INTERIM = range(100, 200)
 """Statuses of interim answers, which are skipped."""
 
@@ -35,7 +37,7 @@ class WireConnection(asyncio.Protocol):
     """A connection to a node. left: called once when it breaks or is closed."""
 
     __slots__ = (
-        "_head", "_is_paused", "_is_reusable", "_left", "_loop", "_parser", "_pieces", "_size", "_state", "_transport",
+        "_head", "_head_size", "_is_paused", "_is_reusable", "_left", "_loop", "_parser", "_pieces", "_size", "_state", "_transport",
         "_waiter", "_writable", "failure", "headers", "idle_since", "status",
     )  # fmt: skip
 
@@ -51,6 +53,8 @@ class WireConnection(asyncio.Protocol):
         self._size = 0
         """Unread bytes of the answer."""
         self._head: list[tuple[bytes, bytes]] = []
+        self._head_size = 0
+        """Bytes since the request, or since the last of the body."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         """Headers of the answer, with lower-case names."""
@@ -64,7 +68,7 @@ class WireConnection(asyncio.Protocol):
         self._raise_failure()
         transport, self._state = self._transport, WireState.WAITING
         assert transport is not None, "it is open"
-        self._is_reusable = True
+        self._is_reusable, self._head_size = True, 0
         if len(body) <= PIECE:
             transport.write(head + body)  # one TLS record and, if it fits, one packet
         else:
@@ -152,10 +156,16 @@ class WireConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._parser is None or self.failure is not None:
             return
+        before = self._size
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
             self._fail(ConnectionError(f"this is no answer of HTTP/1.1: {error}"))
+            self.close()
+            return
+        self._head_size = self._head_size + len(data) if self._size == before else 0
+        if self._head_size > MOST_HEAD:
+            self._fail(ConnectionError("The head of the answer is too long"))
             self.close()
             return
         if self._size > BUFFER and not self._is_paused and self._transport is not None:

@@ -135,6 +135,35 @@ async def test_an_answer_that_does_not_begin_is_an_error(answer: bytes) -> None:
             await server.answer()
 
 
+@pytest.mark.parametrize(
+    ("begin", "again"),
+    [
+        (b"", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\n", b"x: 1\r\n"),
+        (b"HTTP/1.1 200 OK\r\nx: ", b"1234567890"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n0\r\n", b"x: 1\r\n"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"1234567890"),
+    ],
+    ids=["interim answers", "headers", "one header", "trailers", "chunk extension"],
+)
+async def test_an_answer_is_given_up_whose_head_does_not_end(begin: bytes, again: bytes) -> None:
+    sent = 0
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await read_request(reader)
+        writer.write(begin)
+        while sent < 2**26:
+            writer.write(again * 1000)
+            await writer.drain()
+            sent += 1000 * len(again)
+
+    async with serving(script) as server:
+        with pytest.raises(OSError, match="too long"):
+            await server.answer()
+    assert sent < 2**26
+
+
 async def test_what_came_of_a_cut_answer_is_passed_on_before_the_error() -> None:
     cut = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n5\r\nha"
     async with serving(always(cut, then_closes=True)) as server, server.request() as connection:
