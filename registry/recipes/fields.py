@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 Flag = bool | int | float | str | list[str | int]
+MOST = 2**63 - 1
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -67,6 +68,14 @@ class Strict(BaseModel):
             if bool not in kinds and any(issubclass(kind, int | float) for kind in kinds):
                 kind = "byte_size" if ByteSize in kinds else "float_type" if float in kinds else "int_type"
                 raise PydanticCustomError(kind, "write a number")
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_what_no_frame_carries(cls, value: object) -> object:
+        """Refuse numbers above 64 bits: neither a frame to a slot nor a database has them."""
+        if isinstance(value, int) and value > MOST:
+            raise PydanticCustomError("less_than_equal", "write {le} or less", {"le": MOST})
         return value
 
 

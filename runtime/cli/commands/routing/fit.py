@@ -126,7 +126,7 @@ def fit(
     """Train a router's model of intents, or of which targets are good enough, and measure it on held-out examples.
 
     Examples: roundhouse routers fit support tickets.jsonl --picture confusion.svg;
-    roundhouse routers fit support judged.jsonl   (rows with "accepted": the cheapest target that is good enough)
+    roundhouse routers fit support judged.jsonl  # rows with "accepted": the cheapest target that is good enough
     """
     from registry.errors import RoundhouseError
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from registry.errors import Unfit
 from registry.recipes.definition import Recipe, Task, WindowSpec
-from registry.recipes.fields import HubSource, PathSource
+from registry.recipes.fields import MOST, HubSource, PathSource
 from registry.recipes.loading import load_documents, load_recipes, remarks
 from tests.unit.registry.recipes.files import GOOD, Write, faults
 
@@ -135,6 +135,11 @@ def test_replicas_that_cannot_be(write: Write, replicas: str, stated: str) -> No
         ("queue: {floor: true}", "'queue.floor' cannot be true; write a number"),
         ("queue: {floor: 0.5}", "'queue.floor' cannot be 0.5; write less than 0.5"),
         ("pools: {a: {classes: []}}", "'pools.a.classes' is an empty list; name at least 1, or leave it out"),
+        (f"context_length: {2**63}", f"'context_length' cannot be {2**63}; write {MOST} or less"),
+        (
+            f"batching: {{max_tokens: '{2**63}'}}",
+            f"'batching.max_tokens' cannot be '{2**63}'; write {2**63 - 1} or less",
+        ),
         ("pools: {a: {max_waitings: 3}}", "unknown key 'pools.a.max_waitings'; write 'max_waiting'"),
         ("Context_Length: 512", "unknown key 'Context_Length'; write 'context_length'"),
         (
