@@ -1,9 +1,9 @@
-"""Write the generated tables of the documentation between their marks.
+"""Write the generated tables into the pages of the documentation.
 
     python -m docs.generate [--check]
 
-A page holds `<!-- generated: NAME -->` and `<!-- end of NAME -->`; what is between them is replaced by the table of
-that name. With --check nothing is written: the exit code is 1 when a page is not up to date.
+The table NAME replaces what a page has between `<!-- generated: NAME -->` and `<!-- end of NAME -->`. With --check
+nothing is written, and the exit code is 1 if a page is out of date.
 """
 
 import argparse
@@ -61,29 +61,29 @@ MARKS = re.compile(r"(<!-- generated: (?P<name>[a-z]+) -->\n).*?(<!-- end of (?P
 
 
 def rendered(text: str) -> str:
-    """A page with its tables as the code has them now. Raises KeyError for a table that does not exist."""
-    return MARKS.sub(lambda found: f"{found[1]}{TABLES[found['name']]()}\n{found[3]}", text)
+    """Return a page with its tables up to date. Raises KeyError for a table that does not exist."""
+    return MARKS.sub(lambda mark: f"{mark[1]}{TABLES[mark['name']]()}\n{mark[3]}", text)
 
 
 def names(text: str) -> list[str]:
-    """The tables that a page holds."""
-    return [found["name"] for found in MARKS.finditer(text)]
+    """Return the names of a page's tables."""
+    return [mark["name"] for mark in MARKS.finditer(text)]
 
 
 def pages() -> list[Path]:
-    """All pages, those of docs/reference, and the README of the repository where there is one."""
+    """Return all pages, including those of docs/reference and the repository's README if it exists."""
     return [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("reference/*.md")), *DOCS.parent.glob("README.md")]
 
 
 def outdated() -> dict[Path, str]:
-    """Pages that are not up to date, with what they should hold."""
-    found = {page: page.read_text(encoding="utf-8") for page in pages()}
-    return {page: new for page, text in found.items() if (new := rendered(text)) != text}
+    """Return the pages that are out of date, with their new text."""
+    texts = {page: page.read_text(encoding="utf-8") for page in pages()}
+    return {page: new for page, text in texts.items() if (new := rendered(text)) != text}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 when a page is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is out of date")
     check = parser.parse_args().check
     changed = outdated()
     for page, text in changed.items():

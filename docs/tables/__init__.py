@@ -1,1 +1,1 @@
-"""Sources of the manual's generated parts: one file per table."""
+"""The manual's generated tables, with a module for each subject."""

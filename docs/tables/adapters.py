@@ -1,4 +1,4 @@
-"""The tables of docs/reference/adapter-forms.md: the forms in which adapters come."""
+"""The table of docs/reference/adapter-forms.md: file formats of adapters."""
 
 from adapters.content.config import REFUSED
 from adapters.content.forms import FOREIGN, INITS, KINDS, TAKEN
@@ -6,7 +6,7 @@ from registry.files import git_lfs
 
 
 def forms() -> str:
-    """Accepted forms, and refused ones with their remedies."""
+    """Return the accepted forms, and the refused ones with their remedies."""
     rows = ["| form | taken |", "|---|---|"]
     rows += [f"| {form} | {what} |" for form, what in TAKEN.items()]
     rows += ["", "| form | refused; what to do |", "|---|---|"]

@@ -1,4 +1,4 @@
-"""All paths of the server, and the key scope that opens each."""
+"""All paths of the server, and the key scopes that open them."""
 
 from docs.tables.markdown import code, table
 from runtime.http.guard.access import PAGES as OPEN_PAGES
@@ -51,22 +51,22 @@ PAGES = {
     "/generate": "generate.md",
     "/api": "ollama.md",
 }
-"""The page that tells about a path, by the path's beginning."""
+"""The page that describes a path, by the path's beginning."""
 NOT_PATHS = {
     "infer": ["all calls that run a model"],
-    "paths": ["a folder of the server's machine as the source of an adapter or model, beside `adapters` or `models`"],
+    "paths": ["with `adapters` or `models`: a folder of the server's machine as the source of an adapter or model"],
     "none": ["the [console](../console.md)'s pages", *map(code, (f"GET {path}" for path in sorted(OPEN_PAGES)))],
 }
-"""Rights of a scope besides single paths."""
+"""What a scope permits besides single paths."""
 
 
 def paths() -> str:
-    """Path, methods and page. Raises StopIteration for a path that no page is known for."""
-    found: dict[str, list[str]] = {}
+    """Return path, methods and page. Raises StopIteration for a path without a page in PAGES."""
+    by_path: dict[str, list[str]] = {}
     for path, _, methods in routes():
-        found.setdefault(path.replace(":path}", "}"), []).extend(methods)
+        by_path.setdefault(path.replace(":path}", "}"), []).extend(methods)
     rows = []
-    for path, methods in found.items():
+    for path, methods in by_path.items():
         if path == "/":
             rows.append((code(path), ", ".join(methods), "[generate](../generate.md)"))
             continue
@@ -76,7 +76,7 @@ def paths() -> str:
 
 
 def scopes() -> str:
-    """Scope, and the routes that it opens: one entry for a prefix whose routes all need the same scopes."""
+    """Return each scope with its routes, which are one entry per prefix if all of its routes need the same scopes."""
     opened: dict[str, list[str]] = {word: list(NOT_PATHS.get(word, ())) for word in (*Scope, "any", "none")}
     by_prefix: dict[str, list[Route]] = {}
     for route in ROUTES:

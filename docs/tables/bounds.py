@@ -7,7 +7,7 @@ from registry.bounds import TUNABLE, UNSCALED, USUAL, Bounds
 
 
 def bounds() -> str:
-    """Name, default, option, meaning, what happens above it, reason."""
+    """Return name, default, option, meaning, response beyond the bound, and reason."""
     rows = []
     for name, field in Bounds.model_fields.items():
         reported = field.json_schema_extra

@@ -12,16 +12,16 @@ from runtime.cli.main import app
 from runtime.config.settings import REMOVED
 
 SHARED = ("help", "url", "as_json")
-"""Options that many commands have; the page tells of them once."""
+"""Options of many commands, which the page explains once."""
 
 
 def commands() -> str:
-    """Every command with its arguments and options, in the order of the help."""
+    """Return every command with its arguments and options, in the order of the help."""
     return "\n\n".join(_section(name, command) for name, command in walk(typer.main.get_command(app), "roundhouse"))
 
 
 def settings() -> str:
-    """Option, variable, default, meaning."""
+    """Return option, variable, default and meaning of each setting."""
     serve = dict(walk(typer.main.get_command(app), "roundhouse"))["roundhouse serve"]
     options = [p for p in parameters(serve) if isinstance(p, TyperOption) and p.name not in SHARED]
     rows = [(_spelling(o), code(str(o.envvar or "")), _default(o), o.help or "") for o in options]
@@ -29,7 +29,7 @@ def settings() -> str:
 
 
 def removed() -> str:
-    """Options of earlier versions, and what replaces each."""
+    """Return the removed options of earlier versions with their replacements."""
     rows = [
         (code(f"--{name.replace('_', '-')}"), code(f"ROUNDHOUSE_{name.upper()}"), now) for name, now in REMOVED.items()
     ]
@@ -45,7 +45,7 @@ def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def parameters(command: Any) -> list[Any]:
-    """Arguments and options, those of `serve` included, which are made when they are asked for."""
+    """Return arguments and options, including those of `serve`, which are created on demand."""
     return list(command.get_params(typer.Context(command)))
 
 
@@ -65,11 +65,11 @@ def _section(name: str, command: Any) -> str:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Paragraphs of a help text; the examples, which it parts by ';', as a block."""
+    """Yield the paragraphs of a help text, with its examples, which are separated by ';', as a code block."""
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         plain = re.sub(r"\[/?bold\]", "", " ".join(paragraph.split()))
-        found = re.match(r"Examples?: (.+)", plain)
-        yield "```\n" + "\n".join(found[1].split("; ")) + "\n```" if found else plain
+        examples = re.match(r"Examples?: (.+)", plain)
+        yield "```\n" + "\n".join(examples[1].split("; ")) + "\n```" if examples else plain
 
 
 def _spelling(option: TyperOption) -> str:

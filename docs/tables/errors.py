@@ -21,12 +21,13 @@ CLASSES: dict[str, type[RoundhouseError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, RoundhouseError)
 }
 CARRIERS: dict[str, tuple[int, int]] = {"Cause": (500, 0), "Verdict": (400, 0), "CallFailed": (0, 2)}
-"""Phases of an answer that carry an error: status (0: before the code) and place of the code. A message follows."""
+"""Calls that make an error, with its status (0: the argument before the code) and the index of the code's argument. The
+message is the next argument."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def classes() -> str:
-    """Status, type, code and meaning, as the tree in the module's docstring tells it."""
+    """Return status, type, code and meaning of each class, from the tree in the module's docstring."""
     meanings = dict(re.findall(r"── (\w+) \d{3}\s+(.+)", inspect.getdoc(errors) or ""))
     rows = []
     for name, kind in CLASSES.items():
@@ -36,16 +37,16 @@ def classes() -> str:
 
 
 def codes() -> str:
-    """Codes that tell more than their class does. Raises ValueError for one that cannot be read from the source."""
-    found: dict[tuple[int, str], str] = {}
+    """Return all codes that are not a class's own. Raises ValueError for one that cannot be read from the source."""
+    messages: dict[tuple[int, str], str] = {}
     for folder in SOURCES:
         for file in sorted((ROOT / folder).rglob("*.py")):
             if "starter" not in file.relative_to(ROOT).parts:
                 for key, message in raised(ast.parse(file.read_text(encoding="utf-8")), _dotted(file)):
-                    if found.get(key, "…") == "…":
-                        found[key] = message
+                    if messages.get(key, "…") == "…":
+                        messages[key] = message
     own = {kind.code for kind in CLASSES.values()}
-    rows = [(str(status), code(word), found[status, word]) for status, word in sorted(found) if word not in own]
+    rows = [(str(status), code(word), messages[status, word]) for status, word in sorted(messages) if word not in own]
     return table(("status", "code", "message"), rows)
 
 
@@ -54,7 +55,7 @@ def _dotted(file: Path) -> str:
 
 
 def raised(tree: ast.AST, module: str) -> Iterator[tuple[tuple[int, str], str]]:
-    """Status, code and message of each error that a module makes. Raises ValueError for a code that cannot be read."""
+    """Yield (status, code) and message of a module's errors. Raises ValueError for a code that cannot be read."""
     helpers: dict[str, tuple[int, str]] = {}
     for call, inside in _calls(tree):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
@@ -80,7 +81,7 @@ def raised(tree: ast.AST, module: str) -> Iterator[tuple[tuple[int, str], str]]:
 
 
 def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, _Function | None]]:
-    """Each call, and the function in which it stands; those of the outermost statements first, as `ast.walk` has it."""
+    """Yield each call with the function that contains it, in the order of `ast.walk`."""
     left: deque[tuple[ast.AST, _Function | None]] = deque([(tree, None)])
     while left:
         node, inside = left.popleft()
@@ -95,7 +96,7 @@ def _parameters(function: _Function) -> set[str]:
 
 
 def _words(given: ast.expr, module: str) -> Iterator[str]:
-    """The possible values of a code. A re-raised `error.code` is listed where it was first given."""
+    """Yield the possible values of a code. A re-raised `error.code` is skipped, as it is listed at its origin."""
     match given:
         case ast.Constant(value=None) | ast.Attribute(attr="code"):
             return
@@ -114,14 +115,14 @@ def _words(given: ast.expr, module: str) -> Iterator[str]:
 
 
 def _displayed(node: ast.expr) -> str:
-    """A message as a table shows it."""
+    """Return a message as a cell of a table."""
     text = re.sub(r"\s+", " ", _text(node)).strip()
     text = text if len(text) <= LONGEST else text[:LONGEST].rpartition(" ")[0] + " …"
     return text.replace("<", "&lt;")
 
 
 def _text(node: ast.expr) -> str:
-    """A string expression with '…' for what is put in at run time."""
+    """Return a string expression with '…' for values that are only known at run time."""
     match node:
         case ast.Constant(value=str(text)):
             return text

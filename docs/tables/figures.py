@@ -1,6 +1,6 @@
-"""The figures of README.md and docs/reference/figures.md, read from the results files of one kind of machine.
+"""The figures of README.md and docs/reference/figures.md, from the results files of one kind of machine.
 
-Each benchmark is taken from its newest full run. Figures of each commit have a table of their own.
+Each benchmark's figures come from its newest full run. There is one table per commit.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,30 +16,30 @@ _UNITS = {"x": "×", "x real time": "× real time", "1/s": "a second", "streams"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of the file and its aim. The unit is the file's."""
+    """A figure of the results, in the results' unit, and its aim."""
 
     question: str
     key: str
     """Benchmark, '/', figure."""
     aim: tuple[Literal["≤", "≥"], float] | None = None
     beside: str = ""
-    """The peer's figure in the same benchmark, where `key` is no ratio to it."""
+    """Key of the peer's figure, if `key` is not already a ratio to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FigureTable:
-    """A table of figures: all rows, or those of some keys."""
+    """A table of figures of one commit."""
 
     file: Mapping[str, Any]
     rows: Collection[Row]
 
     def markdown(self) -> str:
-        """The figures' source, and the table."""
-        head = ("question", "measured", "beside it", "aim")
+        """Return the figures' origin and the table."""
+        head = ("question", "measured", "compared with", "aim")
         return f"{self._origin()}\n\n{table(head, [self._cells(row) for row in self.rows])}"
 
     def _origin(self) -> str:
-        """Raises ValueError when the rows are of more than one commit or machine."""
+        """Return where the rows were measured. Raises ValueError if that is more than one commit or machine."""
         sections = [self.file["benchmarks"][_benchmark(row)] for row in self.rows]
         places = {
             f"Measured on {e['time'][:10]} with commit {e['commit'][:7]}, on {e['cores']} cores ({e['cpu']}) and no "
@@ -51,7 +51,7 @@ class FigureTable:
         return places.pop()
 
     def _cells(self, row: Row) -> tuple[str, str, str, str]:
-        """Raises ValueError for a figure that the file does not have."""
+        """Return the cells of a row. Raises ValueError for a figure that the file does not have."""
         value, displayed = self._figure(row.key)
         peer = f"{self._name(row.beside)}: {self._figure(row.beside)[1]}" if row.beside else ""
         return row.question, displayed, peer, _aim(row, value)
@@ -66,7 +66,7 @@ class FigureTable:
         return figure["value"], f"{results.number(figure['value'])} {unit}".strip()
 
     def _name(self, key: str) -> str:
-        """The server that a figure is of, or the first part of its name."""
+        """Return the server of a figure, or else the first part of its name."""
         benchmark, _, name = key.partition("/")
         parts = name.split(".")
         return next((part for part in parts if part in self.file["benchmarks"][benchmark]["servers"]), parts[0])
@@ -85,7 +85,7 @@ def _aim(row: Row, value: float) -> str:
 
 
 def tables(file: Mapping[str, Any], rows: Collection[Row]) -> str:
-    """One for each commit, in the order of the rows."""
+    """Return a table for each commit, in the order of the rows."""
     by_commit: dict[str, list[Row]] = {}
     for row in rows:
         by_commit.setdefault(file["benchmarks"][_benchmark(row)]["environment"]["commit"], []).append(row)
@@ -93,26 +93,26 @@ def tables(file: Mapping[str, Any], rows: Collection[Row]) -> str:
 
 
 def newest(files: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The newest full run of each benchmark on MACHINE; `files` are oldest first."""
+    """Return the newest full run of each benchmark on MACHINE. `files` must be sorted, the oldest first."""
     sections: dict[str, Any] = {}
     for name, file in files.items():
-        if name.endswith(f"-{MACHINE}"):  # quick runs and those of other models end otherwise
+        if name.endswith(f"-{MACHINE}"):  # the names of quick runs and of other models end differently
             sections |= file["benchmarks"]
     return {"benchmarks": sections}
 
 
 def every() -> str:
-    """All rows, for docs/reference/figures.md."""
+    """Return all rows, for docs/reference/figures.md."""
     return tables(newest(results.load_all()), ROWS)
 
 
 def short() -> str:
-    """A few of them, for README.md."""
+    """Return a few of the rows, for README.md."""
     return tables(newest(results.load_all()), [row for row in ROWS if row.key in SHORT])
 
 
 def fleet() -> str:
-    """The aims of the benchmark `fleet` in its newest full run."""
+    """Return the aims of the benchmark `fleet` in its newest full run."""
     files = [file for name, file in results.load_all().items() if not name.endswith("-quick")]
     sections = [file["benchmarks"]["fleet"] for file in files if "fleet" in file["benchmarks"]]
     if not sections:
@@ -141,7 +141,7 @@ _SERVE, _WIDE_SERVE = "adapters/small.vllm serve", "adapters_wide/wide.vllm serv
 
 
 def _tiers(what: str, ours: str, theirs: str, aims: Mapping[str, float]) -> list[Row]:
-    """Time to the first token by where an adapter is: p50, then p99."""
+    """Return rows of what an adapter adds to the first token, by its tier, at p50 and p99."""
     places = {"device": "in its place", "host": "in host memory", "disk": "on disk (page cache)"}
     return [
         Row(
@@ -156,7 +156,7 @@ def _tiers(what: str, ours: str, theirs: str, aims: Mapping[str, float]) -> list
 
 
 def _requests(kind: str, words: str) -> list[Row]:
-    """Requests a second with 16 clients, by length."""
+    """Return rows of requests a second with 16 clients, by length."""
     lengths = {"short": "short", "mixed": "mixed lengths", "long": "long"}
     return [
         Row(
@@ -173,7 +173,7 @@ def _switch(kind: str, words: str, peer: str, most: float | None) -> Row:
     key = f"residency/switch.{kind}"
     aim: tuple[Literal["≤"], float] | None = ("≤", most) if most else None
     return Row(
-        f"{words}: from not loaded to the first answer, its process pre-warmed",
+        f"{words}: from not loaded to the first answer, with a pre-warmed process",
         f"{key}.roundhouse.seconds",
         aim,
         f"{key}.{peer}.seconds",
@@ -199,7 +199,7 @@ ROWS = (
     ),
     *_tiers("adapter of 0.31 MB", _SMALL, _SERVE, {"device": 2, "host": 10, "disk": 50}),
     Row(
-        "others' longest token gap while such adapters are swapped",
+        "longest token gap of other streams while such adapters are swapped",
         f"{_SMALL}.storm.gap_longest",
         beside=f"{_SERVE}.storm.gap_longest",
     ),
@@ -223,7 +223,7 @@ ROWS = (
     ),
     *_tiers("adapter of 45 MB", _WIDE, _WIDE_SERVE, {"disk": 100}),
     Row(
-        "others' longest token gap while such adapters are swapped",
+        "longest token gap of other streams while such adapters are swapped",
         f"{_WIDE}.storm.gap_longest",
         beside=f"{_WIDE_SERVE}.storm.gap_longest",
     ),
@@ -246,21 +246,21 @@ ROWS = (
     _switch("speech", "speech", "bare library", 1),
     Row("speech, one short recording: speed over faster-whisper's batched pipeline", "speech/alone.ratio", ("≥", 1)),
     Row("speech, four recordings at once", "speech/four.ratio", ("≥", 1.5)),
-    Row("speech, an hour of sound: speed", "speech/long.roundhouse.speed", beside="speech/long.bare library.speed"),
+    Row("speech, an hour of audio: speed", "speech/long.roundhouse.speed", beside="speech/long.bare library.speed"),
     Row(
-        "speech, an hour of sound: memory added",
+        "speech, an hour of audio: memory added",
         "speech/long.roundhouse.memory_added",
         beside="speech/long.bare library.memory_added",
     ),
     Row(
-        "chat while embeddings, rerank and speech burst: first token, p50",
+        "chat during bursts of embeddings, rerank and speech: first token, p50",
         "mixed/burst.ttft_p50",
         beside="mixed/alone.ttft_p50",
     ),
     Row("the same, token gap, p99", "mixed/burst.gap_p99", beside="mixed/alone.gap_p99"),
     Row("the same, tokens/s", "mixed/burst.tokens_per_second", beside="mixed/alone.tokens_per_second"),
     Row("10,000 slow streams on one gateway: lost", "streams/s10000.lost", ("≤", 0)),
-    Row("the same, memory for each", "streams/s10000.memory_per_stream"),
+    Row("the same, memory per stream", "streams/s10000.memory_per_stream"),
 )
 SHORT = (
     "gateway_tax/worst.tokens_ratio",

@@ -1,4 +1,4 @@
-"""Fields without effect, by dialect."""
+"""Fields of requests that are ignored with a warning, by dialect."""
 
 from collections.abc import Collection
 
@@ -29,18 +29,18 @@ HEAD = ("call", "left out with a warning")
 
 
 def known(path: str) -> frozenset[str]:
-    """The fields of a dialect's class in vLLM."""
+    """Return the fields of a dialect's class in vLLM."""
     return frozenset(VLLM[CLASSES[path]]["properties"])
 
 
 def left_out(path: str) -> dict[str, str]:
-    """Fields that are left out with a warning, and when: '' is always."""
+    """Return fields that are left out with a warning, and when; '' means always."""
     hints = dict.fromkeys(sorted(fields.HINTS - known(path)), "")
     return {**hints, **fields.LEFT_OUT.get(path, {})}
 
 
 def without_effect() -> str:
-    """A row for each dialect."""
+    """Return a row for each dialect."""
     rows = []
     for path in CLASSES:
         words = [f"{code(name)} {when}".strip() for name, when in left_out(path).items()]
@@ -56,15 +56,15 @@ def without_effect() -> str:
 
 
 def _but(changing: Collection[str]) -> str:
-    """Unknown fields, and those of other servers that would change the answer."""
+    """Return 'unknown fields' and the fields of other servers that are refused because they change the answer."""
     return "unknown fields" + (f"; refused: {', '.join(map(code, sorted(changing)))}" if changing else "")
 
 
 def silent() -> str:
-    """Fields that clients send by themselves, and that no warning names."""
+    """Return fields that clients send by default, which are left out without a warning."""
     return ", ".join(map(code, sorted(fields.WITHOUT_EFFECT)))
 
 
 def hosted() -> str:
-    """Types of tools that a vendor runs, by how they begin."""
+    """Return the prefixes of the types of tools that a vendor runs."""
     return ", ".join(code(f"{word}…") for word in fields.HOSTED.pattern.strip("()").split("|"))

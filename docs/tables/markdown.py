@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; '|' and newlines in cells are made harmless."""
+    """Return a table, with '|' and newlines in cells escaped."""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows]
     return "\n".join(lines)
@@ -19,7 +19,7 @@ def code(text: str) -> str:
 
 
 def size(count: float) -> str:
-    """4194304 -> '4 MiB'."""
+    """Format bytes: 4194304 -> '4 MiB'."""
     for unit in ("bytes", "KiB", "MiB"):
         if count < 1024:
             return f"{count:g} {unit}"

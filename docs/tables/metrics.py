@@ -12,19 +12,19 @@ LORA_INFO = (
     code("vllm:lora_requests_info"),
     "gauge",
     "`max_lora`, `running_lora_adapters`, `waiting_lora_adapters`",
-    "vLLM's own series, by our adapter names, so that dashboards made for it go on working. Its value is the time.",
+    "vLLM's own series, with our adapter names, so that dashboards for it keep working. Its value is the time.",
 )
 
 VLLM = (
     code("vllm:*"),
     "",
     "`model_name`, `engine`",
-    "What each chat model's vLLM counts by itself, see [vLLM's own series](../monitor.md#vllms-own-series).",
+    "The metrics of each chat model's vLLM, see [vLLM's own series](../monitor.md#vllms-own-series).",
 )
 
 
 def metrics() -> str:
-    """Series, type, labels, meaning."""
+    """Return series, type, labels and meaning."""
     rows = []
     for name, metric in series():
         kind_ = next(word for word, of in _KINDS.items() if isinstance(metric, of))
@@ -34,7 +34,7 @@ def metrics() -> str:
 
 
 def series() -> Iterator[tuple[str, MetricWrapperBase]]:
-    """The server's own, by the names that Prometheus sees."""
+    """Yield the server's own metrics with their names in Prometheus."""
     for value in vars(Metrics()).values():
         if isinstance(value, MetricWrapperBase):
             yield value._name + ("_total" if isinstance(value, Counter) else ""), value

@@ -1,4 +1,4 @@
-"""Every key of a recipe or a provider, from its pydantic models. Raises ValueError for one without a description."""
+"""Every key of a recipe or a provider, from the pydantic models. Raises ValueError for one without a description."""
 
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -20,17 +20,17 @@ _SIMPLE = {str: "text", bool: "true or false", int: "whole number", float: "numb
 
 
 def fields() -> str:
-    """Keys of a recipe."""
+    """Return the keys of a recipe."""
     return _keys(Recipe, RECIPE)
 
 
 def provider() -> str:
-    """Keys of a provider's document."""
+    """Return the keys of a provider's document."""
     return _keys(Provider, PROVIDER)
 
 
 def _keys(model: type[BaseModel], words: Mapping[str, str]) -> str:
-    """key, type, default, meaning. `words` describes the fields that do not describe themselves."""
+    """Return key, type, default and meaning. `words` describes fields without a description of their own."""
     left = dict(words)
     rows = []
     for name, field in walk(model):
@@ -41,7 +41,7 @@ def _keys(model: type[BaseModel], words: Mapping[str, str]) -> str:
             (code(name), kind(field.annotation, field.metadata), default(field), _sentence(reported or ours or ""))
         )
     if left:
-        raise ValueError(f"docs/tables/words.py describes fields that there are not: {', '.join(left)}")
+        raise ValueError(f"docs/tables/words.py describes fields that do not exist: {', '.join(left)}")
     return table(("key", "type", "default", "meaning"), rows)
 
 
@@ -50,7 +50,7 @@ def _sentence(text: str) -> str:
 
 
 def walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Fields in order, those of nested models by their full key."""
+    """Yield the fields in order, those of nested models by their full key."""
     for name, field in model.model_fields.items():
         inner = list(dict.fromkeys(_models(field.annotation)))
         kind_of = get_origin(_bare(field.annotation))

@@ -5,14 +5,14 @@ from models.chat.grammars.language import FORMATS, MOST_MULTIPLES, MOST_OPTIONS,
 
 
 def enforced() -> str:
-    """Keywords, and within which limits they are enforced."""
+    """Return the enforced keywords and their limits."""
     values = {"formats": ", ".join(map(code, FORMATS)), "options": MOST_OPTIONS, "multiples": f"{MOST_MULTIPLES:,}"}
     rows = [(", ".join(map(code, names.split(", "))), what.format(**values)) for names, what in RULES.items()]
     return table(("keyword", "enforced"), rows)
 
 
 def refused() -> str:
-    """Keywords that are a 400, the values that are none, and what to do instead."""
+    """Return the refused keywords, the values for which they are accepted, and what to do instead."""
     rows = []
     for name, (harmless, advice) in REFUSED.items():
         unless = ", ".join(code(str(value).lower()) for value in harmless) or "-"

@@ -1,4 +1,4 @@
-"""Each field of a request that is translated into a provider's dialect."""
+"""The fields of requests that are translated into a provider's dialect."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -110,8 +110,8 @@ def test_figures_are_those_of_the_files(on_a_gpu: dict[str, list[str]]) -> None:
     file = json.loads((gpu.FOLDER / f"{gpu.H100}.json").read_text())
     gaps = file["stages"]["large: gaps of others"]["figures"]
     ours, theirs = (gaps[f"{who}: gaps of 8 streams, swaps"]["longest_ms"] for who in ("big", "stock"))
-    assert on_a_gpu["longest gap of eight streams, beside swaps"] == ["H100", f"{ours:.0f} ms", f"{theirs:.0f} ms"]
-    assert on_a_gpu["twenty adapters in one crowd, right answers"][1] == "200 of 200"
+    assert on_a_gpu["longest gap of eight streams during swaps"] == ["H100", f"{ours:.0f} ms", f"{theirs:.0f} ms"]
+    assert on_a_gpu["twenty adapters at once, right answers"][1] == "200 of 200"
 
 
 def test_the_newest_run_on_a_card_shows_its_aims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
