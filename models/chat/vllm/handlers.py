@@ -10,14 +10,19 @@ prompt; in a complete answer it takes everything as reasoning, unless the reques
 
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
+from functools import partial
 from importlib import import_module
 from typing import Any
 
+from models.chat.grammars.admission import ADMISSION
+from models.chat.requests.rendering import TemplateThreads
+from models.chat.vllm import grammars
 from models.chat.vllm.whole_answers import whole_answers
 from models.messages import THINK
+from registry.errors import BadRequest
 
 _ERROR, _DATA = 'data: {"error":', "data: "
 
@@ -38,6 +43,29 @@ def patch_templates(renderer: Any) -> None:
         return await preprocess(*arguments, default_template=TEMPLATE.get() or default_template, **named)
 
     renderer.preprocess_chat = preprocess_chat
+    if hasattr(renderer.renderer, "_apply_chat_template_async"):  # others than HfRenderer read no templates
+        _isolate_templates(renderer.renderer)
+
+
+def _isolate_templates(renderer: Any) -> None:
+    """Render adapters' own templates in a thread of theirs. renderer: vLLM's HfRenderer."""
+    stock, threads = renderer._apply_chat_template_async, TemplateThreads()
+    apply = import_module("vllm.renderers.hf").safe_apply_chat_template
+
+    def apply_async(*arguments: Any, **named: Any) -> Awaitable[Any]:
+        own = TEMPLATE.get()
+        return _rendered(threads, own, partial(apply, *arguments, **named)) if own else stock(*arguments, **named)
+
+    renderer._apply_chat_template_async = apply_async
+
+
+async def _rendered(threads: TemplateThreads, template: str, work: Callable[[], Any]) -> Any:
+    try:
+        return await threads.render(template, work)
+    except BadRequest as error:
+        if (admission := ADMISSION.get()) is not None:
+            admission.refuse(error)
+        raise grammars.refused() from None
 
 
 class BrokenStream(Exception):

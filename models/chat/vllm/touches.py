@@ -229,6 +229,13 @@ REPLACED = (
         takes="self request messages default_template",
     ),
     VllmPatch(
+        "vllm.renderers.hf:HfRenderer._apply_chat_template_async",
+        "renders an adapter's own chat template in a thread that can be stopped, apart from all other prompts",
+        "a chat template for each adapter in vLLM",
+        "tests/unit/models/chat/requests/test_rendering.py",
+        also="renderer vllm.renderers.hf safe_apply_chat_template",
+    ),
+    VllmPatch(
         "vllm.entrypoints.openai.chat_completion.serving:OpenAIServingChat.parser_cls",
         "one reader for answers in one piece and streamed, which loses nothing of them",
         "parsers of vLLM's that give all text, and the same in both forms",

@@ -1,0 +1,91 @@
+"""Templates of adapters: rendered in threads that end, whatever they do."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from models.chat.requests.rendering import TemplateThreads
+from models.chat.vllm import handlers
+from registry.errors import BadRequest
+
+ENDLESS = 3 * "{% for i in range(99999) %}" + 3 * "{% endfor %}"
+
+
+def names() -> list[str]:
+    return [thread.name for thread in threading.enumerate()]
+
+
+def render(template: str) -> str:
+    return ImmutableSandboxedEnvironment().from_string(template).render()
+
+
+async def test_a_prompt_comes_back_and_so_does_an_error() -> None:
+    threads = TemplateThreads()
+    assert await threads.render("a", lambda: render("{{ 1 + 1 }}")) == "2"
+    with pytest.raises(ZeroDivisionError):
+        await threads.render("a", lambda: render("{{ 1 / 0 }}"))
+    assert "template" not in names()
+
+
+async def test_a_template_that_loops_is_stopped_and_its_thread_ends() -> None:
+    threads = TemplateThreads(0.05)
+    with pytest.raises(BadRequest, match="chat template of this adapter took more than") as refused:
+        await threads.render("a", lambda: render(ENDLESS))
+    assert refused.value.code == "template_too_slow"
+    assert "template" not in names()
+    assert await threads.render("b", lambda: render("fine")) == "fine"
+    again = list[str]()
+    with pytest.raises(BadRequest, match="refused for a minute"):
+        await threads.render("a", lambda: again.append("rendered"))
+    assert not again
+
+
+async def test_a_client_that_leaves_stops_its_template() -> None:
+    threads = TemplateThreads()
+    task = asyncio.create_task(threads.render("a", lambda: render(ENDLESS)))
+    while "template" not in names():
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "template" not in names()
+
+
+async def test_templates_take_turns_and_one_runs_at_a_time() -> None:
+    threads, order, running = TemplateThreads(), list[str](), list[str]()
+
+    def work(name: str) -> None:
+        running.append(name)
+        assert len(running) == 1
+        order.append(name)
+        time.sleep(0)
+        running.remove(name)
+
+    calls = [threads.render(name, lambda name=name: work(name)) for name in ("a", "a", "a", "b")]  # type: ignore[misc]
+    await asyncio.gather(*calls)
+    assert order == ["a", "a", "b", "a"]
+
+
+async def test_prompts_of_adapters_with_templates_do_not_use_the_thread_of_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = list[str]()
+
+    async def stock(*_: object, **__: object) -> None:
+        used.append("stock")
+
+    def apply(*_: object, chat_template: str) -> None:
+        used.append(threading.current_thread().name)
+
+    hugging_face = SimpleNamespace(_apply_chat_template_async=stock)
+    monkeypatch.setattr(handlers, "import_module", lambda _: SimpleNamespace(safe_apply_chat_template=apply))
+    handlers.patch_templates(SimpleNamespace(preprocess_chat=None, renderer=hugging_face))
+    await hugging_face._apply_chat_template_async("config", chat_template="the base's")
+    token = handlers.TEMPLATE.set("its own")
+    await hugging_face._apply_chat_template_async("config", chat_template="its own")
+    handlers.TEMPLATE.reset(token)
+    assert used == ["stock", "template"]
