@@ -32,6 +32,7 @@ PAGES = {
     "/v1/rerank": "rerank.md",
     "/v2/rerank": "rerank.md",
     "/v2/chat": "chat.md",
+    "/v1/embed": "embeddings.md",
     "/v2/embed": "embeddings.md",
     "/rerank": "rerank.md",
     "/score": "rerank.md",

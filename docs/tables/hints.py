@@ -23,7 +23,7 @@ OTHERS: tuple[tuple[tuple[str, ...], Collection[str]], ...] = (
     (("/v1/embeddings", "/embed"), embeddings.CHANGING),
     (("/v1/rerank", "/v2/rerank", "/rerank", "/score"), rerank.CHANGING),
     (("/v1/audio/transcriptions", "/v1/audio/translations"), audio.CHANGING),
-    (("/generate", "/v2/embed"), ()),
+    (("/generate", "/v1/embed", "/v2/embed"), ()),
 )
 HEAD = ("call", "left out with a warning")
 

@@ -55,6 +55,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/rerank": [PAIR],
     "/v2/rerank": [PAIR],
     "/v2/chat": [{"messages": MESSAGES, "max_tokens": 4}],
+    "/v1/embed": [{"texts": [SECRET]}],
     "/v2/embed": [{"texts": [SECRET], "input_type": "search_document"}],
     "/rerank": [{"query": SECRET, "texts": [SECRET]}],
     "/score": [{"text_1": SECRET, "text_2": [SECRET]}],

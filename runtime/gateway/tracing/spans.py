@@ -75,6 +75,7 @@ OPERATIONS = {
     "/": "text_completion",
     "/v1/embeddings": "embeddings",
     "/infinity/embeddings": "embeddings",
+    "/v1/embed": "embeddings",
     "/v2/embed": "embeddings",
     "/embed": "embeddings",
     "/api/embed": "embeddings",

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import orjson
@@ -89,6 +89,16 @@ class CohereVectors(msgspec.Struct):
     texts: list[str]
     meta: CohereMeta
     response_type: str = "embeddings_by_type"
+
+
+class CohereVectorsV1(msgspec.Struct):
+    """The answer of /v1/embed. `embeddings` has lists by type if the request names types, else one list of vectors."""
+
+    id: str
+    embeddings: dict[str, list[list[float] | str]] | list[list[float]]
+    texts: list[str]
+    meta: CohereMeta
+    response_type: Literal["embeddings_by_type", "embeddings_floats"]
 
 
 # --- chat ------------------------------------------------------------------------------------------------------------
@@ -222,9 +232,14 @@ TYPES: Mapping[str, Callable[[Matrix], list[bytes]]] = {
 """Formats rows as JSON, by type."""
 
 
-async def vectors_json(vectors: Matrix, types: Sequence[str], texts: Sequence[str], tokens: int) -> bytes:
-    """The body of /v2/embed."""
+async def vectors_json(
+    vectors: Matrix, types: Sequence[str], texts: Sequence[str], tokens: int, version: str = "2"
+) -> bytes:
+    """The body of /v2/embed, and of /v1/embed. types: empty for one list of vectors, as from version 1."""
     lists = [b'"%s":[%s]' % (kind.encode(), b",".join(await write_rows(vectors, TYPES[kind]))) for kind in types]
-    meta = msgspec.json.encode(CohereMeta(CohereInputTokens(tokens)))
-    shape = b'{"id":"%s","response_type":"embeddings_by_type","embeddings":{%s},"texts":%s,"meta":%s}'
-    return shape % (str(uuid.uuid4()).encode(), b",".join(lists), msgspec.json.encode(texts), meta)
+    kind, rows = b"embeddings_by_type", b"{%s}" % b",".join(lists)
+    if not types:
+        kind, rows = b"embeddings_floats", b"[%s]" % b",".join(await write_rows(vectors, numbers))
+    meta = msgspec.json.encode(CohereMeta(CohereInputTokens(tokens), CohereApiVersion(version)))
+    shape = b'{"id":"%s","response_type":"%s","embeddings":%s,"texts":%s,"meta":%s}'
+    return shape % (str(uuid.uuid4()).encode(), kind, rows, msgspec.json.encode(texts), meta)

@@ -1,4 +1,4 @@
-"""Cohere's v2 requests for chat and embeddings."""
+"""Cohere's v2 requests for chat and embeddings, and v1's for embeddings."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,6 +11,7 @@ from runtime.http.embeddings.bodies import PROMPTS, Dimensions, input_list
 
 Text = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 Penalty = Annotated[float, Meta(ge=0, le=1)]
+InputType = Literal["search_document", "search_query", "classification", "clustering"]
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 INPUT_TYPES = {
     "search_query": PROMPTS["search_query"],
@@ -133,14 +134,13 @@ class CohereEmbedInput(msgspec.Struct, kw_only=True):
     content: Annotated[list[CohereEmbedContent], Meta(min_length=1, max_length=1)]
 
 
-class CohereEmbedBody(msgspec.Struct, kw_only=True):
-    """Cohere's /v2/embed, with `texts`, or `inputs` of one text each."""
+class CohereEmbedV1Body(msgspec.Struct, kw_only=True):
+    """Cohere's /v1/embed, which LangChain's classes and earlier clients of Cohere send."""
 
     model: Annotated[str, Meta(description="An embedding model or an alias.", examples=["starter-embed"])]
     input_type: Annotated[
-        Literal["search_document", "search_query", "classification", "clustering"],
-        Meta(description="Which of the model's prompts goes before each text."),
-    ]
+        InputType | None, Meta(description="Which of the model's prompts goes before each text; none by default.")
+    ] = None
     texts: Annotated[list[Text], Meta(extra_json_schema={"minItems": 1})] | None = None
     inputs: list[CohereEmbedInput] | None = None
     images: Annotated[list[str] | None, Meta(description="Only empty: models here embed text.")] = None
@@ -177,11 +177,17 @@ class CohereEmbedBody(msgspec.Struct, kw_only=True):
                 param="truncate",
                 code="unsupported_value",
             )
-        names = INPUT_TYPES[self.input_type]
+        names = INPUT_TYPES[self.input_type] if self.input_type else []
         return EmbedRequest(
             inputs=input_list([*self.all_texts], "inputs" if self.inputs else "texts"),
-            prompt_name=names[0],
+            prompt_name=names[0] if names else None,
             prompt_fallbacks=names[1:],
             dimensions=self.output_dimension,
             truncate=self.truncate != "NONE",
         )
+
+
+class CohereEmbedBody(CohereEmbedV1Body, kw_only=True):
+    """Cohere's /v2/embed, with `texts`, or `inputs` of one text each."""
+
+    input_type: Annotated[InputType, Meta(description="Which of the model's prompts goes before each text.")]

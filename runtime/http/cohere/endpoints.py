@@ -1,4 +1,4 @@
-"""Cohere's v2 chat, based on vLLM's chat completions, and its embeddings."""
+"""Cohere's v2 chat, based on vLLM's chat completions, and its embeddings of both versions."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -17,8 +17,15 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.names import ModelRef
 from runtime.gateway.target import Target
 from runtime.http.bodies import convert, parse_object, unknown_fields
-from runtime.http.cohere.answers import CohereChat, CohereVectors, CohereWriter, vectors_json
-from runtime.http.cohere.bodies import CohereChatBody, CohereContent, CohereEmbedBody, CohereMessage, CohereTool
+from runtime.http.cohere.answers import CohereChat, CohereVectors, CohereVectorsV1, CohereWriter, vectors_json
+from runtime.http.cohere.bodies import (
+    CohereChatBody,
+    CohereContent,
+    CohereEmbedBody,
+    CohereEmbedV1Body,
+    CohereMessage,
+    CohereTool,
+)
 from runtime.http.dialect import (
     EVENT_STREAM,
     JSON,
@@ -111,16 +118,18 @@ def _written(events: Sequence[dict[str, Any]]) -> bytes:
     return b"".join(sse.event(event, event["type"]) for event in events)
 
 
-def _parse_embed(data: dict[str, Any]) -> ParsedRequest:
-    body = convert({name: value for name, value in data.items() if value is not None}, CohereEmbedBody)
-    request, types = body.request(), list(dict.fromkeys(body.embedding_types or ["float"]))
+def _parse_embed(data: dict[str, Any], kind: type[CohereEmbedV1Body], version: str) -> ParsedRequest:
+    body = convert({name: value for name, value in data.items() if value is not None}, kind)
+    request, types = body.request(), list(dict.fromkeys(body.embedding_types or ()))
+    if version == "2":
+        types = types or ["float"]
 
     async def render(_: Target, events: AsyncIterator[Event]) -> Parts:
         results = [event async for event in events if isinstance(event, EmbedResult)]
         if len(results) != 1:
             raise EngineFailed("The engine answered with something other than one embedding.")
         vectors = await matrix(results[0], len(request.inputs))
-        answer = await vectors_json(vectors, types, body.all_texts, sum(results[0].tokens))
+        answer = await vectors_json(vectors, types, body.all_texts, sum(results[0].tokens), version)
         async for part in whole_answer(answer):
             yield part
 
@@ -131,13 +140,22 @@ def _parse_embed(data: dict[str, Any]) -> ParsedRequest:
         render,
         Dialect.COHERE,
         renamed=renamed,
-        left_out=unknown_fields(data, CohereEmbedBody),
+        left_out=unknown_fields(data, kind),
     )
 
 
 # --- paths -----------------------------------------------------------------------------------------------------------
 _chat, _embeddings = RouteGroup("Chat"), RouteGroup("Embeddings")
 _HELLO = [{"role": "user", "content": "turn on the lamp"}]
+
+
+def _embed_endpoint(path: str, kind: type[CohereEmbedV1Body], version: str) -> Endpoint:
+    def parse(data: dict[str, Any]) -> ParsedRequest:
+        return _parse_embed(data, kind, version)
+
+    return Endpoint(path, lambda body, _query: parse(parse_object(body)), Dialect.COHERE, parse)
+
+
 ENDPOINTS = [
     _chat.endpoint(
         Endpoint("/v2/chat", lambda body, _query: _parse_chat(parse_object(body)), Dialect.COHERE, _parse_chat),
@@ -155,7 +173,7 @@ ENDPOINTS = [
         },
     ),
     _embeddings.endpoint(
-        Endpoint("/v2/embed", lambda body, _query: _parse_embed(parse_object(body)), Dialect.COHERE, _parse_embed),
+        _embed_endpoint("/v2/embed", CohereEmbedBody, "2"),
         id="embedCohere",
         summary="Embeddings (Cohere v2)",
         answer=CohereVectors,
@@ -169,6 +187,14 @@ ENDPOINTS = [
                 "embedding_types": ["int8", "ubinary"],
             },
         },
+    ),
+    _embeddings.endpoint(
+        _embed_endpoint("/v1/embed", CohereEmbedV1Body, "1"),
+        id="embedCohereV1",
+        summary="Embeddings (Cohere v1)",
+        answer=CohereVectorsV1,
+        body=CohereEmbedV1Body,
+        examples={"texts": {"model": "starter-embed", "texts": ["a warm kitchen"]}},
     ),
 ]
 

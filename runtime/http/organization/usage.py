@@ -45,7 +45,9 @@ COMPLETIONS = (
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate", "/generate_stream", "/",
     "/v2/chat", "/api/chat", "/api/generate",
 )  # fmt: skip
-EMBEDDINGS = ("/v1/embeddings", "/v2/embed", "/embed", "/infinity/embeddings", "/api/embed", "/api/embeddings")
+EMBEDDINGS = (
+    "/v1/embeddings", "/v1/embed", "/v2/embed", "/embed", "/infinity/embeddings", "/api/embed", "/api/embeddings",
+)  # fmt: skip
 _LISTS = ("project_ids", "api_key_ids", "models", "group_by", "line_items")
 _GROUPS, _MORE_GROUPS = ("project_id", "user_id", "api_key_id", "model"), ("batch", "service_tier")
 _BATCH = {"true": True, "false": False}

@@ -78,6 +78,7 @@ ROUTES: dict[str, set[Scope] | None] = {
     "POST /v1/score": INFER,
     "POST /v2/rerank": INFER,
     "POST /v2/chat": INFER,
+    "POST /v1/embed": INFER,
     "POST /v2/embed": INFER,
     "POST /api/chat": INFER,
     "POST /api/generate": INFER,

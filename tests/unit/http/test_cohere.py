@@ -299,6 +299,23 @@ async def test_embeddings_as_the_engine_gets_them(gateway: FakeGateway, more: An
         assert (request.truncate, request.dimensions) == expected[1:]
 
 
+async def test_embeddings_of_version_1(gateway: FakeGateway) -> None:
+    """As `langchain_cohere.CohereEmbeddings`, and LangChain's class in JavaScript, send them."""
+    embeds(gateway, [[0.5], [1.0]])
+    body = {"texts": ["a", "b"], "model": "embed", "truncate": None, "embedding_types": ["float"]}
+    found = (await post(gateway, "/v1/embed", {**body, "input_type": "search_document"})).json()
+    assert (found["response_type"], found["embeddings"]) == ("embeddings_by_type", {"float": [[0.5], [1.0]]})
+    assert (found["meta"]["api_version"]["version"], found["texts"]) == ("1", ["a", "b"])
+    request = gateway.links["embed"].requests[-1]
+    assert "search_document" in request.prompt_fallbacks
+    found = (await post(gateway, "/v1/embed", {"texts": ["a", "b"], "model": "embed"})).json()
+    assert (found["response_type"], found["embeddings"]) == ("embeddings_floats", [[0.5], [1.0]])
+    request = gateway.links["embed"].requests[-1]
+    assert (request.prompt_name, request.prompt_fallbacks) == (None, [])
+    refused = await post(gateway, "/v1/embed", {"texts": ["a"], "model": "embed", "truncate": "START"})
+    assert (refused.status_code, refused.json().keys()) == (400, {"message"})
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

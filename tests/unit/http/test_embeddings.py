@@ -64,6 +64,7 @@ async def test_the_answer_is_openais(client: httpx.AsyncClient, gateway: FakeGat
         ("/v1/embeddings", {"model": "embed", "input": "one"}),
         ("/embed", {"inputs": "one"}),
         ("/api/embed", {"model": "embed", "input": "one"}),
+        ("/v1/embed", {"model": "embed", "texts": ["one"]}),
         ("/v2/embed", {"model": "embed", "texts": ["one"], "input_type": "search_query"}),
     ],
 )

@@ -36,7 +36,7 @@ EXAMPLES = int(os.environ.get("ROUNDHOUSE_FUZZ_EXAMPLES", "10"))
 GENERATE = ("/generate", "/generate_stream", "/")
 OLLAMA = ("/api/chat", "/api/generate", "/api/show", "/api/pull")
 MODELS = (
-    {"/v1/embeddings": "embed", "/embed": "embed", "/v2/embed": "embed", "/v2/chat": "chat"}
+    {"/v1/embeddings": "embed", "/embed": "embed", "/v1/embed": "embed", "/v2/embed": "embed", "/v2/chat": "chat"}
     | dict.fromkeys(GENERATE, "chat")
     | dict.fromkeys(OLLAMA, "chat")
     | {"/api/embed": "embed", "/api/embeddings": "embed"}

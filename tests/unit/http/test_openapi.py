@@ -209,6 +209,8 @@ def scripted(gateway: FakeGateway) -> None:
         ("/v1/embeddings", {"model": "embed", "input": DOCUMENTS, "encoding_format": "base64"}),
         ("/embed", {"inputs": DOCUMENTS}),
         ("/v2/embed", {"model": "embed", "input_type": "clustering", "texts": DOCUMENTS, "embedding_types": ["int8"]}),
+        ("/v1/embed", {"model": "embed", "texts": DOCUMENTS}),
+        ("/v1/embed", {"model": "embed", "texts": DOCUMENTS, "embedding_types": ["float"]}),
         (
             "/v2/embed",
             {"model": "embed", "input_type": "clustering", "texts": DOCUMENTS, "embedding_types": ["base64"]},

@@ -26,7 +26,7 @@ REMOVED_PATHS = {
 STORED = "/v1/responses/{response_id}"
 ADDED_PATHS = {
     STORED, f"{STORED}/input_items", f"{STORED}/cancel", "/v2/chat", "/v2/embed", "/v1/providers/{provider}",
-    "/v1/signal", "/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content", "/v1/batches",
+    "/v1/embed", "/v1/signal", "/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content", "/v1/batches",
     "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel",
     "/v1/batch", "/v1/messages/batches", "/v1/messages/batches/{message_batch_id}",
     "/v1/batches/{batch_id}/deliveries", "/v1/batches/{batch_id}/redeliver", "/v1/webhook_event_types",

@@ -19,6 +19,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": VECTORS,
     "/embed": {"model": "embed", "inputs": ["a", "b"]},
     "/api/embed": VECTORS,
+    "/v1/embed": {"model": "embed", "texts": ["a", "b"]},
     "/v2/embed": {"model": "embed", "texts": ["a", "b"], "input_type": "search_query"},
     "/v1/rerank": PAIR,
     "/v2/rerank": PAIR,
