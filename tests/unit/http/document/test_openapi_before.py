@@ -46,7 +46,9 @@ CHANGED_PROPERTIES = {
 """Sources may be a text or an object; Ollama's values are all taken."""
 ADDED_PROPERTIES = {
     "Adapter": {"notes"}, "Device": {"uuid", "fault"}, "Failure": {"at"}, "Health": {"degraded"},
-    "Model": {"devices", "replicas"}, "Plan": {"devices", "replicas"}, "Status": {"devices", "degraded"},
+    "Model": {"devices", "replicas"},
+    "OllamaLogprob": {"bytes"}, "OllamaTopLogprob": {"bytes"},
+    "Plan": {"devices", "replicas"}, "Status": {"devices", "degraded"},
 }  # fmt: skip
 REMOVED_SCHEMAS = {"AlertBody", "Channel", "InfinityEmbeddingsBody", "InfinityRanking", "RateBody"}
 RENAMED_SCHEMAS = {"OllamaCalled": "OllamaCall", "OllamaShown": "OllamaModelInfo", "Replayed": "ReplayPoint"}
