@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from cachetools import LRUCache
+
 from batches.callbacks.addresses import CallbackAddresses
 from batches.callbacks.service import CallbackService
 from batches.content.folder import FolderBytes
@@ -32,6 +34,8 @@ UNWRITTEN = "The ledger's database accepts no rows now, for example because its 
 FULL = "The server's disk has only its reserve left: lines wait until there is room for their answers."
 OUTPUT_SECONDS = 30 * 86_400
 """Seconds for which answers of an ended batch are stored, unless its creation requested otherwise."""
+MOST_SIZES = 10_000
+"""Output files whose sizes are remembered."""
 
 
 class BatchService:
@@ -55,6 +59,8 @@ class BatchService:
         self._folder, self._data_dir = FolderBytes(data_dir), data_dir
         self._pieces: FileBytes | None = None
         self._changed = asyncio.Event()
+        self.output_sizes: LRUCache[tuple[str, OutputKind], int] = LRUCache(MOST_SIZES)
+        """Bytes of output files by batch, which only reading all their lines tells."""
         checker = InputChecker()
         self.files = StoredFiles(store, self._content, checker, limits)
         self.callbacks = CallbackService(store, addresses)
@@ -180,6 +186,7 @@ class BatchService:
         """Delete the lines of an ended batch in these files, or in all. Raises Unavailable."""
         for kind in kinds or OutputKind:
             completed = kind is OutputKind.OUTPUT
+            self.output_sizes.pop((id_, kind), None)
             while await self.store.write(partial(_forget_lines, id_, completed)):
                 pass
 

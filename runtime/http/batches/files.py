@@ -22,7 +22,7 @@ from registry.storage.files import make_private
 from runtime.gateway.context import RequestContext
 from runtime.http.admin.bodies import json_answer
 from runtime.http.batches.idempotency import idempotency_key
-from runtime.http.batches.reading import file_answer, of_kind, rendered_answer, rendered_size
+from runtime.http.batches.reading import file_answer, of_kind, output_size, rendered_answer
 from runtime.http.batches.views import batch_of_output, file_view, has_output, output_view
 from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import CurrentContext, CurrentGateway
@@ -147,7 +147,7 @@ async def get_file(request: Request, gateway: CurrentGateway, context: CurrentCo
     if (output := await _output(service, context, file_id)) is None:
         return json_answer(file_view(await service.files.get(context.caller.team, file_id)))
     batch, kind = output
-    return json_answer(output_view(batch, kind, await rendered_size(service, batch, of_kind(kind))))
+    return json_answer(output_view(batch, kind, await output_size(service, batch, kind)))
 
 
 @route(

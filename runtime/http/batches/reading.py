@@ -62,6 +62,16 @@ async def rendered_size(service: BatchService, batch: BatchRecord, render: Calla
     return sum([len(data) async for data in rendered(service, batch, render)])
 
 
+async def output_size(service: BatchService, batch: BatchRecord, kind: OutputKind) -> int:
+    """The size of an output file, which is remembered once the batch has ended: then it no longer changes."""
+    if (known := service.output_sizes.get((batch.id, kind))) is not None:
+        return known
+    size = await rendered_size(service, batch, of_kind(kind))
+    if batch.state.is_final:
+        service.output_sizes[batch.id, kind] = size
+    return size
+
+
 def _answer(
     data: AsyncIterator[bytes], kind: str, size: int, part: tuple[int, int] | None, headers: Mapping[str, str]
 ) -> StreamingResponse:

@@ -13,6 +13,7 @@ from batches.intake import creation
 from batches.records import BatchState, LineState
 from batches.service import OUTPUT_SECONDS
 from registry.errors import FinalConflict
+from runtime.http.batches import reading
 from tenants.limits.records import Kind, Limit
 from tests.system.vendor.strict import faults
 from tests.unit.http.batches.conftest import BODY, URL, BatchServer, answered, jsonl, refused
@@ -271,6 +272,20 @@ async def test_the_input_may_be_deleted_while_the_batch_runs(served: BatchServer
     assert await served.batches.files.sweep() == 1
     with pytest.raises(FileNotFoundError):
         served.batches.files.content().read(made.input_file_id, 0, 1)
+
+
+async def test_the_size_of_an_output_file_is_read_once(served: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = await served.create(jsonl("a", "b"))
+    await served.work(made.id, answered)
+    done = await served.client.batches.retrieve(made.id)
+    content = await served.http.get(f"/v1/files/{done.output_file_id}/content")
+    assert (await served.client.files.retrieve(done.output_file_id)).bytes == len(content.content)
+
+    def rendered(*_: object) -> None:
+        pytest.fail("its lines were read again")
+
+    monkeypatch.setattr(reading, "rendered", rendered)
+    assert (await served.client.files.retrieve(done.output_file_id)).bytes == len(content.content)
 
 
 async def test_a_deleted_output_file_is_gone(served: BatchServer) -> None:
