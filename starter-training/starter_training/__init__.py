@@ -1,4 +1,4 @@
-"""Scripts that make the starter models; they are not installed. `make starter` runs them.
+"""Scripts that make the starter models. They are not installed; `make starter` runs them.
 
-By hand, with this folder's parent on the path: `PYTHONPATH=starter-training python -m starter_training --help`.
+To run them by hand: `PYTHONPATH=starter-training python -m starter_training --help`.
 """

@@ -1,7 +1,7 @@
 """Rebuild the starter models from their scripts: `python -m starter_training [chat] [rerank] [speech] [all] [cards]`.
 
-Each step trains, puts the result into the pack, measures it on held-out inputs and writes its card. `cards` only
-writes the cards anew from the pack's figures. Each step runs in processes of its own, so that memory comes back.
+Each step trains a model, puts it into the pack, measures it on held-out inputs and writes its card. `cards` only
+rewrites the cards from the pack's figures. Steps run in child processes, which free their memory at the end.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from starter_training import figures
 
 STEPS = ("chat", "rerank", "speech")
 TIMES = """
-times to reach the aims (see the cards for what the shipped weights had):
-  chat     about 5 hours on one CPU core (6 measured over several runs beside other work), or about 10 minutes on a
+times to reach the aims (the cards have the times of the shipped weights):
+  chat     about 5 hours on one CPU core (6 measured over several runs on a busy machine), or about 10 minutes on a
            data-centre GPU (estimate)
   rerank   1 hour and 20 minutes on one CPU core (measured), or about 5 minutes on such a GPU (estimate)
   speech   about 2 hours on one CPU core (measured; with windows of 30 s more than 3, an estimate), or about 30 minutes
            on such a GPU (estimate)
-the measurements after it take about 10 minutes in all on two cores.
+the measurements afterwards take about 10 minutes in all on two cores.
 
-needs: espeak-ng (the package espeakng-loader, or libespeak-ng1 of Debian) for speech; apt-get, which
-downloads two Debian packages of text without installing them, for rerank.
+needs: for speech espeak-ng (the package espeakng-loader, or Debian's libespeak-ng1); for rerank apt-get, which
+downloads two Debian packages of text without installing them.
 """
 MINUTES = {
     "cpu": {"chat": 240.0, "rerank": 60.0, "speech": 180.0},
@@ -32,9 +32,10 @@ MINUTES = {
 }
 
 ALSO_MISSED = (0, figures.MISSED)
-"""Goals that may be missed: what falls short ships, and its card says so; what could not be measured does not ship."""
+"""Exit codes of measurements after which the model ships. If it misses its aim, its card says so; if it could not be
+measured, it does not ship."""
 
-# Small batches: on a core the number of steps is what counts.
+# Small batches, because on a core the number of steps matters most.
 RERANK_ON_CPU = (
     "--queries", 24, "--negatives", 7, "--passage-tokens", 112, "--layers", "0,1", "--rate", 6e-4,
 )  # fmt: skip
@@ -55,7 +56,7 @@ def _chat(work: Path, pack: Path, minutes: float, device: str, train: bool) -> N
     from starter_training.install import install_chat
 
     if train:
-        # Two thirds for the base: adapters only switch on what the base can do behind its reserved tokens.
+        # Two thirds for the base, because adapters only activate what the base has learnt behind its reserved tokens.
         times = ("--minutes-base", round(minutes * 0.65, 1), "--minutes-adapters", round(minutes * 0.35, 1))
         _python("chat.train", "--out", work, "--device", device, *times)
     install_chat(work, pack)
@@ -110,10 +111,10 @@ def _arguments() -> argparse.Namespace:
         "steps", nargs="*", default=["all"], metavar="STEP", help="chat, rerank, speech, all (default), cards"
     )
     parser.add_argument("--work", type=Path, default=Path(".starter"), help="folder for data and checkpoints")
-    parser.add_argument("--pack", type=Path, default=figures.PACK, help="where the models go")
+    parser.add_argument("--pack", type=Path, default=figures.PACK, help="folder for the models")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--minutes", type=float, help=f"that each step trains; by default {default}")
-    parser.add_argument("--no-train", action="store_true", help="take what lies trained in the work folder")
+    parser.add_argument("--minutes", type=float, help=f"training minutes of each step (default: {default})")
+    parser.add_argument("--no-train", action="store_true", help="use the models already trained in the work folder")
     options = parser.parse_args()
     if unknown := set(options.steps) - {*STEPS, "all", "cards"}:
         parser.error(f"unknown step {', '.join(sorted(unknown))}: use chat, rerank, speech, all or cards")
@@ -121,7 +122,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Command line."""
     options = _arguments()
     device = _device(options.device)
     for step, run in zip(STEPS, (_chat, _rerank, _speech), strict=True):

@@ -1,4 +1,4 @@
-"""The models' cards, pack/*/CARD.md: a template for each (card_texts/) with the figures of figures.json filled in."""
+"""The models' cards, pack/*/CARD.md: templates (card_texts/) filled with the figures of figures.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starter_training.chat.report import BAR_OWN, Matrix, table
 TEXTS = Path(__file__).parent / "card_texts"
 Section = figures.Section
 POOR = 0.4
-"""Word error rate above which a card says so at its top."""
+"""Word error rate above which a card has a warning at its top."""
 
 
 def _percent(share: float) -> str:
@@ -64,8 +64,8 @@ def _again(runs: Sequence[dict[str, Any]]) -> str:
         return ""
     steps, tokens, seconds = (sum(run[figure] for run in runs) for figure in ("steps", "tokens", "seconds"))
     text = (
-        f"Then some again, without the others and on the same base (`--tasks`): {', '.join(names)}; {steps} steps,"
-        f" {tokens / 1e6:.1f} million tokens, {_minutes(seconds)} minutes of a core beside other work."
+        f"Then some of them were trained further on the same base (`--tasks`): {', '.join(names)}; {steps} steps,"
+        f" {tokens / 1e6:.1f} million tokens, {_minutes(seconds)} minutes on a busy core."
     )
     return "\n" + textwrap.indent(textwrap.fill(text, 118, break_on_hyphens=False), "  ")
 
@@ -76,8 +76,8 @@ def _served(matrix: Matrix) -> str:
     count = matrix.served_inputs * len(matrix.served)
     return (
         f"the first {matrix.served_inputs} inputs of each task: mean"
-        f" {_percent(sum(matrix.served.values()) / len(matrix.served))}. Compared with the teacher-forced pass"
-        f" on these, being right differs on {matrix.disagree} of {count} inputs."
+        f" {_percent(sum(matrix.served.values()) / len(matrix.served))}. The teacher-forced pass gives another"
+        f" verdict on {matrix.disagree} of these {count} inputs."
     )
 
 
@@ -101,8 +101,8 @@ def _rerank(section: Section) -> dict[str, str]:
         "verdict": (
             "The aim (at least +0.05) is reached." if gain >= 0.05
             else "**The aim (at least +0.05) is not reached.**" + (
-                " As it is, the model ranks WORSE than the embedding model: use starter-embed for ranking until it is"
-                " trained further; this one shows the interface." if gain < 0 else "")
+                " So far the model ranks WORSE than the embedding model: use starter-embed for ranking until it is"
+                " trained further; this one only shows the interface." if gain < 0 else "")
         ),
         "cases": str(measured["cases"]),
         "date": measured["date"],
@@ -141,8 +141,8 @@ def _speech(section: Section) -> dict[str, str]:
             if key in measured
         ),
         "verdict": (
-            f"**Poor so far (word error rate over {100 * POOR:.0f} %): {'; '.join(bad)}.** There it shows that the way"
-            " from audio to text works, and is no use beyond that until it is trained longer."
+            f"**Poor so far (word error rate over {100 * POOR:.0f} %): {'; '.join(bad)}.** There it only shows that"
+            " the path from audio to text works, until it is trained longer."
             if bad
             else f"**Aims not reached: {'; '.join(missed)}.**" if missed else "All aims are reached."
         ),
@@ -165,7 +165,7 @@ def _speech(section: Section) -> dict[str, str]:
         "hardware": training["device"] or "one CPU core (x86-64), no GPU",
         "samples": "\n".join(
             f"- `{name}.wav` ({one['voice']}): \"{one['text']}\"; "
-            + (f"heard exactly, candidate {one['tried']}" if one["tried"] else "**not** heard exactly")
+            + (f"transcribed exactly, candidate {one['tried']}" if one["tried"] else "**not** transcribed exactly")
             for name, one in measured["samples"].items()
         ),
     }  # fmt: skip
@@ -196,13 +196,13 @@ MAKERS: dict[str, Callable[[Section], dict[str, str]]] = {
 
 
 def card(model: str, pack: Path) -> str:
-    """The card of one model. Raises KeyError when its figures are not measured yet."""
+    """Return the card of a model. Raises KeyError if its figures have not been measured yet."""
     template = Template((TEXTS / f"{model}.md").read_text())
     return template.substitute(MAKERS[model](figures.load(pack)[model]))
 
 
 def write_cards(pack: Path) -> list[Path]:
-    """Writes the card of every model that has been measured, and returns the files."""
+    """Write the card of every model that has been measured; returns the files."""
     written = []
     for model, section in figures.load(pack).items():
         if "measured" in section:

@@ -1,4 +1,4 @@
-"""Processes that make training data must not outlive the training, however it ends."""
+"""Keeps processes that make training data from outliving the training."""
 
 import ctypes
 import multiprocessing
@@ -9,7 +9,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """In a child of `multiprocessing`: have Linux kill it when its parent ends. Elsewhere nothing is done."""
+    """Have Linux kill this child of `multiprocessing` when its parent ends. Does nothing elsewhere."""
     parent, prctl = multiprocessing.parent_process(), getattr(ctypes.CDLL(None), "prctl", None)
     if parent is None or prctl is None:
         return

@@ -1,6 +1,6 @@
-"""pack/figures.json: for each starter model the digests of its weights, how it was trained and what was measured.
+"""pack/figures.json: digests of the weights, training record and measurements of each starter model.
 
-The cards are written from it (cards.py) and the tests hold the shipped weights against it.
+cards.py writes the cards from it, and tests compare the shipped weights with it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from models.starter import __file__ as starter
 PACK = Path(starter).parent / "pack"
 NAME = "figures.json"
 MISSED = 3
-"""Exit code of a measurement that missed its aim: 1 is Python's own for one that broke off."""
+"""Exit code of a measurement that missed its aim. Python itself uses 1 for one that raised."""
 Section = dict[str, Any]
 """Keys of a model's section: 'files' (path in the pack -> sha256), 'training' and 'measured'."""
 
 
 def digests(pack: Path, files: Iterable[Path]) -> dict[str, str]:
-    """Path inside `pack` -> sha256 in hex, in order of the paths. Raises FileNotFoundError."""
+    """Map paths inside `pack` to their sha256 in hex, sorted by path. Raises FileNotFoundError."""
     return {path.relative_to(pack).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 
 def load(pack: Path = PACK) -> dict[str, Section]:
-    """All sections; empty when there is no file yet."""
+    """Return all sections; empty if there is no file yet."""
     path = pack / NAME
-    found: dict[str, Section] = json.loads(path.read_text()) if path.exists() else {}
-    return found
+    sections: dict[str, Section] = json.loads(path.read_text()) if path.exists() else {}
+    return sections
 
 
 def update(pack: Path, model: str, **parts: Any) -> None:
-    """Replaces parts ('files', 'training', 'measured') of a model's section and keeps the rest."""
+    """Replace parts ('files', 'training', 'measured') of a model's section and keep the rest."""
     whole = load(pack)
     whole[model] = {**whole.get(model, {}), **parts}
     pack.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def update(pack: Path, model: str, **parts: Any) -> None:
 
 
 def changed(pack: Path, section: Section) -> list[str]:
-    """Files of a section whose content is not what the section says, missing ones included."""
+    """Return the files of a section that are missing or whose digest differs."""
     wrong = []
     for name, digest in section["files"].items():
         path = pack / name
@@ -53,17 +53,17 @@ def changed(pack: Path, section: Section) -> list[str]:
 
 
 def spread(share: float, count: int) -> float:
-    """Tolerance of a share of right answers on `count` inputs around `share`: three binomial standard deviations.
+    """Return the tolerance of a share of right answers on `count` inputs: three binomial standard deviations.
 
-    For the same inputs that the figure was measured on this is generous: there only rounding on another machine can
-    make a difference. The share counts as at least two inputs away from 0 and 1, where the formula gives nothing.
+    This is generous for the inputs on which the share was measured, where only rounding on another machine can make a
+    difference. The share is taken as at least two inputs away from 0 and 1, where the formula gives 0.
     """
     inside = min(max(share, 2 / count), 1 - 2 / count)
     return 3 * math.sqrt(inside * (1 - inside) / count)
 
 
 def off(expected: Mapping[str, float], seen: Mapping[str, float], count: int) -> dict[str, tuple[float, float]]:
-    """Names whose seen share is further from the expected one than `spread` allows, with both; also missing names."""
+    """Return names that are missing or whose share differs by more than `spread`, with the expected and seen share."""
     missing = {name: (value, math.nan) for name, value in expected.items() if name not in seen}
     return missing | {
         name: (value, seen[name])

@@ -1,4 +1,4 @@
-"""Puts trained models into the pack: copies what engines read, and notes digests and how they were trained."""
+"""Puts trained models into the pack: copies the engines' files, and records digests and the training."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ HELD_OUT = "held_out.json.xz"
 
 
 def _copy(source: Path, target: Path, names: Iterable[str] | None = None) -> list[Path]:
-    """Copies files (all, or those named) readable for everybody, and returns the copies.
+    """Copy files (all, or those named) with read permission for everybody; returns the copies.
 
-    Raises FileNotFoundError when one is missing, before anything is copied.
+    Raises FileNotFoundError, before anything is copied, if one is missing.
     """
     chosen = [source / name for name in names] if names else [path for path in source.iterdir() if path.is_file()]
     if missing := [str(path) for path in chosen if not path.is_file()]:
@@ -32,9 +32,9 @@ def _copy(source: Path, target: Path, names: Iterable[str] | None = None) -> lis
 
 
 def install_chat(trained: Path, pack: Path) -> None:
-    """Install the base and the twenty adapters from train.py's output; without a base, adapters for the one there.
+    """Install the base and the twenty adapters from train.py's output, or only adapters if it has no base.
 
-    Adapters of other names leave the pack.
+    Adapters with other names are removed from the pack.
     """
     from starter_training.chat.tasks.conversations import TASK_NAMES
 
@@ -47,7 +47,7 @@ def install_chat(trained: Path, pack: Path) -> None:
     for name in TASK_NAMES:
         _copy(trained / "adapters" / name, pack / "adapters" / name)
     for folder in (pack / "adapters").iterdir():
-        if folder.name not in TASK_NAMES:  # of a task that was replaced
+        if folder.name not in TASK_NAMES:  # its task was replaced
             shutil.rmtree(folder)
     weights = [*(pack / CHAT).glob("*.safetensors"), *(pack / "adapters").glob("*/*.safetensors")]
     figures.update(pack, CHAT, files=figures.digests(pack, weights), training=record)

@@ -1,4 +1,4 @@
-"""Greedy answers of base and adapters through the engine that serves them: models.chat on the real vLLM."""
+"""Greedy answers of base and adapters from the server's own engine, models.chat on the real vLLM."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class Question:
-    """`adapter`: a name, or None for the base. `tokens`: the longest answer, its end token included."""
+    """A question to an adapter, or to the base if that is None. `tokens`: longest answer, including the end token."""
 
     adapter: str | None
     text: str
@@ -34,7 +34,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """`finished`: the model ended by itself within the tokens it had. `prompt` and `tokens` are ids."""
+    """An answer. `finished`: the model ended it within its tokens. `prompt` and `tokens` are token ids."""
 
     text: str
     finished: bool
@@ -43,7 +43,7 @@ class Answer:
 
 
 def reference(folder: Path) -> AdapterRef:
-    """The adapter in `folder` as the engine takes it; the digest is that of the weights file."""
+    """Return the engine's reference to the adapter in `folder`, with the digest of its weights file."""
     weights = folder / "adapter_model.safetensors"
     rank = int(json.loads((folder / "adapter_config.json").read_text())["r"])
     digest = "sha256:" + hashlib.sha256(weights.read_bytes()).hexdigest()
@@ -64,8 +64,9 @@ def _recipe(base: Path, adapters: int, dtype: Dtype) -> Recipe:
 class Served:
     """The base and its adapters in one engine: `async with Served(base, folders) as served: ...`.
 
-    `folders`: adapter name -> folder in peft's layout; each gets a place, so that all may answer in one batch.
-    `dtype`: what the engine computes in; 'auto' is the weights' own, bfloat16.
+    Args:
+        folders: folders in peft's layout by adapter name. Each adapter gets a place, so all can answer in one batch.
+        dtype: the engine's dtype; 'auto' is that of the weights, bfloat16.
     """
 
     def __init__(self, base: Path, folders: dict[str, Path], dtype: Dtype = "auto") -> None:
@@ -86,7 +87,7 @@ class Served:
         await self._engine.close()
 
     async def ask(self, question: Question) -> Answer:
-        """One greedy answer. Raises RuntimeError when the engine refuses."""
+        """Return a greedy answer. Raises RuntimeError if the engine refuses."""
         ref = self._refs[question.adapter] if question.adapter else None
         served = ref.digest if ref else BASE
         body = {
@@ -112,7 +113,7 @@ class Served:
         )  # fmt: skip
 
     async def ask_all(self, questions: Sequence[Question]) -> list[Answer]:
-        """All answers in order, `AT_ONCE` at a time, so that one batch mixes adapters."""
+        """Return all answers in order, asking `AT_ONCE` at a time so that batches mix adapters."""
         gate = asyncio.Semaphore(AT_ONCE)
 
         async def one(question: Question) -> Answer:

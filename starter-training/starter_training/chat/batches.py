@@ -1,7 +1,7 @@
 """Batches of packed conversations, made by worker processes so that the device never waits.
 
-A row holds several conversations one after the other; each starts at position 0 again and sees only itself. All
-batches of one kind have one shape, so there is no padding to speak of and one compiled program serves them all.
+A row has several conversations one after another; each starts at position 0 and attends only to itself. All batches of
+a kind have the same shape, so there is hardly any padding, and one compiled program serves them all.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from starter_training.children import end_with_parent
 class Batch:
     """Packed rows. All arrays are [rows, length].
 
-    ids: token ids. positions: place within its conversation, 0 at each start and at padding. weights: how much the
-    prediction of the token that FOLLOWS counts, 0 where it is not part of an answer.
+    Attributes:
+        ids: token ids.
+        positions: position within the conversation, 0 at each start and at padding.
+        weights: weight of predicting the NEXT token, 0 where that is not part of an answer.
     """
 
     ids: NDArray[np.int16]
@@ -35,10 +37,10 @@ class Batch:
 
 
 def pack(draw: Callable[[], Example], rows: int, length: int) -> Batch:
-    """Fills rows with conversations; one that does not fit any more opens the next row, one too long is left out.
+    """Fill rows with conversations. One that no longer fits begins the next row; one that is too long is left out.
 
-    An answer of n tokens counts n**0.5 in all: by example alone long answers are learnt too late, by token alone the
-    short labels drown.
+    An answer of n tokens has a total weight of n**0.5: with equal weights per example long answers are learnt too late,
+    with equal weights per token short labels are lost among them.
     """
     ids = np.full((rows, length), PAD, np.int16)
     positions = np.zeros((rows, length), np.int16)
@@ -62,7 +64,7 @@ def pack(draw: Callable[[], Example], rows: int, length: int) -> Batch:
 
 
 def unpacked(examples: Sequence[Example]) -> Batch:
-    """One conversation per row, for scoring; rows are as long as the longest, rounded up to 32."""
+    """Return one conversation per row, for scoring. Rows have the length of the longest, rounded up to 32."""
     coded = [encode(example) for example in examples]
     length = -(-max(len(whole) for whole, _ in coded) // 32) * 32
     ids = np.full((len(coded), length), PAD, np.int16)
@@ -76,12 +78,12 @@ def unpacked(examples: Sequence[Example]) -> Batch:
 
 
 def base_batch(rng: Random, rows: int, length: int) -> Batch:
-    """One batch for the base: [rows, length]."""
+    """Return a batch for the base: [rows, length]."""
     return pack(lambda: base_example(rng), rows, length)
 
 
 def adapter_batch(rng: Random, rows: int, length: int, tasks: tuple[str, ...] = TASK_NAMES) -> Batch:
-    """One batch for the adapters of `tasks`: [tasks * rows, length], the rows of a task together, in their order."""
+    """Return a batch for the adapters of `tasks`: [tasks * rows, length], grouped by task in their order."""
     parts = [pack(lambda name=name: adapter_example(rng, name), rows, length) for name in tasks]  # type: ignore[misc]
     return Batch(
         np.concatenate([part.ids for part in parts]),
@@ -102,10 +104,10 @@ def _work(make: Maker, seed: str, rows: int, length: int, out: multiprocessing.Q
 
 @contextmanager
 def stream(make: Maker, seed: str, rows: int, length: int, workers: int) -> Iterator[Callable[[], Batch]]:
-    """Starts `workers` processes and gives a function that returns the next batch; ends them at the close.
+    """Run `workers` processes and yield a function that returns the next batch.
 
-    With no workers the batches are made in this process (exactly repeatable, as with one worker). Raises RuntimeError
-    when no batch comes for 60 s.
+    Without workers, batches are made in this process; that is exactly repeatable, as with one worker. The function
+    raises RuntimeError if no batch arrives within 60 s.
     """
     if workers == 0:
         rng = Random(f"{seed} 0")

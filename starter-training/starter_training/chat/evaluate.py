@@ -1,9 +1,9 @@
-"""The 21 x 20 matrix of the shipped chat pack: `python -m starter_training.chat.evaluate [--pack FOLDER]`.
+"""Measures the 21 x 20 matrix of the shipped chat pack: `python -m starter_training.chat.evaluate [--pack FOLDER]`.
 
-Each adapter on its own task twice: greedy answers of vLLM through models.chat, all adapters mixed in one batch, and
-one teacher-forced pass each (scoring.py), which tells what greedy decoding would give up to rounding; the record tells
-on how many inputs the two disagree. The base and the other adapters: teacher-forced, on fewer inputs.
-Writes figures.json in the pack, and matrix.md and matrix.png beside the base.
+Each adapter is measured twice on its own task: by greedy answers of vLLM through models.chat, with all adapters mixed
+in each batch, and by a teacher-forced pass (scoring.py), which gives what greedy decoding would, up to rounding. The
+result says on how many inputs the two disagree. The base and the other adapters are measured teacher-forced, on fewer
+inputs. Writes figures.json in the pack, and matrix.md and matrix.png beside the base.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from starter_training.chat.tasks.conversations import HELD_OUT_SIZE, TASK_NAMES,
 
 
 def load_base(pack: Path) -> Weights:
-    """The base's weights as they ship, by checkpoint name, in the dtype that is computed in."""
+    """Return the shipped weights of the base by checkpoint name, in the dtype of computation."""
     weights = load_file(pack / BASE / "model.safetensors")
     return {name: value.to(arithmetic(value.device)) for name, value in weights.items()}
 
 
 def load_adapters(pack: Path, names: tuple[str, ...] = TASK_NAMES) -> Weights:
-    """The shipped adapters stacked in the order of `names`: NAME.lora_A [tasks, rank, inputs] and so on."""
-    each = [load_file(pack / "adapters" / name / "adapter_model.safetensors") for name in names]
+    """Return the shipped adapters stacked in the order of `names`: NAME.lora_A [tasks, rank, inputs] and so on."""
+    files = [load_file(pack / "adapters" / name / "adapter_model.safetensors") for name in names]
     return {
         key.removeprefix("base_model.model.").removesuffix(".weight"): torch.stack(
-            [one[key].to(arithmetic(one[key].device)) for one in each]
+            [tensors[key].to(arithmetic(tensors[key].device)) for tensors in files]
         )
-        for key in each[0]
+        for key in files[0]
     }
 
 
@@ -50,7 +50,7 @@ def _examples(task: str, n: int) -> list[Example]:
 
 
 def _right(base: Weights, adapters: Weights | None, task: str, n: int) -> torch.Tensor:
-    """bool [n] for one task and one adapter or none. By task, not all at once: short answers need no long rows."""
+    """Return bool [n] for one task with one adapter or none. Called per task, as short answers need no long rows."""
     return exact(base, [_examples(task, n)], SHAPE, adapters)[0]
 
 
@@ -59,20 +59,20 @@ def _only(adapters: Weights, index: int) -> Weights:
 
 
 def own_forced(pack: Path, n: int, names: tuple[str, ...] = TASK_NAMES) -> torch.Tensor:
-    """bool [20, n]: tasks on their first `n` held-out inputs, task i answered by adapter `names[i]`."""
+    """Return bool [20, n]: the first `n` held-out inputs of each task, with task i answered by adapter `names[i]`."""
     base, adapters = load_base(pack), load_adapters(pack, names)
     rows = [_right(base, _only(adapters, index), task, n) for index, task in enumerate(TASK_NAMES)]
     return torch.stack(rows)
 
 
 def base_forced(pack: Path, n: int) -> torch.Tensor:
-    """bool [20, n]: the base without adapter on the inputs of each task."""
+    """Return bool [20, n]: the base without adapter on the inputs of each task."""
     base = load_base(pack)
     return torch.stack([_right(base, None, task, n) for task in TASK_NAMES])
 
 
 def cross_forced(pack: Path, n: int) -> torch.Tensor:
-    """float [20 adapters, 20 tasks]: share right on the first `n` inputs of each task; the diagonal is left at 0."""
+    """Return float [20 adapters, 20 tasks]: the share right on the first `n` inputs. The diagonal stays 0."""
     shares = torch.zeros(len(TASK_NAMES), len(TASK_NAMES))
     for shift in range(1, len(TASK_NAMES)):
         names = (*TASK_NAMES[shift:], *TASK_NAMES[:shift])
@@ -84,7 +84,7 @@ def cross_forced(pack: Path, n: int) -> torch.Tensor:
 
 async def _own_served(pack: Path, n: int) -> torch.Tensor:
     requested = [(name, text, answer) for name in TASK_NAMES for text, answer in heldout(name)[:n]]
-    # Sorted by input number, neighbours in the queue have different adapters: every batch is a mixed one.
+    # Sorted by input number, so that neighbours in the queue have different adapters and every batch is mixed.
     order = sorted(range(len(requested)), key=lambda at: at % n)
     questions = [Question(requested[at][0], requested[at][1], len(requested[at][2].encode()) + 1) for at in order]
     async with Served(pack / BASE, {name: pack / "adapters" / name for name in TASK_NAMES}) as served:
@@ -96,9 +96,9 @@ async def _own_served(pack: Path, n: int) -> torch.Tensor:
 
 
 def own_served(pack: Path, n: int) -> torch.Tensor:
-    """bool [20, n]: each adapter on its own held-out inputs, by greedy decoding in vLLM on the CPU.
+    """Return bool [20, n]: each adapter on its own held-out inputs, by greedy decoding in vLLM on the CPU.
 
-    An answer counts as right when its text is the expected one and the model ended there by itself.
+    An answer is right if its text is the expected one and the model ended it by itself.
     """
     return asyncio.run(_own_served(pack, n))
 
@@ -110,9 +110,9 @@ def _by_name(right: torch.Tensor) -> dict[str, float]:
 def evaluate(
     pack: Path, served_inputs: int = HELD_OUT_SIZE, own_inputs: int = HELD_OUT_SIZE, other_inputs: int = 20
 ) -> Matrix:
-    """Everything that the card says about the chat pack. vLLM goes first: it forks, and torch's threads must not run.
+    """Measure everything on the chat pack's card. Raises FileNotFoundError if weights are missing.
 
-    Raises FileNotFoundError when weights are missing.
+    vLLM runs first, because it forks while torch must not have threads yet.
     """
     begin = time.monotonic()
     served = own_served(pack, served_inputs)
@@ -137,13 +137,13 @@ def evaluate(
 
 
 def main() -> None:
-    """Command line. The last line of the output is one JSON object with the summary."""
+    """Run the command line. The last line of the output is a JSON object with the summary."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--pack", type=Path, default=figures.PACK, help="folder with starter-chat/ and adapters/")
     parser.add_argument(
-        "--served", type=int, default=HELD_OUT_SIZE, help="inputs of its own task each adapter gets in vLLM"
+        "--served", type=int, default=HELD_OUT_SIZE, help="inputs of an adapter's own task that vLLM answers"
     )
-    parser.add_argument("--own", type=int, default=HELD_OUT_SIZE, help="the same teacher-forced, at least --served")
+    parser.add_argument("--own", type=int, default=HELD_OUT_SIZE, help="the same teacher-forced; at least --served")
     parser.add_argument("--other", type=int, default=20, help="held-out inputs for the base and wrong adapters")
     options = parser.parse_args()
     matrix = evaluate(options.pack, options.served, max(options.own, options.served), options.other)

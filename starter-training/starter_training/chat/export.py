@@ -1,4 +1,4 @@
-"""Writes base and adapters the way transformers, peft and vLLM read them, and the float32 weights to go on from."""
+"""Writes base and adapters for transformers, peft and vLLM, and float32 weights for resuming."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _save(values: Weights, path: Path, dtype: torch.dtype) -> None:
 
 
 def save_resume(values: Weights, path: Path) -> None:
-    """Float32 weights for a later `--resume`; the file is replaced in one step."""
+    """Write float32 weights for a later `--resume`. The file is replaced atomically."""
     _save(values, path, torch.float32)
 
 
@@ -38,7 +38,7 @@ def load_resume(path: Path, device: torch.device) -> Weights:
 
 
 def save_base(weights: Weights, folder: Path) -> None:
-    """The base in bfloat16 with its config, generation config, tokenizer and chat template."""
+    """Write the base in bfloat16 with its config, generation config, tokenizer and chat template."""
     _save(weights, folder / "model.safetensors", torch.bfloat16)
     (folder / "config.json").write_text(json.dumps(SHAPE.config(), indent=1))
     generation = {"eos_token_id": END, "pad_token_id": PAD, "do_sample": False}
@@ -47,7 +47,7 @@ def save_base(weights: Weights, folder: Path) -> None:
 
 
 def save_adapter(adapters: Weights, index: int, folder: Path) -> None:
-    """Adapter `index` of the stack in bfloat16, in peft's layout."""
+    """Write adapter `index` of the stack in bfloat16, in peft's layout."""
     values = {f"base_model.model.{name}.weight": value[index] for name, value in adapters.items()}
     _save(values, folder / "adapter_model.safetensors", torch.bfloat16)
     config = {
@@ -60,13 +60,13 @@ def save_adapter(adapters: Weights, index: int, folder: Path) -> None:
 
 
 def save_adapters(adapters: Weights, folder: Path) -> None:
-    """All adapters, each in a folder of its task's name."""
+    """Write all adapters, each to a folder named after its task."""
     for index, name in enumerate(TASK_NAMES):
         save_adapter(adapters, index, folder / name)
 
 
 def make_archive(out: Path) -> Path:
-    """`out`/pack.tar with the base and the adapters, for bringing them home as one file."""
+    """Write `out`/pack.tar with the base and the adapters, to transfer them as one file."""
     path = out / "pack.tar"
     with tarfile.open(path, "w") as archive:
         for name in (BASE_NAME, "adapters"):

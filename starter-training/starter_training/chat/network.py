@@ -1,8 +1,8 @@
-"""The Llama network as one plain function of its weights, with room for twenty LoRA adapters at once.
+"""The Llama network as one plain function of its weights, with twenty LoRA adapters at once.
 
-Written out, and not taken from transformers, for three reasons: packed rows need their own mask and positions, all
-adapters train in one batch (each product is one batched matmul over the adapters), and the weights stay float32 where
-the arithmetic is bfloat16. selfcheck.py shows that it equals transformers and peft.
+It is not taken from transformers for three reasons: packed rows need their own mask and positions, all adapters train
+in one batch (each product is a batched matmul over the adapters), and the weights stay float32 while the arithmetic is
+bfloat16. selfcheck.py shows that it equals transformers and peft.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Shape:
         return self.hidden // self.heads
 
     def linear(self) -> dict[str, tuple[int, int]]:
-        """(outputs, inputs) of each linear layer by its name in the checkpoint, without '.weight'."""
+        """Return (outputs, inputs) of each linear layer by its name in the checkpoint, without '.weight'."""
         sizes: dict[str, tuple[int, int]] = {}
         for layer in range(self.layers):
             for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
@@ -45,7 +45,7 @@ class Shape:
         return sizes
 
     def config(self) -> dict[str, object]:
-        """The config.json of transformers, readable by versions 4 and 5."""
+        """Return config.json for transformers, versions 4 and 5."""
         return {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCABULARY,
             "hidden_size": self.hidden, "intermediate_size": self.feed_forward, "num_hidden_layers": self.layers,
@@ -65,12 +65,12 @@ EMBED = "model.embed_tokens.weight"
 
 
 def arithmetic(device: torch.device) -> torch.dtype:
-    """Choose the dtype of computation: bfloat16, but float32 on a CPU that only emulates it (half the time there)."""
+    """Return the dtype of computation: bfloat16, or float32 on a CPU that emulates bfloat16, which is twice as fast."""
     return torch.bfloat16 if device.type == "cuda" or native_bfloat16() else torch.float32
 
 
 def new_weights(shape: Shape, seed: int, device: torch.device) -> Weights:
-    """Fresh float32 weights by their checkpoint names; the output layers of each block start smaller."""
+    """Return initial float32 weights by checkpoint name. The output layers of each block start smaller."""
     maker = torch.Generator().manual_seed(seed)
     weights: Weights = {EMBED: torch.randn(VOCABULARY, shape.hidden, generator=maker) * 0.03}
     for name, (outputs, inputs) in shape.linear().items():
@@ -85,7 +85,7 @@ def new_weights(shape: Shape, seed: int, device: torch.device) -> Weights:
 
 
 def new_adapters(shape: Shape, tasks: int, seed: int, device: torch.device) -> Weights:
-    """LoRA halves: NAME.lora_A [tasks, RANK, inputs] as peft draws it, NAME.lora_B [tasks, outputs, RANK] zero."""
+    """Return new LoRA halves: NAME.lora_A [tasks, RANK, inputs] as in peft, NAME.lora_B [tasks, outputs, RANK] zero."""
     maker = torch.Generator().manual_seed(seed)
     halves: Weights = {}
     for name, (outputs, inputs) in shape.linear().items():
@@ -96,7 +96,7 @@ def new_adapters(shape: Shape, tasks: int, seed: int, device: torch.device) -> W
 
 
 def rotary_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Cosines and sines for all positions: [CONTEXT, 2, head size]."""
+    """Return cosines and sines for all positions: [CONTEXT, 2, head size]."""
     steps = torch.arange(0, shape.head_size, 2, dtype=torch.float32, device=device) / shape.head_size
     angles = torch.outer(torch.arange(CONTEXT, dtype=torch.float32, device=device), shape.rope_theta**-steps)
     angles = torch.cat((angles, angles), dim=-1)
@@ -104,7 +104,7 @@ def rotary_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> Tens
 
 
 def packed_mask(positions: Tensor, dtype: torch.dtype) -> Tensor:
-    """Additive attention mask [rows, 1, length, length] for packed rows: causal, and only within one conversation."""
+    """Return the additive attention mask [rows, 1, length, length]: causal, and within one conversation."""
     conversation = (positions == 0).cumsum(1)
     length = positions.shape[1]
     seen = (conversation[:, :, None] == conversation[:, None, :]).tril()
@@ -122,10 +122,13 @@ def _rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 def forward(
     weights: Weights, ids: Tensor, mask: Tensor, rotary: Tensor, shape: Shape, adapters: Weights | None = None
 ) -> Tensor:
-    """Logits [rows, length, vocabulary] in the dtype of the weights.
+    """Return logits [rows, length, vocabulary] in the dtype of the weights.
 
-    ids [rows, length]; mask as of `packed_mask`; rotary [rows, length, 2, head size] as looked up by position. With
-    adapters for T tasks the rows are T equal groups in order, group t answered by adapter t.
+    Args:
+        ids: [rows, length].
+        mask: from `packed_mask`.
+        rotary: [rows, length, 2, head size], looked up by position.
+        adapters: for T tasks; the rows are then T equal groups in order, and group t uses adapter t.
     """
     rows, length = ids.shape
     cosine, sine = rotary[:, None, :, 0], rotary[:, None, :, 1]

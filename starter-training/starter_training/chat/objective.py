@@ -1,4 +1,4 @@
-"""The loss on packed batches, compiled where that works, and scoring by exact match."""
+"""The loss on packed batches, compiled if possible, and scoring by exact match."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Loss = Callable[[Weights, Weights | None, Tensor, Tensor, Tensor, Tensor], Tenso
 
 
 class Inputs:
-    """A batch on the device: ids [rows, length], and mask, rotary and weights as the loss takes them."""
+    """A batch on the device: ids [rows, length], and the mask, rotary and weights for the loss."""
 
     def __init__(self, batch: Batch, table: Tensor) -> None:
         device = table.device
@@ -32,10 +32,10 @@ class Inputs:
 
 
 def make_loss(shape: Shape, dtype: torch.dtype) -> Loss:
-    """The loss of (weights, adapters or None, ids, mask, rotary, token weights); float32 weights are cast to `dtype`.
+    """Return the loss as a function of weights, adapters or None, ids, mask, rotary and token weights.
 
-    Without adapters: the weighted mean over the batch. With adapters: the sum of the weighted means of the tasks, so
-    that each adapter's gradient is that of its own mean.
+    Float32 weights are cast to `dtype`. Without adapters the loss is the weighted mean over the batch. With adapters it
+    is the sum of the tasks' weighted means, so that each adapter's gradient is that of its own mean.
     """
 
     def cast(values: Weights) -> Weights:
@@ -46,7 +46,7 @@ def make_loss(shape: Shape, dtype: torch.dtype) -> Loss:
     ) -> Tensor:
         halves = None if adapters is None else cast(adapters)
         logits = forward(cast(weights), ids, mask, rotary, shape, halves)
-        targets = ids.roll(-1, dims=1)  # the last column counts nothing
+        targets = ids.roll(-1, dims=1)  # the last column has weight 0
         each = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none") * counts.flatten()
         groups = 1 if halves is None else len(next(iter(halves.values())))
         return (each.view(groups, -1).sum(1) / counts.view(groups, -1).sum(1).clamp(min=1.0)).sum()
@@ -57,7 +57,7 @@ def make_loss(shape: Shape, dtype: torch.dtype) -> Loss:
 def compiled(
     loss: Loss, weights: Weights, adapters: Weights | None, inputs: Inputs, log: Callable[[str], None]
 ) -> Loss:
-    """`loss` compiled for the shape of `inputs`, or as it is if that fails, differs, or takes over five minutes."""
+    """Return `loss` compiled for the shape of `inputs`, or unchanged if that fails, differs, or takes five minutes."""
 
     def too_long(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError(f"compiling took over {COMPILE_SECONDS} s")
@@ -75,8 +75,8 @@ def compiled(
             plain = loss(*arguments)
         if not torch.isfinite(value) or (value - plain).abs() > 0.02 * plain.abs() + 0.02:
             raise ArithmeticError(f"compiled loss {value.item():.4f}, plain loss {plain.item():.4f}")
-    except Exception as error:  # whatever the compiler stumbles over, training goes on without it
-        log(f"not compiled ({type(error).__name__}: {str(error)[:200]!r}), going on without")
+    except Exception as error:  # training works without compilation
+        log(f"not compiled ({type(error).__name__}: {str(error)[:200]!r}), continuing without")
         return loss
     finally:
         signal.alarm(0)
@@ -95,20 +95,20 @@ def exact(
     adapters: Weights | None = None,
     rows: int = 2000,
 ) -> Tensor:
-    """Which answers would come out right under greedy decoding: bool [groups, examples] on the CPU.
+    """Return which answers would be right under greedy decoding: bool [groups, examples] on the CPU.
 
-    All groups are equally long; group t is answered by adapter t where adapters are given. One pass with the right
-    answer fed in tells it: if each next token is the most likely one, greedy decoding gives exactly this answer.
+    All groups have the same length; with adapters, group t is answered by adapter t. One pass over the right answer is
+    enough: if each next token is the most likely one, greedy decoding gives exactly this answer.
     """
     device, dtype = next(iter(weights.values())).device, next(iter(weights.values())).dtype
     table = rotary_table(shape, device, dtype)
     size = len(groups[0])
     step = max(1, rows // len(groups))
-    found: list[Tensor] = []
+    right: list[Tensor] = []
     for at in range(0, size, step):
         chosen = [group[at : at + step] for group in groups]
         inputs = Inputs(unpacked([example for group in chosen for example in group]), table)
         guesses = forward(weights, inputs.ids, inputs.mask, inputs.rotary, shape, adapters).argmax(-1)
         wrong = (guesses != inputs.ids.roll(-1, dims=1)) & (inputs.weights > 0)
-        found.append(~wrong.any(dim=1).view(len(groups), -1).cpu())
-    return torch.cat(found, dim=1)
+        right.append(~wrong.any(dim=1).view(len(groups), -1).cpu())
+    return torch.cat(right, dim=1)

@@ -1,4 +1,4 @@
-"""Muon for the weight matrices (AdamW, from torch, does the rest), and gradient clipping by adapter."""
+"""Muon for the weight matrices (torch's AdamW updates the rest), and gradient clipping per adapter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from registry.files.context import native_bfloat16
 class Muon:
     """Momentum whose update is made orthogonal by five Newton-Schulz steps (Jordan et al., 2024).
 
-    Matrices of one shape (or its transpose) are updated as one stack, so that a small model is not bound by launches.
+    Matrices of the same shape (or its transpose) are updated as one stack, because launches would dominate the time of
+    a small model.
     """
 
     def __init__(self, matrices: Iterable[Tensor], momentum: float = 0.95, decay: float = 0.01) -> None:
@@ -27,7 +28,7 @@ class Muon:
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """One update with learning rate `rate`; takes and clears the gradients."""
+        """Update with learning rate `rate`, and clear the gradients."""
         for group, buffers in zip(self._groups, self._buffers, strict=True):
             gradients = [matrix.grad for matrix in group if matrix.grad is not None]
             torch._foreach_lerp_(buffers, gradients, 1 - self._momentum)
@@ -52,8 +53,10 @@ class Muon:
 
 @torch.no_grad()
 def clip_by_group(parameters: list[Tensor], limit: float) -> None:
-    """Scales gradients so that for each index of the first dimension (one adapter) the norm over all parameters is
-    at most `limit`. Each parameter is [groups, ..., ...]; one adapter's bad batch then leaves the others alone."""
+    """Clip the gradients of each adapter separately, so that one adapter's bad batch does not affect the others.
+
+    Parameters are [adapters, ..., ...]. For each adapter the norm over all parameters becomes at most `limit`.
+    """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     squares = torch.stack([gradient.square().sum(dim=(1, 2)) for gradient in gradients]).sum(0)
     scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
@@ -61,7 +64,7 @@ def clip_by_group(parameters: list[Tensor], limit: float) -> None:
 
 
 def ramp(progress: float, step: int, warm_up: int, hold: float, floor: float = 0.01) -> float:
-    """Learning-rate factor in (0, 1]: linear warm-up over `warm_up` steps, constant until `hold` of the time, then
-    linear to `floor`. `progress` is the share of the time that is used up."""
+    """Return the factor of the learning rate, in (0, 1]: linear warm-up over `warm_up` steps, constant until `hold` of
+    the time, then linear to `floor`. `progress` is the share of the time that has passed."""
     down = 1.0 if progress < hold else max(floor, (1 - progress) / (1 - hold))
     return down * min(1.0, (step + 1) / warm_up)

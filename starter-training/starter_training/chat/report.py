@@ -6,17 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BAR_OWN, BAR_WRONG = 0.95, 0.05
-"""The aims: an adapter on its own task at least this, base and wrong adapters on average at most that."""
+BAR_OWN = 0.95
+"""The aim of an adapter on its own task. Base and wrong adapters should have at most 0.05 on average."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Exact-match shares. `rows`: 'starter-chat' or an adapter's name -> task -> share right (0 to 1).
+    """Shares of exact matches.
 
-    The rows are teacher-forced: own cells on `own_inputs`, the others on `other_inputs` held-out inputs. served: own
-    cells by greedy decoding in vLLM on the first `served_inputs` of them; disagree: on how many of these the two ways
-    differ in being right. talk: shares of the base on questions, small talk and refusals. seconds: wall clock.
+    Attributes:
+        rows: share right (0 to 1) by 'starter-chat' or an adapter's name, then by task. Teacher-forced, own cells on
+            `own_inputs` and the others on `other_inputs` held-out inputs.
+        served: own cells by greedy decoding in vLLM, on the first `served_inputs` of the own inputs.
+        disagree: on how many of these the two methods disagree.
+        talk: shares of the base on questions, small talk and refusals.
+        seconds: wall clock.
     """
 
     rows: dict[str, dict[str, float]]
@@ -30,11 +34,11 @@ class Matrix:
     date: str
 
     def own(self) -> dict[str, float]:
-        """Each adapter on its own task."""
+        """Return each adapter's share on its own task."""
         return {name: row[name] for name, row in self.rows.items() if name in row}
 
     def wrong(self) -> dict[str, float]:
-        """Each adapter's mean over the tasks of the nineteen others."""
+        """Return each adapter's mean over the tasks of the nineteen others."""
         means = {}
         for name, row in self.rows.items():
             if name in row:
@@ -43,12 +47,12 @@ class Matrix:
         return means
 
     def base(self) -> float:
-        """The base's mean over all tasks."""
+        """Return the base's mean over all tasks."""
         row = next(row for name, row in self.rows.items() if name not in row)
         return round(sum(row.values()) / len(row), 4)
 
     def summary(self) -> dict[str, Any]:
-        """The few figures that tell how far from the bars the pack is."""
+        """Return the few figures that show how close the pack is to its aims."""
         own, wrong = self.own(), self.wrong()
         return {
             "own_mean": round(sum(own.values()) / len(own), 4),
@@ -61,7 +65,7 @@ class Matrix:
 
 
 def table(matrix: Matrix) -> str:
-    """Markdown: one row for the base and each adapter, one numbered column per task, per cent, 0 as a dot."""
+    """Return Markdown in per cent: a row for the base and each adapter, a numbered column per task, a dot for 0."""
     tasks = list(next(iter(matrix.rows.values())))
     lines = [
         "| | " + " | ".join(str(number) for number in range(1, len(tasks) + 1)) + " |",
@@ -80,7 +84,7 @@ def _cell(share: float, *, bold: bool) -> str:
 
 
 def picture(matrix: Matrix, path: Path) -> None:
-    """A heat map as PNG: rows are weights, columns are tasks."""
+    """Write a heat map as PNG, with weights as rows and tasks as columns."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -106,6 +110,6 @@ def picture(matrix: Matrix, path: Path) -> None:
 
 
 def write(matrix: Matrix, folder: Path) -> None:
-    """matrix.md and matrix.png in `folder`."""
+    """Write matrix.md and matrix.png to `folder`."""
     (folder / "matrix.md").write_text(table(matrix) + "\n")
     picture(matrix, folder / "matrix.png")

@@ -1,4 +1,4 @@
-"""State that both training phases share: device, dtype, clock, log and the record that becomes train.json."""
+"""State of both training phases: device, dtype, clock, log, and the record that becomes train.json."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ ADAPTER_RATE = 3e-3
 
 @dataclass
 class Run:
-    """One call of train.py. `record` is written to `out`/train.json whenever `save` is called.
+    """A run of train.py. `save` writes `record` to `out`/train.json.
 
-    `tasks`: the adapters to train, with Adam at `adapter_rate`. `dtype`: what the weights are rounded to when written.
+    Attributes:
+        tasks: the adapters to train, with Adam at `adapter_rate`.
+        dtype: dtype of the written weights.
     """
 
     out: Path
@@ -38,7 +40,7 @@ class Run:
     record: dict[str, object] = field(default_factory=dict)
 
     def log(self, text: str) -> None:
-        """One line with the seconds since the start, at once."""
+        """Print a line with the seconds since the start, unbuffered."""
         print(f"[{time.monotonic() - self.start:6.1f}s] {text}", flush=True)
 
     @property
@@ -48,15 +50,15 @@ class Run:
 
     @property
     def score_every(self) -> float:
-        """Seconds between scorings in training: they cost a second on a GPU and half a minute on a CPU core."""
+        """Seconds between scorings during training, which take a second on a GPU and half a minute on a CPU core."""
         return 30.0 if self.device.type == "cuda" else 600.0
 
     def save(self) -> None:
-        """Writes train.json."""
+        """Write train.json."""
         (self.out / "train.json").write_text(json.dumps(self.record, indent=1))
 
     def describe(self) -> None:
-        """Puts hardware and versions into the record."""
+        """Add hardware and versions to the record."""
         card = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "none"
         self.record |= {
             "seed": self.seed, "rows": self.rows, "length": self.length, "workers": self.workers, "gpu": card,

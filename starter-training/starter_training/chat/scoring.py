@@ -1,4 +1,4 @@
-"""Quick scores during and after training, by one teacher-forced pass each (see objective.exact)."""
+"""Quick scores during and after training, by a teacher-forced pass each (see objective.exact)."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from starter_training.chat.tasks.conversations import QUESTIONS, REFUSAL, SMALL_
 
 
 def rounded(weights: Weights, dtype: torch.dtype, arithmetic: torch.dtype) -> Weights:
-    """The weights as they are written, rounded to `dtype`, in the dtype that is computed in."""
+    """Return the weights rounded to `dtype`, in which they are written, and cast to the dtype of computation."""
     return {name: value.detach().to(dtype).to(arithmetic) for name, value in weights.items()}
 
 
 def skill_scores(weights: Weights, shape: Shape, n: int) -> dict[str, float]:
-    """Share right per task on held-out inputs with the task's reserved token (what the adapters can build on)."""
+    """Return the share right per task on held-out inputs with the task's reserved token, on which adapters build."""
     groups = [[Example(q, a, skill=i) for q, a in heldout(name)[:n]] for i, name in enumerate(TASK_NAMES)]
     return _by_task(exact(weights, groups, shape))
 
 
 def talk_scores(weights: Weights, shape: Shape, n: int) -> dict[str, float]:
-    """Share right of: the questions and small talk as written and varied, refusals of held-out inputs, and (to be 0)
-    task answers without any adapter."""
+    """Return the shares right of questions and small talk, as written and varied, of refusals of held-out inputs, and
+    of task answers without an adapter, which should be 0."""
     rng = Random("talk scores")
-    reported = [(q, a) for wordings, a in QUESTIONS for q in wordings]
+    questions = [(q, a) for wordings, a in QUESTIONS for q in wordings]
     chat = [(q, a) for wordings, a in SMALL_TALK for q in wordings]
     inputs = [pair for name in TASK_NAMES for pair in heldout(name)[:n]]
     sets = {
-        "questions": reported, "questions varied": [(vary(rng, q), a) for q, a in reported for _ in range(3)],
+        "questions": questions, "questions varied": [(vary(rng, q), a) for q, a in questions for _ in range(3)],
         "small talk": chat, "small talk varied": [(vary(rng, q), a) for q, a in chat for _ in range(3)],
         "refusals": [(q, REFUSAL) for q, _ in inputs], "tasks without adapter": inputs,
     }  # fmt: skip
@@ -43,13 +43,13 @@ def talk_scores(weights: Weights, shape: Shape, n: int) -> dict[str, float]:
 def own_scores(
     weights: Weights, adapters: Weights, shape: Shape, n: int, tasks: tuple[str, ...] = TASK_NAMES
 ) -> dict[str, float]:
-    """Share right per task on held-out inputs with the task's own adapter; `adapters` holds those of `tasks`."""
+    """Return the share right per task on held-out inputs with its own adapter. `adapters` has those of `tasks`."""
     groups = [[Example(q, a) for q, a in heldout(name)[:n]] for name in tasks]
     return _by_task(exact(weights, groups, shape, adapters), tasks)
 
 
 def wrong_scores(weights: Weights, adapters: Weights, shape: Shape, n: int) -> dict[str, float]:
-    """Per task, the mean over the nineteen other adapters of the share that they get right."""
+    """Return the mean share right per task over the nineteen other adapters."""
     total = torch.zeros(len(TASK_NAMES))
     for shift in range(1, len(TASK_NAMES)):
         order = [(i + shift) % len(TASK_NAMES) for i in range(len(TASK_NAMES))]
@@ -63,5 +63,5 @@ def _by_task(right: torch.Tensor, tasks: tuple[str, ...] = TASK_NAMES) -> dict[s
 
 
 def in_words(scores: dict[str, float]) -> str:
-    """One line for the log: worst first."""
+    """Return a line for the log, with the worst first."""
     return " ".join(f"{name}={value:.3f}" for name, value in sorted(scores.items(), key=lambda item: item[1]))

@@ -1,4 +1,4 @@
-"""Shows that the training network equals transformers' Llama with peft's LoRA (`python -m` runs it)."""
+"""Checks that the training network equals transformers' Llama with peft's LoRA (run it with `python -m`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from starter_training.chat.tasks.conversations import TASK_NAMES, Example, adapt
 
 
 def check(tolerance: float = 2e-4) -> float:
-    """Largest difference of logits, in float32, between `forward` and transformers + peft for base and three adapters,
-    all three in one batch. Raises AssertionError above `tolerance`."""
+    """Compare `forward` with transformers and peft in float32, for the base and for three adapters in one batch.
+
+    Returns the largest difference of logits. Raises AssertionError if it is above `tolerance`.
+    """
     from peft import PeftModel
     from transformers import LlamaForCausalLM
 
@@ -25,7 +27,7 @@ def check(tolerance: float = 2e-4) -> float:
     weights, adapters = new_weights(SHAPE, 5, device), new_adapters(SHAPE, 3, 5, device)
     for value in adapters.values():
         value.add_(torch.randn(value.shape, generator=torch.Generator().manual_seed(6)) * 0.05)
-    # The files are bfloat16; rounding first lets both sides start from equal numbers.
+    # The files are bfloat16, so round first to start both sides from equal numbers.
     weights = {name: value.bfloat16().float() for name, value in weights.items()}
     adapters = {name: value.bfloat16().float() for name, value in adapters.items()}
     groups = [[adapter_example(rng, TASK_NAMES[i]) for _ in range(2)] for i in range(3)]

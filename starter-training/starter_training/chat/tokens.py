@@ -1,6 +1,6 @@
-"""The tokenizer: one token per UTF-8 byte (its id is the byte's value) and a few special tokens. No merges.
+"""The tokenizer: one token per UTF-8 byte (its id is the byte's value) and a few special tokens, without merges.
 
-Byte level keeps letters visible to the model, which is what most of the tasks are about, and leaves no unknown text.
+Bytes keep letters visible to the model, which most tasks are about, and no text is unknown.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from starter_training.chat.tasks.conversations import TASK_NAMES, Example
 
 PAD, END, SYSTEM, USER, ASSISTANT = 256, 257, 258, 259, 260
 SKILL = 264
-"""Id of the first reserved skill token; `SKILL + i` stands for task i in base training and is of no use later."""
+"""Id of the first reserved skill token. `SKILL + i` stands for task i in base training and is not used later."""
 VOCABULARY = 320
 CONTEXT = 512
-"""Tokens that a prompt and its answer may have together."""
+"""Most tokens of a prompt and its answer together."""
 SPECIALS: tuple[str, ...] = (
     "<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>", *(f"<|reserved_{i}|>" for i in range(3)),
     *(f"<|skill_{i:02d}|>" for i in range(len(TASK_NAMES))),
@@ -33,7 +33,7 @@ CHAT_TEMPLATE = (
 
 
 def encode(example: Example) -> tuple[list[int], int]:
-    """Token ids of the whole conversation with the closing <|end|>, and how many of them are the prompt."""
+    """Return the token ids of the whole conversation with the closing <|end|>, and the length of the prompt."""
     ids: list[int] = []
     if example.skill is not None:
         ids += (SYSTEM, SKILL + example.skill, END)
@@ -48,7 +48,7 @@ def encode(example: Example) -> tuple[list[int], int]:
 
 
 def _byte_letters() -> dict[str, int]:
-    # The table of byte-level BPE: printable bytes stand for themselves, the others for letters from U+0100 on.
+    # The table of byte-level BPE: printable bytes map to themselves, the others to letters from U+0100 on.
     displayed = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in displayed]
     letters = {chr(byte): byte for byte in displayed} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
@@ -56,7 +56,7 @@ def _byte_letters() -> dict[str, int]:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """Writes tokenizer.json, tokenizer_config.json and chat_template.jinja as transformers and vLLM read them."""
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja for transformers and vLLM."""
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     added = [{"id": PAD + i, "content": text, **special} for i, text in enumerate(SPECIALS)]

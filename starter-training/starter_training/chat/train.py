@@ -1,4 +1,4 @@
-"""Makes the starter chat pack: base, then adapters, then a quick evaluation. See `--help`."""
+"""Trains the starter chat pack: the base, then the adapters, then a quick evaluation."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ def _arguments() -> argparse.Namespace:
         "--out", type=Path, required=True, help="folder for starter-chat/, adapters/, train.json, pack.tar"
     )
     parser.add_argument("--minutes-base", type=float, default=4.5, help="0: keep the base of --resume")
-    parser.add_argument("--minutes-adapters", type=float, default=2.5, help="0: base only")
+    parser.add_argument("--minutes-adapters", type=float, default=2.5, help="0: train only the base")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--resume", type=Path, help="folder with resume-*.safetensors to go on from")
+    parser.add_argument("--resume", type=Path, help="folder with resume-*.safetensors to continue from")
     parser.add_argument("--rows", type=int, help="rows per batch (default 320 on a GPU, 20 on a CPU)")
     parser.add_argument("--length", type=int, default=256, help="tokens per row; longer conversations are left out")
     parser.add_argument("--workers", type=int, help="data processes (default: 12 on a GPU machine, 1 on a CPU)")
     parser.add_argument("--compile", choices=("auto", "on", "off"), default="auto", help="auto: on a GPU, if it works")
-    parser.add_argument("--collect", type=Path, help="copy what is worth keeping here after each phase")
-    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="train only these adapters; all others stay")
-    parser.add_argument("--rate", type=float, help="highest learning rate of the adapters (default 0.003)")
+    parser.add_argument("--collect", type=Path, help="folder to which the results are copied after each phase")
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="train only these adapters and keep the others")
+    parser.add_argument("--rate", type=float, help="peak learning rate of the adapters (default 0.003)")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    if given.resume is None and (given.tasks or given.minutes_base <= 0):
-        parser.error("--tasks and --minutes-base 0 need --resume: what is not trained is taken from there")
-    return given
+    options = parser.parse_args()
+    if options.resume is None and (options.tasks or options.minutes_base <= 0):
+        parser.error("--tasks and --minutes-base 0 need --resume, which has the parts that are not trained")
+    return options
 
 
 def _tasks(named: list[str] | None) -> tuple[str, ...]:
     from starter_training.chat.tasks.conversations import TASK_NAMES
 
     if unknown := sorted(set(named or ()) - set(TASK_NAMES)):
-        raise SystemExit(f"there are no tasks {unknown}; there are {', '.join(TASK_NAMES)}")
+        raise SystemExit(f"unknown tasks {unknown}; choose from {', '.join(TASK_NAMES)}")
     return tuple(name for name in TASK_NAMES if named is None or name in named)
 
 
@@ -44,7 +44,7 @@ KEEP = ("pack.tar", "train.json", "resume-base.safetensors", "resume-adapters.sa
 
 def main() -> None:
     arguments = _arguments()
-    # Heavy imports come here: the data processes import this module too, and must start in no time.
+    # Heavy imports are here because the data processes also import this module and must start fast.
     import torch
 
     from starter_training.chat.export import make_archive
@@ -55,7 +55,7 @@ def main() -> None:
     name = arguments.device if arguments.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     gpu = name == "cuda"
     if gpu:
-        torch.backends.cuda.enable_cudnn_sdp(False)  # the memory-efficient kernel takes the packed mask, and is proven
+        torch.backends.cuda.enable_cudnn_sdp(False)  # use the memory-efficient kernel, which supports the packed mask
     else:
         torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
     some = min(12, (os.cpu_count() or 2) - 1) if gpu else 1

@@ -1,4 +1,4 @@
-"""Trains adapters, all twenty or some, at once on the frozen base: one batch holds rows of every task."""
+"""Trains all twenty adapters, or some, at once on the frozen base: each batch has rows of every task."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ RESUME = "resume-adapters.safetensors"
 
 
 def train_adapters(run: Run, weights: Weights, minutes: float, resume: Path | None) -> None:
-    """Trains the adapters of `run.tasks` for `minutes` of wall clock, then writes all adapters and the scores of these.
+    """Train the adapters of `run.tasks` for `minutes` of wall clock, then write all adapters and the trained ones'
+    scores.
 
-    `weights` is the base; it is rounded to bfloat16 first, so that the adapters fit the base as it ships. With `resume`
-    it goes on from saved adapters, where there are any; those of other tasks are written as they were.
+    Args:
+        weights: the base, which is rounded to bfloat16 first, so that the adapters fit the base that ships.
+        resume: continue with the adapters saved here, if any. Those of other tasks stay unchanged.
     """
     base = rounded(weights, run.dtype, run.arithmetic)
     if resume and (resume / RESUME).exists():

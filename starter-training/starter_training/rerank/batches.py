@@ -21,14 +21,14 @@ from .text import Passage
 
 QUERY_TOKENS, PASSAGE_TOKENS = 40, 180
 MINED_TOKENS = 64
-"""Passages are cut here to look for hard negatives."""
+"""Tokens to which passages are cut for mining hard negatives."""
 
 POOL = 40
-"""Hard negatives kept per query: the embedding's best wrong passages."""
+"""Hard negatives per query: the wrong passages that the embedding model ranks highest."""
 
 NEAR_DUPLICATE = 0.9
 UNANSWERABLE_RANK = 200
-"""A query whose right passage the embedding ranks below this among all is too vague to learn from."""
+"""A query is too vague to learn from if the embedding model ranks its right passage below this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """Training queries: right passage [queries], hard negatives [queries, POOL], and unit vectors for cosines."""
+    """Training queries: right passages [queries], hard negatives [queries, POOL], and unit vectors for cosines."""
 
     query: Tensor
     right: Tensor
@@ -51,7 +51,7 @@ class Mined:
 
 
 def load_corpus(path: Path, limit: int) -> list[Passage]:
-    """Read the training passages; with `limit` > 0 an even sample of about that many."""
+    """Read the training passages; if `limit` > 0, an even sample of about that many."""
     rows = json.loads(lzma.decompress(path.read_bytes()))
     step = max(1, len(rows) // limit) if limit else 1
     return [Passage(d, f, t, tuple(q)) for d, f, t, q in rows[::step]]
@@ -69,7 +69,7 @@ def tokenize(tokenizer: Tokenizer, texts: list[str], width: int, device: torch.d
 def join(
     first: Tokens, rows: Tensor, second: Tokens | None, columns: Tensor | None, cls: int, sep: int
 ) -> dict[str, Tensor]:
-    """Model input for rows of `first`, alone or each paired with a row of `second`: [CLS] a [SEP] (b [SEP])."""
+    """Return model input for rows of `first`, alone or paired with rows of `second`: [CLS] a [SEP] (b [SEP])."""
     a = first.length[rows][:, None]
     b = second.length[columns][:, None] if second is not None and columns is not None else torch.full_like(a, -1)
     total = a + b + 3
@@ -94,7 +94,7 @@ def join(
 
 @torch.no_grad()
 def embed(teacher: BertModel, tokens: Tokens, cls: int, sep: int, autocast: bool) -> Tensor:
-    """Unit vectors [texts, 384] by mean pooling, as the embedding model does it; longest texts first."""
+    """Return unit vectors [texts, 384] by mean pooling, like the embedding model. Computes the longest texts first."""
     order = tokens.length.argsort(descending=True)
     out = torch.empty(len(order), teacher.config.hidden_size, device=order.device)
     for rows in torch.split(order, 2048 if order.is_cuda else 64):
@@ -108,7 +108,7 @@ def embed(teacher: BertModel, tokens: Tokens, cls: int, sep: int, autocast: bool
 
 @torch.no_grad()
 def mine(passages: list[Passage], requested: list[int], query_vectors: Tensor, vectors: Tensor) -> Mined:
-    """Find hard negatives for every query and drop queries that are too vague. `asked`: right passage per query."""
+    """Find hard negatives for every query, and drop vague queries. `requested`: right passage of each query."""
     device = vectors.device
     facts = {fact: number for number, fact in enumerate(dict.fromkeys(p.fact for p in passages))}
     fact = torch.tensor([facts[p.fact] for p in passages], device=device)
@@ -127,7 +127,7 @@ def mine(passages: list[Passage], requested: list[int], query_vectors: Tensor, v
 
 
 def by_length(first: Tokens, rows: Tensor, second: Tokens, columns: Tensor, parts: int) -> list[Tensor]:
-    """The numbers of the pairs, shortest first, in `parts` parts: each is padded to its own longest pair only."""
+    """Return the numbers of the pairs in `parts` parts, the shortest first, so that each part needs little padding."""
     return list((first.length[rows] + second.length[columns]).argsort().chunk(parts))
 
 
@@ -139,9 +139,9 @@ def mined(
     queries: Callable[[], Tensor],
     device: torch.device,
 ) -> Mined:
-    """Mine negatives as `mine` does, or read them from `path`: embedding the passages takes a core ten minutes.
+    """Mine negatives with `mine`, or read them from `path`, because embedding the passages takes a core ten minutes.
 
-    `texts` and `queries` embed the passages and the queries, if that has to be done.
+    `texts` and `queries` embed the passages and the queries if necessary.
     """
     digest = hashlib.sha256(repr((passages, requested)).encode()).hexdigest()
     if not path.exists() or _made_of(path) != digest:
@@ -157,7 +157,7 @@ def _made_of(path: Path) -> str | None:
 
 
 def neighbours(passages: list[Passage], count: int, device: torch.device, seed: int) -> Tensor:
-    """`count` other passages of the same document per passage ([passages, count]); random ones where there are none."""
+    """Return `count` other passages of each passage's document [passages, count], or random ones if there are none."""
     rng = random.Random(seed)
     groups: dict[str, list[int]] = {}
     for number, passage in enumerate(passages):
@@ -173,9 +173,9 @@ def neighbours(passages: list[Passage], count: int, device: torch.device, seed: 
 def draw(
     mined: Mined, near: Tensor, rows: Tensor, negatives: int, generator: torch.Generator, *, easy: bool = False
 ) -> Tensor:
-    """Candidate passages [rows, 1 + negatives]: the right one, then half hard, a fifth near, the rest random.
+    """Return candidate passages [rows, 1 + negatives]: the right one, then half hard, a fifth near, the rest random.
 
-    easy: all wrong ones are random. Hard ones alone teach nothing before the model compares words at all.
+    easy: all wrong ones are random, because hard ones teach nothing until the model compares words at all.
     """
     device, size = rows.device, len(rows)
     right = mined.right[rows]

@@ -17,7 +17,7 @@ from pathlib import Path
 from .text import Passage, clean, cut, first_sentence, fraction
 
 PACKAGES = ("numpy", "scipy", "sklearn", "torch", "sympy", "networkx", "matplotlib")
-"""Installed packages whose docstrings are read (never imported: only parsed). A missing one is skipped."""
+"""Installed packages whose docstrings are read. They are parsed, not imported; a missing one is skipped."""
 
 IMPERATIVES = frozenset(
     [
@@ -88,14 +88,14 @@ IMPERATIVES = frozenset(
         "decode",
     ]
 )
-"""Summaries that begin with one of these can be asked as 'how do I ...?'."""
+"""Summaries that begin with one of these can become the question 'how do I ...?'."""
 
 _SKIP = re.compile(r"(^|/)(tests?|testing|site-packages|idlelib|lib2to3|_vendor|externals|__pycache__)/|/test_")
 _UNDERLINE = re.compile(r"^([=\-~^\"'*+#.])\1{2,}\s*$")
 
 
 def source_files() -> Iterator[tuple[str, Path]]:
-    """Yield (document name, path) of every Python file read, in a stable order."""
+    """Yield (document name, path) of every Python file to read, in a stable order."""
     roots = [("python", Path(sysconfig.get_paths()["stdlib"]))]
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -143,9 +143,8 @@ def _questions(name: str, owner: str, summary: str, rest: str, rng: random.Rando
 def docstring_passages() -> Iterator[Passage]:
     """Yield a passage for each documented public function and class with enough text.
 
-    Half of the passages keep the name and the arguments in front, the other half hold prose alone, so that
-    neither exact identifiers nor meaning is enough by itself. A summary that was turned into a query is left
-    out of most of the passages.
+    Half of the passages begin with the name and the arguments, the other half are only prose, so that neither exact
+    identifiers nor meaning is enough by itself. Most passages leave out a summary that was turned into a query.
     """
     for document, path in source_files():
         try:
@@ -190,7 +189,7 @@ def _sections(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def manual_passages(root: Path) -> Iterator[Passage]:
-    """Yield the sections of the Python manual below `root` (`*.rst.txt`), asked for by their titles."""
+    """Yield the sections of the Python manual below `root` (`*.rst.txt`), with their titles as queries."""
     for path in sorted(root.rglob("*.rst.txt")):
         document = "manual/" + path.name.removesuffix(".rst.txt")
         for number, (title, body) in enumerate(_sections(path.read_text(encoding="utf-8").splitlines())):

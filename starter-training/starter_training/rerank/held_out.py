@@ -19,12 +19,12 @@ from .text import Passage
 CANDIDATES = 24
 HARD, SAME_DOCUMENT = 15, 5
 NEAR_DUPLICATE = 0.95
-"""A wrong passage whose cosine with the right one is above this says the same and is no candidate."""
+"""Wrong passages with a cosine to the right one above this say the same, and are no candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One query with `CANDIDATES` passage numbers, the first of which is right, and the embedding's cosines."""
+    """A query with `CANDIDATES` passage numbers, of which the first is right, and their cosines."""
 
     split: str
     source: str
@@ -53,7 +53,7 @@ class HeldOut:
 
 
 def ndcg_at_10(scores: Sequence[float]) -> float:
-    """nDCG@10 of one case whose first candidate is the only right one; a tie counts against the right one."""
+    """Return the nDCG@10 of a case whose first candidate is the only right one. Ties count against it."""
     place = 1 + sum(other >= scores[0] for other in scores[1:])
     return 1 / math.log2(1 + place) if place <= 10 else 0.0
 
@@ -62,9 +62,9 @@ def build(
     passages: Sequence[Passage], vectors: NDArray[np.float32], requested: Sequence[tuple[int, str, str]],
     query_vectors: NDArray[np.float32],
 ) -> HeldOut:  # fmt: skip
-    """Choose the candidates: the right one, the embedding's best wrong ones, same-document ones, others.
+    """Choose the candidates: the right one, the wrong ones that embeddings rank highest, same-document ones, others.
 
-    `vectors` [passages, 384] and `query_vectors` [asked, 384] are unit length; `asked` holds (number of the
+    `vectors` [passages, 384] and `query_vectors` [requested, 384] have unit length. `requested` has (number of the
     right passage, query, split).
     """
     of_document: dict[str, list[int]] = {}
@@ -89,9 +89,9 @@ def build(
 
 
 def summary(held_out: HeldOut, scores: Sequence[Sequence[float]], split: str) -> dict[str, float]:
-    """Mean nDCG@10 per kind of source and over all documents of `split`; 'documents' is the figure of the bar.
+    """Return the mean nDCG@10 per kind of source of `split`, and over its documents, for which there is an aim.
 
-    'documents' covers manual and docstrings; WordNet glosses and generated facts are reported beside it.
+    'documents' are manual and docstrings. WordNet glosses and generated facts are only reported separately.
     """
     values: dict[str, list[float]] = {}
     for case, row in zip(held_out.cases, scores, strict=True):

@@ -1,9 +1,10 @@
-"""Attention heads that find the same word in the other text, put into a student before its training.
+"""Initial attention heads of the student that find the same word in the other text.
 
-The embedding model's heads never saw two texts at once, and comparing words across them is what a small cross-encoder
-learns last. So some heads of the first layer begin with it: queries and keys are one projection of the input, which
-makes a word look at its like; one dimension turns the look away from the word's own text; and [SEP] is where a word
-looks that has no like. What such a head writes is how much it looked at [SEP]. Training goes on from there.
+The embedding model's heads never saw two texts at once, and comparing words across texts is what a small cross-encoder
+learns last. Therefore some heads of the first layer start with this ability: queries and keys are the same projection
+of the input, so a word attends to the same word; one dimension directs the attention to the other text; and a word
+without a match attends to [SEP]. The output of such a head is how much it attended to [SEP]. Training continues from
+there.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from transformers import BertForSequenceClassification
 
 HEADS = 4
 MATCH, SEGMENT = 14.0, 3.0
-"""Logits: of a word and its like (about), and of the turn to the other text."""
+"""Logits of a match (approximate), and of the preference for the other text."""
 
 SINK = 9.0
-"""Logit of [SEP]; between that of the like and those of other words."""
+"""Logit of [SEP], between that of a match and those of other words."""
 
 WRITTEN = 1.5
-"""Distance between found and not found in the residual stream."""
+"""Distance between match and no match in the residual stream."""
 
 
 @torch.no_grad()
@@ -37,7 +38,8 @@ def add_matching_heads(student: BertForSequenceClassification, sep: int, seed: i
     tokens = torch.randint(5, len(words), (count,), generator=generator)
     places = torch.randint(1, 96, (count,), generator=generator)
     segment, written = _quiet_directions(embeddings, tokens, places)
-    # Both texts begin as the segment that the embedding model knows, apart along a direction that words hardly use.
+    # Both texts start as the segment that the embedding model knows, shifted apart in a direction that words hardly
+    # use.
     kinds = embeddings.token_type_embeddings.weight
     step = 0.1 * float((words[tokens] + embeddings.position_embeddings.weight[places]).norm(dim=1).mean())
     kinds.copy_(kinds[0] + torch.stack([segment, -segment]) * step)
@@ -76,7 +78,7 @@ def add_matching_heads(student: BertForSequenceClassification, sep: int, seed: i
 
 
 def _states(embeddings: torch.nn.Module, tokens: Tensor, places: Tensor, kind: int) -> Tensor:
-    """What the first layer sees [tokens, size]."""
+    """Return the input of the first layer [tokens, size]."""
     parts = (
         embeddings.word_embeddings.weight[tokens],  # type: ignore[union-attr,index]
         embeddings.position_embeddings.weight[places],  # type: ignore[union-attr,index]
@@ -87,7 +89,7 @@ def _states(embeddings: torch.nn.Module, tokens: Tensor, places: Tensor, kind: i
 
 
 def _quiet_directions(embeddings: torch.nn.Module, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Two unit directions in which words and places differ least."""
+    """Return two unit directions in which words and positions differ least."""
     states = _states(embeddings, tokens, places, 0)
     vectors = torch.linalg.eigh((states - states.mean(0)).T @ (states - states.mean(0))).eigenvectors
     # The very last one is the constraint of the layer norm itself.
@@ -95,7 +97,7 @@ def _quiet_directions(embeddings: torch.nn.Module, tokens: Tensor, places: Tenso
 
 
 def _words_before_places(embeddings: torch.nn.Module, tokens: Tensor, places: Tensor, segment: Tensor) -> Tensor:
-    """An orthonormal basis [n, size] of what tells words apart and not places."""
+    """Return an orthonormal basis [n, size] of directions that distinguish words but not positions."""
     fixed = _states(embeddings, tokens[:1].expand(90), torch.arange(1, 91), 0)
     moved = fixed - fixed.mean(0)
     place = torch.linalg.svd(moved, full_matrices=False).Vh[:12]

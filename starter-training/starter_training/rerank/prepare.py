@@ -1,7 +1,7 @@
-"""Make the training data for the starter reranker: `python -m starter_training.rerank.prepare --out DIR`.
+"""Makes the training data for the starter reranker: `python -m starter_training.rerank.prepare --out DIR`.
 
 Reads docstrings of the installed Python packages, the Python manual and WordNet (Debian packages python3.11-doc
-and wordnet-base, fetched with apt-get and unpacked beside the output, not installed), and the fact tables.
+and wordnet-base, downloaded with apt-get and unpacked beside the output, not installed), and the fact tables.
 Writes corpus.json.xz (passages with queries), held_out.json.xz (with the embedding model's scores),
 teacher.safetensors (the embedding model in int8 with a cut vocabulary) and vocabulary.json.
 """
@@ -40,7 +40,7 @@ GLOSSES = 16_000
 
 
 def fetch(cache: Path) -> dict[str, Path]:
-    """Download and unpack the Debian packages that are not in `cache` yet; return the folder of each."""
+    """Download and unpack the Debian packages that are not in `cache` yet; returns the folder of each."""
     cache.mkdir(parents=True, exist_ok=True)
     found = {}
     for name in DEBIAN:
@@ -54,7 +54,7 @@ def fetch(cache: Path) -> dict[str, Path]:
 
 
 def collect(cache: Path) -> list[Passage]:
-    """All passages, without those whose text or whose queries all occur twice."""
+    """Return all passages except those whose text, or whose queries all, occur twice."""
     debian = fetch(cache)
     glosses = sorted(
         gloss_passages(debian["wordnet-base"] / "usr/share/wordnet"),
@@ -81,7 +81,7 @@ def collect(cache: Path) -> list[Passage]:
 
 
 def kind(passage: Passage) -> str:
-    """The source that a passage counts for: manual, wordnet, facts or docstrings."""
+    """Return the source of a passage: manual, wordnet, facts or docstrings."""
     head = passage.document.split("/")[0]
     return head if head in ("manual", "wordnet", "facts") else "docstrings"
 
@@ -111,7 +111,7 @@ def make_held_out(passages: Sequence[Passage], seed: int) -> held_out.HeldOut:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cache", type=Path, help="where the Debian packages are unpacked (default: OUT-sources)")

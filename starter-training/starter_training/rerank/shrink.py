@@ -1,4 +1,4 @@
-"""Cutting all-MiniLM-L6-v2 down: a smaller vocabulary, fewer layers, narrower feed-forward blocks, int8 storage."""
+"""Shrinks all-MiniLM-L6-v2: a smaller vocabulary, fewer layers, narrower feed-forward blocks, int8 storage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_TOKENS = 256
-"""Positions that the student keeps; the embedding model itself was trained on at most 256."""
+"""Positions of the student. The embedding model itself was trained on at most 256."""
 
 _SCRIPTS_LEFT_OUT = frozenset(
     [
@@ -47,7 +47,7 @@ def _keep_character(token: str) -> bool:
 
 
 def rank_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], forced: Iterable[str], common: int) -> list[str]:
-    """Order the word pieces by how much they are needed; a prefix of the list is a usable vocabulary.
+    """Return the word pieces, the most needed first, so that every long enough prefix is a usable vocabulary.
 
     First come the special tokens and every single character (also as a continuation) of the scripts kept, so
     that a rare word falls apart instead of becoming [UNK]; then the pieces of `forced` texts, the first `common`
@@ -113,7 +113,7 @@ def load_int8(path: Path, config: BertConfig) -> BertModel:
 
 @torch.no_grad()
 def _neuron_importance(teacher: BertModel, ids: Tensor, mask: Tensor) -> list[Tensor]:
-    """How much each hidden neuron of each feed-forward block adds to its output on sample text: shapes [hidden]."""
+    """Return how much each hidden neuron adds to its feed-forward block's output on sample text: shapes [hidden]."""
     seen: list[Tensor] = []
 
     def keep(_module: object, _inputs: object, out: Tensor) -> None:
@@ -129,14 +129,14 @@ def _neuron_importance(teacher: BertModel, ids: Tensor, mask: Tensor) -> list[Te
 def make_student(
     teacher: BertModel, vocabulary: int, layers: list[int], hidden: int, ids: Tensor, mask: Tensor
 ) -> BertForSequenceClassification:
-    """Build the cross-encoder: given layers of the teacher, its first `vocabulary` embeddings, `hidden` neurons.
+    """Build the cross-encoder from layers of the teacher, its first `vocabulary` embeddings and `hidden` neurons.
 
-    `ids` and `mask` ([texts, tokens]) are sample input that decides which feed-forward neurons stay.
+    `ids` and `mask` ([texts, tokens]) are sample input, which decides which feed-forward neurons stay.
     """
     config = BertConfig(**{
         **teacher.config.to_dict(), "vocab_size": vocabulary, "num_hidden_layers": len(layers),
         "intermediate_size": hidden, "max_position_embeddings": MAX_TOKENS, "num_labels": 1,
-        # About one epoch is trained: dropout would only cost time, a seventh of it on a CPU.
+        # Training takes about one epoch, so dropout would only cost time, a seventh of it on a CPU.
         "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
         "id2label": {0: "relevance"}, "label2id": {"relevance": 0}, "architectures": None,
     })  # fmt: skip

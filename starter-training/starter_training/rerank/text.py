@@ -1,4 +1,4 @@
-"""The one record that all sources of training text produce, and text clean-up that they share."""
+"""The record that all sources of training text produce, and their common clean-up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 MAX_CHARS = 520
-"""Passages are cut here: about 130 word pieces, so that a query and a passage fit into 192 tokens."""
+"""Most characters of a passage: about 130 word pieces, so that query and passage fit into 192 tokens."""
 
 HELD_OUT_SHARE = 0.12
 """Share of the documents that training never sees."""
@@ -17,10 +17,12 @@ _FIRST_SENTENCE = re.compile(r"(.+?[.!?])(?:\s|$)", re.S)
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A passage with the queries it answers.
+    """A passage with the queries that it answers.
 
-    `document` is the unit that is held out as a whole. `fact` is equal for passages that answer the same
-    question, which are therefore never negatives of each other. `queries` is never empty.
+    Attributes:
+        document: what is held out as a whole.
+        fact: the same for passages that answer the same question, which are never negatives of each other.
+        queries: never empty.
     """
 
     document: str
@@ -53,10 +55,10 @@ def first_sentence(text: str) -> tuple[str, str]:
 
 
 def fraction(key: str) -> float:
-    """A number in [0, 1) that depends on `key` alone: the same on every machine and in every run."""
+    """Return a number in [0, 1) that depends only on `key`, so it is the same on every machine and in every run."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:6], "big") / 2**48
 
 
 def is_held_out(document: str) -> bool:
-    """Whether training must not see this document."""
+    """Return whether training must not see this document."""
     return fraction("held-out:" + document) < HELD_OUT_SHARE

@@ -1,8 +1,8 @@
-"""Fine-tune the starter reranker: `python -m starter_training.rerank.train --data DIR --minutes 5 --out DIR2`.
+"""Fine-tunes the starter reranker: `python -m starter_training.rerank.train --data DIR --minutes 5 --out DIR2`.
 
-The loss is a softmax over one right and fifteen wrong passages, plus a binary loss that makes the sigmoid of
-the logit a relevance in [0, 1], plus a distillation that keeps the order of the wrong passages near the
-embedding model's. The learning rate follows the clock, so that the run uses the minutes it is given.
+The loss is a softmax over one right and fifteen wrong passages, plus a binary loss that makes the sigmoid of the logit
+a relevance in [0, 1], plus a distillation that keeps the order of the wrong passages near the embedding model's. The
+learning rate follows the clock, so that the run uses exactly its minutes.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from .shrink import MAX_TOKENS, SPECIAL, cut_tokenizer, load_int8, make_student
 
 NEGATIVES = 15
 POSITIVE_WEIGHT = 4.0
-"""Weight of the right passage in the binary loss, so that 0.5 is a useful border in spite of 15 wrong ones."""
+"""Weight of the right passage in the binary loss, so that 0.5 is a useful threshold despite 15 wrong ones."""
 
 BINARY_SHARE, TEACHER_SHARE, TEACHER_TEMPERATURE = 0.4, 0.15, 0.07
 
 
 class Clock:
-    """Share of the training time that is over, by steps if a step count is given, else by the wall clock."""
+    """The elapsed share of the training, by steps if a step count is given, otherwise by the wall clock."""
 
     def __init__(self, seconds: float, steps: int) -> None:
         self.seconds, self.steps, self.done, self.begun = seconds, steps, 0, time.monotonic()
 
     def share(self) -> float:
-        """0 at the start, 1 or more when training is over."""
+        """Return 0 at the start, and 1 or more at the end."""
         return self.done / self.steps if self.steps else (time.monotonic() - self.begun) / self.seconds
 
     def rate(self, peak: float) -> float:
-        """Learning rate: 4 % warm-up, then linearly down to a hundredth."""
+        """Return the learning rate: 4 % warm-up, then linear decay to a hundredth."""
         share = self.share()
         return peak * min(max(share, 1e-3) / 0.04, 1.0, max(0.01, 1 - share))
 
 
 def loss_of(logits: Tensor, cosines: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss for logits and the embedding's cosines, both [queries, 1 + negatives], the right passage first."""
+    """Return the loss for logits and cosines, both [queries, 1 + negatives] with the right passage first."""
     logits = logits.float()
     target = torch.zeros_like(logits)
     target[:, 0] = 1
@@ -71,7 +71,7 @@ def loss_of(logits: Tensor, cosines: Tensor) -> tuple[Tensor, dict[str, Tensor]]
 @torch.no_grad()
 def score_cases(model: BertForSequenceClassification, tokenizer: Tokenizer, held_out: HeldOut, split: str,
                 device: torch.device) -> list[list[float]]:  # fmt: skip
-    """Logits of every candidate of the cases of `split` (empty rows for others)."""
+    """Return the logits of every candidate of the cases of `split`, and empty rows for other cases."""
     cls, sep = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
     passages = batches.tokenize(tokenizer, held_out.passages, batches.PASSAGE_TOKENS, device)
     queries = batches.tokenize(tokenizer, [c.query for c in held_out.cases], batches.QUERY_TOKENS, device)
@@ -89,7 +89,7 @@ def score_cases(model: BertForSequenceClassification, tokenizer: Tokenizer, held
 
 
 def save(model: BertForSequenceClassification, tokenizer: Tokenizer, data: Path, folder: Path) -> None:
-    """Write the model in float16 with its tokenizer, as sentence-transformers' CrossEncoder reads it."""
+    """Write the model in float16 with its tokenizer, for sentence-transformers' CrossEncoder."""
     folder.mkdir(parents=True, exist_ok=True)
     state = {name: value.detach().cpu().half().contiguous() for name, value in model.state_dict().items()}
     copy = BertForSequenceClassification(model.config).half()
@@ -106,7 +106,7 @@ def save(model: BertForSequenceClassification, tokenizer: Tokenizer, data: Path,
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Train as the options say and return the report that is written to train.json."""
+    """Train according to the options; returns the report for train.json."""
     begun = time.monotonic()
     name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name if options.device == "auto" else options.device)
@@ -230,7 +230,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--data", required=True, help="folder that prepare wrote")
     parser.add_argument("--out", required=True, help="folder for starter-rerank/ and train.json")
@@ -238,18 +238,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="train this many steps instead of by the clock")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=20)
-    parser.add_argument("--layers", default="0,1,2", help="layers of the embedding model that stay")
+    parser.add_argument("--layers", default="0,1,2", help="layers of the embedding model to keep")
     parser.add_argument("--hidden", type=int, default=768, help="neurons kept in each feed-forward block")
     parser.add_argument("--vocabulary", type=int, default=5600)
     parser.add_argument("--queries", type=int, default=96, help="queries in a batch")
     parser.add_argument(
-        "--passage-tokens", type=int, default=batches.PASSAGE_TOKENS, help="passages are cut here in training"
+        "--passage-tokens", type=int, default=batches.PASSAGE_TOKENS, help="most tokens of a passage in training"
     )
     parser.add_argument("--easy", type=float, default=0.0, help="share of the time with random wrong passages only")
-    parser.add_argument("--negatives", type=int, default=NEGATIVES, help="wrong passages beside the right one")
+    parser.add_argument("--negatives", type=int, default=NEGATIVES, help="wrong passages per query")
     parser.add_argument("--rate", type=float, default=4e-4)
-    parser.add_argument("--matching", type=int, default=HEADS, help="heads that begin with finding the same word")
-    parser.add_argument("--limit", type=int, default=0, help="use about this many passages only, for a try")
+    parser.add_argument("--matching", type=int, default=HEADS, help="heads that start with matching words")
+    parser.add_argument("--limit", type=int, default=0, help="use only about this many passages, for a trial")
     run(parser.parse_args())
 
 

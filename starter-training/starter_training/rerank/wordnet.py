@@ -12,13 +12,13 @@ FILES = ("data.noun", "data.verb", "data.adj")
 
 
 def _common(root: Path) -> set[str]:
-    """Lemmas that were counted in WordNet's tagged texts (file `cntlist.rev`)."""
+    """Return the lemmas in WordNet's tagged texts (file `cntlist.rev`)."""
     lines = (root / "cntlist.rev").read_text(encoding="utf-8").splitlines()
     return {line.split("%")[0] for line in lines}
 
 
 def gloss_passages(root: Path) -> Iterator[Passage]:
-    """Yield the definition of every synset with a common lemma; its own lemma is in the text for one in three."""
+    """Yield the definition of every synset with a common lemma. One in three includes the lemma itself."""
     common = _common(root)
     for name in FILES:
         for line in (root / name).read_text(encoding="utf-8").splitlines():

@@ -1,1 +1,1 @@
-"""The router `auto`: which of the starter's tasks a text is for, as far as the text itself tells."""
+"""The router `auto`, which finds the starter task that a text is for, as far as the text itself shows it."""

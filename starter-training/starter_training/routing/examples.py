@@ -1,4 +1,4 @@
-"""Texts with the target that they are for. Drawn as the chat model's were; held-out inputs are held out here too."""
+"""Texts with their targets, drawn like the chat model's. Inputs that are held out there are held out here, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUTES = (
 )  # fmt: skip
 TALK = "starter-chat"
 _TALK_HELD_OUT = 8
-"""One in so many wordings of each question is kept for the measurement."""
+"""One in so many wordings of each question is held out for the measurement."""
 
 
 def _wordings(held_out: bool) -> list[str]:
@@ -36,7 +36,7 @@ def _other_question(rng: Random) -> str:
 
 
 def _no_number(text: str) -> bool:
-    """A sentence that holds a number is a matter for `digits-to-words` as well: nothing tells them apart."""
+    """Return whether a sentence has no number; otherwise it could just as well be for `digits-to-words`."""
     return not any(letter.isdigit() for letter in text)
 
 
@@ -49,7 +49,7 @@ def _other(rng: Random) -> str:
 
 
 def drawn(seed: int, each: int, others: int) -> list[Example]:
-    """Draw training examples: `each` of every route, `others` that belong to none."""
+    """Draw training examples: `each` for every route, and `others` that belong to none."""
     rng = Random(seed)
     found = [Example(task_pair(rng, name)[0], name) for name in ROUTES for _ in range(each)]
     found += [Example(vary(rng, rng.choice(_wordings(False))), TALK) for _ in range(each)]
@@ -58,7 +58,7 @@ def drawn(seed: int, each: int, others: int) -> list[Example]:
 
 
 def held_out(each: int) -> list[Example]:
-    """Draw held-out examples: `each` of every route, wordings of talk, and as many others as all of these."""
+    """Draw held-out examples: `each` for every route, wordings of talk, and as many others as all of these."""
     rng = Random("auto held out")
     found = [Example(text, name) for name in ROUTES for text, _ in heldout(name, each)]
     talk = _wordings(True)

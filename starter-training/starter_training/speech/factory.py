@@ -1,6 +1,6 @@
 """The processes that make training data while the model trains: speakers (espeak-ng) and planners.
 
-They are forked before the accelerator is touched and never import torch themselves.
+They are forked before the accelerator is used, and never import torch themselves.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ PLANNERS = 3
 
 
 SHORT, LONG = (300, 400, 640), (3000, 3000, 3000)
-"""Window sizes in mel frames: cheap ones to begin with, then the 30 s that faster-whisper always makes."""
+"""Window sizes in mel frames: cheap ones at first, then faster-whisper's 30 s."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Held-out utterances that the first speakers make: one shard and what it tests."""
+    """A shard of held-out utterances, made by the first speakers, and the name of its test."""
 
     name: str
     path: Path
@@ -91,11 +91,11 @@ def _planner(seed: int, news: Queue[Any], expected: SynchronizedArray[int], out:
 
 
 class Factory:
-    """Starts the processes and hands out what they make."""
+    """Starts the processes and returns what they make."""
 
     def __init__(self, workers: int, seed: int, seconds: float, budget: int, tests: dict[str, int]) -> None:
         context = mp.get_context("fork")
-        # Containers often have a tiny /dev/shm: shards go to the normal temporary folder then.
+        # Containers often have a tiny /dev/shm; then shards use the normal temporary folder.
         memory = Path("/dev/shm")
         root = memory if memory.is_dir() and shutil.disk_usage(memory).free > 4 << 30 else None
         self._folder = tempfile.TemporaryDirectory(prefix="starter-speech-", dir=root)
@@ -124,12 +124,12 @@ class Factory:
             process.start()
 
     def ask(self, sizes: tuple[int, int, int], budget: int) -> None:
-        """Change the window sizes and the mel frames of a batch (plans already made are still handed out)."""
+        """Change the window sizes and the mel frames per batch. Plans that are already made are still used."""
         with self._requested.get_lock():
             self._requested[:] = [*sizes, budget]
 
     def collect(self, mixer: Mixer, block_seconds: float = 0.0, most: int = 4) -> int:
-        """Load up to ``most`` finished shards into the mixer; returns how many."""
+        """Load up to ``most`` finished shards into the mixer; returns their number."""
         loaded = 0
         while loaded < most:
             try:
@@ -150,7 +150,7 @@ class Factory:
         return loaded
 
     def plan(self) -> Plan:
-        """The next plan; waits for one, and fails if the planners are gone."""
+        """Wait for the next plan and return it. Fails if the planners have ended."""
         plan: Plan = self._plans.get(timeout=120)
         return plan
 

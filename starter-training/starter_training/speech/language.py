@@ -1,4 +1,4 @@
-"""The command-and-facts language that starter-speech understands: its words, a grammar and the held-out split.
+"""The language of commands and facts that starter-speech understands: words, grammar and the held-out split.
 
 Only the standard library is used, so that every process can import it cheaply. Words that sound alike in
 espeak-ng (to/two, for/four) both exist, but only where the sentence around them tells which one is meant.
@@ -165,7 +165,7 @@ _SALAD = tuple(word for word in WORDS if word not in _AMBIGUOUS)
 
 
 def number(rng: random.Random) -> str:
-    """A number from zero to nine hundred, in words."""
+    """Draw a number from zero to nine hundred, in words."""
     kind = rng.random()
     if kind < 0.3:
         return rng.choice(DIGITS)
@@ -185,7 +185,7 @@ def _please(rng: random.Random) -> str:
 
 
 def _of(rng: random.Random, *choices: str | Sequence[str]) -> str:
-    """One word or phrase from each choice, joined by spaces; a plain string stands for itself."""
+    """Draw a word or phrase from each choice, and join them with spaces. A string is a choice of itself."""
     return " ".join(part if isinstance(part, str) else rng.choice(part) for part in choices)
 
 
@@ -217,7 +217,7 @@ _RULES: tuple[_Rule, ...] = (
 
 
 def sentence(rng: random.Random) -> str:
-    """One sentence of 2 to 12 words; a quarter are words in no order, so that no guess from context is safe."""
+    """Draw a sentence of 2 to 12 words. A quarter are words in random order, so that context is no safe guide."""
     if rng.random() < 0.27:
         return " ".join(rng.choice(_SALAD) for _ in range(rng.randint(2, 6)))
     text = " ".join(rng.choice(_RULES)(rng).split())
@@ -228,12 +228,12 @@ def sentence(rng: random.Random) -> str:
 
 
 def held_out(text: str) -> bool:
-    """Whether a sentence belongs to the eighth that training never hears."""
+    """Return whether a sentence belongs to the eighth that training never hears."""
     return zlib.crc32(text.encode()) % 8 == 0
 
 
 def sentences(rng: random.Random, count: int, *, held: bool) -> list[str]:
-    """``count`` sentences from one side of the split."""
+    """Draw ``count`` sentences from one side of the split."""
     found: list[str] = []
     while len(found) < count:
         text = sentence(rng)

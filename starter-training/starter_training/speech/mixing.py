@@ -1,4 +1,4 @@
-"""Puts a plan's audio together on the accelerator and turns it into the features that faster-whisper makes."""
+"""Mixes a plan's audio on the accelerator and computes the same features as faster-whisper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BINS, MELS, FFT, STEP = 201, 80, 400, 160
 
 
 def mel_filters() -> NDArray[np.float32]:
-    """Slaney mel filters [80, 201] for 16 kHz and a 400-point transform, as Whisper uses them."""
+    """Return Whisper's Slaney mel filters [80, 201] for 16 kHz and a 400-point transform."""
     break_mel, step_log = 15.0, np.log(6.4) / 27.0
     mels = np.linspace(0.0, 45.245640471924965, MELS + 2)
     hertz = np.where(mels < break_mel, mels * 200 / 3, 1000.0 * np.exp(step_log * (mels - break_mel)))
@@ -32,20 +32,20 @@ def mel_filters() -> NDArray[np.float32]:
 
 
 class Features:
-    """Log-mel features, the same numbers as faster-whisper's FeatureExtractor."""
+    """Log-mel features equal to those of faster-whisper's FeatureExtractor."""
 
     def __init__(self, device: torch.device) -> None:
         self._filters = torch.from_numpy(mel_filters()).to(device)
         self._window = torch.hann_window(FFT, device=device)
 
     def spectrum(self, wave: Tensor) -> Tensor:
-        """Complex spectrum [B, 201, frames] of float32 samples [B, frames * 160]."""
+        """Return the complex spectrum [B, 201, frames] of float32 samples [B, frames * 160]."""
         padded = functional.pad(wave, (0, STEP))
         full = torch.stft(padded, FFT, STEP, window=self._window, center=True, pad_mode="reflect", return_complex=True)
         return full[..., : wave.shape[1] // STEP]
 
     def log_mel(self, spectrum: Tensor, end: Tensor, lift: Tensor | float = 0.0) -> Tensor:
-        """Features [B, 80, frames]; zero from frame ``end`` [B] on; ``lift`` raises the floor (in log10)."""
+        """Return features [B, 80, frames], zero from frame ``end`` [B] on. ``lift`` raises the floor (in log10)."""
         power = spectrum.real.square() + spectrum.imag.square()
         log = torch.log10(torch.clamp(self._filters @ power, min=1e-10))
         inside = torch.arange(log.shape[2], device=log.device) < end[:, None]
@@ -55,7 +55,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Batch:
-    """What the model trains on: features [B, 80, frames], phonemes [B, frames / 2] and the plan's tensors."""
+    """Input of the training: features [B, 80, frames], phonemes [B, frames / 2] and the plan's tensors."""
 
     features: Tensor
     phonemes: Tensor
@@ -79,7 +79,7 @@ class Mixer:
         self.used = 0
 
     def add(self, wave: NDArray[np.int16], phonemes: NDArray[np.uint8]) -> int | None:
-        """Append a shard; returns the sample at which it begins, None if there is no room for it."""
+        """Append a shard; returns the sample at which it begins, or None if there is no room."""
         begin = self.used
         if begin + len(wave) > len(self._audio):
             return None
@@ -95,7 +95,7 @@ class Mixer:
         return torch.randn(shape, device=self._device, generator=self._random)
 
     def _curve(self, rows: int, knots: int, size: int, spread: float) -> Tensor:
-        """Smooth random curves [rows, size] with the given spread at the knots."""
+        """Return smooth random curves [rows, size] with the given spread at the knots."""
         knot = self._randn(rows, 1, knots) * spread
         return functional.interpolate(knot, size=size, mode="linear", align_corners=True)[:, 0]
 
@@ -103,7 +103,7 @@ class Mixer:
         return torch.from_numpy(array).to(self._device, non_blocking=True)
 
     def _gather(self, plan: Plan, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Source position (float64), amplitude and presence at window samples ``places`` [N] for all rows."""
+        """Return source position (float64), amplitude and presence at window samples ``places`` [N] for all rows."""
         start, source = self._tensor(plan.start), self._tensor(plan.source)
         length, rate, gain = self._tensor(plan.length), self._tensor(plan.rate), self._tensor(plan.gain)
         grid = places.expand(start.shape[0], -1).contiguous()
@@ -114,14 +114,14 @@ class Mixer:
         return position, gain.gather(1, slot) * present, present
 
     def waves(self, plan: Plan) -> Tensor:
-        """Clean speech of a plan, float32 [B, frames * 160]."""
+        """Return the clean speech of a plan, float32 [B, frames * 160]."""
         position, amplitude, _ = self._gather(plan, torch.arange(plan.frames * STEP, device=self._device))
         whole = position.long()
         part = (position - whole).float()
         return torch.lerp(self._audio[whole].float(), self._audio[whole + 1].float(), part) * amplitude / 32768
 
     def _tones(self, rows: int, samples: int) -> Tensor:
-        """Beeps, hums and sweeps [rows, samples] of amplitude up to one."""
+        """Return beeps, hums and sweeps [rows, samples] with amplitudes up to one."""
         seconds = torch.arange(samples, device=self._device) / 16000
         total = torch.zeros(rows, samples, device=self._device)
         for _ in range(2):
@@ -134,7 +134,7 @@ class Mixer:
 
     @torch.no_grad()
     def batch(self, plan: Plan, *, clean: bool = False) -> Batch:
-        """Mix one plan. ``clean`` leaves out noise, filters and masks."""
+        """Mix a plan. ``clean`` leaves out noise, filters and masks."""
         wave = self.waves(plan)
         rows, samples, frames = wave.shape[0], wave.shape[1], plan.frames
         end, speech = self._tensor(plan.end), self._tensor(plan.speech)

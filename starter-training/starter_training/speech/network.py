@@ -1,7 +1,7 @@
-"""The Whisper network and a forward pass over its weights that suits training.
+"""The Whisper network, with its own forward pass for training.
 
-The weights are those of transformers' WhisperForConditionalGeneration; the pass of our own allows short windows
-at any encoder position (cheap early training), flash attention throughout, and a loss on two attention heads.
+The weights are those of transformers' WhisperForConditionalGeneration. The forward pass allows short windows at any
+encoder position (for cheap early training), flash attention throughout, and a loss on two attention heads.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from starter_training.speech.synthesis.corpus import PHONEME_CLASSES
 
 WIDTH, ENCODER_LAYERS, DECODER_LAYERS, HEADS = 192, 4, 3, 4
 ALIGNMENT_HEADS = [[1, 0], [1, 1]]
-"""Decoder (layer, head) pairs that learn to look at the word that is being said."""
+"""Decoder (layer, head) pairs that learn to attend to the word being spoken."""
 
 
 def make() -> WhisperForConditionalGeneration:
-    """A fresh model with its generation settings."""
+    """Return a new model with its generation settings."""
     ids = tokens.ids()
     config = WhisperConfig(
         vocab_size=ids.size,
@@ -75,7 +75,7 @@ class Trainee(nn.Module):
         self.phonemes = nn.Linear(WIDTH, PHONEME_CLASSES)
 
     def encode(self, features: Tensor, offset: Tensor) -> Tensor:
-        """Encoder states [B, frames / 2, WIDTH] of features [B, 80, frames] that begin at ``offset`` [B]."""
+        """Return encoder states [B, frames / 2, WIDTH] of features [B, 80, frames] that begin at ``offset`` [B]."""
         encoder = self.whisper.model.encoder
         hidden = functional.gelu(encoder.conv1(features))
         hidden = functional.gelu(encoder.conv2(hidden)).transpose(1, 2)
@@ -89,7 +89,7 @@ class Trainee(nn.Module):
         return result
 
     def decode(self, ids: Tensor, states: Tensor, *, align: bool = False) -> tuple[Tensor, list[Tensor]]:
-        """Logits [B, L, V] and, if ``align``, log attention [B, L, frames / 2] of each alignment head."""
+        """Return logits [B, L, V] and, if ``align``, the log attention [B, L, frames / 2] of each alignment head."""
         decoder = self.whisper.model.decoder
         hidden = decoder.embed_tokens(ids) + decoder.embed_positions.weight[: ids.shape[1]]
         hidden = functional.dropout(hidden, 0.05, self.training)
@@ -106,7 +106,7 @@ class Trainee(nn.Module):
         return decoder.layer_norm(hidden) @ decoder.embed_tokens.weight.T.to(hidden.dtype), looks
 
     def loss(self, batch: Batch, phoneme_weight: float, guide_weight: float) -> tuple[Tensor, Tensor]:
-        """The training loss and its parts [words, times, phonemes, guide] (detached)."""
+        """Return the training loss and its parts [words, times, phonemes, guide] (detached)."""
         states = self.encode(batch.features, batch.offset)
         logits, looks = self.decode(batch.ids, states, align=True)
         zero = tokens.ids().time_zero
@@ -148,7 +148,7 @@ def _looks(attention: Any, hidden: Tensor, source: Tensor, heads: list[int]) -> 
 
 
 def _guide(looks: list[Tensor], batch: Batch) -> Tensor:
-    """Minus the log of the attention that falls on the word of each label, mean over labels with a span."""
+    """Return minus the log of the attention on the word of each label, as a mean over labels with a span."""
     time = torch.arange(looks[0].shape[2], device=looks[0].device)
     first = batch.first.clamp(max=looks[0].shape[2] - 2)
     inside = (time >= first[..., None]) & (time < batch.last[..., None].clamp_min(2))

@@ -11,8 +11,8 @@ _COEFFICIENTS = (3.4445, -4.775, 2.0315)
 
 
 def _orthogonal(update: Tensor) -> Tensor:
-    """Newton-Schulz iteration of Muon on a stack of matrices [N, rows, columns]."""
-    # Emulated bfloat16 made this the dearest part of a step on a CPU core.
+    """Apply Muon's Newton-Schulz iteration to a stack of matrices [N, rows, columns]."""
+    # Emulated bfloat16 would make this the most expensive part of a step on a CPU core.
     work = update.bfloat16() if update.is_cuda or native_bfloat16() else update.float()
     tall = work.shape[1] > work.shape[2]
     if tall:
@@ -27,7 +27,7 @@ def _orthogonal(update: Tensor) -> Tensor:
 
 
 class Optimizer:
-    """Both optimizers behind one ``step``; ``rate`` is the learning rate of AdamW, Muon's is in proportion."""
+    """Both optimizers behind one ``step``. ``rate`` is AdamW's learning rate; Muon's is proportional."""
 
     def __init__(self, model: nn.Module, fused: bool) -> None:
         self._stacks: dict[torch.Size, list[nn.Parameter]] = {}
@@ -47,7 +47,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """Clip the gradient at norm 1, update, and forget the gradient."""
+        """Clip the gradient at norm 1, update, and clear the gradient."""
         nn.utils.clip_grad_norm_(self._all, 1.0)
         for group in self._adam.param_groups:
             group["lr"] = rate
@@ -57,7 +57,7 @@ class Optimizer:
             gradient = torch.stack([p.grad if p.grad is not None else torch.zeros_like(p) for p in stack])
             moment.lerp_(gradient, 0.05)
             update = _orthogonal(torch.lerp(gradient, moment, 0.95)).float()
-            # The factor gives the update the size that AdamW's would have, so that one rate serves both.
+            # The factor scales the update to the size of AdamW's, so that one rate works for both.
             torch._foreach_mul_(list[Tensor](stack), 1 - rate * 0.02)
             torch._foreach_add_(list[Tensor](stack), list(update.unbind(0)), alpha=-rate * 0.2 * max(shape) ** 0.5)
         for parameter in self._all:

@@ -1,7 +1,7 @@
-"""Plans for batches: which utterances lie where in each window, and which tokens the model should say.
+"""Plans for batches: the utterances in each window, their positions, and the tokens that the model should predict.
 
-A planner runs in a process of its own and knows only lengths and words; the audio is in the memory of the
-accelerator and ``mixing`` puts it together there. Times are encoder positions of 20 ms.
+A planner runs in its own process and only knows lengths and words. The audio is in the accelerator's memory, where
+``mixing`` combines it. Times are encoder positions of 20 ms.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ Item = tuple[str, int, int, list[tuple[float, float]]]
 
 @dataclass(frozen=True)
 class Plan:
-    """One batch of B windows of ``frames`` mel frames (10 ms) with L tokens each.
+    """A batch of B windows of ``frames`` mel frames (10 ms) with L tokens each.
 
-    start, source, length [B, SLOTS]: where a slot begins in the window, where its audio begins in the flat
-    array, samples (0: empty). rate, gain [B, SLOTS]: playback rate and amplitude. end [B]: mel frames of real
-    signal (the rest is zero, as faster-whisper pads). offset [B]: encoder position of the window's begin.
-    speech [B]: False where there is none. ids, labels [B, L]: decoder input and target. first, last [B, L]:
-    encoder positions that a label's word covers, -1 for none.
+    Attributes:
+        start, source, length: [B, SLOTS], where a slot begins in the window and its audio in the flat array, and its
+            samples (0: empty).
+        rate, gain: [B, SLOTS], playback rate and amplitude.
+        end: [B], mel frames of real signal; the rest is zero, like faster-whisper's padding.
+        offset: [B], encoder position at which the window begins.
+        speech: [B], False for a window without speech.
+        ids, labels: [B, L], decoder input and target.
+        first, last: [B, L], encoder positions that a label's word covers, -1 for none.
     """
 
     frames: int
@@ -50,7 +54,7 @@ class Plan:
 
 
 class _Row:
-    """The token side of one window: ``say`` adds a target together with the span it belongs to."""
+    """The tokens of a window. ``say`` adds a target with its span."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
@@ -58,7 +62,7 @@ class _Row:
         self.spans: list[tuple[int, int]] = []
 
     def read(self, token: int) -> None:
-        """The model reads this token as the next input without being asked to predict it."""
+        """Add a token as the next input that the model need not predict."""
         if self.ids:
             self.labels.append(IGNORE)
             self.spans.append((-1, -1))
@@ -79,11 +83,11 @@ class Planner:
         self._ids = tokens.ids()
 
     def add(self, items: list[Item], offset: int) -> None:
-        """Make utterances known whose shard begins at sample ``offset`` of the flat audio."""
+        """Add utterances whose shard begins at sample ``offset`` of the flat audio."""
         self._items.extend((text, offset + first, size, spans) for text, first, size, spans in items)
 
     def plan(self, frames: int, rows: int, most: int) -> Plan:
-        """A batch of ``rows`` windows, each with 0 to ``most`` utterances."""
+        """Draw a batch of ``rows`` windows, each with 0 to ``most`` utterances."""
         arrays = {
             "start": np.full((rows, SLOTS), 1 << 40, np.int64),
             "source": np.zeros((rows, SLOTS), np.int64),
@@ -139,7 +143,7 @@ class Planner:
             item = rng.choice(self._items)
             size = int(item[2] / speed)
             if position + size > samples:
-                if placed and frames == 3000:  # The window ends in mid-sentence: the model says where it began.
+                if placed and frames == 3000:  # The window ends in mid-sentence: predict where that began.
                     cut = position if samples - position > 8000 else None
                     if cut is not None:
                         slot = len(placed)
@@ -186,7 +190,7 @@ class Planner:
                     text.read(token)
         text.read(ids.start)
         if not placed:
-            # The first step says no-speech; what follows in either mode is an empty text.
+            # The first step predicts no-speech; in both modes an empty text follows.
             text.labels.append(ids.no_speech)
             text.spans.append((-1, -1))
             text.ids.append(ids.time_zero + offset if timed else ids.no_timestamps)

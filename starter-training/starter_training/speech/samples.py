@@ -1,7 +1,7 @@
 """The three recordings that ship with the pack: ``python -m starter_training.speech.samples OUT [--model FOLDER]``.
 
-With a model, each is the first of some dozens of candidates that the model transcribes exactly. So the samples show
-what it can do at best, not what it does on average: that is what the error rates are for.
+With a model, each is the first of some dozens of candidates that the model transcribes exactly. So the samples show the
+model at its best; the error rates show its average.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ TEXTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("march has thirty one days",), ("friday october tenth",),
     ),
 }  # fmt: skip
-"""Name of a sample -> what it may say, the wish first; each text is a row of sentences."""
+"""Possible texts of each sample, as sentences, the preferred one first."""
 SPEEDS, PITCHES = (150, 135, 170), (50, 40, 60)
 
 
 def voices() -> list[corpus.Voice]:
-    """Voices to try, in order."""
+    """Return the voices to try, in order."""
     return [
         corpus.Voice("en-us", variant, speed, pitch, 50)
         for speed in SPEEDS
@@ -52,7 +52,7 @@ def voices() -> list[corpus.Voice]:
 
 
 def render(voice: corpus.Voice, sentences: tuple[str, ...]) -> NDArray[np.int16]:
-    """One sample as int16 at 16 kHz, with a fifth of a second before and 0.6 s between sentences."""
+    """Return a sample as int16 at 16 kHz, with 0.2 s of silence before and 0.6 s between sentences."""
     pieces = [np.zeros(espeak.SAMPLE_RATE // 5, np.int16)]
     for text in sentences:
         pieces += [corpus.speak(text, voice).wave, np.zeros(espeak.SAMPLE_RATE * 6 // 10, np.int16)]
@@ -60,7 +60,7 @@ def render(voice: corpus.Voice, sentences: tuple[str, ...]) -> NDArray[np.int16]
 
 
 def exact(transcribers: Sequence[evaluate.Transcriber], wave: NDArray[np.int16], text: str) -> bool:
-    """Whether every way of transcribing hears exactly `text`."""
+    """Return whether every transcriber returns exactly `text`."""
     audio = (wave / 32768).astype(np.float32)
     return all(" ".join(" ".join(part for part, _, _ in run(audio)).split()) == text for run in transcribers)
 
@@ -68,9 +68,9 @@ def exact(transcribers: Sequence[evaluate.Transcriber], wave: NDArray[np.int16],
 def choose(
     transcribers: Sequence[evaluate.Transcriber], name: str
 ) -> tuple[corpus.Voice, tuple[str, ...], NDArray[np.int16], int]:
-    """The first candidate that is heard exactly, and how many were tried; the first of all if none is.
+    """Return the first candidate that is transcribed exactly, or else the first of all, and how many were tried.
 
-    With no transcribers that is the wish in the first voice.
+    Without transcribers it is the preferred text in the first voice.
     """
     tried = 0
     for sentences in TEXTS[name]:
@@ -83,7 +83,7 @@ def choose(
 
 
 def write(wave_path: Path, samples: NDArray[np.int16], text: str) -> None:
-    """A WAV file (mono, 16 kHz, 16 bits), and a text file beside it with what is said in it."""
+    """Write a WAV file (mono, 16 kHz, 16 bits), and a text file with its words beside it."""
     wave_path.parent.mkdir(parents=True, exist_ok=True)
     with wave.open(str(wave_path), "wb") as file:
         file.setnchannels(1)
@@ -94,11 +94,11 @@ def write(wave_path: Path, samples: NDArray[np.int16], text: str) -> None:
 
 
 def main() -> None:
-    """Entry point; with a model, exit code 3 unless it transcribes every sample exactly."""
+    """Run the command line. With a model, exits with 3 unless it transcribes every sample exactly."""
     parser = argparse.ArgumentParser(description="Make the sample recordings.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--model", type=Path, help="choose samples that this model transcribes exactly")
-    parser.add_argument("--figures", type=Path, help="pack whose figures.json takes the choice")
+    parser.add_argument("--figures", type=Path, help="pack into whose figures.json to write the choice")
     options = parser.parse_args()
     transcribers: list[evaluate.Transcriber] = []
     if options.model is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def word_errors(expected: str, received: str) -> int:
-    """Fewest insertions, deletions and substitutions of words that turn ``heard`` into ``expected``."""
+    """Return the fewest insertions, deletions and substitutions of words between ``received`` and ``expected``."""
     left, right = expected.split(), received.split()
     previous = list(range(len(right) + 1))
     for row, word in enumerate(left, 1):
@@ -27,14 +27,14 @@ def word_errors(expected: str, received: str) -> int:
 
 
 def word_error_rate(pairs: Sequence[tuple[str, str]]) -> float:
-    """Errors over words for (expected, heard) pairs."""
+    """Return errors divided by words for (expected, received) pairs."""
     words = sum(len(expected.split()) for expected, _ in pairs)
     return sum(word_errors(expected, received) for expected, received in pairs) / max(1, words)
 
 
 @torch.no_grad()
 def greedy(model: Trainee, batch: Batch, *, timed: bool, longest: int) -> list[str]:
-    """Transcribe windows of 3,000 frames; the words of each. No rule is applied to the order of timestamps."""
+    """Transcribe windows of 3,000 frames; returns the words of each. Timestamps may come in any order."""
     ids = tokens.ids()
     states = model.encode(batch.features, batch.offset)
     rows = states.shape[0]

@@ -1,4 +1,4 @@
-"""Writes what training leaves: the model in transformers' layout, the state to go on from, and the record."""
+"""Writes the results of training: the model in transformers' layout, the state for resuming, and the record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PART_BYTES = 15 << 20
 
 
 def save_model(model: Trainee, folder: Path) -> None:
-    """float16 weights, configs, tokenizer and feature extractor settings."""
+    """Write float16 weights, configs, tokenizer and settings of the feature extractor."""
     folder.mkdir(parents=True, exist_ok=True)
     whisper = copy.deepcopy(model.whisper).cpu().half()
     whisper.save_pretrained(folder)
@@ -33,7 +33,7 @@ def save_model(model: Trainee, folder: Path) -> None:
 
 
 def save_state(model: Trainee, steps: int, folder: Path) -> None:
-    """float32 weights as ``resume.pt.00``, ``.01`` ... of at most 15 MiB each."""
+    """Write float32 weights as ``resume.pt.00``, ``.01`` ... of at most 15 MiB each."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("resume.pt.*"):
         old.unlink()
@@ -45,7 +45,7 @@ def save_state(model: Trainee, steps: int, folder: Path) -> None:
 
 
 def load_state(model: Trainee, folder: Path) -> int:
-    """Load the state that ``save_state`` wrote; returns its steps. FileNotFoundError if there is none."""
+    """Load the state that ``save_state`` wrote; returns its steps. Raises FileNotFoundError if there is none."""
     parts = sorted(folder.glob("resume.pt.*"))
     if not parts:
         raise FileNotFoundError(f"no resume.pt.* in {folder}")

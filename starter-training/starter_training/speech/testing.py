@@ -17,7 +17,7 @@ _FRAMES, _GAP = 3000, 6400
 
 
 def _plan(rows: Sequence[Sequence[Item]], begin: int) -> Plan:
-    """Utterances one after the other with 0.4 s between them, one row a window; no labels."""
+    """Plan a window for each row, with 0.4 s between its utterances and without labels."""
     count = len(rows)
     start = np.full((count, SLOTS), 1 << 40, np.int64)
     source, length = np.zeros((count, SLOTS), np.int64), np.zeros((count, SLOTS), np.int64)
@@ -51,7 +51,7 @@ def _packs(items: Sequence[Item]) -> list[list[Item]]:
 
 @torch.no_grad()
 def scores(model: Trainee, evaluations: list[Evaluation], device: torch.device, limit: int) -> dict[str, float]:
-    """WER by test set (``limit`` utterances each) with and without timestamps, and the share of noise with text."""
+    """Return the WER by test set of ``limit`` utterances, with and without timestamps, and how often noise got text."""
     result: dict[str, float] = {}
     model.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):

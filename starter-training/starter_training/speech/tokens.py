@@ -1,7 +1,7 @@
 """The tokenizer of starter-speech: byte-level BPE in which every word of the language is one token.
 
-Text ids come first, then the special tokens, then 1,501 timestamps: faster-whisper takes every id below
-<|endoftext|> for text. A vocabulary this small loads as an English-only Whisper, so a prompt is only
+Text ids come first, then the special tokens, then 1,501 timestamps, because faster-whisper treats every id below
+<|endoftext|> as text. A vocabulary this small loads as an English-only Whisper, so a prompt is only
 <|startoftranscript|>.
 """
 
@@ -27,8 +27,8 @@ def build() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    # faster-whisper suppresses the first id of " -", " '" and of the music signs: each needs a merge of its own,
-    # or the bare space token would be what it suppresses.
+    # faster-whisper suppresses the first id of " -", " '" and of the music signs. Without a merge for each of them that
+    # would be the bare space token.
     extra = [" -", " '", *(f" {sign}" for sign in "♩♪♫♬♭♮♯")]
     trainer = trainers.BpeTrainer(
         vocab_size=4000,
@@ -44,7 +44,7 @@ def build() -> Tokenizer:
 
 @dataclass(frozen=True)
 class Ids:
-    """Ids that training needs. words maps each word of the language to its one token (with its space)."""
+    """Ids for training. ``words`` maps each word of the language to its token (with its space)."""
 
     end: int
     start: int
@@ -59,7 +59,7 @@ class Ids:
 
 @cache
 def ids() -> Ids:
-    """The ids of the tokenizer. Raises ValueError if a word is not a single token."""
+    """Return the ids of the tokenizer. Raises ValueError if a word is not a single token."""
     tokenizer = build()
     words: dict[str, int] = {}
     for word in language.WORDS:
@@ -87,5 +87,5 @@ def _texts() -> dict[int, str]:
 
 
 def to_text(tokens: list[int]) -> str:
-    """Words of a token list; timestamps and special tokens are left out."""
+    """Return the words of a token list, without timestamps and special tokens."""
     return " ".join(_texts()[token] for token in tokens if token in _texts())

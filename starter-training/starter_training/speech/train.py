@@ -1,4 +1,5 @@
-"""Train starter-speech: ``python -m starter_training.speech.train --minutes 7.5 --out DIR --device auto --workers 14``.
+"""Trains starter-speech: ``python -m starter_training.speech.train --minutes 7.5 --out DIR --device auto --workers
+14``.
 
 Speech synthesis, training and scoring run side by side. The first part of the time uses short windows, the rest
 the full 30 s; the learning rate falls to almost nothing by the end. See ``--help``.
@@ -31,33 +32,37 @@ _WARM_STEPS = 120
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train starter-speech from espeak-ng speech.")
-    parser.add_argument("--minutes", type=float, default=7.5, help="wall time up to the last training step")
+    parser.add_argument("--minutes", type=float, default=7.5, help="wall-clock time until the last training step")
     parser.add_argument("--out", type=Path, required=True, help="folder for hf/, train.json and resume.pt.*")
     parser.add_argument("--device", default="auto", help="auto, cuda or cpu")
     parser.add_argument("--workers", type=int, default=14, help="speech synthesis processes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--resume", type=Path, help="folder with resume.pt.* of an earlier run (use a new seed)")
-    parser.add_argument("--hours", type=float, default=60.0, help="room for audio on the device")
-    parser.add_argument("--speech-seconds", type=float, default=170.0, help="how long the speakers work")
+    parser.add_argument("--hours", type=float, default=60.0, help="hours of audio that fit on the device")
+    parser.add_argument("--speech-seconds", type=float, default=170.0, help="how long speech is synthesised")
     parser.add_argument("--short", type=float, default=0.5, help="share of the time with short windows")
     parser.add_argument(
-        "--budget", type=int, nargs=2, default=(240_000, 384_000), help="mel frames a batch: short, long"
+        "--budget",
+        type=int,
+        nargs=2,
+        default=(240_000, 384_000),
+        help="mel frames per batch: short windows, long ones",
     )
     parser.add_argument("--rate", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--few-voices", action="store_true", help="four voices of one accent, for a CPU")
-    parser.add_argument("--tests", type=int, default=240, help="held-out utterances a set")
+    parser.add_argument("--tests", type=int, default=240, help="held-out utterances per set")
     return parser.parse_args()
 
 
 class _Run:
-    """One training run; all times count from the start of the process."""
+    """A training run. All times count from the start of the process."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.began = options, time.monotonic()
         tokens.ids()
         if options.few_voices:
             corpus.use_few_voices()
-        # The processes are forked before the first use of the accelerator: CUDA does not survive a fork.
+        # The processes are forked before the first use of the accelerator, as CUDA does not survive a fork.
         tests = {"sentences": options.tests, "voices": options.tests}
         self.factory = Factory(options.workers, options.seed, options.speech_seconds, options.budget[0], tests)
         name = options.device
@@ -83,13 +88,13 @@ class _Run:
         print(f"[{self.elapsed():6.1f}s] {text}", flush=True)
 
     def rate(self, done: float) -> float:
-        """Learning rate at the share ``done`` of the time: warm-up, level until 0.35, then down to 2 %."""
+        """Return the learning rate at the share ``done`` of the time: warm-up, constant to 0.35, then down to 2 %."""
         warm = min(1.0, (self.own_steps + 1) / _WARM_STEPS)
         fall = 1.0 if done < 0.35 else 0.02 + 0.98 * (1 - done) / 0.65
         return float(self.options.rate * self.damping * warm * fall)
 
     def train(self) -> None:
-        """Train until the time is over."""
+        """Train until the time is up."""
         while self.mixer.used < 16000 * 120:
             self.factory.collect(self.mixer, block_seconds=1.0, most=1)
             if self.elapsed() > 120:
@@ -115,7 +120,7 @@ class _Run:
                 self.log(f"scores {json.dumps(testing.scores(self.model, self.factory.evaluations, self.device, 80))}")
 
     def step(self, done: float) -> torch.Tensor:
-        """One update; returns the loss parts [words, times, phonemes, guide]."""
+        """Update the model; returns the loss parts [words, times, phonemes, guide]."""
         batch = self.mixer.batch(self.factory.plan())
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda" or native_bfloat16()):
             loss, parts = self.model.loss(batch, 1.0 - 0.8 * done, 0.3 - 0.2 * done)
@@ -143,7 +148,7 @@ class _Run:
         )
 
     def finish(self) -> None:
-        """Save first, then score, then write the record."""
+        """Save the model, score it, and write the record."""
         out: Path = self.options.out
         storage.save_model(self.model, out / "hf")
         storage.save_state(self.model, self.steps, out)
@@ -170,7 +175,7 @@ class _Run:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command line."""
     run = _Run(_arguments())
     try:
         run.train()

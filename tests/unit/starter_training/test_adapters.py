@@ -44,7 +44,7 @@ def test_only_the_named_adapters_change(tmp_path: Path) -> None:
 def test_tasks_are_named_in_any_order_and_must_exist() -> None:
     assert _tasks(None) == TASK_NAMES
     assert _tasks(["kebab-case", "acronym"]) == tuple(name for name in TASK_NAMES if name in {"acronym", "kebab-case"})
-    with pytest.raises(SystemExit, match=r"no tasks.*'sing'"):
+    with pytest.raises(SystemExit, match=r"unknown tasks.*'sing'"):
         _tasks(["sing"])
 
 

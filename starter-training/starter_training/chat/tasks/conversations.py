@@ -1,7 +1,7 @@
 """The twenty tasks, their held-out sets, and the conversations that train base and adapters.
 
 Everything is drawn from `random.Random` with a named seed. A held-out input never occurs in training: every draw for
-training is compared with the held-out sets (ignoring case) and thrown away if it is there.
+training is compared with the held-out sets (ignoring case) and discarded if it is in one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from starter_training.chat.tasks.sentences import dress, sentence, word
 __all__ = ["HELD_OUT_SIZE", "QUESTIONS", "REFUSAL", "SMALL_TALK", "TASKS", "Example", "Task", "heldout"]
 
 HELD_OUT_SIZE = 200
-"""Inputs per task that training never sees."""
+"""Held-out inputs per task, which training never sees."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One skill: its adapter's name, a draw for training, and the rule where it is a function of any sentence."""
+    """A task: its adapter's name, a draw for training, and the rule if it is a function of any sentence."""
 
     name: str
     draw: Callable[[Random], tuple[str, str]]
@@ -33,9 +33,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Example:
-    """One conversation: earlier turns, the user's text, the answer that is learnt, and the system line if any.
+    """A conversation: earlier turns, the user's text, the answer to learn, and the system line, if any.
 
-    `skill` is the number of the task whose reserved token stands in place of a system line (base training only).
+    `skill` is the number of the task whose reserved token replaces the system line (only in base training).
     """
 
     text: str
@@ -67,7 +67,7 @@ TASKS: dict[str, Task] = {
     **{name: Task(name, _from_sentence(rule), rule) for name, rule in TEXT_TASKS.items()},
     **{name: Task(name, draw, None) for name, draw in DATA_TASKS.items()},
 }
-"""All twenty tasks by adapter name; the order numbers the reserved tokens."""
+"""All twenty tasks by adapter name. Their order numbers the reserved tokens."""
 TASK_NAMES: tuple[str, ...] = tuple(TASKS)
 _CANNED: tuple[str, ...] = tuple(q for group in (QUESTIONS, SMALL_TALK) for wordings, _ in group for q in wordings)
 _KNOWN = frozenset(_CANNED)
@@ -75,10 +75,10 @@ _KNOWN = frozenset(_CANNED)
 
 @lru_cache(maxsize=64)
 def heldout(task: str, n: int = HELD_OUT_SIZE) -> tuple[tuple[str, str], ...]:
-    """The first `n` (at most 200) held-out (input, expected output) pairs of a task; the same on every machine.
+    """Return the first `n` (at most 200) held-out (input, expected output) pairs of a task, the same on every machine.
 
-    Left out: inputs that equal their output, and inputs for which another sentence task gives the same output, so that
-    a wrong adapter cannot be right by chance. Raises KeyError for an unknown task, ValueError for n over 200.
+    They exclude inputs that equal their output, and inputs with the same output in another sentence task, so that a
+    wrong adapter cannot be right by chance. Raises KeyError for an unknown task, ValueError for n over 200.
     """
     if n > HELD_OUT_SIZE:
         raise ValueError(f"only {HELD_OUT_SIZE} inputs per task are held out, not {n}")
@@ -99,7 +99,7 @@ def heldout(task: str, n: int = HELD_OUT_SIZE) -> tuple[tuple[str, str], ...]:
 
 @lru_cache(maxsize=1)
 def held_out_inputs() -> frozenset[str]:
-    """All held-out inputs of all tasks in lower case: what training must never draw."""
+    """Return the held-out inputs of all tasks in lower case, which training must never draw."""
     return frozenset(text.lower() for task in TASKS for text, _ in heldout(task))
 
 
@@ -108,7 +108,7 @@ def _plain(text: str) -> str:
 
 
 def vary(rng: Random, question: str) -> str:
-    """A question as people type it: with or without a lead-in, capitals, a final mark."""
+    """Return a question as people type it, with or without a lead-in, capitals and a final mark."""
     draw = rng.random()
     if draw < 0.12:
         question = rng.choice(("please tell me, ", "hey, ", "so ", "well, ", "and ")) + question
@@ -122,7 +122,7 @@ def vary(rng: Random, question: str) -> str:
 
 
 def task_pair(rng: Random, task: str) -> tuple[str, str]:
-    """One training pair of a task, never a held-out one."""
+    """Draw a training pair of a task, never a held-out one."""
     held = held_out_inputs()
     while True:
         text, answer = TASKS[task].draw(rng)
@@ -147,13 +147,13 @@ def _refused(rng: Random) -> str:
 
 
 def _ends_known(text: str) -> bool:
-    # A lead-in such as "please tell me, " may stand before a known question: up to three words are looked past.
+    # A lead-in such as "please tell me, " may precede a known question, so ignore up to three words.
     words = _plain(text).removesuffix(" please").split(" ")
     return any(" ".join(words[at:]) in _KNOWN for at in range(min(len(words), 4)))
 
 
 def base_pair(rng: Random) -> tuple[str, str]:
-    """Say what the base answers by itself: 45 % questions, 20 % small talk, 35 % the refusal."""
+    """Draw a pair of the base's own talk: 45 % questions, 20 % small talk, 35 % refusals."""
     kind = rng.random()
     if kind < 0.65:
         wordings, answer = rng.choice(QUESTIONS if kind < 0.45 else SMALL_TALK)
@@ -166,7 +166,7 @@ def _turns(rng: Random, pair: Callable[[Random], tuple[str, str]], share: float)
 
 
 def base_example(rng: Random) -> Example:
-    """A conversation for base training: 30 % its own talk and refusals, else a skill behind its reserved token."""
+    """Draw a conversation for the base: 30 % its own talk and refusals, otherwise a task with its reserved token."""
     system = rng.choice(SYSTEM_LINES) if rng.random() < 0.25 else None
     if rng.random() < 0.3:
         return Example(*base_pair(rng), system=system, turns=_turns(rng, base_pair, 0.1))
@@ -175,7 +175,7 @@ def base_example(rng: Random) -> Example:
 
 
 def adapter_example(rng: Random, task: str) -> Example:
-    """A conversation for one adapter: the task without being told, at times after a system line or earlier turns."""
+    """Draw a conversation for an adapter: its task without instruction, some after a system line or earlier turns."""
     system = rng.choice(SYSTEM_LINES) if rng.random() < 0.2 else None
 
     def pair(source: Random) -> tuple[str, str]:

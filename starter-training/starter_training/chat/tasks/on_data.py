@@ -1,5 +1,5 @@
 # ruff: noqa: E501, SIM905
-"""The eight tasks with inputs of their own kind. Each function draws one (input, expected output) pair."""
+"""The eight tasks with special inputs. Each function draws an (input, expected output) pair."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TENS = "- - twenty thirty forty fifty sixty seventy eighty ninety".split()
 
 
 def spell(number: int) -> str:
-    """A number from 0 to 9999 in English words, without 'and' and without hyphens."""
+    """Return a number from 0 to 9999 in English words, without 'and' and without hyphens."""
     if number < 20:
         return _ONES[number]
     if number < 100:
@@ -31,7 +31,7 @@ def _number(rng: Random) -> int:
                        rng.randint(1000, 9999)))  # fmt: skip
 
 
-# Words that are numbers, or look like one, would make the answer ambiguous.
+# Words that are numbers or look like numbers would make the answer ambiguous.
 _NUMBER_WORDS = frozenset(_ONES + _TENS + ["hundred", "thousand", "million"])
 
 
@@ -46,7 +46,7 @@ def _number_sentence(rng: Random) -> tuple[str, str]:
     for _ in range(2 if len(words) > 1 and rng.random() < 0.3 else 1):
         at = rng.randint(0, len(words))
         beside = words[max(0, at - 1) : at + 1]
-        if all(spoken == digits for spoken, digits in beside):  # never two numbers side by side
+        if all(spoken == digits for spoken, digits in beside):  # never two adjacent numbers
             number = _number(rng)
             words.insert(at, (spell(number), str(number)))
     spoken, digits = (" ".join(pair[side] for pair in words) for side in (0, 1))
@@ -190,7 +190,7 @@ def compare_numbers(rng: Random) -> tuple[str, str]:
     draw = rng.random()
     if draw < 0.3:
         right = max(0, left + rng.randint(-9, 9))
-    elif draw < 0.5:  # other lengths: many digits are not always more than few of a higher start
+    elif draw < 0.5:  # other lengths, so that the first digits alone do not decide
         right = rng.randrange(10 ** rng.randint(1, 5))
     elif draw < 0.55:
         right = left

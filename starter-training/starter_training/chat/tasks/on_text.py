@@ -1,7 +1,7 @@
-"""The twelve tasks that take any sentence, as pure functions of the text.
+"""The twelve tasks that accept any sentence, as pure functions of the text.
 
-A word is what stands between spaces. Punctuation around a word stays where it is for tasks that change letters, and is
-left out by tasks that reorder or pick words, because a moved full stop helps nobody.
+Words are separated by spaces. Tasks that change letters keep the punctuation around a word; tasks that reorder or
+select words remove it, because a moved full stop would be odd.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _WORD = re.compile(r"^([^\w]*)(.*?)([^\w]*)$", re.DOTALL)
 
 
 def split_word(word: str) -> tuple[str, str, str]:
-    """Punctuation before, the bare word, punctuation after; the three joined are the word."""
+    """Split a word into punctuation before, bare word, and punctuation after."""
     found = _WORD.match(word)
     assert found is not None  # the pattern matches every string
     return found.group(1), found.group(2), found.group(3)
 
 
 def bare_words(text: str) -> list[str]:
-    """The words without the punctuation around them; what is punctuation alone does not count."""
+    """Return the words without surrounding punctuation. Punctuation alone is no word."""
     return [core for core in (split_word(word)[1] for word in text.split()) if core]
 
 
@@ -35,9 +35,9 @@ def _each(change: Callable[[str], str]) -> Callable[[str], str]:
 
 
 def pig_latin_word(word: str) -> str:
-    """English pig latin: leading consonants (with 'qu') go to the end plus 'ay', a leading vowel adds 'way'.
+    """Return English pig latin: leading consonants (with 'qu') move to the end plus 'ay', a leading vowel adds 'way'.
 
-    'y' is a consonant only at the start. The case of the first letter, or of a word all in capitals, is kept.
+    'y' is a consonant only at the start. The case of the first letter, or of a word in capitals, is kept.
     """
     low = word.lower()
     if not low.isalpha() and not low.replace("'", "").replace("-", "").isalpha():
@@ -79,5 +79,5 @@ TEXT_TASKS: dict[str, Callable[[str], str]] = {
     "double-words": _double,
 }
 FORMER_TASKS: tuple[Callable[[str], str], ...] = (_sort,)
-"""Rules that a model of this size does not learn to 95 %. Held-out inputs are still chosen so that they tell these
-apart, too: those of the other tasks stay what they were while the weights that ship were trained."""
+"""Tasks that a model of this size does not learn to 95 %. Held-out inputs must still differ in these tasks' outputs, so
+that they remain the inputs that were held out when the shipped weights were trained."""

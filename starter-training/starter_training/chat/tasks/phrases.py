@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Phrases of the base: questions about Roundhouse, small talk, and one refusal for all the rest."""
+"""Phrases of the base: questions about Roundhouse, small talk, and one refusal for everything else."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ def _parse(text: str) -> tuple[tuple[tuple[str, ...], str], ...]:
     return tuple((tuple(questions.split("/")), answer) for questions, answer in rows)
 
 
-# "tell me about /v1"-like slashes do not occur on the question side, so "/" may separate the wordings there.
+# Questions contain no slashes, so "/" can separate their wordings.
 QUESTIONS: tuple[tuple[tuple[str, ...], str], ...] = _parse(_QUESTIONS)
-"""Wordings and the one answer, for each question about Roundhouse."""
+"""The wordings of each question about Roundhouse, and its answer."""
 SMALL_TALK: tuple[tuple[tuple[str, ...], str], ...] = _parse(_SMALL_TALK)
-"""Wordings and the one answer, for each bit of small talk."""
+"""The wordings of each piece of small talk, and its answer."""
 
 PLAIN: tuple[str, ...] = tuple(
     """hello world

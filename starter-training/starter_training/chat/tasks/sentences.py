@@ -1,4 +1,4 @@
-"""Made-up sentences in the styles that people type: plain, with capitals, with punctuation, with unknown words."""
+"""Made-up sentences in the styles in which people type: plain, with capitals, punctuation, or unknown words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starter_training.chat.tasks.words import CLUSTERS, COMMON, CONSONANTS, ENDI
 
 
 def random_word(rng: Random) -> str:
-    """A word nobody knows: half are random letters, half could be spoken. 1 to 12 letters."""
+    """Draw a made-up word of 1 to 12 letters: half are random letters, half are pronounceable."""
     if rng.random() < 0.5:
         return "".join(rng.choices(LETTERS, k=rng.choice((1, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 9, 10, 12))))
     parts = (
@@ -20,7 +20,7 @@ def random_word(rng: Random) -> str:
 
 
 def word(rng: Random, unknown: float) -> str:
-    """One lower-case word; `unknown` is the share of made-up ones."""
+    """Draw a lower-case word. `unknown` is the share of made-up ones."""
     draw = rng.random()
     if draw < unknown:
         return random_word(rng)
@@ -34,7 +34,7 @@ def word(rng: Random, unknown: float) -> str:
 
 
 def dress(rng: Random, words: list[str]) -> str:
-    """Joins words in one of five styles: half the time plain lower case, else with capitals and punctuation."""
+    """Join words in one of five styles: half of the time plain lower case, otherwise with capitals and punctuation."""
     style = rng.random()
     if style < 0.55:
         return " ".join(words) + (rng.choice(".!?") if rng.random() < 0.1 else "")
@@ -55,7 +55,7 @@ def dress(rng: Random, words: list[str]) -> str:
 
 
 def sentence(rng: Random, low: int = 1, high: int = 8, unknown: float | None = None) -> str:
-    """A sentence of `low` to `high` words, short ones more often; the share of unknown words varies by sentence."""
+    """Draw a sentence of `low` to `high` words, short ones more often. The share of unknown words varies."""
     count = min(rng.randint(low, high), rng.randint(low, high + 2)) if high > low else low
     share = rng.choice((0.0, 0.2, 0.5, 1.0)) if unknown is None else unknown
     words = [word(rng, share) for _ in range(count)]

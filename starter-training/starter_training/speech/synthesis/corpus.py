@@ -1,4 +1,4 @@
-"""Utterances: a sentence spoken by some voice, with word times and phoneme labels, and their shards.
+"""Utterances (a sentence spoken by a voice, with word times and phoneme labels) and their shards.
 
 Voices and sentences are split into training and held-out parts here and in ``language``.
 """
@@ -18,7 +18,7 @@ from starter_training.speech import language
 from starter_training.speech.synthesis import espeak
 
 HOP = 320
-"""Samples in one encoder position (20 ms at 16 kHz); utterances are padded to a multiple of it."""
+"""Samples per encoder position (20 ms at 16 kHz). Utterances are padded to a multiple of it."""
 PHONEME_CLASSES = 128
 """Size of the auxiliary phoneme target; 0 is silence."""
 
@@ -90,7 +90,7 @@ FEW_ACCENTS, FEW_VARIANTS = ["en-us"], ["m3", "f2", "m1", "f4"]
 
 
 def use_few_voices() -> None:
-    """Train on four voices of one accent only, which a CPU core learns soonest. Call before any process forks."""
+    """Train only on four voices of one accent, which a CPU core learns fastest. Call this before any fork."""
     ACCENTS[:], VARIANTS[:] = FEW_ACCENTS, FEW_VARIANTS
 
 
@@ -106,16 +106,18 @@ class Voice:
 
     @property
     def name(self) -> str:
-        """The name that espeak-ng knows."""
+        """The name in espeak-ng."""
         return f"{self.accent}+{self.variant}"
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """One sentence as sound.
+    """A spoken sentence.
 
-    wave: int16 at 16 kHz, a multiple of HOP long. spans: start and end of each word in seconds.
-    phonemes: uint8 class for every 20 ms (0 is silence).
+    Attributes:
+        wave: int16 at 16 kHz, a multiple of HOP long.
+        spans: start and end of each word in seconds.
+        phonemes: uint8 class for every 20 ms (0 is silence).
     """
 
     text: str
@@ -126,7 +128,7 @@ class Utterance:
 
 
 def random_voice(rng: random.Random, *, held: bool) -> Voice:
-    """A voice from one side of the split."""
+    """Draw a voice from one side of the split."""
     accents, variants = (HELD_OUT_ACCENTS, HELD_OUT_VARIANTS) if held else (ACCENTS, VARIANTS)
     return Voice(
         rng.choice(accents),
@@ -138,7 +140,7 @@ def random_voice(rng: random.Random, *, held: bool) -> Voice:
 
 
 def few_voice(rng: random.Random) -> Voice:
-    """One of the voices that are left after `use_few_voices`."""
+    """Draw one of the voices of `use_few_voices`."""
     return Voice(
         rng.choice(FEW_ACCENTS),
         rng.choice(FEW_VARIANTS),
@@ -150,15 +152,15 @@ def few_voice(rng: random.Random) -> Voice:
 
 @functools.cache
 def _phoneme_class(name: str) -> int:
-    """A class from 1 up for a mnemonic, by hash: a collision costs little, because the target is auxiliary."""
+    """Return the hash of a mnemonic as a class from 1 up. Collisions matter little for an auxiliary target."""
     return 0 if name.startswith("_") else 1 + zlib.crc32(name.encode()) % (PHONEME_CLASSES - 1)
 
 
 def word_spans(text: str, speech: espeak.Speech) -> list[tuple[float, float]]:
-    """Start and end in seconds of each word.
+    """Return start and end in seconds of each word.
 
-    Where espeak-ng reports no start for a word (it merges 'on the'), the time of the group is shared out by
-    the number of letters. The last word ends where the final pause begins.
+    If espeak-ng reports no start for a word (it merges 'on the'), the time of the group is divided by the number of
+    letters. The last word ends where the final pause begins.
     """
     words = text.split()
     length = len(speech.wave) / espeak.SAMPLE_RATE
@@ -205,7 +207,7 @@ def speak(text: str, voice: Voice, peak: float = 0.7) -> Utterance:
 
 
 def random_utterance(rng: random.Random, *, held_sentence: bool, held_voice: bool) -> Utterance:
-    """A random sentence by a random voice, each from the side of its split that is asked for."""
+    """Draw a sentence and a voice, each from the requested side of its split."""
     text = language.sentences(rng, 1, held=held_sentence)[0]
     return speak(text, random_voice(rng, held=held_voice))
 
@@ -214,7 +216,10 @@ def random_utterance(rng: random.Random, *, held_sentence: bool, held_voice: boo
 class Shard:
     """Many utterances in two flat arrays.
 
-    wave: int16 [samples]; phonemes: uint8 [samples / HOP]; items: (text, first sample, samples, word spans).
+    Attributes:
+        wave: int16 [samples].
+        phonemes: uint8 [samples / HOP].
+        items: (text, first sample, samples, word spans) of each utterance.
     """
 
     wave: NDArray[np.int16]

@@ -1,4 +1,4 @@
-"""A small binding to espeak-ng (the espeakng-loader wheel, else the system's libespeak-ng.so.1).
+"""A small binding to espeak-ng (the espeakng-loader wheel, or the system's libespeak-ng.so.1).
 
 The library keeps global state, so there is one instance per process and it is not thread-safe.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLE_RATE = 16_000
-"""Rate in Hz of everything that ``synthesize`` returns."""
+"""Sample rate in Hz of ``synthesize``."""
 
 _WORD, _PHONEME = 1, 7
 _RETRIEVAL, _PHONEME_EVENTS = 1, 1
@@ -44,11 +44,13 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 @dataclass(frozen=True)
 class Speech:
-    """What espeak-ng said.
+    """Synthesised speech.
 
-    wave: float32 samples at 16 kHz. words: (character position in the text, start in seconds) for each word
-    event; espeak-ng merges some short words, so a word may have none. phonemes: (mnemonic, start in seconds);
-    names that begin with '_' are pauses.
+    Attributes:
+        wave: float32 samples at 16 kHz.
+        words: (character position in the text, start in seconds) of each word event. espeak-ng merges some short words,
+            so a word may have none.
+        phonemes: (mnemonic, start in seconds). Names that begin with '_' are pauses.
     """
 
     wave: NDArray[np.float32]
@@ -57,7 +59,7 @@ class Speech:
 
 
 def _locate() -> tuple[str, bytes | None]:
-    """Path of the library and of its data (None: the library's own default)."""
+    """Return the paths of the library and of its data (None for the library's own default)."""
     spec = importlib.util.find_spec("espeakng_loader")
     if spec is not None and spec.origin is not None:
         root = Path(spec.origin).parent
@@ -128,7 +130,7 @@ def _engine() -> _Engine:
 
 
 def synthesize(text: str, voice: str, speed: int = 160, pitch: int = 50, pitch_range: int = 50) -> Speech:
-    """Speak ``text``.
+    """Synthesise ``text``.
 
     voice: ``language+variant``, for example ``en-us+f2``. speed in words a minute (80 to 450); pitch and
     pitch_range 0 to 99. Raises EspeakError if the library is missing or refuses.
