@@ -74,6 +74,13 @@ def _upgrade(database: Database, scripts: Path, table: str, to: str) -> None:
         connection.execute(sa.update(sa.table(table, sa.column(LEAST))).values({LEAST: least}))
 
 
+def refuse_newer(database: Database, scripts: Path, table: str) -> None:
+    """Raise Conflict for tables of a newer version that this one cannot use. Changes nothing."""
+    current = revision(database, table)
+    if current is not None and current > newest(scripts) and not can_use(database, scripts, table):
+        raise newer(database)
+
+
 def newer(database: Database) -> Conflict:
     """Return the error for a database that a newer version wrote."""
     return Conflict(

@@ -73,6 +73,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
         if settings.fleet is not None:
             check_joining(settings)
         _check_access(settings)
+        _check_versions(settings)
         if os.environ.get("LIT_SERVER_API_KEY"):
             say(
                 "warning: LIT_SERVER_API_KEY has no effect here. To require keys, use: roundhouse keys create.",
@@ -167,6 +168,35 @@ def _check_access(settings: "Settings") -> None:
         f"`roundhouse keys create --data-dir {place.data_dir}`, let people sign in with "
         "--oidc, or accept everyone with --open."
     )
+
+
+def _check_versions(settings: "Settings") -> None:
+    """Raise UsageError for a database file of a newer version, on which each start would fail."""
+    from contextlib import closing, suppress
+
+    from registry.base.importing import fast_imports
+    from registry.errors import Conflict, Unavailable
+
+    with fast_imports():
+        from registry.state import database as state
+        from registry.state import tables as state_tables
+        from registry.storage.database import SQLITE, Database, url_of
+        from registry.storage.migration import refuse_newer
+        from tenants import key_settings
+        from tenants.storage import opening as tenants
+        from tenants.storage import tables as tenants_tables
+
+    for file, scripts, table in (
+        (state.FILE, state.MIGRATIONS, state_tables.VERSION_TABLE),
+        (key_settings.FILE, tenants.MIGRATIONS, tenants_tables.VERSION_TABLE),
+    ):
+        path = (settings.data_dir / file).absolute()
+        if path.is_file():
+            with suppress(Unavailable), closing(Database(url_of(f"{SQLITE}:///{path}"), read_only=True)) as database:
+                try:
+                    refuse_newer(database, scripts, table)
+                except Conflict as error:
+                    raise UsageError(error.message, code=error.code) from None
 
 
 def _check_oidc(settings: "Settings") -> None:

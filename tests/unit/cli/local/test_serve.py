@@ -4,9 +4,11 @@ import errno
 import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from pydantic import ByteSize
 from models import nvml
 from registry.bounds import Bounds
 from registry.recipes.loading import load_documents
+from registry.state.tables import VERSION_TABLE as STATE_VERSION
 from runtime.cli.commands.server.options import options
 from runtime.cli.commands.server.serve import _reachable, _slots, _take_port
 from runtime.cli.failures import RefusedError
@@ -26,6 +29,7 @@ from runtime.cli.options import root
 from runtime.config import device
 from runtime.config.settings import REMOVED, Settings, starter_recipes
 from runtime.server.front import _shared_socket
+from tenants.storage.tables import VERSION_TABLE as TENANTS_VERSION
 from tests.eventually import eventually
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, FakeServer, ReceivedRequest
@@ -549,3 +553,16 @@ def test_standard_streams_that_are_closed_are_opened_for_what_comes() -> None:
         closed = f"exec {sys.executable} {script} {message} 0<&- 1>&- 2>&-"
         subprocess.run(["sh", "-c", closed], cwd=root(), env={**os.environ, "PYTHONPATH": str(root())}, check=True)
         assert message.read_text() == "/dev/null /dev/null /dev/null"
+
+
+@pytest.mark.parametrize("file", ["state.db", "tenants.db"])
+def test_a_newer_database_is_refused_before_a_process_starts(tmp_path: Path, file: str) -> None:
+    """A service manager repeats the start after exit code 4, and would hide why it fails."""
+    tables = {"state.db": STATE_VERSION, "tenants.db": TENANTS_VERSION}
+    with closing(sqlite3.connect(tmp_path / file)) as database, database:
+        database.execute(f"CREATE TABLE {tables[file]} (version_num TEXT, least TEXT)")
+        database.execute(f"INSERT INTO {tables[file]} VALUES ('9999', '9999')")
+    done = serve("--data-dir", str(tmp_path))
+    assert done.returncode == 2
+    assert f"{file} was written by a newer Roundhouse. Start that version, or restore" in done.stderr
+    assert "Application startup failed" not in done.stderr
