@@ -55,7 +55,8 @@ class TemplateThreads:
                 self._slow[digest] = None
                 raise self._refusal() from None
             finally:
-                await _end(thread)
+                if result.cancelled():  # too slow, or the client left; otherwise the thread ends by itself
+                    await _end(thread)
 
     def _refusal(self) -> BadRequest:
         return BadRequest(

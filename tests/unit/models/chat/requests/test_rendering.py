@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from models.chat.requests import rendering
 from models.chat.requests.rendering import TemplateThreads
 from models.chat.vllm import handlers
 from registry.errors import BadRequest
@@ -15,11 +16,10 @@ from registry.errors import BadRequest
 ENDLESS = 3 * "{% for i in range(99999) %}" + 3 * "{% endfor %}"
 
 
-def names() -> list[str]:
-    return [thread.name for thread in threading.enumerate()]
-
-
-def render(template: str) -> str:
+def render(template: str, threads: list[threading.Thread] | None = None) -> str:
+    """Render it, and add this thread to `threads` before."""
+    if threads is not None:
+        threads.append(threading.current_thread())
     return ImmutableSandboxedEnvironment().from_string(template).render()
 
 
@@ -28,15 +28,21 @@ async def test_a_prompt_comes_back_and_so_does_an_error() -> None:
     assert await threads.render("a", lambda: render("{{ 1 + 1 }}")) == "2"
     with pytest.raises(ZeroDivisionError):
         await threads.render("a", lambda: render("{{ 1 / 0 }}"))
-    assert "template" not in names()
+
+
+async def test_a_prompt_does_not_wait_for_the_end_of_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = list[threading.Thread]()
+    monkeypatch.setattr(rendering, "_end", ended.append)
+    assert await TemplateThreads().render("a", lambda: render("fine")) == "fine"
+    assert not ended
 
 
 async def test_a_template_that_loops_is_stopped_and_its_thread_ends() -> None:
-    threads = TemplateThreads(0.05)
+    threads, used = TemplateThreads(0.05), list[threading.Thread]()
     with pytest.raises(BadRequest, match="chat template of this adapter took more than") as refused:
-        await threads.render("a", lambda: render(ENDLESS))
+        await threads.render("a", lambda: render(ENDLESS, used))
     assert refused.value.code == "template_too_slow"
-    assert "template" not in names()
+    assert [thread.is_alive() for thread in used] == [False]
     assert await threads.render("b", lambda: render("fine")) == "fine"
     again = list[str]()
     with pytest.raises(BadRequest, match="refused for a minute"):
@@ -45,14 +51,14 @@ async def test_a_template_that_loops_is_stopped_and_its_thread_ends() -> None:
 
 
 async def test_a_client_that_leaves_stops_its_template() -> None:
-    threads = TemplateThreads()
-    task = asyncio.create_task(threads.render("a", lambda: render(ENDLESS)))
-    while "template" not in names():
+    threads, used = TemplateThreads(), list[threading.Thread]()
+    task = asyncio.create_task(threads.render("a", lambda: render(ENDLESS, used)))
+    while not used:
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert "template" not in names()
+    assert not used[0].is_alive()
 
 
 async def test_templates_take_turns_and_one_runs_at_a_time() -> None:
