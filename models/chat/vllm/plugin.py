@@ -131,6 +131,11 @@ def _patch_all() -> None:
 
 def patch_gpu() -> None:
     """Apply the patches for a GPU, except speed patches named in `variables.STOCK`. Does not use the device."""
+    from vllm.v1.worker.gpu_worker import Worker
+
+    from models.chat.vllm.cuda import sleep_memory
+
+    sleep_memory.patch(Worker)
     _active_counts()
     left_out = os.environ.get(variables.STOCK, "").split(",")
     for name, patch in GPU_PATCHES.items():

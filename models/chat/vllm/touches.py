@@ -136,6 +136,14 @@ REPLACED = (
         also="get_activate_loras max_loras vllm.v1.worker.gpu.model_runner vllm.v1.worker.gpu.lora_utils",
     ),
     VllmPatch(
+        "vllm.v1.worker.gpu_worker:Worker.sleep",
+        "GPU: an engine falls asleep while another takes more memory on its device than the sleep frees",
+        "an upstream sleep that measures its own process",
+        PLUGIN,
+        takes="self level",
+        also="vllm.device_allocator.cumem:CuMemAllocator is_asleep",
+    ),
+    VllmPatch(
         "vllm.lora.utils:get_captured_lora_counts",
         "GPU: with `specialize_active_lora` graphs for four numbers of adapters, where vLLM captures each power of two",
         "vLLM's PR 36370, or an option for the numbers",

@@ -20,6 +20,7 @@ from adapters.jobs import Job
 from adapters.types import Base
 from models.chat.vllm import plugin, variables
 from models.chat.vllm.adapters import read
+from models.chat.vllm.cuda import sleep_memory
 from models.process_control import has_ended
 from registry.bounds import Bounds
 from tests.contract.vllm.stock import stock
@@ -190,3 +191,46 @@ def test_bars_of_progress_are_not_in_the_servers_log() -> None:
     run = partial(subprocess.run, capture_output=True, text=True, check=True, env=environment)
     assert "3/3" not in run([sys.executable, "-c", code]).stderr
     assert "3/3" in run([sys.executable, "-c", code.split("\n", 2)[2]]).stderr
+
+
+class Card:
+    """A device shared with a model that loads 50 GB during a sleep. `freed`: whether the sleep frees everything."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, freed: bool) -> None:
+        from vllm.device_allocator.cumem import CuMemAllocator
+
+        self.parts = [SimpleNamespace(is_asleep=False) for _ in range(2)]
+        self.free, self.freed = 80 << 30, freed
+        allocator = SimpleNamespace(pointer_to_data=dict(enumerate(self.parts)))
+        monkeypatch.setattr(CuMemAllocator, "instance", allocator)
+        module = stock("vllm.v1.worker.gpu_worker")
+        memory = SimpleNamespace(synchronize=lambda: None, get_memory_info=lambda: (self.free, 141 << 30))
+        monkeypatch.setattr(module, "torch", SimpleNamespace(accelerator=memory))
+        self.worker_class = module.Worker
+        self.sleep_mode_backend = self
+        self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(enable_nccl_comm_suspend=False))
+
+    def suspend(self, level: int) -> None:
+        assert level == 1
+        self.free -= 22 << 30
+        for part in self.parts if self.freed else self.parts[1:]:
+            part.is_asleep = True
+
+
+def test_an_engine_sleeps_while_another_one_loads_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM takes the other's memory for a fault of its own, after which the engine would be ended."""
+    card = Card(monkeypatch, freed=True)
+    monkeypatch.setattr(card.worker_class, "sleep", card.worker_class.sleep)  # undoes the patch
+    with pytest.raises(AssertionError):
+        card.worker_class.sleep(card, 1)
+    sleep_memory.patch(card.worker_class)
+    card.worker_class.sleep(card, 1)
+    assert all(part.is_asleep for part in card.parts)
+
+
+def test_a_sleep_that_frees_too_little_still_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Card(monkeypatch, freed=False)
+    monkeypatch.setattr(card.worker_class, "sleep", card.worker_class.sleep)
+    sleep_memory.patch(card.worker_class)
+    with pytest.raises(AssertionError):
+        card.worker_class.sleep(card, 1)
