@@ -133,7 +133,8 @@ class TimedRun:
                 self._report.begin(name)
                 kill = self._kill_part()
                 try:
-                    await run_within(self._limit(needs), parts[name](), kill)
+                    sides = 2 if self._stock and name in SHARED else 1
+                    await run_within(self._limit(sides * needs), parts[name](), kill)
                     self._report.finish(name)
                 except Exception as fault:  # the other parts are still worth running
                     self._report.add(f"{name} ended early", False, error=f"{type(fault).__name__}: {fault}"[:1500])
@@ -142,7 +143,7 @@ class TimedRun:
 
     def _limit(self, needs: float) -> float:
         """Return the seconds after which to end a part that should take `needs`."""
-        return LONGEST if self._tiny else min(PATIENCE * needs * (1 + self._stock), self._budget.left)
+        return LONGEST if self._tiny else min(PATIENCE * needs, self._budget.left)
 
     def _kill_part(self) -> Callable[[], None]:
         """Return a function that kills all processes that start from now on, and the shared servers."""
@@ -183,7 +184,10 @@ class TimedRun:
         return self._servers
 
     async def _start(self, servers: Sequence[Server]) -> list[Server]:
-        """Start Roundhouse and its peer at the same time. A peer that does not start is left out. Raises NotStarted."""
+        """Start Roundhouse and its peer at the same time. Raises NotStarted.
+
+        A peer that does not start is left out, or Roundhouse would not be measured either.
+        """
         for server in servers:
             self._stack.callback(server.stop)
             server.launch()
@@ -191,8 +195,10 @@ class TimedRun:
         await asyncio.to_thread(self._stack.enter_context, first)
         running = [first]
         for peer in peers:
+            peer.start_within = START
             try:
                 running.append(await asyncio.to_thread(self._stack.enter_context, peer))
+                self._report.add(f"timed: start, {peer.name}", True)
             except NotStarted as fault:
                 self._stock = False
                 self._report.add(f"timed: start, {peer.name}", False, error=str(fault)[-1500:])

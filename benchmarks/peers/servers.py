@@ -84,6 +84,8 @@ class Server:
     health = "/health"
     root = ROOT
     """The checkout to run, which is first on Python's path."""
+    start_within = START_WITHIN
+    """Seconds in which it must be ready once it is waited for."""
 
     @property
     def pid(self) -> int:
@@ -129,7 +131,7 @@ class Server:
 
     def _wait(self) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + START_WITHIN
+        deadline = time.monotonic() + self.start_within
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise NotStarted(f"{self.name} ended with {self._process.returncode}:\n{self.tail()}")
@@ -137,7 +139,7 @@ class Server:
                 if self.http.get(self.health).status_code == 200:
                     return
             time.sleep(0.1)
-        raise NotStarted(f"{self.name} was not ready after {START_WITHIN:.0f} s:\n{self.tail()}")
+        raise NotStarted(f"{self.name} was not ready after {self.start_within:.0f} s:\n{self.tail()}")
 
     def tail(self) -> str:
         """Return the end of the server's log."""

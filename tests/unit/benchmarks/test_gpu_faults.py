@@ -170,6 +170,38 @@ class Dies(Server):
         return [sys.executable, "-S", "-c", "raise SystemExit('no kernel image is available')"]
 
 
+class Hangs(Server):
+    """A server that starts for ever."""
+
+    def command(self) -> list[str]:
+        return ["sleep", "600"]
+
+
+async def test_a_peer_that_hangs_at_its_start_costs_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timed, "START", 0.2)
+    run = Run(tmp_path, monkeypatch, stock=True)
+    servers = [Stands("roundhouse", "m", tmp_path), Hangs("vllm serve", "m", tmp_path)]
+    assert await run.timed._start(servers) == servers[:1]
+    assert "was not ready" in run.results["steps"]["timed: start, vllm serve"]["error"]
+    assert not servers[1].is_running
+    assert await run.timed._start([Stands(name, "m", tmp_path) for name in ("roundhouse", "vllm serve")])
+    assert run.results["steps"]["timed: start, vllm serve"]["ok"], "as in a run that resumes"
+
+
+async def test_stock_gives_no_time_to_parts_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = list[float]()
+
+    async def run_within(seconds: float, work: Any, _: object) -> None:
+        limits.append(seconds)
+        await work
+
+    monkeypatch.setattr(timed, "run_within", run_within)
+    run = Run(tmp_path, monkeypatch, stock=True, tiers=has_server)
+    await run.timed.run(["oracle", "tiers", "storm"])
+    oracle, storm = timed.SECONDS["oracle"], timed.SECONDS["storm"]
+    assert limits[::2] == [timed.PATIENCE * oracle, 2 * timed.PATIENCE * storm]
+
+
 async def test_without_stock_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path, monkeypatch, stock=True)
     servers = [Stands("roundhouse", "m", tmp_path), Dies("vllm serve", "m", tmp_path)]
