@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Self
 
 from adapters.content.faults import Faults, quote_value
 from adapters.content.forms import CHECKPOINT, CONFIG, TOKENIZER, is_shadow
@@ -22,6 +22,19 @@ from registry.bounds import Bounds
 _BLOCK = 1 << 20
 _FREE = 1 << 20
 """Bytes that may be unpacked at any ratio, because small text compresses well."""
+MOST_EXTENDED = 16 << 10
+"""Most bytes of one extended header of a tar: long names and attributes. tarfile searches it in quadratic time."""
+MOST_EXTENDED_ALL = 256 << 10
+"""Most bytes of all extended headers together."""
+
+
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 
 
 class _Refused(Exception):
@@ -156,8 +169,28 @@ class _Extractor:
                 size -= len(data)
 
 
+def _bounded_headers() -> type[tarfile.TarInfo]:
+    """Return a class for the members of one tar, which refuses long extended headers before tarfile parses them."""
+    total = 0
+
+    class Member(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+            nonlocal total
+            member = super().frombuf(buf, encoding, errors)  # type: ignore[arg-type]
+            if member.type in _EXTENDED:
+                total += member.size
+                if member.size > MOST_EXTENDED or total > MOST_EXTENDED_ALL:
+                    raise _Refused("Its extended headers are too long: pack it without extended attributes.")
+            return member
+
+    return Member
+
+
 def _untar(stream: _MeteredStream, extractor: _Extractor) -> None:
-    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="strict") as tar:  # type: ignore[call-overload]
+    with tarfile.open(  # type: ignore[call-overload]
+        fileobj=stream, mode="r|", encoding="utf-8", errors="strict", tarinfo=_bounded_headers()
+    ) as tar:
         for member in tar:
             kind = "file" if member.isreg() else "folder" if member.isdir() else "link or device"
             target = extractor.destination(member.name, kind)

@@ -72,6 +72,16 @@ def zip_size_lies() -> bytes:
     return bytes(data)
 
 
+def extended(*contents: bytes) -> bytes:
+    """A tar with extended headers of these contents before the adapter's files."""
+    headers = b""
+    for content in contents:
+        info = tarfile.TarInfo("././@PaxHeader")
+        info.type, info.size = tarfile.XGLTYPE, len(content)
+        headers += info.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % 512)
+    return headers + tar(GOOD, "w")
+
+
 def nested(prefix: str) -> dict[str, bytes]:
     return {f"{prefix}{name}": data for name, data in GOOD.items()}
 
@@ -90,9 +100,9 @@ def judge(data: bytes, tmp_path: Path, bounds: Bounds = LIMITS) -> tuple[list[st
     [
         tar(GOOD), tar(GOOD, "w"), zipped(GOOD), zipped(GOOD, zipfile.ZIP_STORED), tar(nested("mine/")),
         zipped(nested("mine/")), tar(nested("./")), tar({**GOOD, "README.md": b"hello", "sub/notes.txt": b"x"}),
-        tar(GOOD, extra=member(tarfile.DIRTYPE, "folder")),
+        tar(GOOD, extra=member(tarfile.DIRTYPE, "folder")), extended(b"1010 a=" + b"x" * 1002 + b"\n"),
     ],
-    ids=["tar.gz", "tar", "zip", "stored-zip", "folder", "zip-folder", "dot", "others", "directory"],
+    ids=["tar.gz", "tar", "zip", "stored-zip", "folder", "zip-folder", "dot", "others", "directory", "attributes"],
 )  # fmt: skip
 def test_good_archives_give_the_two_files(data: bytes, tmp_path: Path) -> None:
     assert judge(data, tmp_path) == ([], GOOD)
@@ -124,6 +134,8 @@ ATTACKS: dict[str, tuple[bytes, str]] = {
     "huge extended header": (tar({"p": b""}, extra=None)[:0] + gzip.compress(b"".join([
         tarfile.TarInfo("x").tobuf()[:124], b"77777777777\0", tarfile.TarInfo("x").tobuf()[136:148], b"        x",
         tarfile.TarInfo("x").tobuf()[157:], bytes(32 << 20)])), ""),
+    "digits that tarfile searches for minutes": (extended(b"1" * (1 << 20)), "extended headers are too long"),
+    "many extended headers": (extended(*[b"1" * (9 << 10)] * 50), "extended headers are too long"),
     "encrypted": (zip_encrypted(), "encrypted"),
     "zip size lies": (zip_size_lies(), ""),
     "other packing": (zipped(GOOD, zipfile.ZIP_LZMA), "deflate"),
