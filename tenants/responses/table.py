@@ -14,6 +14,8 @@ from tenants.responses.rows import SEND_ITSELF, STOPPED, StoredResponse, edit, i
 from tenants.storage.tables import RESPONSE_ITEMS, RESPONSES, TEAMS
 
 HOUR = 3600.0
+EXPIRED_AT_ONCE = 500
+"""Most expired rows that one transaction deletes. 140,000 kept all other writers of SQLite out for 1.4 s."""
 
 
 class ResponseTable:
@@ -36,7 +38,7 @@ class ResponseTable:
         now, items = self._clock(), output_items(answer)
         size = len(input_) + _size(answer, items)
         with self._database.write() as connection:
-            connection.execute(sa.delete(RESPONSES).where(RESPONSES.c.expires <= now, ~RESPONSES.c.running))
+            _delete_expired(connection, now)
             team_row = connection.execute(sa.select(TEAMS.c.archived).where(TEAMS.c.id == team).with_for_update())
             if team_row.scalar_one() is not None:
                 return False
@@ -122,10 +124,14 @@ class ResponseTable:
             return connection.execute(query).rowcount > 0
 
     def sweep(self) -> int:
-        """Delete expired rows. Returns how many."""
-        with self._database.write() as connection:
-            old = sa.delete(RESPONSES).where(RESPONSES.c.expires <= self._clock(), ~RESPONSES.c.running)
-            return connection.execute(old).rowcount
+        """Delete expired rows, in several transactions. Returns how many."""
+        now, total = self._clock(), 0
+        while True:
+            with self._database.write() as connection:
+                count = _delete_expired(connection, now)
+            total += count
+            if count < EXPIRED_AT_ONCE:
+                return total
 
     def is_lost(self, row: StoredResponse) -> bool:
         """Whether the row claims to be running on this server."""
@@ -139,6 +145,11 @@ class ResponseTable:
         with self._database.read() as connection:
             rows = connection.execute(sa.select(RESPONSES.c.id, RESPONSES.c.answer).where(*mine)).all()
         return sum(self.end(row.id, edit(row.answer, STOPPED)) for row in rows)
+
+
+def _delete_expired(connection: sa.Connection, now: float) -> int:
+    old = sa.select(RESPONSES.c.id).where(RESPONSES.c.expires <= now, ~RESPONSES.c.running).limit(EXPIRED_AT_ONCE)
+    return connection.execute(sa.delete(RESPONSES).where(RESPONSES.c.id.in_(old.scalar_subquery()))).rowcount
 
 
 def _size(answer: bytes, items: Sequence[tuple[str, bytes]]) -> int:

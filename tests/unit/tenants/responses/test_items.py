@@ -1,10 +1,14 @@
 """The items of stored answers on both databases: found by id, counted, gone with their response."""
 
+from typing import Any
+
 import pytest
+import sqlalchemy as sa
 
 from registry.errors import BadRequest, TooLarge
 from registry.storage.database import Database
 from tenants.keys.table import KeyTable
+from tenants.responses import table as responses_table
 from tenants.responses.table import ResponseTable
 from tests.unit.tenants.conftest import Clock
 
@@ -37,3 +41,26 @@ def test_items_are_found_until_their_response_goes(database: Database, table: Ke
     responses.put("first", "search", 1, b"", ANSWER % ITEM)
     table.archive("search", True)
     assert responses.items("search", ["msg_1"], 100) == {}
+
+
+def test_expired_responses_are_deleted_in_several_transactions(
+    database: Database, table: KeyTable, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that deletes all of them keeps every other team's ledger out for as long."""
+    monkeypatch.setattr(responses_table, "EXPIRED_AT_ONCE", 2)
+    table.create_team("search")
+    responses = ResponseTable(database, "server", 1 << 20, clock)
+    for number in range(8):
+        responses.put(f"{number}", "search", 1, b"", ANSWER % ITEM)
+    clock.now += 3600
+    deleted: list[int] = []
+
+    def watch(_connection: object, cursor: Any, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE"):
+            deleted.append(cursor.rowcount)
+
+    sa.event.listen(database.engine, "after_cursor_execute", watch)
+    responses.put("new", "search", 1, b"", ANSWER % ITEM)
+    assert responses.sweep() == 6
+    assert deleted == [2, 2, 2, 2, 0]
+    assert responses.get("search", "new") is not None
