@@ -5,6 +5,7 @@
 | `guided_json` and others, of earlier vLLMs   | to `structured_outputs`; removed if it says the same already   |
 | `grammar`, of llama.cpp and LocalAI          | to `structured_outputs`                                        |
 | `repeat_penalty`, of llama.cpp and LocalAI   | to `repetition_penalty`                                        |
+| `enable_thinking`, of Qwen's own API         | to `chat_template_kwargs`                                      |
 | `value` or `schema` of a `json_object`       | to `response_format.json_schema`                               |
 | Anthropic's documents of plain text          | to text (`models.chat.requests.documents`)                     |
 | `output_format`, of Anthropic's beta         | to `output_config.format`                                      |
@@ -25,6 +26,8 @@ import msgspec
 
 from models.chat.requests import documents, turns
 from models.chat.requests.request import CHAT, COMPLETIONS, COUNT_TOKENS, MESSAGES, RESPONSES, ChatRequest, begins
+from models.chat.requests.template import FIELD
+from models.messages import THINK
 
 GUIDED: Mapping[str, str] = {
     **{f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")},
@@ -56,6 +59,8 @@ def move(request: ChatRequest) -> None:
         turns.complete(request)
         _move_guided(request)
         move_schema(request)
+        if request.path == CHAT:
+            _move_thinking(request)
         if request.has("repeat_penalty") and not request.has("repetition_penalty"):
             request.replace("repetition_penalty", request.fields["repeat_penalty"])
             request.drop("repeat_penalty")
@@ -88,6 +93,14 @@ def _move_guided(request: ChatRequest) -> None:
     elif len(names) == 1 and not request.has("structured_outputs"):
         request.replace("structured_outputs", msgspec.json.encode({GUIDED[names[0]]: request.fields[names[0]]}))
         request.drop(names[0])
+
+
+def _move_thinking(request: ChatRequest) -> None:
+    wanted, given = request.value("enable_thinking"), request.raw_object(FIELD)
+    takes_it = not request.has(FIELD) or (request.is_object(FIELD) and not THINK.keys() & given.keys())
+    if isinstance(wanted, bool) and takes_it:
+        request.replace(FIELD, msgspec.json.encode(given | dict.fromkeys(THINK, wanted)))
+        request.drop("enable_thinking")
 
 
 def _move_output_format(request: ChatRequest) -> None:

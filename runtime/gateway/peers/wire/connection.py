@@ -37,8 +37,8 @@ class WireConnection(asyncio.Protocol):
     """A connection to a node. left: called once when it breaks or is closed."""
 
     __slots__ = (
-        "_head", "_head_size", "_is_paused", "_is_reusable", "_left", "_loop", "_parser", "_pieces", "_size", "_state", "_transport",
-        "_waiter", "_writable", "failure", "headers", "idle_since", "status",
+        "_head", "_head_size", "_is_paused", "_is_reusable", "_left", "_loop", "_parser", "_pieces", "_size", "_state",
+        "_transport", "_waiter", "_writable", "failure", "headers", "idle_since", "status",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, left: "Callable[[WireConnection], None]") -> None:

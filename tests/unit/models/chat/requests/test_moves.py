@@ -52,6 +52,13 @@ def test_fields_of_other_servers_move(path: str, before: dict[str, Any], after: 
     assert moved(path, {"model": "m", **before}) == {"model": "m", **after}
 
 
+@pytest.mark.parametrize("others", [{}, {"mood": "calm"}])
+def test_qwens_switch_for_thinking_moves_to_the_templates_variables(others: dict[str, Any]) -> None:
+    before = {"enable_thinking": False} | ({"chat_template_kwargs": others} if others else {})
+    after = {"chat_template_kwargs": {**others, "enable_thinking": False, "thinking": False}}
+    assert moved(CHAT, before) == after
+
+
 def calling(arguments: Any) -> dict[str, Any]:
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -123,6 +130,9 @@ def test_answers_in_the_input_of_a_response_get_their_type() -> None:
         (CHAT, {"guided_json": SCHEMA, "structured_outputs": {"regex": "a"}}),
         (CHAT, {"guided_json": SCHEMA, "guided_regex": "a"}),
         (CHAT, {"repeat_penalty": 1.1, "repetition_penalty": 1.2}),
+        (CHAT, {"enable_thinking": False, "chat_template_kwargs": {"thinking": True}}),
+        (CHAT, {"enable_thinking": False, "chat_template_kwargs": "odd"}),
+        (CHAT, {"enable_thinking": "yes"}),
         (CHAT, {"stream": True, "stream_options": USAGE, "stop": ["a"]}),
         (CHAT, {"tool_choice": "required"}),
         (CHAT, {"tools": [{}], "suffix": "x", "guided_json": "", "grammar": None}),
