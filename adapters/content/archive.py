@@ -173,7 +173,7 @@ def _bounded_headers() -> type[tarfile.TarInfo]:
     """Return a class for the members of one tar, which refuses long extended headers before tarfile parses them."""
     total = 0
 
-    class Member(tarfile.TarInfo):
+    class BoundedTarInfo(tarfile.TarInfo):
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
             nonlocal total
@@ -184,7 +184,7 @@ def _bounded_headers() -> type[tarfile.TarInfo]:
                     raise _Refused("Its extended headers are too long: pack it without extended attributes.")
             return member
 
-    return Member
+    return BoundedTarInfo
 
 
 def _untar(stream: _MeteredStream, extractor: _Extractor) -> None:
