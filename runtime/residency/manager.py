@@ -130,7 +130,7 @@ class ResidencyManager:
             entry.queue.refuse(error)
             entry.requested_since = None  # otherwise the next decision may load it
             self.fetcher.cancel(entry)
-            await self._unload(entry)
+            await self._unload(entry, "removed")
             await asyncio.sleep(0)  # lets the refused requests leave the queue
         entry.requested_since = None
         self.table.remove(entry)
@@ -203,11 +203,11 @@ class ResidencyManager:
             await asyncio.gather(*(self._unload(replica) for replica in entry.replicas))
         self.decide()
 
-    async def _unload(self, entry: ModelEntry) -> None:
+    async def _unload(self, entry: ModelEntry, reason: str = "by hand") -> None:
         while entry.state in (S.LOADING, S.UNLOADING, S.DRAINING):
             await self.table.change()
         if entry.state in (S.READY, S.ASLEEP):
-            await self.drainer.evict(entry, "by hand")
+            await self.drainer.evict(entry, reason)
 
     def pin(self, entry: ModelEntry, pinned: bool) -> None:
         """Keep the model in memory once loaded, or allow its eviction again. Does not load it."""

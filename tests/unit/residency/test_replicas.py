@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 
@@ -175,8 +176,11 @@ def test_a_model_that_is_removed_leaves_with_all_and_serves_who_runs() -> None:
         await asyncio.sleep(5)
         asking = [asyncio.create_task(world.ask("a", 3.0)) for _ in range(5)]
         await asyncio.sleep(0.1)
+        reasons = Mock()
+        world.manager.table.observer.evicted = reasons  # type: ignore[method-assign]
         await world.manager.remove(entry, NotFound("gone"))
         await asyncio.gather(*asking)
+        assert [call.args[1] for call in reasons.call_args_list] == ["removed", "removed"]
         assert set(world.manager.table.entries) == {"b", "c"}
         assert (world.answered, world.refused) == (4, ["model_not_found"])
 
