@@ -144,7 +144,7 @@ class Metrics:
     load_failures = _counter("roundhouse_load_failures", "Loads that failed.", ["model"])
     load_retries = _counter(
         "roundhouse_load_retries",
-        "Loads that ran out of memory and were tried once more with the idle models gone; reasons as of deaths.",
+        "Loads that may have run out of memory and were tried again with the idle models gone; reasons as of deaths.",
         ["model", "reason"],
     )
     load_error = _gauge(

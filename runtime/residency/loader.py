@@ -109,14 +109,15 @@ class Loader:
         return min(asleep, key=lambda e: e.last_used, default=None)
 
     async def _evict_idle(self, entry: ModelEntry, reason: Cause) -> bool:
-        """Evict idle models after a load ran out of memory; return whether there were any."""
+        """Evict idle models after a load may have run out of memory; return whether there were any."""
         idle = [
             e for e in self._table.entries.values() if e.state in (S.READY, S.ASLEEP) and not e.pinned and not e.leases
         ]
         for other in idle:
             self._drainer.dismiss(other)
         about = {"model": entry.id, "reason": reason.code, "cause": reason.text, "evicting": [e.id for e in idle]}
-        log.warning("a load ran out of memory", extra=about)
+        sure = reason.code == "out_of_memory"  # else anybody may have killed it
+        log.warning("a load ran out of memory" if sure else "a load may have run out of memory", extra=about)
         if idle:
             self._table.observer.retried(entry, reason.code)
         await asyncio.gather(*(self._drainer.leave(other, f"memory for {entry.id}") for other in idle))

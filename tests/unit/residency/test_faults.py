@@ -93,6 +93,30 @@ async def test_a_slot_that_dies_as_it_loads_costs_others_their_places_only_if_it
         assert world.state("a") is ModelState.READY
 
 
+@pytest.mark.parametrize(
+    ("cause", "says"),
+    [
+        (Cause("out_of_memory", "by the kernel", signal.SIGKILL), "a load ran out of memory"),
+        (Cause("killed", "by SIGKILL", signal.SIGKILL), "a load may have run out of memory"),
+        (UNKNOWN, "a load may have run out of memory"),
+    ],
+)
+async def test_the_log_says_out_of_memory_only_where_that_is_known(
+    world: World, cause: Cause, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hangs = FakeEngine()
+    hangs.load_gate.clear()
+    made = iter([hangs, FakeEngine()])
+    world.pool.make = lambda: next(made)
+    requested = asyncio.create_task(world.ask("b"))
+    while not world.pool.links or not world.pool.links[0].server._loading:
+        await asyncio.sleep(0.001)
+    await world.pool.links[0].end(cause=cause)
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(requested, 200)
+    assert [record.message for record in caplog.records if "memory" in record.message] == [says]
+
+
 async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
