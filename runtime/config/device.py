@@ -192,7 +192,8 @@ def detect(requested: str, memory: int | Sequence[int] | None, host_budget: int 
 def _gpu_device(cards: Sequence[nvml.Gpu], given: Sequence[int], host: int, on_host: int, *, chosen: bool) -> Device:
     bytes_each = _each(given, [int(card.total * SHARE) for card in cards], len(cards))
     total, budget = sum(card.total for card in cards), sum(bytes_each)
-    if len(cards) == 1 and not chosen:
+    is_part = cards[0].uuid.startswith(nvml.PART)  # by its number the driver tells of the whole GPU, if it may
+    if len(cards) == 1 and not chosen and not is_part:
         return Device("cuda", CUDA, cards[0].name, total, budget, host, on_host)
     parts = tuple(
         DeviceBudget(f"cuda:{number}", size, card.name, card.total, card.uuid)

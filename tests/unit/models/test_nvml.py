@@ -84,6 +84,8 @@ class Nvml:
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
         if handle in self.lost:
             raise self.NVMLError_GpuIsLost("GPU is lost")
+        if handle == 1 and self.parts:
+            raise self.NVMLError("Insufficient Permissions")
         return SimpleNamespace(total=80 * GIB, used=(1 + handle) * GIB)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
@@ -223,6 +225,21 @@ def test_parts_of_a_gpu_are_devices(driver: Nvml, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(nvml.VISIBLE, "MIG-y")
     assert nvml.gpu("cuda:0").uuid == "MIG-y"
     assert [card.uuid for card in nvml.gpus()] == ["MIG-y"]
+
+
+def test_the_only_part_of_a_gpu_is_asked_for_by_its_own_name(
+    driver: Nvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a container: the driver does not tell it of the whole GPU, and the server did not start."""
+    monkeypatch.setattr(device, "LOCKS", tmp_path)
+    monkeypatch.setenv(nvml.VISIBLE, "1")
+    driver.parts = {3: "MIG-y"}
+    part = detect("auto", None)
+    (budget,) = part.budgets
+    assert (budget.device, budget.uuid, budget.engine_device) == ("cuda:0", "MIG-y", "cuda:0")
+    assert used_of(part, budget)[0] == 14 * GIB
+    with claim(part):
+        assert [file.name for file in tmp_path.iterdir()] == ["roundhouse-MIG-y.lock"]
 
 
 async def test_a_gpu_that_is_gone_is_no_driver_that_does_not_answer(driver: Nvml) -> None:
