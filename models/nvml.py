@@ -87,6 +87,18 @@ def capability(device: str) -> int | None:
     return int(major) * 10 + int(minor)
 
 
+def index(word: str) -> int:
+    """Return the driver's number of the GPU that an entry of CUDA_VISIBLE_DEVICES names. For a part, that of its GPU.
+
+    Raises NoGpu.
+    """
+    with _library() as nvml:
+        handle = _named(nvml, word.strip())
+        if word.strip().startswith(PART):
+            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        return int(nvml.nvmlDeviceGetIndex(handle))
+
+
 def used_by(device: str, processes: Iterable[int]) -> int | None:
     """Return the bytes of these processes on `device`; None if unknown.
 

@@ -135,12 +135,22 @@ def patch_gpu() -> None:
 
     from models.chat.vllm.cuda import sleep_memory
 
+    patch_device_ids()
     sleep_memory.patch(Worker)
     _active_counts()
     left_out = os.environ.get(variables.STOCK, "").split(",")
     for name, patch in GPU_PATCHES.items():
         if name not in left_out:
             patch()
+
+
+def patch_device_ids() -> None:
+    """Patch what vLLM uses already while its modules are imported. Does not use the device."""
+    from vllm.platforms import current_platform
+
+    from models.chat.vllm.cuda import device_ids
+
+    device_ids.patch(type(current_platform))
 
 
 def _metadata() -> None:

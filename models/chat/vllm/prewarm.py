@@ -191,9 +191,11 @@ def _import_known(names: Iterable[str]) -> list[Any]:
 
 
 def _import_all() -> None:
+    platform = import_module("vllm.platforms").current_platform
+    if not platform.is_cpu():
+        plugin.patch_device_ids()
     for name in CORE:
         import_module(name)
-    platform = import_module("vllm.platforms").current_platform
     _import_known(CPU if platform.is_cpu() else CUDA)
     launch.server()
     launch.parser()

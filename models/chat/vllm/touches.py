@@ -136,6 +136,13 @@ REPLACED = (
         also="get_activate_loras max_loras vllm.v1.worker.gpu.model_runner vllm.v1.worker.gpu.lora_utils",
     ),
     VllmPatch(
+        "vllm.platforms.interface:Platform.device_control_id_to_physical_device_id",
+        "GPU: CUDA_VISIBLE_DEVICES may name a GPU by its UUID's beginning, or a part of one (MIG)",
+        "vLLM's PRs 46132 and 51716, and the next pin",
+        PLUGIN,
+        takes="device_id",
+    ),
+    VllmPatch(
         "vllm.v1.worker.gpu_worker:Worker.sleep",
         "GPU: an engine falls asleep while another takes more memory on its device than the sleep frees",
         "an upstream sleep that measures its own process",

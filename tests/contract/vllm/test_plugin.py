@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from adapters.jobs import Job
 from adapters.types import Base
 from models.chat.vllm import plugin, variables
 from models.chat.vllm.adapters import read
-from models.chat.vllm.cuda import sleep_memory
+from models.chat.vllm.cuda import device_ids, sleep_memory
 from models.process_control import has_ended
 from registry.bounds import Bounds
 from tests.contract.vllm.stock import stock
@@ -234,3 +235,55 @@ def test_a_sleep_that_frees_too_little_still_fails(monkeypatch: pytest.MonkeyPat
     sleep_memory.patch(card.worker_class)
     with pytest.raises(AssertionError):
         card.worker_class.sleep(card, 1)
+
+
+class Driver:
+    """NVML with two GPUs, of which the second one is divided. Handles of its parts begin at 10."""
+
+    NVMLError = NVMLError_NotFound = NVMLError_GpuIsLost = NVMLError_LibraryNotFound = LookupError
+    uuids = ("GPU-aaaa-1", "GPU-bbbb-2")
+
+    def nvmlInit(self) -> None:
+        """As pynvml has it."""
+
+    nvmlShutdown = nvmlInit
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return self.uuids[handle]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        whole = {**{uuid: number for number, uuid in enumerate(self.uuids)}, "MIG-cccc-3": 13}
+        if uuid not in whole:
+            raise LookupError("Not Found")
+        return whole[uuid]
+
+    def nvmlDeviceGetIndex(self, handle: int) -> int:
+        return handle % 10
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: int) -> int:
+        assert handle >= 10
+        return 1
+
+
+def test_cuda_visible_devices_may_name_a_gpu_in_all_of_cudas_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm._C_stable_libtorch", types.ModuleType("the CUDA build's kernels"))
+    monkeypatch.setitem(sys.modules, "pynvml", Driver())  # type: ignore[arg-type]
+    module = stock("vllm.platforms.cuda")
+    monkeypatch.setattr(module, "pynvml", Driver())
+
+    def numbers(*words: str) -> list[int]:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(words))
+        return [module.NvmlCudaPlatform.device_id_to_physical_device_id(number) for number in range(len(words))]
+
+    assert numbers("MIG-cccc-3") == [3], "vLLM would look for a fourth GPU"
+    with pytest.raises(LookupError):
+        numbers("GPU-bb")
+    device_ids.patch(module.NvmlCudaPlatform)
+    assert numbers("MIG-cccc-3") == [1]
+    assert numbers("GPU-bb", "0", "GPU-aaaa-1") == [1, 0, 0]
