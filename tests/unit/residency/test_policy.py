@@ -195,6 +195,25 @@ def test_one_that_falls_asleep_already_is_not_counted_twice() -> None:
     assert plan(Snapshot(on_one(105), them, 0, NOW), need()).verdict == "wait", "its slot stays"
 
 
+def test_a_load_takes_longer_by_the_slowest_model_that_falls_asleep_for_it() -> None:
+    going = sleeper("going", state=ModelState.DRAINING, falling_asleep=True, sleep_seconds=3.0)
+    crowded = plan(Snapshot(on_one(150), (going,), 1, NOW), need())
+    assert (crowded.victims, crowded.expected_seconds) == ((), 5.0)
+    assert plan(Snapshot(on_one(250), (going,), 1, NOW), need()).expected_seconds == 2.0, "it waits for no bytes"
+    for seconds, expected in ((1.0, 5.0), (4.0, 6.0)):
+        both = plan(Snapshot(on_one(150), (going, sleeper("a", sleep_seconds=seconds)), 1, NOW), need())
+        assert ([v.id for v in both.victims], both.expected_seconds) == (["a"], expected)
+
+
+def test_a_model_on_another_device_ends_for_host_memory_if_it_cannot_sleep() -> None:
+    budgets = (DeviceBudget("0", 100), DeviceBudget("1", 100))
+    one = replace(need(), host=100, devices=("0",))
+    for asleep_bytes, action in ((None, "evict"), (5, "sleep")):
+        there = resident("a", devices=("1",), host=100, asleep_bytes=asleep_bytes)
+        result = plan(Snapshot(budgets, (there,), 1, NOW, host_budget=150), one)
+        assert [(v.id, v.action) for v in result.victims] == [("a", action)]
+
+
 def test_of_two_the_one_that_wakes_quickly_leaves() -> None:
     slow = resident("slow", last_used=NOW - 50.5, load_seconds=30.0)
     quick = sleeper("quick", last_used=NOW - 50.0, load_seconds=30.0)

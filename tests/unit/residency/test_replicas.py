@@ -101,6 +101,33 @@ def test_one_more_comes_under_pressure_and_leaves_before_any_model() -> None:
     play(scene, budget=300, a={"least": 1, "most": 2})
 
 
+def test_none_comes_for_requests_that_wait_less_than_their_goal() -> None:
+    async def scene(world: Storm) -> None:
+        async def keep_asking() -> None:
+            for _ in range(60):
+                await world.ask("a", 0.5)
+
+        await ask(world, "a")
+        await asyncio.gather(*(keep_asking() for _ in range(3)))  # two run, one waits
+        assert world.answered == 181
+        assert there(world) == {"a"}
+
+    play(scene, budget=300, a={"least": 1, "most": 2})
+
+
+def test_one_that_found_no_room_under_pressure_does_not_come_after_it() -> None:
+    async def scene(world: Storm) -> None:
+        await ask(world, "b")
+        await ask(world, "a", 4.0)
+        await ask(world, "a", 4.0, count=40)
+        await asyncio.sleep(5)
+        await world.manager.unload(world.manager.get("b"))
+        await asyncio.sleep(30)
+        assert there(world) == {"a"}
+
+    play(scene, budget=250, a={"least": 1, "most": 2})
+
+
 def test_one_more_evicts_nothing() -> None:
     async def scene(world: Storm) -> None:
         await ask(world, "b")
