@@ -14,7 +14,7 @@ import pytest
 
 from adapters.check_process import check
 from adapters.jobs import Job
-from adapters.store import MARK, Store
+from adapters.store import MARK, AdapterNotes, Store
 from adapters.types import Base
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
@@ -57,7 +57,9 @@ def test_a_commit_is_read_only_marked_and_alone(store: Store, digest: str) -> No
     assert store.digests() == [digest]
 
 
-@pytest.mark.parametrize("harm", ["file gone", "folder gone", "byte changed", "cut", "replaced by a link", "config"])
+@pytest.mark.parametrize(
+    "harm", ["file gone", "folder gone", "byte changed", "cut", "replaced by a link", "linked", "config"]
+)
 def test_harm_is_seen_by_the_cheap_check(harm: str, store: Store, digest: str, tmp_path: Path) -> None:
     path = store.path(digest)
     os.chmod(path, 0o755)
@@ -70,6 +72,11 @@ def test_harm_is_seen_by_the_cheap_check(harm: str, store: Store, digest: str, t
     elif harm == "replaced by a link":
         file.unlink()
         file.symlink_to(tmp_path / "elsewhere")
+    elif harm == "linked":  # to other weights that look untouched
+        (tmp_path / "other").write_bytes(b"other weights")
+        os.utime(tmp_path / "other", ns=(MARK, MARK))
+        file.unlink()
+        file.symlink_to(tmp_path / "other")
     elif harm == "cut":
         os.truncate(file, 100)
     else:
@@ -151,6 +158,21 @@ def test_removing_twice_is_no_fault(store: Store, digest: str) -> None:
     store.remove(digest)
     store.remove(digest)
     assert not list(store.root.iterdir())
+
+
+def test_notes_outlive_a_restart_and_end_with_their_adapter(tmp_path: Path) -> None:
+    first, second = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+    notes = AdapterNotes(tmp_path / "notes")
+    notes.write(first, ("one", "two"))
+    notes.write(second, ("three",))
+    assert (notes.of(first), notes.of(second)) == (("one", "two"), ("three",))
+    again = AdapterNotes(tmp_path / "notes")
+    assert (again.of(first), again.of(second)) == (("one", "two"), ("three",))
+    again.write(first, ())
+    again.remove(second)
+    again.remove(second)
+    for later in (again, AdapterNotes(tmp_path / "notes")):
+        assert (later.of(first), later.of(second)) == ((), ())
 
 
 NO_ONE = """

@@ -113,6 +113,12 @@ def test_just_loaded_stays_and_the_plan_says_when_to_ask_again() -> None:
     assert result.retry_at == NOW + 0.5
 
 
+def test_a_wait_whose_end_nothing_tells_is_expected_to_last_as_long_as_the_load() -> None:
+    loading = resident("a", state=ModelState.LOADING)
+    result = plan(Snapshot(on_one(150), (loading,), 1, NOW), need(since=NOW - 10))
+    assert (result.verdict, result.retry_at, result.expected_seconds) == ("wait", None, 2.0)
+
+
 def test_busy_one_drains_only_when_patience_is_over() -> None:
     busy = Snapshot(on_one(150), (resident("a", leases=3),), 1, NOW)
     assert plan(busy, need(since=NOW - 0.5)).verdict == "wait"

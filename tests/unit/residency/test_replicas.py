@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -99,6 +100,18 @@ def test_one_more_comes_under_pressure_and_leaves_before_any_model() -> None:
         assert there(world) == {"a", "b", "c"}
 
     play(scene, budget=300, a={"least": 1, "most": 2})
+
+
+def test_one_more_knows_the_files_that_the_first_one_fetched() -> None:
+    async def scene(world: Storm) -> None:
+        first, second = world.manager.get("a").replicas[:2]
+        first.path, second.path, second.needed = Path("fetched"), None, 0
+        await ask(world, "a")
+        await asyncio.sleep(5)
+        assert (second.path, second.needed) == (first.path, first.needed)
+        assert there(world) == {"a"}, "both need more than there is"
+
+    play(scene, budget=150, a={"least": 2})
 
 
 def test_none_comes_for_requests_that_wait_less_than_their_goal() -> None:

@@ -108,6 +108,21 @@ def test_good_archives_give_the_two_files(data: bytes, tmp_path: Path) -> None:
     assert judge(data, tmp_path) == ([], GOOD)
 
 
+def test_an_archive_may_have_as_many_members_as_the_bound(tmp_path: Path) -> None:
+    assert judge(tar({**GOOD, **{f"f{number}": b"" for number in range(18)}}), tmp_path) == ([], GOOD)
+
+
+def test_an_archive_may_unpack_to_several_times_its_size(tmp_path: Path) -> None:
+    files = {**GOOD, "adapter_model.safetensors": os.urandom(300_000) + bytes(2_000_000)}
+    assert judge(tar(files), tmp_path) == ([], files)
+
+
+def test_checkpoints_are_named_also_if_a_tokenizer_lies_beside_them(tmp_path: Path) -> None:
+    (fault,), files = judge(tar({**nested("checkpoint-10/"), "tokenizer.json": b"{}"}), tmp_path)
+    assert "only in checkpoints, such as 'checkpoint-10'" in fault
+    assert files == {"tokenizer.json": b"{}"}
+
+
 ATTACKS: dict[str, tuple[bytes, str]] = {
     "climbs out": (tar({"../adapter_config.json": b"{}"}), "points outside"),
     "climbs out inside": (tar({"a/../../adapter_config.json": b"{}"}), "points outside"),
