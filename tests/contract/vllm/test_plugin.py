@@ -271,6 +271,13 @@ class Driver:
         return 1
 
 
+def test_a_number_in_cuda_visible_devices_is_not_looked_up_in_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.nvml.index", lambda word: pytest.fail(f"looked up {word}"))
+    platform = type("Platform", (), {})
+    device_ids.patch(platform)
+    assert platform.device_control_id_to_physical_device_id("7") == 7  # type: ignore[attr-defined]
+
+
 def test_cuda_visible_devices_may_name_a_gpu_in_all_of_cudas_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm._C_stable_libtorch", types.ModuleType("the CUDA build's kernels"))
     monkeypatch.setitem(sys.modules, "pynvml", Driver())  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from models import nvml
 
 
 def _physical_id(_: Any, device_id: str) -> int:
-    return nvml.index(device_id)
+    return int(device_id) if device_id.isdigit() else nvml.index(device_id)
 
 
 def patch(platform: Any) -> None:
