@@ -227,7 +227,7 @@ def test_parts_of_a_gpu_are_devices(driver: Nvml, monkeypatch: pytest.MonkeyPatc
     assert [card.uuid for card in nvml.gpus()] == ["MIG-y"]
 
 
-def test_the_only_part_of_a_gpu_is_asked_for_by_its_own_name(
+def test_the_only_part_of_a_gpu_goes_by_its_own_name(
     driver: Nvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As in a container: the driver does not tell it of the whole GPU, and the server did not start."""
