@@ -33,6 +33,8 @@ WAYS: dict[str, dict[str, Flag]] = {
 }
 LIBRARY = "library"
 CLIENTS = (16, 64, 1)
+FALLBACKS = ("runs with padding despite", "get no graph")
+"""Parts of the engines' warnings that they do not run as the recipe says (`models.text.unpadded`)."""
 REQUESTS, ROUNDS = 20, 3
 """Requests of each client per round, and number of rounds."""
 
@@ -92,6 +94,13 @@ async def run(report: Report, shipped: Path, folder: Path, is_over: Callable[[],
                 number = (2 if tiny else REQUESTS) * clients
                 cells = await _turns(server, library, kind, clients, number, rounds, is_over)
                 _add(report, name, cells)
+        warnings = fallbacks(server.log())
+        report.add("encoders: all ran as their recipes say", not warnings, warnings=warnings)
+
+
+def fallbacks(log: str) -> list[str]:
+    """Return the lines of a server's log which say that a variant ran as another one, so its figures are that one's."""
+    return sorted({line[:300] for line in log.splitlines() if any(words in line for words in FALLBACKS)})
 
 
 def _add(report: Report, name: str, cells: dict[str, list[Cell]]) -> None:

@@ -143,7 +143,11 @@ class Server:
 
     def tail(self) -> str:
         """Return the end of the server's log."""
-        return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
+        return self.log()[-3000:]
+
+    def log(self) -> str:
+        """Return the server's log, with earlier servers' in the same folder."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def stop(self) -> None:
         if self._process is not None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from benchmarks.gpu import encoders
 from models.text.tokens import Ids
 from models.text.unpadded.buckets import USES, Bucket, buckets_of
 from models.text.unpadded.graphs import CapturedSteps, Replay
@@ -99,6 +100,7 @@ def test_a_capture_that_fails_or_differs_is_not_used_nor_tried_again(
             torch.testing.assert_close(unpadded.states(unpadded.pack(given))[0], expected)
     assert (made.captures, len(graphs)) == (1, 0)
     assert "get no graph" in caplog.text
+    assert encoders.fallbacks(caplog.text), "a run on a card tells it"
 
 
 def test_padding_is_an_input_of_its_own() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.gpu import encoders
 from models.text.tokens import Ids
 from models.text.unpadded import attention
 from models.text.unpadded.heads import head_of
@@ -100,6 +101,7 @@ def test_a_network_that_attends_otherwise_keeps_its_padding(make: Any, caplog: p
         assert model.config._attn_implementation == before
         torch.testing.assert_close(alone(model, given[0]).last_hidden_state, expected)
     assert "runs with padding" in caplog.text
+    assert encoders.fallbacks(caplog.text), "a run on a card tells it"
 
 
 def test_a_network_that_answers_otherwise_keeps_its_padding(caplog: pytest.LogCaptureFixture) -> None:
