@@ -96,10 +96,10 @@ def _move_guided(request: ChatRequest) -> None:
 
 
 def _move_thinking(request: ChatRequest) -> None:
-    wanted, given = request.value("enable_thinking"), request.raw_object(FIELD)
+    enabled, given = request.value("enable_thinking"), request.raw_object(FIELD)
     takes_it = not request.has(FIELD) or (request.is_object(FIELD) and not THINK.keys() & given.keys())
-    if isinstance(wanted, bool) and takes_it:
-        request.replace(FIELD, msgspec.json.encode(given | dict.fromkeys(THINK, wanted)))
+    if isinstance(enabled, bool) and takes_it:
+        request.replace(FIELD, msgspec.json.encode(given | dict.fromkeys(THINK, enabled)))
         request.drop("enable_thinking")
 
 
