@@ -127,6 +127,19 @@ def test_busy_one_drains_only_when_patience_is_over() -> None:
     assert late.victims[0].action == "drain"
 
 
+def test_busy_one_drains_at_the_moment_that_the_plan_named() -> None:
+    busy = Snapshot(on_one(150), (resident("a", leases=3),), 1, NOW)
+    retry_at = plan(busy, need()).retry_at
+    assert retry_at == NOW + 1.0
+    assert plan(replace(busy, now=retry_at), need()).verdict == "load"
+
+
+def test_a_drain_counts_for_at_most_five_seconds_of_what_is_expected() -> None:
+    for deadline, expected in ((3.0, 5.0), (60.0, 7.0)):
+        busy = resident("a", leases=1, drain_deadline=deadline)
+        assert plan(Snapshot(on_one(150), (busy,), 1, NOW), need(since=NOW - 2)).expected_seconds == expected
+
+
 def test_what_can_never_fit_states_the_sum() -> None:
     pinned = resident("kept", pinned=True, bytes=100)
     result = plan(Snapshot(on_one(150), (pinned,), 1, NOW), need(60))

@@ -9,8 +9,11 @@ from unittest.mock import Mock
 import pytest
 
 from registry.errors import NotFound, RoundhouseError
+from registry.recipes.definition import PoolSpec
 from runtime.gateway.files import add_replicas
+from runtime.residency.replicas import goal_of
 from runtime.residency.states import ModelState as S
+from tenants.caller import ServiceClass as C
 from tests.fakes.virtual import run
 from tests.unit.residency.storm import Storm
 
@@ -225,6 +228,35 @@ def test_a_model_that_is_removed_leaves_with_all_and_serves_who_runs() -> None:
         assert (world.answered, world.refused) == (4, ["model_not_found"])
 
     play(scene, a={"least": 2})
+
+
+def test_one_whose_requests_wait_while_nothing_serves_their_model_is_requested() -> None:
+    async def scene(world: Storm) -> None:
+        one, claim_waiting = world.manager.get("a").replicas[0], world.manager.scaler.claim_waiting
+        busy = [asyncio.create_task(world.ask(model, 3.0)) for model in "bc"]
+        await asyncio.sleep(2)
+        assert not claim_waiting(), "nothing waits"
+        waiting = asyncio.create_task(world.ask("a", 1.0))
+        await asyncio.sleep(0.1)
+        assert one.state is S.ABSENT
+        assert not claim_waiting(), "it is requested already"
+        one.requested_since = None
+        assert claim_waiting()
+        assert one.requested_since == one.queue.oldest
+        await asyncio.gather(waiting, *busy)
+        assert (world.answered, world.refused) == (3, [])
+
+    play(scene, a={"least": 2, "most": 2})
+
+
+def test_the_goal_of_a_class_is_that_of_its_pool() -> None:
+    async def scene(world: Storm) -> None:
+        entry = world.manager.get("a")
+        pools = {"people": PoolSpec(classes=("critical",), ttft=0.5), "rest": PoolSpec(classes=("batch",))}
+        entry.recipe = entry.recipe.model_copy(update={"pools": pools})
+        assert [goal_of(entry, one) for one in (C.CRITICAL, C.INTERACTIVE, C.BATCH)] == [0.5, 2.0, 60.0]
+
+    play(scene)
 
 
 def test_pins_hold_those_that_it_has_at_least() -> None:
