@@ -10,7 +10,7 @@ from registry.errors import Forbidden, Unavailable
 from registry.recipes.router import RouterSpec
 from routing.decide import decide
 from routing.decision import Facts, Features, TargetFacts
-from routing.intents.acceptance import JudgedText, train_acceptance, with_thresholds
+from routing.intents.acceptance import JudgedText, chosen, curve, train_acceptance, with_thresholds
 from routing.intents.model import OUT, IntentModel
 from routing.intents.training import Example, TrainingOptions, letters_head, train
 from routing.routers import content
@@ -118,6 +118,8 @@ def test_intents_above_the_threshold_and_below(fitted: IntentModel) -> None:
     assert (sure.target, sure.reason, sure.saw["features"]) == ("big", "intent:weather", "letters")
     assert sure.score is not None
     assert sure.score > 0.9
+    assert list(sure.scores) == sorted(sure.scores, key=lambda label: -sure.scores[label])
+    assert set(sure.scores) == {"weather", "money"}
     unsure = decide(Features("qqq zzz"), made, facts())
     assert (unsure.target, unsure.reason) == ("small", "abstained")
     strict = router(fitted=fitted, intents={"routes": {"weather": ["big"]}, "threshold": 1.0})
@@ -198,6 +200,31 @@ def test_the_cheapest_that_is_good_enough() -> None:
     assert fitted.threshold == 0.6
     none = router(acceptance=model, complexity={"threshold": 1.0}, default=None)
     assert decide(Features("hard question number 7"), none, facts()).reason == "best:big"
+
+
+def test_where_texts_and_vectors_say_nothing_the_share_of_accepted_answers_counts() -> None:
+    judged = [JudgedText("same", {"good": float(n % 10 > 0), "bad": float(n % 10 == 0)}) for n in range(100)]
+    model = train_acceptance(judged, np.zeros((100, 8), np.float32), "vectors")
+    vector = np.zeros(8, np.float32)
+    for expected in (model.expected("same", None), model.expected("same", vector)):
+        assert expected["good"] == pytest.approx(0.9, abs=0.05)
+        assert expected["bad"] == pytest.approx(0.1, abs=0.05)
+
+
+def test_the_threshold_is_the_cheapest_that_loses_at_most_a_hundredth() -> None:
+    judged = [
+        JudgedText(f"{kind} question number {n}", {"small": float(kind == "easy"), "big": float(n % 9 > 0)})
+        for kind in ("easy", "hard")
+        for n in range(60)
+    ]
+    points = curve(train_acceptance(judged), judged, None, {"small": 1.0, "big": 5.0})
+    assert (points[0].threshold, points[-1].threshold) == (0.0, 1.0)
+    assert points[0].price == 1.0
+    assert points[0].accepted == 0.5
+    best = chosen(points)
+    assert best.accepted >= max(point.accepted for point in points) - 0.01
+    assert best.price == pytest.approx(3.0), "the large model answers what is hard, and no more"
+    assert best.shares == {"small": 0.5, "big": 0.5}
 
 
 def test_what_is_good_enough_is_reported_by_what_was_looked_at() -> None:

@@ -12,6 +12,7 @@ from routing.replicas import (
     HomeKeys,
     ReplicaState,
     choose,
+    choose_near,
     keys_of,
     prefix_of,
 )
@@ -81,6 +82,18 @@ def test_of_two_homes_the_one_that_costs_less_counts() -> None:
     there = [one._replace(adapter=0.0 if i == a else 0.5) for i, one in enumerate(replicas)]
     assert choose(there, keys, 0.1) == (a, "adapter")  # the adapter costs more than the prompt
     assert choose(there, keys, 0.9) == (p, "prompt")
+
+
+def test_a_home_is_not_left_for_less_than_its_adapter_costs_elsewhere() -> None:
+    for start, expected in ((0.9, (0, "adapter")), (1.1, (1, "soonest"))):
+        states = [ReplicaState(0, start, 1.0), ReplicaState(0, 0.0, 1.0, adapter=0.5)]
+        assert choose_near(states, 0, -1, prefill=0.0) == expected
+
+
+@pytest.mark.parametrize("home", [0, 1])
+def test_the_adapters_home_counts_if_it_costs_less_whatever_its_position(home: int) -> None:
+    states = [ReplicaState(0, 0.0 if at == home else 1.5, 1.0) for at in range(2)]
+    assert choose_near(states, home, 1 - home, prefill=1.0) == (home, "adapter")
 
 
 @given(

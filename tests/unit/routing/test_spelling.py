@@ -37,6 +37,13 @@ def test_what_is_read(typed: str, meant: str) -> None:
     assert SPELLING.corrected(typed) == meant
 
 
+def test_the_next_word_tells_which_of_two_words_was_meant() -> None:
+    spelling = Spelling.of(["a large house", "a large house", "a lange horn"])
+    assert spelling.corrected("the larke horn") == "the larke horn", "no word that is near stands before it"
+    assert spelling.corrected("the lazge horn") == "the lange horn"
+    assert spelling.corrected("the lazge house") == "the large house"
+
+
 def test_examples_stay_as_they_are_and_typing_errors_in_them_mostly_go() -> None:
     assert [SPELLING.corrected(text) for text in EXAMPLES] == list(EXAMPLES)
     rng = Random(1)
