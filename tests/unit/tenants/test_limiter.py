@@ -57,6 +57,46 @@ def refused(of: Limiter, most: Amounts = NOTHING, model: str = "m") -> LimitExce
     return error.value
 
 
+@pytest.mark.parametrize(
+    ("kind", "most", "used"),
+    [
+        (Kind.AUDIO, Amounts(audio_ms=100_000), Amounts(audio_ms=10_000)),
+        (Kind.TOKENS, Amounts(tokens=100_000), Amounts(tokens=10_000)),
+    ],
+)
+def test_a_request_of_unknown_length_reserves_the_whole_limit_at_most(kind: Kind, most: Amounts, used: Amounts) -> None:
+    one = limiter(Clock(), limit(kind, 60_000))
+    admission = one.admit(CALLER, "m", most)
+    assert one.levels(CALLER, "m")[kind].remaining == 0
+    one.settle(admission, used)
+    assert one.levels(CALLER, "m")[kind].remaining == 50_000
+
+
+def test_a_request_that_is_settled_twice_frees_its_place_once() -> None:
+    one = limiter(Clock(), limit(Kind.AT_ONCE, 2), limit(Kind.TOKENS, 100))
+    first = one.admit(CALLER, "m", Amounts(tokens=40))
+    one.admit(CALLER, "m", Amounts(tokens=40))
+    for _ in range(2):
+        one.settle(first, Amounts(tokens=10))
+    assert {kind: level.remaining for kind, level in one.levels(CALLER, "m").items()} == {
+        Kind.AT_ONCE: 1,
+        Kind.TOKENS: 50,
+    }
+    one.admit(CALLER, "m", NOTHING)
+    refused(one)
+
+
+def test_the_wait_for_a_place_is_about_as_long_as_requests_take() -> None:
+    clock = Clock()
+    one = limiter(clock, limit(Kind.AT_ONCE, 1))
+    for _ in range(60):
+        admission = one.admit(CALLER, "m", NOTHING)
+        clock.pass_(5)
+        one.settle(admission, NOTHING)
+    one.admit(CALLER, "m", NOTHING)
+    assert refused(one).retry_after == pytest.approx(5, abs=0.1)
+
+
 def test_a_refusal_tells_large_amounts_whole() -> None:
     tokens = refused(
         limiter(Clock(), limit(Kind.TOKENS, 1_234_567)), Amounts(tokens=2_345_678, explicit_tokens=2_345_678)
