@@ -67,6 +67,14 @@ def test_what_nodes_hold_already_counts() -> None:
     assert place([need("a")], table, {}, 0.0).replicas == {"a": ("n0",)}
 
 
+@pytest.mark.parametrize("devices", [("cuda:0",), ()], ids=["on a device", "on an unknown device"])
+def test_what_a_node_holds_already_leaves_no_room_for_another_model(devices: tuple[str, ...]) -> None:
+    table = table_of([node("n0", replicas=[replica("a", devices=devices)])])
+    plan = place([need("a", 50), need("b", 50)], table, {}, 0.0)
+    assert plan.replicas == {"a": ("n0",), "b": ()}
+    assert plan.unplaced == {"b": "no node has room for it."}
+
+
 def test_bytes_are_counted_on_each_device() -> None:
     table = table_of([node("n0", 40, 40), node("n1", 30, 30, 30)])
     plan = place([need("wide", 25, devices=3), need("large", 40), need("larger", 50)], table, {}, 0.0)
