@@ -22,7 +22,7 @@ from registry.storage.files import make_private
 from runtime.gateway.context import RequestContext
 from runtime.http.admin.bodies import json_answer
 from runtime.http.batches.idempotency import idempotency_key
-from runtime.http.batches.reading import file_answer, of_kind, output_size, rendered_answer
+from runtime.http.batches.reading import file_answer, output_answer, output_size
 from runtime.http.batches.views import batch_of_output, file_view, has_output, output_view
 from runtime.http.errors import Dialect, error_response
 from runtime.http.middleware import CurrentContext, CurrentGateway
@@ -168,7 +168,7 @@ async def get_file_content(request: Request, gateway: CurrentGateway, context: C
     service = gateway.services.batches
     if (output := await _output(service, context, file_id)) is not None:
         batch, kind = output
-        return await rendered_answer(service, batch, of_kind(kind), part=part)
+        return await output_answer(service, batch, kind, part)
     return file_answer(service, await service.files.get(context.caller.team, file_id), part)
 
 

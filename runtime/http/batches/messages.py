@@ -179,7 +179,7 @@ async def get_message_batch_results(gateway: CurrentGateway, context: CurrentCon
             f"Batch {quoted(message_batch_id)} has no results before its processing_status is ended.",
             code="batch_not_found",
         )
-    return await rendered_answer(service, batch, render_result, JSONL)
+    return rendered_answer(service, batch, render_result, JSONL)
 
 
 def _view(batch: BatchRecord, public_url: str | None) -> dict[str, Any]:

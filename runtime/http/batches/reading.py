@@ -41,32 +41,32 @@ def byte_range(header: str, size: int) -> tuple[int, int] | None:
     return (start, end) if start < end else None
 
 
-async def rendered_answer(
+def rendered_answer(
     service: BatchService,
     batch: BatchRecord,
     render: Callable[[Line], bytes | None],
     media_type: str = JSONL,
-    part: str = "",
 ) -> StreamingResponse:
-    """The lines of a batch in the order of its input, or a part of their bytes."""
-    lines = rendered(service, batch, render)
+    """The lines of a batch in the order of its input."""
+    return _answer(rendered(service, batch, render), media_type, 0, None, {})
+
+
+async def output_answer(
+    service: BatchService, batch: BatchRecord, kind: OutputKind, part: str = ""
+) -> StreamingResponse:
+    """An output file, or a part of its bytes."""
     if not part:
-        return _answer(lines, media_type, 0, None, {})
-    size = await rendered_size(service, batch, render)
-    chosen = byte_range(part, size)
-    return _answer(lines if chosen is None else _cut(lines, *chosen), media_type, size, chosen, {})
-
-
-async def rendered_size(service: BatchService, batch: BatchRecord, render: Callable[[Line], bytes | None]) -> int:
-    """The size of an output file in bytes."""
-    return sum([len(data) async for data in rendered(service, batch, render)])
+        return rendered_answer(service, batch, of_kind(kind))
+    size = await output_size(service, batch, kind)
+    lines, chosen = rendered(service, batch, of_kind(kind)), byte_range(part, size)
+    return _answer(lines if chosen is None else _cut(lines, *chosen), JSONL, size, chosen, {})
 
 
 async def output_size(service: BatchService, batch: BatchRecord, kind: OutputKind) -> int:
     """The size of an output file, which is remembered once the batch has ended: then it no longer changes."""
     if (known := service.output_sizes.get((batch.id, kind))) is not None:
         return known
-    size = await rendered_size(service, batch, of_kind(kind))
+    size = sum([len(data) async for data in rendered(service, batch, of_kind(kind))])
     if batch.state.is_final:
         service.output_sizes[batch.id, kind] = size
     return size

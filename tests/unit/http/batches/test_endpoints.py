@@ -10,7 +10,8 @@ from openai.types import Batch, FileObject
 
 from batches import service
 from batches.intake import creation
-from batches.records import BatchState, LineState
+from batches.output import render_line
+from batches.records import BatchState, Line, LineState
 from batches.service import OUTPUT_SECONDS
 from registry.errors import FinalConflict
 from runtime.http.batches import reading
@@ -286,6 +287,29 @@ async def test_the_size_of_an_output_file_is_read_once(served: BatchServer, monk
 
     monkeypatch.setattr(reading, "rendered", rendered)
     assert (await served.client.files.retrieve(done.output_file_id)).bytes == len(content.content)
+
+
+async def test_parts_of_an_output_file_do_not_read_all_of_it(
+    served: BatchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await served.create(jsonl("a", "b", "c"))
+    await served.work(made.id, answered)
+    done = await served.client.batches.retrieve(made.id)
+    path = f"/v1/files/{done.output_file_id}/content"
+    content = (await served.http.get(path)).content
+    lines = list[object]()
+
+    def render(line: Line) -> bytes | None:
+        lines.append(line)
+        return render_line(line)
+
+    monkeypatch.setattr(reading, "PAGE_LINES", 1)
+    monkeypatch.setattr(reading, "render_line", render)
+    for start in range(3):
+        part = await served.http.get(path, headers={"range": f"bytes={start}-{start + 4}"})
+        assert part.status_code == 206
+        assert part.content == content[start : start + 5]
+    assert len(lines) == 3 + 3, "all lines once for the size, then the first one for each part"
 
 
 async def test_a_deleted_output_file_is_gone(served: BatchServer) -> None:
