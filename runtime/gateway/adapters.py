@@ -1,7 +1,7 @@
 """Use cases of adapters, for HTTP and at startup: register, remove, alias, pin."""
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -96,11 +96,12 @@ class Adapters:
         """The folder for uploaded archives until they are registered."""
         return self._service.incoming
 
-    def all(self, caller: Caller, base: str | None = None) -> list[AdapterView]:
-        """List the team's own and shared adapters, or those of all teams for an administrator."""
+    def all(self, caller: Caller, base: str | None = None) -> Iterator[AdapterView]:
+        """Iterate over the team's own and shared adapters, or those of all teams for an administrator."""
         entry, managed = self._base(base, caller.team) if base else None, self._names.managed_by(caller)
         adapters = managed.adapters(entry.id if entry else None)
-        return [self._view(adapter, caller) for adapter in adapters if adapter.key.base in managed.recipes]
+        served = self._residency.entries
+        return (self._view(a, caller) for a in adapters if a.key.base in managed.recipes and a.key.base in served)
 
     def show(self, name: str, caller: Caller) -> AdapterView:
         """Raises NotFound, BadRequest (ambiguous_model)."""

@@ -1,7 +1,7 @@
 """Use cases of models: list, load, unload, plan, pin, estimates, aliases."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from msgspec.structs import replace as replaced
@@ -16,7 +16,15 @@ from runtime.gateway.names import Names, untagged
 from runtime.gateway.views.engine_series import engine_texts
 from runtime.gateway.views.facts import FileFacts, file_facts
 from runtime.gateway.views.signal import SignalListView, kv_use_of, signal_of
-from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
+from runtime.gateway.views.values import (
+    AdapterCardView,
+    ModelView,
+    PlanView,
+    adapter_card,
+    adapter_cards,
+    model_view,
+    plan_view,
+)
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.slots.pool import SlotPool
@@ -30,12 +38,14 @@ class Models:
         self._names, self._residency, self._pool, self._state, self._files = names, residency, pool, state, files
 
     # --- look up ----------------------------------------------------------------------------------------------------
-    def all(self, caller: Caller) -> list[ModelView | AdapterCardView]:
-        """List the models that the caller may use, then the adapters."""
+    def all(self, caller: Caller) -> Iterator[ModelView | AdapterCardView]:
+        """Iterate over the models that the caller may use, then the adapters."""
         catalog = self._names.visible_to(caller)
         entries = [entry for entry in self._residency.entries.values() if entry.id in catalog.recipes]
-        cards = [adapter_card(a, catalog.spelled(a.key), e) for e in entries for a in catalog.adapters(e.id)]
-        return [*(redacted(self._view(entry, catalog), caller) for entry in entries), *cards]
+        for entry in entries:
+            yield redacted(self._view(entry, catalog), caller)
+        for entry in entries:
+            yield from adapter_cards(catalog.adapters(entry.id), catalog.spelled, entry)
 
     def views(self, caller: Caller | None = None) -> list[ModelView]:
         """List all models with the adapters that the caller may use. None: the operator, who may use all."""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from prometheus_client import Histogram
 
 from batches.service import BatchService
 from console.state import Console
+from registry.base.turns import ListBuilder
 from registry.bounds import Bounds
 from registry.errors import QueueFull
 from registry.storage.reserve import DiskReserve
@@ -146,5 +147,7 @@ class Services:
     reserve: DiskReserve
     console: Console
     live: LiveSampler
+    lists: ListBuilder = field(default_factory=ListBuilder)
+    """Builds the lists of models and adapters, which may be long."""
     fleet: "Fleet | None" = None
     """None if this server belongs to no fleet."""

@@ -103,7 +103,7 @@ class ConsoleHost:
         return await self._gateway.services.editor.export(model)
 
     def adapters(self) -> list[AdapterView]:
-        return self._gateway.services.adapters.all(self.caller)
+        return list(self._gateway.services.adapters.all(self.caller))
 
     def routers(self) -> list[RouterView]:
         return self._gateway.services.routers.all()

@@ -4,7 +4,7 @@ The structs are the answers of our own API and appear in the OpenAPI document.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from registry.files.context import Ability, abilities_of
 from registry.recipes.definition import Recipe, Task, Tier
-from registry.records import Adapter, Version
+from registry.records import Adapter, AdapterKey, Version
 from runtime.gateway.local.backend import context_length
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import NO_LIMIT, Plan
@@ -334,6 +334,14 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
 def adapter_card(adapter: Adapter, name: str, entry: ModelEntry, version: Version | None = None) -> AdapterCardView:
     """The card of an adapter whose base is on this server. version: see `card_on`."""
     return card_on(adapter, name, entry.recipe, _foreign_fields(entry, entry.model), version)
+
+
+def adapter_cards(
+    adapters: Sequence[Adapter], spelled: Callable[[AdapterKey], str], entry: ModelEntry
+) -> Iterator[AdapterCardView]:
+    """Iterate over the cards of a model's adapters."""
+    fields = _foreign_fields(entry, entry.model) if adapters else {}
+    return (card_on(adapter, spelled(adapter.key), entry.recipe, fields) for adapter in adapters)
 
 
 def card_on(

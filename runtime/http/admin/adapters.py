@@ -80,7 +80,8 @@ async def list_adapters(
 
     Lists the team's own and shared adapters, or all with the scope `admin`.
     """
-    return json_answer(AdapterListView(gateway.services.adapters.all(context.caller, base)))
+    adapters = gateway.services.adapters.all(context.caller, base)
+    return json_answer(AdapterListView(await gateway.services.lists.build(context.caller.team, adapters)))
 
 
 @route("GET", "/v1/adapters/{name:path}", scope=Scope.ADAPTERS, answer=AdapterView)

@@ -1,10 +1,12 @@
 """Models: OpenAI's list and retrieve calls, aliases, and manual loading."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from fastapi import Path, Query
 from fastapi.responses import Response
 
+from runtime.gateway.core import Gateway
 from runtime.gateway.providers.views import ProviderCardView
 from runtime.gateway.routing.dispatcher import RouterCardView
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
@@ -12,9 +14,10 @@ from runtime.http.admin.bodies import json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.route import RouteGroup
 from runtime.http.schema import CONFLICT, MANAGEMENT, array, component, record, schema_of
-from tenants.caller import SCOPES, Scope
+from tenants.caller import SCOPES, Caller, Scope
 
 route = RouteGroup("Models")
+Card = ModelView | AdapterCardView | ProviderCardView | RouterCardView
 CARDS = (ModelView, AdapterCardView, ProviderCardView, RouterCardView)
 LIST = component("ModelList", record({"object": {"const": "list"}, "data": array(schema_of(CARDS))}))
 
@@ -27,15 +30,17 @@ async def list_models(gateway: CurrentGateway, context: CurrentContext) -> Respo
 
     Lists models, then adapters, then models of providers, then routers, in OpenAI's format.
     """
-    caller = context.caller
-    fleet = gateway.services.fleet
-    cards = [
-        *gateway.services.models.all(caller),
-        *(() if fleet is None else fleet.cards.all(caller)),
-        *gateway.services.provider_models.cards(caller),
-        *gateway.dispatcher.cards(caller),
-    ]
+    cards = await gateway.services.lists.build(context.caller.team, _cards(gateway, context.caller))
     return json_answer({"object": "list", "data": cards})
+
+
+def _cards(gateway: Gateway, caller: Caller) -> Iterator[Card]:
+    services = gateway.services
+    yield from services.models.all(caller)
+    if services.fleet is not None:
+        yield from services.fleet.cards.all(caller)
+    yield from services.provider_models.cards(caller)
+    yield from gateway.dispatcher.cards(caller)
 
 
 @route("GET", "/v1/models/{model:path}", scope=SCOPES, answer=CARDS)

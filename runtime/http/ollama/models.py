@@ -71,9 +71,12 @@ class OllamaStatus(msgspec.Struct, omit_defaults=True):
 @route("GET", "/api/tags", scope=SCOPES, answer=OllamaTags, errors=())
 async def ollama_tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """List models, adapters and routers that Ollama's clients can use."""
-    views = [view for view in gateway.services.models.all(context.caller) if view.task in TASKS]
-    lookups = [(view, gateway.services.models.facts(base_model(view))) for view in views]
-    entries = await asyncio.to_thread(lambda: [model_entry(view, facts()) for view, facts in lookups])
+    models, build, team = gateway.services.models, gateway.services.lists.build, context.caller.team
+    views = (view for view in models.all(context.caller) if view.task in TASKS)
+    lookups = await build(team, ((view, base_model(view), models.facts(base_model(view))) for view in views))
+    by_base = {base: read for _, base, read in lookups}
+    facts = await asyncio.to_thread(lambda: {base: read() for base, read in by_base.items()})
+    entries = await build(team, (model_entry(view, facts[base]) for view, base, _ in lookups))
     routers = [router_entry(card) for card in gateway.dispatcher.cards(context.caller) if card.task in TASKS]
     return json_answer(OllamaTags([*entries, *routers]))
 

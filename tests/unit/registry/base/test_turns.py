@@ -1,8 +1,9 @@
 """Turns by owner: a scripted order of calls, their ends, and those that leave."""
 
 import asyncio
+from collections.abc import Iterator
 
-from registry.base.turns import FairTurns
+from registry.base.turns import PORTION, FairTurns, ListBuilder
 
 
 class Calls:
@@ -82,3 +83,24 @@ async def test_one_that_leaves_is_passed_over_and_takes_no_turn_along() -> None:
     await calls.end("d1")
     await calls.begin("e1")
     assert calls.began[-1] == "e1"
+
+
+async def test_long_lists_are_built_in_portions_one_at_a_time() -> None:
+    """Otherwise the lists that one team asks for at once stop every stream for all of their time."""
+    builder, built = ListBuilder(), list[str]()
+
+    def entries(owner: str, count: int) -> Iterator[int]:
+        for number in range(count):
+            built.append(owner)
+            yield number
+
+    calls = [asyncio.create_task(builder.build(owner, entries(owner, 3 * PORTION))) for owner in "aaaab"]
+    most = 0
+    while not all(call.done() for call in calls):
+        before = len(built)
+        await asyncio.sleep(0)
+        most = max(most, len(built) - before)
+    assert most == PORTION
+    assert [call.result() for call in calls] == 5 * [list(range(3 * PORTION))]
+    assert "".join(built[:: 3 * PORTION]) == "aabaa"
+    assert await builder.build("a", ()) == []
