@@ -298,6 +298,8 @@ class Request:
             seconds["device"] = self._device.end(attempt.device_mark)
             seconds["cold"] = lease.load_seconds if lease is not None and lease.is_cold else 0.0
         usage = attempt.usage  # read before `flag`, which this may set
+        if end is End.ENGINE_DIED and attempt.status is None:
+            usage = Usage()  # the client got nothing and must ask again; a slot that is killed cannot count, either
         if code is None and end is End.DONE and lease is not None:
             code = lease.flag
         routing_tokens, routing_cost = self.routing_tokens, self.routing_cost

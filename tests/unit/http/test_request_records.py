@@ -142,6 +142,9 @@ async def test_the_engine_died_with_what_it_had_made(gateway: FakeGateway) -> No
 async def test_the_engine_died_before_the_first_byte(gateway: FakeGateway) -> None:
     record = await recorded(gateway, DIED)
     assert (record.end, record.status, record.usage) == (End.ENGINE_DIED, 503, Usage())
+    gateway.records.all.clear()
+    record = await recorded(gateway, END, DIED)  # only the engine's own process died: its slot still counts
+    assert (record.end, record.status, record.usage) == (End.ENGINE_DIED, 503, Usage())
 
 
 async def test_failed(gateway: FakeGateway) -> None:
