@@ -3,7 +3,7 @@
 import base64
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from registry.state.database import State
 from routing.intents.model import to_bytes
 from routing.intents.training import Example, TrainingOptions, train
 from runtime.http.guard.keys import KEY_HEADERS
+from runtime.http.routing import endpoints
 from tests.unit.http.fakes import FakeGateway, application
 
 TARGETS = [{"name": "chat"}]
@@ -187,6 +188,32 @@ async def test_a_crafted_model_is_refused_and_the_router_goes_on(kept: httpx.Asy
     answer = await kept.put("/v1/routers/auto/fitted/intents", json={"safetensors": text})
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "bad_router_model"), answer.text
     assert (await kept.get("/v1/routers/auto")).json()["version"] == "v1"
+
+
+async def test_a_fitted_model_is_converted_in_parts(kept: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop waits for each of them."""
+    lengths = list[int]()
+
+    def counted(convert: Callable[..., bytes]) -> Callable[..., bytes]:
+        def counting(data: str | bytes, **options: Any) -> bytes:
+            lengths.append(len(data))
+            return convert(data, **options)
+
+        return counting
+
+    model = base64.b64encode(fitted()).decode()
+    monkeypatch.setattr(endpoints, "PART", 1 << 10)
+    monkeypatch.setattr(base64, "b64decode", counted(base64.b64decode))
+    monkeypatch.setattr(base64, "b64encode", counted(base64.b64encode))
+    assert (await kept.post("/v1/routers", json=router(intents={"routes": {"a": ["chat"]}}))).status_code == 201
+    path = "/v1/routers/auto/fitted/intents"
+    assert (await kept.put(path, json={"safetensors": model})).status_code == 201
+    assert (await kept.get(path)).json()["safetensors"] == model
+    assert len(lengths) >= 2 * len(model) // (1 << 10)
+    assert max(lengths) <= 1 << 10
+    for text in ("AA==" + "A" * 2000, "A" * 1020 + "AA==" + "A" * 2000, "A" * 1025, "A" * 2002):
+        answer = await kept.put(path, json={"safetensors": text})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "safetensors"), text
 
 
 async def test_versions_have_a_bound_together_and_files_are_read_once(tmp_path: Path) -> None:
