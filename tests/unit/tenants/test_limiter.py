@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.errors import LimitExceeded
+from registry.errors import BadRequest, LimitExceeded
 from tenants.caller import Caller
 from tenants.limits.limiter import Admission, Amounts, Limiter, PastRequest
 from tenants.limits.meters import SECOND, Rate
@@ -335,6 +335,72 @@ def test_limits_that_change_and_come_while_requests_run() -> None:
     assert levels[Kind.AT_ONCE].remaining == 2
     of.replace([], {})
     assert of.is_empty
+
+
+def test_new_limits_start_from_the_last_minute_of_the_ledger() -> None:
+    of, per_minute = limiter(Clock()), limit(Kind.TOKENS, 120)
+    for age, left in ((5.0, 90), (-3.0, 80), (60.0, 120)):  # another server's clock may be ahead
+        of.replace([], {})
+        of.replace([per_minute], {}, [PastRequest("search", "key00001", "m", age, Amounts(tokens=40))])
+        assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == left
+
+
+def test_a_new_limit_counts_what_its_own_team_runs() -> None:
+    of = limiter(Clock(), limit(Kind.REQUESTS, 9), Limit("other", "team", "other", Kind.REQUESTS, 9))
+    of.admit(CALLER, "m", NOTHING)
+    of.admit(Caller("other", "key00002"), "m", NOTHING)
+    of.replace([limit(Kind.AT_ONCE, 2)], {})
+    assert of.levels(CALLER, "m")[Kind.AT_ONCE].remaining == 1
+
+
+def test_fewer_or_more_requests_at_once_hold_from_the_change_on() -> None:
+    of = limiter(Clock(), limit(Kind.AT_ONCE, 1))
+    of.admit(CALLER, "m", NOTHING)
+    refused(of)
+    of.replace([limit(Kind.AT_ONCE, 2)], {})
+    of.admit(CALLER, "m", NOTHING)
+    of.replace([limit(Kind.AT_ONCE, 1)], {})
+    assert of.levels(CALLER, "m")[Kind.AT_ONCE].remaining == 0
+    refused(of)
+
+
+def test_levels_tell_when_the_whole_limit_is_there_again() -> None:
+    of = limiter(Clock(), limit(Kind.TOKENS, 60), limit(Kind.AT_ONCE, 2))
+    assert [level.seconds for level in of.levels(CALLER, "m").values()] == [0.0, 0.0]
+    of.admit(CALLER, "m", Amounts(tokens=30))
+    assert [level.seconds for level in of.levels(CALLER, "m").values()] == [30.0, 1.0]
+
+
+def test_there_is_room_where_a_request_would_be_admitted() -> None:
+    most = Amounts(tokens=40)
+    of = limiter(Clock(), limit(Kind.TOKENS, 60), limit(Kind.REQUESTS, 1, Mode.WARN))
+    assert of.has_room(CALLER, "m", most)
+    of.admit(CALLER, "m", most)
+    assert not of.has_room(CALLER, "m", most)
+    assert of.has_room(CALLER, "m", Amounts(tokens=20)), "a limit that only warns refuses nothing"
+    assert of.has_room(Caller("other", "key00002"), "m", most)
+
+
+def test_a_request_that_costs_the_whole_budget_waits_for_the_next_day() -> None:
+    of = limiter(Clock(), limit(Kind.DAY, 10 * MICRO))
+    of.settle(of.admit(CALLER, "m", Amounts(money=4 * MICRO)), Amounts(money=4 * MICRO))
+    error = refused(of, Amounts(money=10 * MICRO))
+    assert error.retry_after is not None
+    assert (error.binding[0].remaining, error.levels[Kind.DAY][:2]) == (6.0, (10 * MICRO, 6 * MICRO))
+    assert refused(of, Amounts(money=10 * MICRO + 1)).retry_after is None
+
+
+def test_a_limit_of_one_server_is_told_without_a_part_of_it() -> None:
+    of = limiter(Clock(), limit(Kind.REQUESTS, 1))
+    of.admit(CALLER, "m", NOTHING)
+    assert str(refused(of)) == "requests per minute of team 'search' is 1."
+
+
+@pytest.mark.parametrize(("kind", "least"), [(Kind.DAY, 0), (Kind.ADAPTERS, 0), (Kind.REQUESTS, 1), (Kind.AUDIO, 1)])
+def test_budgets_and_stores_may_be_closed_by_a_limit_of_zero(kind: Kind, least: int) -> None:
+    assert limit(kind, least).amount == least
+    with pytest.raises(BadRequest, match=f"must be {least} or more"):
+        limit(kind, least - 1)
 
 
 def test_of_one_model_only() -> None:
