@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.blocks import SHARES, block_size
+from fleet.blocks import IDLE_SECONDS, SHARES, LimitBlock, block_size
 
 
 def test_a_block_is_an_eighth_of_a_share_and_smaller_at_the_end() -> None:
@@ -26,3 +26,54 @@ def test_blocks_never_exceed_a_limit(capacity: int, reservation: int, nodes: int
         unused = max(unused, block - reservation)
     assert granted <= capacity
     assert unused * nodes <= capacity / SHARES, "what may lie unused on all nodes"
+
+
+def test_a_block_covers_what_it_has_until_its_window_ends() -> None:
+    block = LimitBlock()
+    assert (block.missing(10, 0.0), block.reserve(10, 0.0)) == (10, False)
+    block.add(10, 60, 30.0, 0.0)
+    assert (block.missing(4, 0.0), block.missing(14, 0.0)) == (0, 4)
+    assert block.reserve(4, 0.0)
+    assert not block.reserve(7, 29.9)
+    assert (block.left, block.seconds_left(10.0), block.seconds_left(31.0)) == (6, 20.0, 0.0)
+    assert block.missing(6, 30.0) == 6
+    assert block.left == 0
+
+
+def test_what_requests_use_before_the_first_block_is_taken_from_it() -> None:
+    block = LimitBlock()
+    block.charge(3, 0.0)
+    block.add(10, 60, 30.0, 0.0)
+    assert block.left == 7
+    block.charge(9, 1.0)
+    assert block.missing(1, 1.0) == 3
+    block.add(5, 60, 29.0, 1.0)
+    assert block.left == 3, "the next block of a window makes up for what was used beyond the last one"
+    block.add(10, 120, 60.0, 30.0)
+    assert block.left == 10, "the rest of a window that ended is gone"
+
+
+def test_a_reservation_comes_back_only_in_its_own_window() -> None:
+    block = LimitBlock()
+    block.add(10, 60, 30.0, 0.0)
+    block.charge(6, 0.0)
+    block.release(2, 60)
+    assert block.left == 6
+    block.release(-1, 60)
+    assert block.left == 5
+    block.add(10, 120, 60.0, 30.0)
+    block.release(4, 60)
+    assert block.left == 10
+
+
+def test_an_idle_block_is_given_back_once() -> None:
+    block = LimitBlock()
+    block.add(10, 60, 60.0, 0.0)
+    block.charge(4, 5.0)
+    assert block.idle(5.0 + IDLE_SECONDS - 0.1) == 0
+    assert block.idle(5.0 + IDLE_SECONDS) == 6
+    assert (block.idle(20.0), block.left) == (0, 0)
+    block.add(10, 60, 40.0, 20.0)
+    assert (block.surplus(7), block.surplus(7), block.left) == (3, 0, 7)
+    block.charge(9, 20.0)
+    assert (block.surplus(0), block.left) == (0, -2)

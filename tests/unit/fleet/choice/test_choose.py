@@ -118,6 +118,22 @@ def test_a_prompt_has_a_home_and_leaves_it_where_the_home_is_busy() -> None:
     assert name not in firsts(table_of(busy), CHAT, prefix)
 
 
+@pytest.mark.parametrize(("digest", "reason"), [(None, "prompt"), (digest_of(1), "adapter")])
+def test_while_a_home_is_silent_one_other_node_takes_its_place(digest: str | None, reason: str) -> None:
+    names, prefix = [f"n{number}" for number in range(20)], prefix_key("team", None, b"You are helpful")
+    target = CHAT._replace(digest=digest)
+    table = table_of(report(name, [replica()]) for name in names)
+    choice = explain(target, prefix, table, 0.0)
+    assert choice.reason == reason
+    home = choice.tries[0]
+    for name in names:
+        if name != home:
+            table.add(report(name, [replica()], seq=2, uptime=9.0), 9.0)
+    assert len(firsts(table, target, prefix, 9.0)) == 1
+    choice = explain(target, prefix, table, 9.0)
+    assert (choice.reason, choice.tries[0] != home) == (reason, True)
+
+
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_homes_are_spread_over_all_nodes_alike(count: int) -> None:
     """Whatever the gaps between the positions of their names."""
