@@ -1,4 +1,4 @@
-"""Processes that the test's own process has started."""
+"""Child processes of the test's own process."""
 
 from collections.abc import Collection
 
@@ -10,8 +10,10 @@ def children() -> list[psutil.Process]:
 
 
 def running(word: str, others: Collection[psutil.Process] = ()) -> list[psutil.Process]:
-    """Those with this in their command line. One that has ended and was not waited for has none, and counts; but not
-    `others`, which were there before the test."""
+    """Return children with `word` in their command line, without `others`, which ran before the test.
+
+    A child that has ended but was not waited for has no command line, and is included.
+    """
     return [
         child for child in children() if child not in others and (_ended(child) or word in " ".join(child.cmdline()))
     ]

@@ -1,4 +1,4 @@
-"""Three servers for all tests that only ask; tests that break things start their own."""
+"""Three servers for all tests that only send requests. Tests that break things start their own."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 
     from tests.system.serving import Server
 
-# Where byte code is not written, each server and command that a test starts compiles the product again.
+# Without byte code, each server and command that a test starts would compile the product again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# vLLM's server imports it. Its import raises the level of the root logger and of pytest's handlers to ERROR: then tests
-# that read what the product logs find nothing.
+# vLLM's server imports this module, which raises the level of the root logger and of pytest's handlers to ERROR. Import
+# it now and restore the level, or tests that read the product's log would find nothing.
 import_module("model_hosting_container_standards.logging_config")
 logging.getLogger().setLevel(logging.WARNING)
 
-# Each run tests the same examples: a rare one fails where it was looked for, with `--hypothesis-profile=explore`.
+# All runs test the same examples, so rare failures only come with `--hypothesis-profile=explore`.
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeat", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("repeat")
 
 started: dict[str, list[Server]] = {}
-"""Servers of the session that run, by the group of files that uses them."""
+"""Running servers of the session, by the group of files that uses them."""
 REAL_SECONDS = 1500
-"""What a test with a real engine gets before it is ended, unless it asks for more: a busy machine is no fault."""
+"""Default time limit of a test with a real engine, so long because a busy machine must not fail it."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the garbage collector, which never looks at thousands of modules and tests afterwards."""
+    """Collect without the garbage collector, and exclude the thousands of modules and tests from it afterwards."""
     with fast_imports():
         return (yield)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
         mark_groups([item for item in items if isinstance(item, pytest.Function)])
@@ -63,7 +63,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupsOfFile
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
-    """Close the servers of a group behind its last test: idle ones take time from the tests that follow."""
+    """Close the servers of a group after its last test, because idle ones slow down the tests that follow."""
     yield
     if is_last_of_group(item, nextitem):
         for server in started.pop(group_of(item), []):
@@ -72,7 +72,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the end of the log of each server that a failed test used: a fault that comes once is seen nowhere else."""
+    """Add the end of the log of each server that a failed test used, which may be the only trace of a rare fault."""
     report = yield
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
@@ -82,7 +82,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.hookimpl(tryfirst=True)  # in the process that reports, before what it reports to
+@pytest.hookimpl(tryfirst=True)  # before other plugins see the report
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         report.nodeid = without_group(report.nodeid)
@@ -90,13 +90,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """On the starter pack."""
+    """A server on the starter pack."""
     from tests.system.serving import STARTER, Server
 
     data: Path = tmp_path_factory.mktemp("data")
     server = Server(data, [STARTER], "--log-level", "debug", "--callback-networks", "127.0.0.0/8", prewarm=True)
     try:
-        server.wait_ready().wait_state("starter-chat", "ready")  # other loads wait for it
+        server.wait_ready().wait_state("starter-chat", "ready")  # which other loads wait for
         started.setdefault("server", []).append(server)
         yield server
     finally:
@@ -116,7 +116,7 @@ def client(server: Server) -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="session")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The model that thinks and calls tools, for answers that the starter model does not give."""
+    """A server with a model that reasons and calls tools, which the starter model does not."""
     from tests.system.surfaces.thinking import serve_thinker
 
     with serve_thinker(tmp_path_factory.mktemp("thinker")).wait_ready() as server:
@@ -126,7 +126,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The chat model for tests that make teams with names of their own: it takes requests with keys alone."""
+    """A server that only accepts requests with keys, for tests that create their own teams."""
     from tests.system.serving import STARTER, Server
 
     data = tmp_path_factory.mktemp("locked") / "a" / "data"

@@ -1,22 +1,22 @@
-"""Waiting for what must come, however slow the machine is: no test decides by time."""
+"""Waiting for conditions without depending on the machine's speed, because no test decides by time."""
 
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 PATIENCE = 600.0
-"""Seconds after which what has not come is not coming. Only a test that fails waits so long."""
+"""Seconds after which a condition counts as failed. Only a failing test waits that long."""
 STEP, LONG_STEP = 0.02, 0.1
-"""Seconds between looks, at first and after the first second: a look costs a server and its client processor time."""
+"""Seconds between checks in the first second and later, since a check costs server and client processor time."""
 TURNS, IDLE_SECONDS = 5_000_000, 0.06
-"""Turns of an empty loop, and the seconds that they take on an idle core."""
+"""Iterations of an empty loop, and the seconds that they take on an idle core."""
 Seen = TypeVar("Seen")
 
 
 def eventually(
     look: Callable[[], Seen], reported: Callable[[], object] = lambda: "", seconds: float = PATIENCE
 ) -> Seen:
-    """What `look` sees as soon as it is true of anything. In time `reported` says why it is not."""
+    """Call `look` until it returns something true, and return that. `reported` gives the message of a failure."""
     began = time.monotonic()
     while not (seen := look()):
         waited = time.monotonic() - began
@@ -26,9 +26,9 @@ def eventually(
 
 
 def slowness() -> float:
-    """How many times longer this machine needs now than an idle core does; at least 1.
+    """Return how many times slower this machine is now than an idle core; at least 1.
 
-    For bounds that a server must have in real seconds, such as that after which an engine counts as hung.
+    Use it for bounds that a server needs in real seconds, such as the time after which an engine counts as hung.
     """
     began = time.monotonic()
     for _ in range(TURNS):

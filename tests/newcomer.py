@@ -1,10 +1,10 @@
-"""README's way from a clone to one's own adapter, walked as it stands there, from nothing, with a clock.
+"""Runs and times README's commands from a clone to one's own adapter, starting from nothing.
 
     python -m tests.newcomer [--repository URL]
 
-An empty folder, empty caches, a server of its own on a free port: clones, installs, starts, registers, asks. It fetches
-some gigabytes. Prints the seconds of each command; ends with 1 where they are more commands than MAX_STEPS, or the
-last answer is another one. How long it may take (AIM) depends on the machine and the network: that is told, not judged.
+In an empty folder with empty caches it clones, installs, starts a server on a free port, registers and chats, which
+downloads some gigabytes. It prints the seconds of each command, and exits with 1 if there are more than MAX_STEPS
+commands or the last answer is wrong. The time depends on machine and network, so AIM is printed but not enforced.
 """
 
 import argparse
@@ -31,7 +31,7 @@ HEAD = "## From a clone to your own adapter"
 URL = "URL-OF-THIS-REPOSITORY"
 ANSWER = "WHAT IS AN ADAPTER"
 FIRST_START = 1800.0
-"""Seconds for the installation, however busy the machine."""
+"""Seconds for the installation, even on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Step:
 
 
 def commands() -> list[str]:
-    """As README has them, without what stands behind a '#'."""
+    """Return README's commands, without comments."""
     parts = list(fences((ROOT / "README.md").read_text().splitlines()))
     block = parts[parts.index(HEAD) + 1]
     assert isinstance(block, Fence)
@@ -50,7 +50,7 @@ def commands() -> list[str]:
 
 
 def walk(folder: Path, repository: str = f"file://{ROOT}") -> Iterator[Step]:
-    """Each command once it has been done; `make serve` has once it answers. Raises CalledProcessError."""
+    """Run each command and yield it when it is done; `make serve` once it answers. Raises CalledProcessError."""
     clone, enter, serve, *rest = commands()
     port = free_port()
     environment = {
@@ -86,7 +86,7 @@ def walk(folder: Path, repository: str = f"file://{ROOT}") -> Iterator[Step]:
 
 @contextmanager
 def _serving(command: str, checkout: Path, environment: dict[str, str]) -> Iterator[None]:
-    """Inside the block it answers. Behind it nothing of it runs."""
+    """Run a server that answers inside the block, and end all of its processes after it."""
     process = subprocess.Popen(["bash", "-c", command], cwd=checkout, env=environment, start_new_session=True)
 
     def answers() -> bool:
@@ -103,16 +103,16 @@ def _serving(command: str, checkout: Path, environment: dict[str, str]) -> Itera
         if process.poll() is None:
             main = psutil.Process(process.pid)
             family = [main, *main.children(recursive=True)]
-            for one in family:
-                one.terminate()
-            for one in psutil.wait_procs(family, timeout=60)[1]:
-                one.kill()
+            for member in family:
+                member.terminate()
+            for member in psutil.wait_procs(family, timeout=60)[1]:
+                member.kill()
         process.wait(60)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repository", default=f"file://{ROOT}", help="what is cloned; this checkout by default")
+    parser.add_argument("--repository", default=f"file://{ROOT}", help="repository to clone (default: this checkout)")
     options = parser.parse_args()
     steps = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the machine's packages as a process of the tests' own, as a user that is not root."""
+"""The machine's installed PostgreSQL, run by the tests as a user other than root."""
 
 import itertools
 import os
@@ -21,21 +21,25 @@ from tests.eventually import PATIENCE, eventually
 
 FOLDERS = "/usr/lib/postgresql/*/bin"
 USERS = ("postgres", "nobody")
-"""As whom it runs where the tests run as root, which it refuses."""
+"""Users to run it as if the tests run as root, which PostgreSQL refuses."""
 _NUMBERS = itertools.count()
 
 
 def programs() -> Path | None:
-    """The folder of its programs; None: it is not here."""
-    found = sorted(Path("/").glob(FOLDERS.lstrip("/")))
-    if found and (found[-1] / "initdb").exists():
-        return found[-1]
+    """Return the folder of PostgreSQL's programs, or None if it is not installed."""
+    folders = sorted(Path("/").glob(FOLDERS.lstrip("/")))
+    if folders and (folders[-1] / "initdb").exists():
+        return folders[-1]
     on_path = shutil.which("initdb")
     return Path(on_path).parent if on_path else None
 
 
 class PostgresServer:
-    """Its clients connect by a Unix socket. Started by `start`. listen: an address for TCP beside it, for anybody."""
+    """A PostgreSQL on a Unix socket. `start` starts it.
+
+    Args:
+        listen: an address on which it also accepts TCP connections from anybody.
+    """
 
     def __init__(self, folder: Path, user: str | None, listen: str = "") -> None:
         binaries = programs()
@@ -53,12 +57,12 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """The address of a database without any tables of ours."""
+        """The URL of a database without any of our tables."""
         return f"postgresql+psycopg://tests@/postgres?host={self._folder}"
 
     def start(self) -> None:
         where = (f"listen_addresses={self._listen}", f"unix_socket_directories={self._folder}")
-        # a vacuum of each test's database takes longer than its tests
+        # vacuuming each test's database would take longer than its tests
         options = (*where, "fsync=off", "autovacuum=off", "max_connections=50")
         self._process = subprocess.Popen(
             [
@@ -72,13 +76,13 @@ class PostgresServer:
         eventually(lambda: subprocess.run(ready, capture_output=True).returncode == 0, lambda: "no PostgreSQL")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGTERM would wait for clients; SIGQUIT ends it as a crash does."""
+        """Stop it. SIGTERM would wait for clients; SIGQUIT ends it like a crash."""
         assert self._process is not None
         self._process.send_signal(how)
         self._process.wait(PATIENCE)
 
     def kill(self) -> None:
-        """kill -9 of it and of all its processes, as a machine's end is."""
+        """Kill all of its processes with SIGKILL, as when the machine fails."""
         assert self._process is not None
         for process in [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children()]:
             process.kill()
@@ -104,13 +108,13 @@ def postgres_server(listen: str = "") -> Iterator[PostgresServer]:
 
 @contextmanager
 def postgres() -> Iterator[str]:
-    """The URL of a server."""
+    """Start a server; yields its URL."""
     with postgres_server() as server:
         yield server.url
 
 
 def create_database(server: str, model: str = "template1") -> str:
-    """Make a copy of a database, an empty one by default; returns its URL."""
+    """Copy a database, by default an empty one; returns the copy's URL."""
     name = f"tests_{next(_NUMBERS)}"
     engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -121,7 +125,7 @@ def create_database(server: str, model: str = "template1") -> str:
 
 @contextmanager
 def standing_still(url: str) -> Iterator[None]:
-    """Its processes do nothing, as on a disk that hangs; the kernel still takes connections."""
+    """Suspend its processes, as on a disk that hangs. The kernel still accepts connections."""
     (folder,) = parse_qs(urlsplit(url).query)["host"]
     main = psutil.Process(int(Path(folder, "data", "postmaster.pid").read_text().split()[0]))
     processes = [main, *main.children(recursive=True)]

@@ -1,4 +1,4 @@
-"""Processor time of this process, for tests of what must not grow with what a client sends."""
+"""Processor time of this process, for tests of costs that must not grow with a client's input."""
 
 import gc
 import time
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def processor_time() -> Iterator[Callable[[], float]]:
-    """Yield what returns the seconds since the beginning.
+    """Yield a function that returns the seconds since the beginning.
 
-    No garbage is collected meanwhile: where a process has imported engines, that alone takes up to a second.
+    Garbage collection is off meanwhile, since in a process that has imported engines it takes up to a second.
     """
     began, was_enabled = time.process_time(), gc.isenabled()
     gc.disable()

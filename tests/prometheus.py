@@ -1,4 +1,4 @@
-"""A Prometheus of the machine's packages that holds what a server told at a few moments, and answers queries."""
+"""The machine's installed Prometheus, filled with a server's metrics at a few moments, to answer queries."""
 
 import os
 import shutil
@@ -27,23 +27,23 @@ class Prometheus:
         self._http, self._at = http, at
 
     def values(self, query: str) -> list[float]:
-        """The last value of each series that the query gives. An error of Prometheus is one of the test."""
+        """Return the last value of each series of the query. Fails if Prometheus answers with an error."""
         answer = self._http.get("/api/v1/query", params={"query": query, "time": str(self._at)}).json()
         assert answer["status"] == "success", f"{query}: {answer.get('error')}"
-        found: list[dict[str, Any]] = answer["data"]["result"]
-        return [float(one["value"][1]) for one in found]
+        series: list[dict[str, Any]] = answer["data"]["result"]
+        return [float(item["value"][1]) for item in series]
 
 
 @contextmanager
 def holding(scrapes: Mapping[float, str], folder: Path) -> Iterator[Prometheus]:
-    """Nothing waits for a scrape: what was told stands in its storage with the moment (seconds since the epoch)."""
+    """Start Prometheus with these metrics, by time in seconds since the epoch, in its storage. It never scrapes."""
     lines = [
         f"{line} {at:.3f}"
         for at, text in sorted(scrapes.items())
         for line in text.splitlines()
         if line and not line.startswith("#")
     ]
-    reported, data, config = folder / "told.txt", folder / "data", folder / "prometheus.yml"
+    reported, data, config = folder / "metrics.txt", folder / "data", folder / "prometheus.yml"
     reported.write_text("\n".join((*lines, "# EOF\n")))
     config.write_text("global: {}\n")
     blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(reported), str(data)]

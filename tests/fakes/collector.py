@@ -17,8 +17,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 def value_of(pair: KeyValue) -> str | int | float | bool:
     kind = pair.value.WhichOneof("value")
-    found: str | int | float | bool = getattr(pair.value, kind) if kind else ""
-    return found
+    value: str | int | float | bool = getattr(pair.value, kind) if kind else ""
+    return value
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Received:
 
 @dataclass
 class Collector:
-    """`raw`: the bodies, to look for what should not be there."""
+    """Received spans. `raw` has the request bodies, to search for what they must not contain."""
 
     url: str = ""
     spans: list[Received] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A scripted engine for tests of policy: gates to hold it, witnesses of what it saw. Never used by the server."""
+"""A scripted engine for tests of policies, with gates to stop it and records of its calls. Never used by the server."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ from registry.recipes.definition import Recipe
 
 
 class FakeAnswer:
-    """Counts the chunks that went out, as an engine counts its tokens."""
+    """An answer that counts its chunks as completion tokens."""
 
     def __init__(self, events: AsyncGenerator[Event, None]) -> None:
         self._events = events
@@ -47,7 +47,7 @@ class FakeAnswer:
 
 @dataclass
 class FakeEngine:
-    """Answers a chat call with `chunks` pieces; waits at `gate` before each one when the gate is closed."""
+    """Answers a chat call with `chunks` chunks, each of which waits until `gate` is open."""
 
     chunks: int = 3
     bytes: int = 100
@@ -61,22 +61,22 @@ class FakeEngine:
     places: set[str] = field(default_factory=set)
     dropped: list[str] = field(default_factory=list)
     arrivals: dict[str, asyncio.Future[None]] = field(default_factory=dict)
-    """Arrivals of adapters that are on their way into a place: calls wait for them."""
+    """Adapters on their way into a place, for which calls wait."""
     place_gate: asyncio.Event = field(default_factory=asyncio.Event)
     place_error: RoundhouseError | None = None
     in_use: Counter[str | None] = field(default_factory=Counter)
     """Running calls by adapter."""
     conflicts: int = 0
-    """How many times a placement, or a drop, finds the adapter in use."""
+    """How often a placement or a drop finds the adapter in use."""
     full: int = 0
-    """How many stagings find no room before one does."""
+    """How many stagings find no room before one succeeds."""
     probe_answer: str = "fine"
     probe_status: int = 200
     probe_priorities: list[int] = field(default_factory=list)
     answered: list[tuple[str, str]] = field(default_factory=list)
-    """('probe' or 'call', the name that was asked) in the order in which they came."""
+    """('probe' or 'call', requested name), in the order of arrival."""
     asleep: MemoryFootprint | None = None
-    """What it holds asleep; None: it cannot sleep."""
+    """Its memory while asleep; None if it cannot sleep."""
     sleep_gate: asyncio.Event = field(default_factory=asyncio.Event)
     sleep_error: RoundhouseError | None = None
     wake_error: RoundhouseError | None = None

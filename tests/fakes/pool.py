@@ -1,4 +1,4 @@
-"""A pool of in-process slots with scripted engines: real sockets and frames, no processes to kill."""
+"""A pool of in-process slots with scripted engines, real sockets and frames, but no processes to kill."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tests.fakes.engine import FakeEngine
 
 
 class FakeLink(UnixSlotLink):
-    """Its `end` stops the in-process server instead of killing a process group."""
+    """A link whose `end` stops the in-process server instead of killing a process group."""
 
     server: SlotServer
     task: "asyncio.Task[None]"
@@ -22,7 +22,7 @@ class FakeLink(UnixSlotLink):
     async def connect(self, timeout: float = 5.0) -> None:
         await super().connect(timeout)
         self.pid = self.group = 0
-        self._peak = GroupPeak(0)  # not of the tests' own processes
+        self._peak = GroupPeak(0)  # excludes the tests' own processes
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
         self.ended += 1
@@ -35,13 +35,13 @@ class FakeLink(UnixSlotLink):
             await asyncio.wait({self._reader})
 
     async def crash(self) -> None:
-        """The process ends by itself."""
+        """Let the process end by itself."""
         await self.end()
         self.ended -= 1
 
 
 class FakePool:
-    """What ResidencyManager needs of SlotPool."""
+    """The part of SlotPool that ResidencyManager uses."""
 
     def __init__(self, folder: Path, size: int, make: Callable[[], FakeEngine]) -> None:
         self.folder, self.size, self.make = folder, size, make
@@ -54,7 +54,7 @@ class FakePool:
         self.links: list[FakeLink] = []
 
     async def take(self, engine: str, timeout: float = 5.0) -> SlotLink:
-        if self.closed:  # what a death at the end brings back
+        if self.closed:  # a load after a death during shutdown
             raise Unavailable("The pool is closed.")
         self.free -= 1
         made = self.make()
@@ -67,10 +67,10 @@ class FakePool:
         return link
 
     async def cool(self, room: int, keep: str | None = None) -> None:
-        """No slot is pre-warmed here."""
+        """Do nothing: there are no pre-warmed slots here."""
 
     def add_slot(self) -> None:
-        """Note the request; the test lets it come."""
+        """Count the request; the test adds the slot."""
         self.requested += 1
 
     def _died(self, link: SlotLink) -> None:

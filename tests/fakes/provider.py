@@ -1,4 +1,4 @@
-"""A provider on a real socket that plays what it is told: OpenAI's and Anthropic's answers, and every way to fail."""
+"""A scripted provider on a real socket, which gives OpenAI's and Anthropic's answers and fails in every way."""
 
 import asyncio
 import json
@@ -10,25 +10,27 @@ from typing import Any
 from aiohttp import web
 
 HANG = object()
-"""In a play: nothing more comes until the asker leaves, or the fake ends."""
+"""Part of a play: send nothing more until the client leaves or the fake ends."""
 CUT = object()
-"""In a play: the connection breaks."""
+"""Part of a play: break the connection."""
 GATE = object()
-"""In a play: the rest waits for `gate`."""
+"""Part of a play: wait for `gate` before the rest."""
 
 
 @dataclass
 class Seen:
+    """A received request."""
+
     path: str
     headers: dict[str, str]
     body: Any
-    """JSON; of a form the bytes."""
+    """Decoded JSON, or the bytes of a form."""
     query: str = ""
 
 
 @dataclass
 class Play:
-    """One answer. `parts`: bytes, HANG, CUT or GATE, in this order; endless ones are an iterator."""
+    """A scripted answer. `parts` are bytes, HANG, CUT or GATE, or a function that yields endless ones."""
 
     parts: list[Any] | Callable[[], Iterator[Any]] = field(default_factory=list)
     status: int = 200
@@ -40,7 +42,10 @@ Script = Callable[[Seen], Play]
 
 
 class ProviderFake:
-    """`script` says what each request gets. `seen` has them all; `left` is set when one was left in mid-answer."""
+    """The fake. `script` returns the answer of a request, `seen` has all requests.
+
+    `left` is set when a client leaves in the middle of an answer.
+    """
 
     def __init__(self, script: Script) -> None:
         self.script = script

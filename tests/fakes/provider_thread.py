@@ -1,4 +1,4 @@
-"""`tests.fakes.provider` in a thread of its own, for servers that are other processes."""
+"""`tests.fakes.provider` in its own thread, for servers in other processes."""
 
 import asyncio
 import threading
@@ -12,11 +12,11 @@ from tests.fakes.provider import ProviderFake, Script, provider_fake
 @contextmanager
 def provider_in_thread(script: Script) -> Iterator[ProviderFake]:
     loop, started, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    found: list[ProviderFake] = []
+    fakes: list[ProviderFake] = []
 
     async def serve() -> None:
         async with provider_fake(script) as fake:
-            found.append(fake)
+            fakes.append(fake)
             started.set()
             await over.wait()
 
@@ -24,7 +24,7 @@ def provider_in_thread(script: Script) -> Iterator[ProviderFake]:
     thread.start()
     assert started.wait(PATIENCE)
     try:
-        yield found[0]
+        yield fakes[0]
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join(60)

@@ -1,7 +1,7 @@
-"""A real OpenID Connect provider (oidc-provider-mock) in a thread; a test may change what its tokens say.
+"""A real OpenID Connect provider (oidc-provider-mock) in a thread. Tests can change the claims of its tokens.
 
-It is a Flask application. Flask is imported for as long as a provider runs only: when vLLM starts an engine in the same
-process, it looks at every object of every module, and Flask's proxies raise there.
+It is a Flask application. Flask is only imported while a provider runs, because vLLM inspects every object of every
+module when it starts an engine in the same process, and Flask's proxies would raise.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ Change = Callable[[dict[str, Any]], object]
 
 @dataclass
 class RunningProvider:
-    """A provider of four people, and of access tokens for programs by client credentials.
+    """A provider with four people, and with access tokens for programs by client credentials.
 
-    change: what is done to the claims of each ID token before it is signed. resign: signs in the provider's place.
-    discovery: what its document says beside or instead of the usual. key: signs its tokens.
+    Attributes:
+        key: signs its tokens.
+        change: changes the claims of each ID token before it is signed.
+        resign: signs ID tokens instead of the provider.
+        discovery: added to its discovery document, or replaces parts of it.
     """
 
     url: str
@@ -62,7 +65,7 @@ class RunningProvider:
     """Path, values and Authorization header of each request."""
 
     def document(self, **changes: Any) -> dict[str, Any]:
-        """The file of --oidc for it."""
+        """Return the content of the file for --oidc."""
         usual = {"issuer": self.url, "client_id": "roundhouse", "groups": GROUPS}
         return usual | {"client_secret_env": "TEST_OIDC_SECRET"} | changes
 
@@ -74,9 +77,9 @@ class RunningProvider:
     def access_token(
         self, sub: str = "ada", key: Any = None, header: Mapping[str, Any] | None = None, **changes: Any
     ) -> str:
-        """A JWT for AUDIENCE with what this person's claims say; a change to None leaves a claim out.
+        """Return a JWT for AUDIENCE with this person's claims. Changing a claim to None removes it.
 
-        key: signs in the provider's place.
+        key: signs it instead of the provider's key.
         """
         now = int(time.time())
         usual = {"iss": self.url, "sub": sub, "aud": AUDIENCE, "iat": now, "exp": now + 600, **PEOPLE.get(sub, {})}
@@ -86,16 +89,16 @@ class RunningProvider:
         return jwt.encode(given, claims, used, algorithms=[given["alg"]])
 
     def consent(self, url: str, sub: str) -> dict[str, str]:
-        """Sign in there as a person does; what the browser brings back in its query."""
+        """Sign in like a person; returns the query with which the browser comes back."""
         answer = httpx.post(url, data={"sub": sub}, timeout=PATIENCE)
         assert answer.status_code == 302, answer.text
         return {name: values[0] for name, values in parse_qs(urlsplit(answer.headers["location"]).query).items()}
 
 
 def forget_flask() -> None:
-    """Take the modules that hold Flask's proxies, and its provider's, out of the list of modules."""
+    """Remove the modules of Flask and of the provider, and those with Flask's proxies, from `sys.modules`."""
     for name, module in list(sys.modules.items()):
-        values = getattr(module, "__dict__", {}).values()  # a library may put something else there
+        values = getattr(module, "__dict__", {}).values()  # libraries may add objects that are not modules
         holds_proxy = any(type(value).__name__ == "LocalProxy" for value in values)
         if holds_proxy or name.partition(".")[0] in ("flask", "oidc_provider_mock"):
             del sys.modules[name]
@@ -145,7 +148,7 @@ def running_provider() -> Iterator[RunningProvider]:
             response.set_data(msgspec.json.encode(body))
         return response
 
-    app.test_client().get("/jwks")  # it tells its key
+    app.test_client().get("/jwks")  # the first request sets the provider's key
     provider.requests.clear()
     server = make_server("localhost", port, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))

@@ -1,10 +1,10 @@
-"""`roundhouse serve` with a chat engine that takes the times of the simulation (`fleet.simulation.scenario.Times`).
+"""`roundhouse serve` with a chat engine that has the times of the simulation (`fleet.simulation.scenario.Times`).
 
     python -m tests.fakes.timed_server serve --recipes FILE ...
 
-A request says how long it is: `max_tokens` of its answer, and `seed` tokens of its prompt. A step takes longer the more
-requests run, which is fixed when a request starts, as in the simulation; adapters take a while to be staged and placed.
-Everything but the engine is the real server.
+A request has `max_tokens` tokens in its answer and `seed` tokens in its prompt. As in the simulation, a step takes
+longer the more requests run when the request starts, and adapters take time to be staged and placed. Everything but the
+engine is the real server.
 """
 
 import asyncio

@@ -1,12 +1,12 @@
-"""Answers as OpenAI's and Anthropic's servers give them, for `tests.fakes.provider`."""
+"""Answers in the form of OpenAI's and Anthropic's servers, for `tests.fakes.provider`."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from tests.fakes.provider import Play
 
 EVENTS = "text/event-stream; charset=utf-8"
+WORDS = ("hello", " there")
 TOOL_ARGUMENTS = '{"city":"Rome"}'
 
 
@@ -29,7 +29,10 @@ def chat(
     finish: str | None = None,
     arguments: str = TOOL_ARGUMENTS,
 ) -> Play:
-    """finish: where a server gives another reason than what it did, such as `stop` after a forced call."""
+    """Return a chat answer.
+
+    finish: another finish reason than usual, such as `stop` after a forced call.
+    """
     message: dict[str, Any] = {"role": "assistant", "content": None if tool else text}
     if tool:
         message["tool_calls"] = [{**CALL, "function": {"name": "weather", "arguments": arguments}}]
@@ -40,7 +43,6 @@ def chat(
 
 def chat_events(
     model: str,
-    words: Sequence[str] = ("hello", " there"),
     tool: bool = False,
     finish: str | None = None,
     arguments: str = TOOL_ARGUMENTS,
@@ -50,18 +52,18 @@ def chat_events(
     def chunk(delta: Any, reason: str | None = None) -> bytes:
         return _data({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
 
-    stated = [chunk({"content": word}) for word in words]
+    chunks = [chunk({"content": word}) for word in WORDS]
     if tool:
         first = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
         rest = {"index": 0, "function": {"arguments": arguments}}
-        stated = [chunk({"tool_calls": [first]}), chunk({"tool_calls": [rest]})]
+        chunks = [chunk({"tool_calls": [first]}), chunk({"tool_calls": [rest]})]
     usage = _data({**head, "choices": [], "usage": CHAT_USAGE})
     start, end = chunk({"role": "assistant", "content": ""}), chunk({}, finish or ("tool_calls" if tool else "stop"))
-    return [start, *stated, end, usage, b"data: [DONE]\n\n"]
+    return [start, *chunks, end, usage, b"data: [DONE]\n\n"]
 
 
-def chat_stream(model: str, tool: bool = False, finish: str | None = None, arguments: str = TOOL_ARGUMENTS) -> Play:
-    return Play(chat_events(model, tool=tool, finish=finish, arguments=arguments), content_type=EVENTS)
+def chat_stream(model: str, tool: bool = False) -> Play:
+    return Play(chat_events(model, tool), content_type=EVENTS)
 
 
 # --- Anthropic -------------------------------------------------------------------------------------------------------
@@ -81,20 +83,18 @@ def message(model: str, text: str = "hello there", tool: bool = False, arguments
     return Play([json.dumps(body).encode()])
 
 
-def message_events(
-    model: str, words: Sequence[str] = ("hello", " there"), tool: bool = False, arguments: str = TOOL_ARGUMENTS
-) -> list[bytes]:
+def message_events(model: str, tool: bool = False, arguments: str = TOOL_ARGUMENTS) -> list[bytes]:
     began = {
         "id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [], "stop_reason": None,
         "stop_sequence": None, "usage": {**MESSAGE_USAGE, "output_tokens": 1},
     }  # fmt: skip
     block: dict[str, Any] = {"type": "text", "text": ""}
-    deltas: list[dict[str, str]] = [{"type": "text_delta", "text": word} for word in words]
+    deltas: list[dict[str, str]] = [{"type": "text_delta", "text": word} for word in WORDS]
     if tool:
         block = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in (arguments[:5], arguments[5:])]
     ended = {"stop_reason": "tool_use" if tool else "end_turn", "stop_sequence": None}
-    reported: list[dict[str, Any]] = [
+    events: list[dict[str, Any]] = [
         {"type": "message_start", "message": began},
         {"type": "content_block_start", "index": 0, "content_block": block},
         {"type": "ping"},
@@ -103,11 +103,11 @@ def message_events(
         {"type": "message_delta", "delta": ended, "usage": {"output_tokens": 5}},
         {"type": "message_stop"},
     ]
-    return [_data(event, event["type"]) for event in reported]
+    return [_data(event, event["type"]) for event in events]
 
 
-def message_stream(model: str, tool: bool = False, arguments: str = TOOL_ARGUMENTS) -> Play:
-    return Play(message_events(model, tool=tool, arguments=arguments), content_type=EVENTS)
+def message_stream(model: str, tool: bool = False) -> Play:
+    return Play(message_events(model, tool), content_type=EVENTS)
 
 
 # --- both ------------------------------------------------------------------------------------------------------------

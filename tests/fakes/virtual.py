@@ -1,4 +1,4 @@
-"""The real residency manager and queues on a virtual clock: hours of traffic in seconds. No sockets, no processes."""
+"""The real residency manager and queues on a virtual clock, without sockets and processes."""
 
 import asyncio
 import heapq
@@ -22,7 +22,7 @@ from runtime.slots.link import UNKNOWN, SlotLink
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its time stands still while anything can run, and jumps to the next timer when nothing can."""
+    """A loop whose time stands still while anything can run, and jumps to the next timer otherwise."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         timers = self._scheduled  # type: ignore[attr-defined]
-        while timers and timers[0].cancelled():  # the loop drops them next, and would wait for the one after
+        while timers and timers[0].cancelled():  # the loop would drop them, and then wait for the next timer
             heapq.heappop(timers)._scheduled = False
             self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
         if not self._ready and timers:  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """On a loop of its own."""
+    """Run the work on a new virtual loop."""
     loop = VirtualLoop()
     try:
         loop.run_until_complete(work)
@@ -51,7 +51,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 class VirtualCall:
-    """A load: takes the model's seconds."""
+    """A load, which takes the model's seconds."""
 
     def __init__(self, seconds: float, used_bytes: int, asleep: MemoryFootprint | None) -> None:
         self.seconds, self.bytes, self.asleep = seconds, used_bytes, asleep
@@ -73,7 +73,7 @@ class VirtualCall:
 
 
 class VirtualLink:
-    """A slot that ends in a twentieth of a second."""
+    """A slot, which takes 0.05 s to end."""
 
     connected, cause, pid = True, UNKNOWN, 1
 
@@ -81,7 +81,7 @@ class VirtualLink:
         self.world, self.model, self.sleeps, self.slept = world, "", False, False
 
     def call(self, make: Callable[[int], frames.ToSlot]) -> VirtualCall:
-        """A load."""
+        """Begin a load."""
         frame = make(0)
         assert isinstance(frame, frames.Load)
         assert not self.model, "a slot is for one model"
@@ -89,7 +89,7 @@ class VirtualLink:
         return VirtualCall(self.world.seconds[model], self.world.bytes[model], self.world.asleep.get(model))
 
     async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> MemoryFootprint:
-        """A sleep or a wake."""
+        """Sleep or wake."""
         frame = make(0)
         assert isinstance(frame, frames.Wake if self.sleeps else frames.Sleep)
         assert not self.entry.queue.running
@@ -105,7 +105,7 @@ class VirtualLink:
 
     @property
     def entry(self) -> ModelEntry:
-        """The replica that it is."""
+        """The replica that uses this slot."""
         entries: Any = self.world.manager.table.entries.values()
         return next(entry for entry in entries if entry.link is self)
 
@@ -114,14 +114,14 @@ class VirtualLink:
         self.world.free += 1
 
     async def gone(self) -> None:
-        """At once."""
+        """Return at once."""
 
 
 @dataclass
 class VirtualWorld:
-    """Models by id with bytes and load seconds, all under one budget; also what SlotPool is to the manager.
+    """Models with bytes and load seconds by id, under one budget. It is also the manager's pool of slots.
 
-    With `parts` there are so many devices, each with that budget, and models may be spread over several (`spread`).
+    There are `parts` devices, each with that budget, and models may be spread over several (`spread`).
     """
 
     bytes: dict[str, int]
@@ -136,19 +136,19 @@ class VirtualWorld:
     wakes: list[tuple[float, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     asleep: dict[str, MemoryFootprint] = field(default_factory=dict)
-    """What models that can sleep hold then."""
+    """Memory of models while asleep, for those that can sleep."""
     wake_seconds: float = 0.5
     """Seconds of a wake, and of a sleep."""
     first_sleep_seconds: float = 0.5
     host_budget: int = NO_LIMIT
     replicas: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The block `replicas` of recipes that have one."""
+    """The key `replicas` of recipes that have one."""
     at_once: int = 1000
     parts: int = 1
     spread: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.free, self.addable = self.slots, 0  # their number is fixed
+        self.free, self.addable = self.slots, 0  # the number of slots is fixed
         self.queues: dict[str, ModelQueue] = {}
         clock = asyncio.get_running_loop().time
         self.clock, entries, self.bounds = clock, [], WaitingBound(100_000)
@@ -196,12 +196,12 @@ class VirtualWorld:
         return VirtualLink(self)  # type: ignore[return-value]
 
     async def cool(self, room: int, keep: str | None = None) -> None:
-        """No slot is pre-warmed here."""
+        """Do nothing: there are no pre-warmed slots here."""
 
     def held(self) -> int:
         return sum(entry.bytes for entry in self.manager.table.entries.values() if entry.link is not None)
 
-    # --- what the manager tells ------------------------------------------------------------------------------------
+    # --- reports of the manager ------------------------------------------------------------------------------------
     def loaded(self, entry: ModelEntry, loaded: LoadResult, seconds: float, expected: float, needed: int) -> None:
         self.loads.append((self.clock(), entry.id))
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import psutil
 import pytest
 
 from tests.eventually import PATIENCE, eventually
+from tests.ports import is_open
 from tests.system.serving import STARTER, Server, alive
 
 pytestmark = pytest.mark.real
@@ -133,7 +133,7 @@ def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Se
     assert list(sockets.glob("*.sock"))
     server.process.send_signal(signal.SIGTERM)
     eventually(lambda: "stopping: the port is closed" in server.log.read_text(), server.tail)
-    eventually(lambda: not _is_open(server.port), server.tail)
+    eventually(lambda: not is_open(server.port), server.tail)
     for core in cores:
         core.resume()
     assert [stream.completion_tokens() for stream in streams] == [8 * 450] * 3
@@ -151,14 +151,6 @@ def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Se
         ("stopped", None, None, None),
     ]
     assert lines[0]["at_most_s"] > lines[1]["seconds"] > lines[0]["seconds"]
-
-
-def _is_open(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 def test_a_stop_in_the_middle_of_the_start_leaves_nothing(tmp_path: Path) -> None:

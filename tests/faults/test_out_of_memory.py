@@ -127,12 +127,12 @@ def test_a_kill_by_hand_is_not_taken_for_the_kernels(server: Server, limit: Memo
     assert server.model("steady")["failure"]["code"] == "killed"
 
 
-def long_recording(times: int = 60) -> bytes:
+def long_recording() -> bytes:
     """Some minutes of speech: several windows in one step."""
     out = io.BytesIO()
     with wave.open(str(WAV)) as short, wave.open(out, "wb") as long:
         long.setparams(short.getparams())
         sound = short.readframes(short.getnframes())
-        for _ in range(times):
+        for _ in range(60):
             long.writeframes(sound)
     return out.getvalue()

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from tests.eventually import PATIENCE, eventually
-from tests.system.serving import STARTER, Server, alive, is_free
+from tests.ports import is_free
+from tests.system.serving import STARTER, Server, alive
 
 pytestmark = pytest.mark.real
 EMBED = [STARTER / "starter-embed.yaml"]

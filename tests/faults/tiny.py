@@ -127,9 +127,9 @@ class Bystanders(ClientThreads):
             raise self.faults[0]
 
 
-def undisturbed(tiny: Tiny, models: list[str], tokens: int = 200) -> dict[str, list[int]]:
+def undisturbed(tiny: Tiny, models: list[str]) -> dict[str, list[int]]:
     """What the streams give while nothing else happens: one round of each, side by side."""
-    with Bystanders(tiny, models, tokens) as alone:
+    with Bystanders(tiny, models) as alone:
         alone._stop.set()
     return {model: rounds[0] for model, rounds in alone.rounds.items()}
 

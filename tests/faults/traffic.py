@@ -66,8 +66,8 @@ class Traffic(ClientThreads):
     A status is the answer's, or its error's code; 0 when the connection broke.
     """
 
-    def __init__(self, server: Server, models: tuple[str, ...] = MODELS, timeout: float = PATIENCE) -> None:
-        super().__init__(models, timeout)
+    def __init__(self, server: Server, models: tuple[str, ...] = MODELS) -> None:
+        super().__init__(models, PATIENCE)
         self._url, self._lock = server.url, threading.Lock()
         self._seen: dict[str, Counter[int]] = {model: Counter() for model in models}
 
@@ -88,9 +88,9 @@ class Traffic(ClientThreads):
             seen, self._seen = self._seen, {model: Counter() for model in self._seen}
         return seen
 
-    def wait_answers(self, count: int = 2) -> dict[str, Counter[int]]:
-        """Until every model has answered `count` times with 200 since the last `take`; what was seen until then."""
-        eventually(lambda: all(seen[200] >= count for seen in self._copy().values()), self._copy)
+    def wait_answers(self) -> dict[str, Counter[int]]:
+        """Wait until every model has answered twice with 200; returns the statuses since the last `take`."""
+        eventually(lambda: all(seen[200] >= 2 for seen in self._copy().values()), self._copy)
         return self.take()
 
     def _copy(self) -> dict[str, Counter[int]]:

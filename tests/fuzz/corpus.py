@@ -9,8 +9,8 @@ from runtime.http.openapi import OPERATIONS
 
 FOLDER = Path(__file__).parent / "corpus"
 SEEDS, KEPT = FOLDER / "seeds.jsonl", FOLDER / "kept.jsonl"
-LONGEST = 4096
-"""Bytes of a request that is kept: a corpus is read by people too."""
+LONGEST, MOST_NEW = 4096, 200
+"""Most bytes of a saved request, because people read the corpus, too; most new requests of a run."""
 
 
 _ROUTES = {path: re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for _, path in OPERATIONS}
@@ -49,8 +49,8 @@ def read(*files: Path) -> list[Raw]:
 class NewOutcomes:
     """Requests whose outcome, `(route, status, code)`, was not seen before."""
 
-    def __init__(self, file: Path, most: int = 200) -> None:
-        self._file, self._most = file, most
+    def __init__(self, file: Path) -> None:
+        self._file = file
         self._outcomes: set[tuple[str, int, str]] = set()
         self.new: list[Raw] = []
 
@@ -59,7 +59,7 @@ class NewOutcomes:
         if outcome in self._outcomes:
             return False
         self._outcomes.add(outcome)
-        if known or len(msgspec.json.encode(raw)) > LONGEST or len(self.new) >= self._most:
+        if known or len(msgspec.json.encode(raw)) > LONGEST or len(self.new) >= MOST_NEW:
             return False
         self.new.append(raw)
         return True

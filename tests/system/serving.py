@@ -1,10 +1,9 @@
-"""Starts the real server as a user does, on real engines, and looks at its processes."""
+"""Starts the real server like a user, on real engines, and inspects its processes."""
 
 import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,30 +24,21 @@ ROOT = Path(__file__).parents[2]
 STARTER = ROOT / "recipes" / "starter"
 PACK = ROOT / "models" / "starter" / "pack"
 PATIENT = {"Prefer": f"wait={PATIENCE:.0f}"}
-"""Lets a request wait for a load longer than recipes do, which is two minutes: a busy machine is no fault."""
+"""Lets a request wait longer for a load than the two minutes of recipes, for busy machines."""
 WITH_US = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
-"""Starts Python so that the kernel ends it with the test run, however that ends (1: PR_SET_PDEATHSIG)."""
-
-
-def is_free(number: int) -> bool:
-    with socket.socket() as port:
-        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            port.bind(("127.0.0.1", number))
-        except OSError:
-            return False
-    return True
+"""Starts Python so that the kernel kills it when the test run ends in any way (1: PR_SET_PDEATHSIG)."""
 
 
 class Server:
-    """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code.
+    """A `roundhouse serve`. It is killed when the thread that made it ends, so also when the test run is killed.
 
-    It is killed when the thread that made it ends, so also when the test run is killed. `prewarm`: as by default; else
-    empty slots import nothing, which spares each start the CPU time of a second import. `python` and `env`: of another
-    build than this one (tests/rehearsal). `cwd`: where a user starts it. `fixed`: figures
-    that have no option.
+    Args:
+        prewarm: as by default. Without it empty slots import nothing, which saves each start a second import.
+        python, env: those of another build (tests/rehearsal).
+        cwd: the folder in which a user starts it.
+        fixed: figures that have no option.
     """
 
     def __init__(
@@ -74,16 +64,16 @@ class Server:
             WITH_US,
             *(["-P"] if cwd != ROOT else []),
             "-m",
-            # As the installed command does: `main` imports all commands, restarts itself, and imports them again.
-            # Another tree's may be of a version whose `entry` cannot be run as a module.
+            # Like the installed command; `main` would import all commands, restart itself, and import them again.
+            # Another checkout may have a version whose `entry` cannot be run as a module.
             "runtime.cli.entry" if cwd == ROOT else "runtime.cli.main",
             "serve",
             "--port",
             str(self.port),
         ]
         command += ["--device", device, "--data-dir", str(data), "--prewarm" if prewarm else "--no-prewarm"]
-        command += ["--hung-after", f"{PATIENCE:.0f}"]  # of two the last one counts: tests of what hangs have their own
-        for root in (ROOT, data.parent.parent):  # what tests make, beside what the starter pack has
+        command += ["--hung-after", f"{PATIENCE:.0f}"]  # tests of hanging engines override it with a second one
+        for root in (ROOT, data.parent.parent):  # the starter pack's adapters, and those that tests make
             command += ["--adapter-roots", str(root)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
         self._command, self._env, self._cwd = command, env, cwd
@@ -92,7 +82,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Also once more, on the same port and data, after a `stop`."""
+        """Start the server, again on the same port and data after a `stop`."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command,
@@ -111,7 +101,7 @@ class Server:
         self.close()
 
     def wait_ready(self, seconds: float = PATIENCE) -> Self:
-        """Closed where it does not come up: who called may have nothing that could close it yet."""
+        """Wait until the server is ready. Closes it if it does not start, because a caller may not be able to."""
         try:
             eventually(self._is_ready, self.tail, seconds)
         except BaseException:
@@ -120,7 +110,7 @@ class Server:
         return self
 
     def wait_closed(self) -> Self:
-        """Until it has seen its first key: before, it lets in anybody, with that key as well, as another team."""
+        """Wait until it has read its first key. Before that it accepts every request, as team `default`."""
         eventually(lambda: httpx.get(f"{self.url}/v1/models", timeout=PATIENCE).status_code == 401, self.tail)
         return self
 
@@ -143,46 +133,46 @@ class Server:
             return []
 
     def command(self, *words: str) -> Any:
-        """What a command on this server's data prints as JSON.
+        """Run a command on this server's data; returns its JSON.
 
-        It runs in this process: Python would import for most of a second to start it. As people start commands:
-        tests/system/upgrade/test_backup.py and tests/faults/batches/kills.py.
+        It runs in this process, because a new one would import for most of a second. Commands in their own process are
+        tested in tests/system/upgrade/test_backup.py and tests/faults/batches/kills.py.
         """
-        from runtime.cli.main import app  # not in all who start a server
+        from runtime.cli.main import app  # only here, because most tests run no commands
 
         done = CliRunner().invoke(app, [*words, "--data-dir", str(self.data), "--json"])
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
     def gateway(self) -> psutil.Process:
-        """The process that answers HTTP; the one that was started is LitServe's main process."""
+        """Return the process that answers HTTP, a child of LitServe's main process."""
         return psutil.Process(self.http.get("/v1/status").json()["pid"])
 
     def model(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.http.get(f"/v1/models/{name}").json()
-        return found
+        view: dict[str, Any] = self.http.get(f"/v1/models/{name}").json()
+        return view
 
-    def wait_state(self, model: str, state: str, seconds: float = PATIENCE) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def wait_state(self, model: str, state: str) -> dict[str, Any]:
+        view: dict[str, Any] = {}
 
         def reached() -> bool:
-            found.update(self.model(model))
-            return bool(found["state"] == state)
+            view.update(self.model(model))
+            return bool(view["state"] == state)
 
-        eventually(reached, lambda: f"{model} is {found['state']}, not {state}:\n{self.tail()}", seconds)
-        return found
+        eventually(reached, lambda: f"{model} is {view['state']}, not {state}:\n{self.tail()}")
+        return view
 
     def slot_pid(self, model: str) -> int:
         return int(self.model(model)["pid"])
 
     def core_pid(self, model: str) -> int:
-        """Of a chat model's EngineCore, which is not its slot's only child: grammars are tried out in another."""
+        """Return the id of a chat model's EngineCore. Its slot has another child, which tries out grammars."""
         children = psutil.Process(self.slot_pid(model)).children()
-        (found,) = (child for child in children if "EngineCore" in child.name())
-        return int(found.pid)
+        (core,) = (child for child in children if "EngineCore" in child.name())
+        return int(core.pid)
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a series over what matches the labels."""
+        """Return the sum of a series over all that match the labels."""
         total = 0.0
         for line in self.http.get("/metrics").text.splitlines():
             series, _, value = line.rpartition(" ")
@@ -196,7 +186,7 @@ class Server:
         return self.process.wait(seconds)
 
     def close(self) -> None:
-        """Whatever happens, nothing stays. Cheap when called again: its process's number may be another's by then."""
+        """End all of its processes. Does nothing when called again, since its process id may be reused by then."""
         if self.http.is_closed and self.process.poll() is not None:
             return
         family = self.family()
@@ -213,27 +203,22 @@ class Server:
 
 
 def alive(processes: Sequence[psutil.Process]) -> list[int]:
-    """Those that still run or hold anything (zombies do not, once their last thread has ended)."""
+    """Return the ids of processes that still run. Zombies do not, once their last thread has ended."""
     return [process.pid for process in processes if process.is_running() and not has_ended(process)]
 
 
-def zombies(server: Server, seconds: float = PATIENCE) -> list[str]:
-    """Processes of the server that have ended and that nobody asks for: those that are left after a while, since
-    LitServe asks for an ended worker within a moment."""
-    deadline = time.monotonic() + seconds
+def zombies(server: Server) -> list[str]:
+    """Return the server's zombies that remain after a while, since LitServe soon waits for an ended worker."""
+    deadline = time.monotonic() + PATIENCE
     while True:
-        found = []
+        zombies_now = []
         for process in server.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.status() == psutil.STATUS_ZOMBIE:
-                    found.append(f"{process.name()} {process.pid}, child of {process.ppid()}")
-        if not found or time.monotonic() > deadline:
-            return found
+                    zombies_now.append(f"{process.name()} {process.pid}, child of {process.ppid()}")
+        if not zombies_now or time.monotonic() > deadline:
+            return zombies_now
         time.sleep(0.2)
-
-
-def has_starter_pack() -> bool:
-    return all((PACK / name).is_dir() for name in ("starter-chat", "starter-rerank", "starter-speech"))
 
 
 os.environ.setdefault("NO_PROXY", "127.0.0.1")

@@ -46,16 +46,16 @@ def write_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def write_base(folder: Path, *, seed: int = 0, hidden_layers: int = LAYERS, vocabulary: int = VOCABULARY) -> Path:
+def write_base(folder: Path, *, vocabulary: int = VOCABULARY) -> Path:
     """A random base; its answers mean nothing but are the same on every machine."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=HIDDEN,
         intermediate_size=FFN,
-        num_hidden_layers=hidden_layers,
+        num_hidden_layers=LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=CONTEXT,

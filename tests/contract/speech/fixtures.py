@@ -71,9 +71,9 @@ def silence(seconds: float) -> Samples:
     return np.zeros(int(seconds * RATE), dtype=np.float32)
 
 
-def tone(seconds: float, hertz: float = 440.0) -> Samples:
+def tone(seconds: float) -> Samples:
     time = np.arange(int(seconds * RATE)) / RATE
-    return (0.3 * np.sin(2 * np.pi * hertz * time)).astype(np.float32)
+    return (0.3 * np.sin(2 * np.pi * 440.0 * time)).astype(np.float32)
 
 
 def noise(seconds: float) -> Samples:

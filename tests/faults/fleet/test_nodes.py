@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from runtime.cli.main import app
 from tests.eventually import PATIENCE, eventually
+from tests.ports import is_free
 from tests.system.fleet.serving import FleetOfServers, fleet, has_postgres, wait_for_models
-from tests.system.serving import PACK, STARTER, Server, is_free
+from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.skipif(not has_postgres(), reason="apt-get install postgresql")]
 RECIPE = STARTER / "starter-chat.yaml"

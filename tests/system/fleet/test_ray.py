@@ -16,7 +16,8 @@ from fleet.launchers.cluster import PORTS, WORKERS, Cluster, read_cluster
 from fleet.launchers.head import end_ray
 from fleet.launchers.processes import ProcessLauncher, ProcessRecord, RecordFile
 from tests.eventually import PATIENCE, eventually
-from tests.system.serving import STARTER, free_port, is_free
+from tests.ports import is_free
+from tests.system.serving import STARTER, free_port
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'roundhouse[ray]'")
 pytestmark = pytest.mark.real

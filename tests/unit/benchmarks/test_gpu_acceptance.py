@@ -40,6 +40,7 @@ from models.speech.model import SpeechModel, WindowRequest
 from models.text import loading
 from registry.recipes.loading import load_recipes
 from runtime.cli.options import root
+from tests.fakes.clocks import Clock
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,16 +227,6 @@ def test_the_long_rehearsal_fetches_nothing_by_itself(monkeypatch: pytest.Monkey
     done = subprocess.run([root() / "scripts" / "install-cuda-rehearsal"], capture_output=True, text=True)
     assert done.returncode == 1
     assert "4 GiB" in done.stderr
-
-
-class Clock:
-    """A clock that the test moves on."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def timed_run(

@@ -12,17 +12,11 @@ from fleet.membership.sessions import SessionTable
 from fleet.membership.tables import SESSIONS
 from registry.errors import Unavailable
 from tenants.caller import Person, Scope
+from tests.fakes.clocks import Clock
 from tests.postgres import PostgresServer, postgres_server, programs
 
 pytestmark = pytest.mark.skipif(programs() is None, reason="there is no PostgreSQL: apt-get install postgresql")
 ANNE = Person("@anne000", "Anne", "search", frozenset((Scope.INFER, Scope.USAGE)))
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from fleet.shared_limits import EMPTY_SECONDS, SharedLimits
 from registry.errors import LimitExceeded, Unavailable
 from tenants.caller import Caller
 from tenants.limits.limiter import Admission, Amounts, Limiter
-from tenants.limits.meters import SECOND
 from tenants.limits.records import Kind, Limit, Mode
 from tests.eventually import PATIENCE
+from tests.fakes.clocks import LimiterClock
 
 CALLER = Caller("search")
 NODES = ("a", "b", "c")
@@ -92,21 +92,10 @@ class ServerShares:
         return Share(own, sum(self._shares.own.values()))
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.ns = 10**12
-
-    def __call__(self) -> int:
-        return self.ns
-
-    def pass_(self, seconds: float) -> None:
-        self.ns += round(seconds * SECOND)
-
-
 class Rig:
     """One server."""
 
-    def __init__(self, table: Table, clock: Clock, own: str, *limits: Limit) -> None:
+    def __init__(self, table: Table, clock: LimiterClock, own: str, *limits: Limit) -> None:
         self.shared, self.all_have_shares = SharedLimits(clock), True
         self.limiter = Limiter(clock=clock, source=self.shared)
         self.limiter.replace(limits, {"search": ZoneInfo("UTC")})
@@ -141,13 +130,13 @@ def table() -> Table:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> LimiterClock:
+    return LimiterClock()
 
 
 @pytest.fixture
 async def rigs(
-    table: Table, clock: Clock, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    table: Table, clock: LimiterClock, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[Rig]]:
     """Three servers with the limits that `limits` names. Their looks come from the test alone."""
     monkeypatch.setattr(shared_limits, "LOOK_SECONDS", PATIENCE)
@@ -190,7 +179,7 @@ async def test_a_request_whose_block_another_one_uses_takes_the_next(rigs: list[
 
 @limits(limit(Kind.REQUESTS, 240))
 async def test_a_block_serves_several_requests_and_goes_back_when_it_is_idle(
-    rigs: list[Rig], table: Table, clock: Clock
+    rigs: list[Rig], table: Table, clock: LimiterClock
 ) -> None:
     first, second, _ = rigs
     for _ in range(7):
@@ -209,7 +198,7 @@ async def test_a_block_serves_several_requests_and_goes_back_when_it_is_idle(
 
 @limits(limit(Kind.TOKENS, 2400))
 async def test_what_a_large_request_did_not_use_goes_back_but_for_a_share(
-    rigs: list[Rig], table: Table, clock: Clock
+    rigs: list[Rig], table: Table, clock: LimiterClock
 ) -> None:
     first, second, _ = rigs
     large = await first.ask(Amounts(tokens=2000, explicit_tokens=2000))
@@ -250,7 +239,7 @@ async def test_a_limit_that_warns_lets_in_and_still_counts(rigs: list[Rig]) -> N
 
 
 @limits(limit(Kind.DAY, 100))
-async def test_its_window_ends(rigs: list[Rig], table: Table, clock: Clock) -> None:
+async def test_its_window_ends(rigs: list[Rig], table: Table, clock: LimiterClock) -> None:
     first, *_ = rigs
     await first.ask(Amounts(money=100))
     refusal = await first.refused()
@@ -262,7 +251,7 @@ async def test_its_window_ends(rigs: list[Rig], table: Table, clock: Clock) -> N
 
 @limits(limit(Kind.AT_ONCE, 5))
 async def test_requests_at_once_run_anywhere_and_never_more_than_the_limit(
-    rigs: list[Rig], table: Table, clock: Clock
+    rigs: list[Rig], table: Table, clock: LimiterClock
 ) -> None:
     first, second, third = rigs
     running = [await first.ask() for _ in range(4)]
@@ -287,7 +276,7 @@ async def test_more_servers_than_requests_at_once(rigs: list[Rig]) -> None:
 
 @limits(limit(Kind.AT_ONCE, 48))
 async def test_a_share_serves_several_requests_and_goes_back_when_it_is_idle(
-    rigs: list[Rig], table: Table, clock: Clock
+    rigs: list[Rig], table: Table, clock: LimiterClock
 ) -> None:
     first, *_ = rigs
     running = [await first.ask() for _ in range(3)]
@@ -344,7 +333,7 @@ async def test_while_the_database_is_away_a_server_has_its_share_or_its_part(rig
 # --- a database that does not answer ---------------------------------------------------------------------------------
 @limits(limit(Kind.DAY, 240), limit(Kind.TOKENS, 240))
 async def test_while_the_database_is_away_blocks_are_used_up_and_rates_go_on(
-    rigs: list[Rig], table: Table, clock: Clock
+    rigs: list[Rig], table: Table, clock: LimiterClock
 ) -> None:
     first, *_ = rigs
     for _ in range(3):

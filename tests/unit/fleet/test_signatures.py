@@ -17,6 +17,7 @@ from fleet.signatures import (
     sign,
 )
 from registry.errors import BadRequest, Misdirected, NotFound
+from tests.fakes.clocks import Clock
 
 KEY = b"the key of a fleet, 32 or longer"
 REQUEST = SignedRequest("node-1", "POST", "/v1/chat/completions?a=b", "context")
@@ -24,16 +25,9 @@ NOW = 1_790_000_000.0
 NONCE = "0123456789abcdef"
 
 
-class Clock:
-    now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(NOW)
 
 
 def faults(value: str, request: SignedRequest = REQUEST, key: bytes = KEY, now: float = NOW) -> str | None:

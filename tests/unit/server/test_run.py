@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import socket
 import subprocess
 import sys
 from http.client import HTTPConnection
@@ -15,6 +14,7 @@ import pytest
 
 from runtime.server.run import _is_relevant, _restart_in_lasting_thread
 from tests.eventually import eventually
+from tests.ports import is_open
 
 CODE = """
 import gc, sys
@@ -104,24 +104,16 @@ def test_no_connection_is_taken_while_running_requests_finish(loop: str) -> None
         assert server.stdout is not None
         port = int(server.stdout.readline())
         client = HTTPConnection("127.0.0.1", port)
-        eventually(lambda: _is_open(port))
+        eventually(lambda: is_open(port))
         client.request("GET", "/")
         assert server.stdout.readline() == "running\n"
         (child,) = psutil.Process(server.pid).children()
         child.terminate()
-        eventually(lambda: not _is_open(port))
+        eventually(lambda: not is_open(port))
         print("end", file=server.stdin, flush=True)
         assert client.getresponse().status == 204
         client.close()
         assert server.wait() == 0
-
-
-def _is_open(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-    except ConnectionRefusedError:
-        return False
-    return True
 
 
 def test_a_slot_that_cannot_be_started_now_is_started_later() -> None:

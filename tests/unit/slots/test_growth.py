@@ -46,7 +46,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 class GrowingPool:
     """A pool of slots in this process. One that is requested comes with `let_come`."""
 
-    def __init__(self, folder: Path, most: int = 3, fitting: int = 9) -> None:
+    def __init__(self, folder: Path, most: int = 3) -> None:
         self.folder, self.requested, self.changes = folder, 0, 0
         self.links: dict[int, FakeLink] = {}
         self.pool = SlotPool(
@@ -54,7 +54,7 @@ class GrowingPool:
             1,
             lambda link: None,
             on_free=self._note,
-            growth=SlotGrowth(most, self._request, lambda: fitting),
+            growth=SlotGrowth(most, self._request, lambda: 9),
         )
 
     def _make(self, slot_id: int, on_death: Callable[[SlotLink], None]) -> SlotLink:

@@ -10,19 +10,10 @@ from tenants.keys.table import KeyTable
 from tenants.ledger.rows import Entry, Rider, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables
+from tests.fakes.clocks import Clock
 from tests.postgres import create_database
 
 PEPPER = b"p" * 64
-
-
-class Clock:
-    """Seconds since the epoch, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -52,7 +43,7 @@ def database(url: str | None, tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000_000.0)
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable, teams_storing_texts
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import METADATA, VERSION_TABLE
-from tests.unit.tenants.conftest import PEPPER, Clock
+from tests.fakes.clocks import Clock
+from tests.unit.tenants.conftest import PEPPER
 
 CRITICAL, INTERACTIVE, BATCH = ServiceClass
 

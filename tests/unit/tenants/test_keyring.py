@@ -6,7 +6,8 @@ from registry.errors import RoundhouseError, Unauthorized
 from tenants.caller import EVERYBODY, VISITOR, Caller, Person, Scope, ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import OPEN, KeyEntry, Keyring, TeamEntry
-from tests.unit.tenants.conftest import PEPPER, Clock
+from tests.fakes.clocks import Clock
+from tests.unit.tenants.conftest import PEPPER
 
 GOOD, OTHER, EXPIRED, REVOKED, ARCHIVED, UNKNOWN = (secret.make() for _ in range(6))
 FORGED = secret.NewKey(GOOD.id, f"rh-{GOOD.id}_{UNKNOWN.text[12:55]}")

@@ -26,7 +26,7 @@ from tenants.limits.simulate import simulate
 from tenants.limits.stored import QueueLimiter
 from tenants.limits.table import LimitTable
 from tenants.storage.tables import LIMITS
-from tests.unit.tenants.conftest import Clock
+from tests.fakes.clocks import Clock
 
 NOW = 1_792_782_600.0  # 2026-10-23 19:10 UTC
 KOLKATA = ZoneInfo("Asia/Kolkata")  # its days begin at 18:30 UTC

@@ -13,27 +13,11 @@ from tenants.caller import Caller
 from tenants.limits.limiter import Admission, Amounts, Limiter, PastRequest
 from tenants.limits.meters import SECOND, Rate
 from tenants.limits.records import MICRO, Kind, Limit, Mode, amount_of, period_of
+from tests.fakes.clocks import LimiterClock
 from tests.unit.tenants.line import Line
 
 CALLER = Caller("search", "key00001")
 BERLIN = ZoneInfo("Europe/Berlin")
-
-
-class Clock:
-    """Both clocks, moved by hand."""
-
-    def __init__(self, wall: float = 1_790_000_000.0) -> None:
-        self.ns, self.wall_now = 10**12, wall
-
-    def __call__(self) -> int:
-        return self.ns
-
-    def wall(self) -> float:
-        return self.wall_now
-
-    def pass_(self, seconds: float) -> None:
-        self.ns += round(seconds * SECOND)
-        self.wall_now += seconds
 
 
 def limit(kind: Kind, amount: int, mode: Mode = Mode.ENFORCE, owner: str = "team", model: str = "") -> Limit:
@@ -41,7 +25,7 @@ def limit(kind: Kind, amount: int, mode: Mode = Mode.ENFORCE, owner: str = "team
     return Limit(f"{owner}-{kind}-{mode}-{model}", owner, subject, kind, amount, mode, model)  # type: ignore[arg-type]
 
 
-def limiter(clock: Clock, *limits: Limit, reported: list[tuple[str, str]] | None = None) -> Limiter:
+def limiter(clock: LimiterClock, *limits: Limit, reported: list[tuple[str, str]] | None = None) -> Limiter:
     stated = [] if reported is None else reported
     made = Limiter(lambda one, what: stated.append((one.kind, what)), clock, clock.wall)
     made.replace(limits, {"search": BERLIN, "key00001": BERLIN})
@@ -65,7 +49,7 @@ def refused(of: Limiter, most: Amounts = NOTHING, model: str = "m") -> LimitExce
     ],
 )
 def test_a_request_of_unknown_length_reserves_the_whole_limit_at_most(kind: Kind, most: Amounts, used: Amounts) -> None:
-    one = limiter(Clock(), limit(kind, 60_000))
+    one = limiter(LimiterClock(), limit(kind, 60_000))
     admission = one.admit(CALLER, "m", most)
     assert one.levels(CALLER, "m")[kind].remaining == 0
     one.settle(admission, used)
@@ -73,7 +57,7 @@ def test_a_request_of_unknown_length_reserves_the_whole_limit_at_most(kind: Kind
 
 
 def test_a_request_that_is_settled_twice_frees_its_place_once() -> None:
-    one = limiter(Clock(), limit(Kind.AT_ONCE, 2), limit(Kind.TOKENS, 100))
+    one = limiter(LimiterClock(), limit(Kind.AT_ONCE, 2), limit(Kind.TOKENS, 100))
     first = one.admit(CALLER, "m", Amounts(tokens=40))
     one.admit(CALLER, "m", Amounts(tokens=40))
     for _ in range(2):
@@ -87,7 +71,7 @@ def test_a_request_that_is_settled_twice_frees_its_place_once() -> None:
 
 
 def test_the_wait_for_a_place_is_about_as_long_as_requests_take() -> None:
-    clock = Clock()
+    clock = LimiterClock()
     one = limiter(clock, limit(Kind.AT_ONCE, 1))
     for _ in range(60):
         admission = one.admit(CALLER, "m", NOTHING)
@@ -99,10 +83,10 @@ def test_the_wait_for_a_place_is_about_as_long_as_requests_take() -> None:
 
 def test_a_refusal_tells_large_amounts_whole() -> None:
     tokens = refused(
-        limiter(Clock(), limit(Kind.TOKENS, 1_234_567)), Amounts(tokens=2_345_678, explicit_tokens=2_345_678)
+        limiter(LimiterClock(), limit(Kind.TOKENS, 1_234_567)), Amounts(tokens=2_345_678, explicit_tokens=2_345_678)
     )
     assert "is 1234567, and this request alone may use 2345678:" in tokens.message
-    of = limiter(Clock(), limit(Kind.DAY, 1_234_567_891_000))
+    of = limiter(LimiterClock(), limit(Kind.DAY, 1_234_567_891_000))
     of.admit(CALLER, "m", Amounts(money=1_000_000_000_000))
     money = refused(of, Amounts(money=1_000_000_000_000))
     assert "is 1234567.891, of which 234567.891 is left; this request may cost 1000000." in money.message
@@ -111,7 +95,7 @@ def test_a_refusal_tells_large_amounts_whole() -> None:
 @given(st.integers(1, 500), st.integers(0, 2**32))
 def test_a_rate_lets_in_what_a_bucket_holds_and_no_more(amount: int, seed: int) -> None:
     """10,000 requests of random sizes at random times, against exact fractions."""
-    chance, clock = random.Random(seed), Clock()
+    chance, clock = random.Random(seed), LimiterClock()
     meter = Rate(amount, clock())
     level, at = Fraction(0), clock()
     for _ in range(100):
@@ -136,7 +120,7 @@ def test_ten_thousand_requests_against_random_limits() -> None:
     refused that fits."""
     chance = random.Random(22)
     for _ in range(10):
-        clock = Clock()
+        clock = LimiterClock()
         amount, most = chance.randint(1_000, 50_000), chance.randint(1, 20)
         of = limiter(clock, limit(Kind.TOKENS, amount), limit(Kind.AT_ONCE, most, owner="key"))
         line = Line(amount, clock.ns)
@@ -170,7 +154,7 @@ def test_ten_thousand_requests_against_random_limits() -> None:
 
 
 def test_a_hundred_at_once_on_one_cap() -> None:
-    clock = Clock()
+    clock = LimiterClock()
     of = limiter(clock, limit(Kind.DAY, 45 * MICRO // 100))
     most = Amounts(money=15 * MICRO // 100)
     let_in = 0
@@ -184,7 +168,7 @@ def test_a_hundred_at_once_on_one_cap() -> None:
 
 
 def test_every_limit_that_binds_is_named_and_nothing_is_reserved() -> None:
-    clock = Clock()
+    clock = LimiterClock()
     of = limiter(clock, limit(Kind.REQUESTS, 2), limit(Kind.TOKENS, 100, owner="key"), limit(Kind.AT_ONCE, 1))
     first = of.admit(CALLER, "m", Amounts(tokens=90, explicit_tokens=10))
     error = refused(of, Amounts(tokens=50, explicit_tokens=10))
@@ -201,7 +185,7 @@ def test_every_limit_that_binds_is_named_and_nothing_is_reserved() -> None:
 
 
 def test_what_can_never_fit_is_not_to_be_tried_again() -> None:
-    of = limiter(Clock(), limit(Kind.TOKENS, 100))
+    of = limiter(LimiterClock(), limit(Kind.TOKENS, 100))
     error = refused(of, Amounts(tokens=150, explicit_tokens=120))
     assert (error.should_retry, error.retry_after) == (False, None)
     assert "max_tokens" in error.message
@@ -213,7 +197,7 @@ def test_what_can_never_fit_is_not_to_be_tried_again() -> None:
 
 def test_what_drained_while_it_was_held_is_not_given_back() -> None:
     """A holds 90 of 100 and uses none; B came when they had drained. A's end does not make room for a third."""
-    clock = Clock()
+    clock = LimiterClock()
     of = limiter(clock, limit(Kind.TOKENS, 100))
     a = of.admit(CALLER, "m", Amounts(tokens=100, explicit_tokens=1))
     clock.pass_(60)
@@ -225,7 +209,7 @@ def test_what_drained_while_it_was_held_is_not_given_back() -> None:
 def test_shadow_is_counted_and_warned_is_reported() -> None:
     reported: list[tuple[str, str]] = []
     shadow, warn = limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN)
-    of = limiter(Clock(), shadow, warn, reported=reported)
+    of = limiter(LimiterClock(), shadow, warn, reported=reported)
     for expected in ([], ["over"], ["over"]):
         admission = of.admit(CALLER, "m", Amounts(money=4))
         assert ["over" for _ in admission.warnings] == expected
@@ -235,7 +219,9 @@ def test_shadow_is_counted_and_warned_is_reported() -> None:
 
 def test_further_attempts_at_a_request_tell_of_no_limit_again() -> None:
     reported: list[tuple[str, str]] = []
-    of = limiter(Clock(), limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN), reported=reported)
+    of = limiter(
+        LimiterClock(), limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN), reported=reported
+    )
     of.settle(of.admit(CALLER, "m", Amounts()), Amounts())
     first = of.admit(CALLER, "m", Amounts(money=9))
     of.settle(first, Amounts(), last=False)
@@ -245,7 +231,7 @@ def test_further_attempts_at_a_request_tell_of_no_limit_again() -> None:
 
 
 def test_the_log_tells_of_a_rate_once_a_day(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
+    clock = LimiterClock()
     caplog.set_level("WARNING", "roundhouse.tenants")
     of = limiter(clock, limit(Kind.REQUESTS, 1, Mode.WARN))
     for hours in (0, 0, 1, 24):
@@ -256,7 +242,7 @@ def test_the_log_tells_of_a_rate_once_a_day(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_budget_ends_at_midnight_where_the_team_is() -> None:
-    clock = Clock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
+    clock = LimiterClock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
     of = limiter(clock, limit(Kind.DAY, 100))
     held = of.admit(CALLER, "m", Amounts(money=80))
     error = refused(of, Amounts(money=30))
@@ -271,7 +257,7 @@ def test_a_budget_ends_at_midnight_where_the_team_is() -> None:
 
 def test_what_costs_more_than_the_whole_budget_never_fits() -> None:
     """Also beside one that has room again tomorrow."""
-    of = limiter(Clock(), limit(Kind.DAY, 3 * MICRO), limit(Kind.MONTH, 50 * MICRO))
+    of = limiter(LimiterClock(), limit(Kind.DAY, 3 * MICRO), limit(Kind.MONTH, 50 * MICRO))
     error = refused(of, Amounts(money=4 * MICRO))
     assert (error.code, error.should_retry, error.retry_after) == ("project_spend_limit_exceeded", False, None)
     assert "spend per day of team 'search' is 3, and this request alone may cost 4" in error.message
@@ -288,11 +274,11 @@ def test_what_costs_more_than_the_whole_budget_never_fits() -> None:
     ],
 )
 def test_what_can_never_fit_is_given_advice_what_to_do(most: Amounts, advice: str) -> None:
-    assert refused(limiter(Clock(), limit(Kind.DAY, 3 * MICRO)), most).message.endswith(f"may cost 4: {advice}.")
+    assert refused(limiter(LimiterClock(), limit(Kind.DAY, 3 * MICRO)), most).message.endswith(f"may cost 4: {advice}.")
 
 
 def test_a_team_that_moves_has_its_new_midnight_at_once() -> None:
-    clock = Clock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
+    clock = LimiterClock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
     cap = limit(Kind.DAY, 100)
     of = limiter(clock, cap)
     running = of.admit(CALLER, "m", Amounts(money=80))
@@ -313,7 +299,7 @@ def test_days_are_as_long_as_the_zone_makes_them(kind: Kind, at: int, hours: int
 
 
 def test_limits_that_change_and_come_while_requests_run() -> None:
-    clock = Clock()
+    clock = LimiterClock()
     of = limiter(clock, limit(Kind.REQUESTS, 2))
     running = of.admit(CALLER, "m", Amounts(money=5, tokens=50))
     recent = [
@@ -404,7 +390,7 @@ def test_budgets_and_stores_may_be_closed_by_a_limit_of_zero(kind: Kind, least: 
 
 
 def test_of_one_model_only() -> None:
-    of = limiter(Clock(), limit(Kind.REQUESTS, 1, model="m"))
+    of = limiter(LimiterClock(), limit(Kind.REQUESTS, 1, model="m"))
     of.admit(CALLER, "m", Amounts())
     refused(of)
     of.admit(CALLER, "other", Amounts())
@@ -413,7 +399,7 @@ def test_of_one_model_only() -> None:
 
 
 def test_a_former_version_of_a_model_is_no_way_around_its_limit() -> None:
-    of = limiter(Clock(), limit(Kind.REQUESTS, 2, model="m"), limit(Kind.REQUESTS, 1, model="m@1"))
+    of = limiter(LimiterClock(), limit(Kind.REQUESTS, 2, model="m"), limit(Kind.REQUESTS, 1, model="m@1"))
     of.admit(CALLER, "m@1", Amounts())
     assert [one.limit for one in refused(of, model="m@1").binding] == [1]
     of.admit(CALLER, "m@2", Amounts())

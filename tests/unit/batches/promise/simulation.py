@@ -34,10 +34,6 @@ class SimulatedBatch:
     def id(self) -> str:
         return self.record.id
 
-    @property
-    def work_left(self) -> float:
-        return (self.lines + self.running) * self.line_work
-
 
 @dataclass(frozen=True)
 class _Running:

@@ -13,13 +13,11 @@ from registry.bounds import Bounds
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, RegisteredVersion
 from tenants.limits.records import Kind, Limit, Mode
-from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.http.fakes import FakeGateway
+from tests.unit.http.multipart import END, HEADERS, part
 from tests.unit.registry.makers import adapter
 
 PATH = "/v1/adapters?dry_run=true"
-BOUNDARY = "xBOUNDARYx"
-HEADERS = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
-END = f"--{BOUNDARY}--\r\n".encode()
 CHAT = {
     "id": "chat", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
     "memory": {"adapters": {"device": 2, "host": 4}},
@@ -49,19 +47,6 @@ async def gateway(tmp_path: Path) -> FakeGateway:
     return FakeGateway(
         tmp_path, [Recipe.model_validate(CHAT)], service=Service(tmp_path / "incoming"), max_adapter=100_000
     )
-
-
-@pytest.fixture
-async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=application(gateway))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
-
-
-def part(name: str, value: bytes, filename: str | None = None) -> bytes:
-    extra = f'; filename="{filename}"' if filename else ""
-    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{extra}\r\n\r\n'
-    return head.encode() + value + b"\r\n"
 
 
 NAME, BASE, FILE = part("name", b"tune"), part("base", b"chat"), part("file", b"an archive", "a.tar")

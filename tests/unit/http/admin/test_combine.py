@@ -18,7 +18,7 @@ from registry.state.database import State
 from registry.storage.reserve import DiskReserve
 from runtime.gateway import combine
 from tenants.limits.records import Kind, Limit
-from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest, recipe
 
 PATH = "/v1/adapters/combine"
@@ -58,13 +58,6 @@ async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
             state.adapters.register(AdapterKey(base, name), NewVersion(digest(number), 8, 100, "test"))
         service = Service(state, tmp_path)
         yield FakeGateway(tmp_path, [recipe("small"), recipe("other")], state=state, service=service)
-
-
-@pytest.fixture
-async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=application(gateway))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from registry.state.database import State
 from runtime.scheduling.probes import ProbeResult
 from tenants.caller import Caller, Scope
 from tests.unit.http.fakes import CallerLayer, FakeGateway, application
+from tests.unit.http.multipart import HEADERS, part
 from tests.unit.registry.makers import digest, recipe
 
-BOUNDARY = "xBOUNDARYx"
 BASE = recipe("small", aliases=("chat",))
 PLAIN = recipe("plain", memory={})
 BOTH = recipe("small:tall")
@@ -62,13 +62,6 @@ async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
         yield FakeGateway(tmp_path, [BASE, PLAIN, BOTH], state=state, service=service)
 
 
-@pytest.fixture
-async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=application(gateway))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
-
-
 def error(answer: httpx.Response) -> tuple[int, str, str]:
     fault = answer.json()["error"]
     return answer.status_code, fault["code"], fault["param"]
@@ -91,14 +84,8 @@ async def test_names_of_models_are_refused_before_anything_is_read(
 ) -> None:
     body = {"name": name, "base": base, "source": {"path": "/adapter"}}
     assert error(await client.post(f"/v1/adapters{query}", json=body)) == fault
-    form = "".join(
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
-        for field, value in (("name", name), ("base", base))
-    )
-    head = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
-    endless = 'Content-Disposition: form-data; name="file"; filename="a.tar"\r\n\r\n'
-    cut = f"{form}--{BOUNDARY}\r\n{endless}the rest is never read"
-    assert error(await client.post(f"/v1/adapters{query}", content=cut, headers=head)) == fault
+    cut = part("name", name.encode()) + part("base", base.encode()) + part("file", b"the rest is never read", "a.tar")
+    assert error(await client.post(f"/v1/adapters{query}", content=cut, headers=HEADERS)) == fault
     assert gateway.service.checked == []
     assert gateway.state.adapters.all() == ()
 

@@ -12,7 +12,7 @@ from adapters.types import CheckedAdapter, StoredAdapter
 from registry.records import Adapter, AdapterKey, NewVersion, Version
 from registry.state.database import State
 from registry.state.versions import VersionChange
-from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest, recipe
 
 
@@ -63,13 +63,6 @@ async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
         made = FakeGateway(tmp_path, [small], state=state, service=Service(state, tmp_path))
         made.queues["small"].close()  # what is held is told; nothing is brought anywhere
         yield made
-
-
-@pytest.fixture
-async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=application(gateway))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
 
 
 def held(gateway: FakeGateway) -> list[int]:

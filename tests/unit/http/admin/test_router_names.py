@@ -14,7 +14,7 @@ from models.messages import Chunk, ResponseEnd, ResponseStart, Usage
 from registry.recipes.router import RouterSpec
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
-from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.http.fakes import FakeGateway
 from tests.unit.providers.rig import provider
 from tests.unit.registry.makers import digest, recipe
 
@@ -27,13 +27,6 @@ async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
     with State(tmp_path / "data") as state:
         recipes = [recipe("small", aliases=("tiny",))]
         yield FakeGateway(tmp_path, recipes, state=state, providers=[provider(FAKE, models=MODELS)])
-
-
-@pytest.fixture
-async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app=application(gateway))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
 
 
 def router(name: str) -> dict[str, Any]:

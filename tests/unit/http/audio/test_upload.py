@@ -18,20 +18,12 @@ from runtime.http.audio.endpoints import RecordingResponse
 from runtime.http.guard.access import dialect_of
 from runtime.http.middleware import ContextMiddleware
 from tests.unit.http.fakes import FakeGateway, Wire, application, nothing
+from tests.unit.http.multipart import BOUNDARY, END, HEADERS, part
 
 PATH = "/v1/audio/transcriptions"
 INFO = TranscriptInfo(language="en", language_probability=1, duration=1, duration_after_vad=1)
-BOUNDARY = "xBOUNDARYx"
-HEADERS = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
 
 
-def part(name: str, value: bytes, filename: str | None = None) -> bytes:
-    extra = f'; filename="{filename}"' if filename else ""
-    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{extra}\r\n\r\n'
-    return head.encode() + value + b"\r\n"
-
-
-END = f"--{BOUNDARY}--\r\n".encode()
 MODEL = part("model", b"speech")
 FILE = part("file", b"some audio", "a.wav")
 

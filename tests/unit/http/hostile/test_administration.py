@@ -18,7 +18,6 @@ from tests.unit.http.fakes import FakeGateway, application
 
 PROJECTS, ADMIN = "/v1/organization/projects", "/v1/organization/admin_api_keys"
 MONTH = {"threshold_amount": 100, "currency": "USD", "interval": "month"}
-ALERT = {**MONTH, "notification_channel": {"type": "email", "recipients": []}}
 LIMIT = {"owner": "team", "subject": "fuzz", "kind": "requests_per_minute", "amount": "10"}
 BEYOND: tuple[Any, ...] = (1e308, 2**63, -1, [], {})
 NUMBERS: tuple[Any, ...] = (True, "10", "1e9", None, *BEYOND)

@@ -24,9 +24,9 @@ from tenants.caller import EVERYBODY
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit, Mode
+from tests.fakes.clocks import LimiterClock
 from tests.unit.http.answering import Answered, answer
 from tests.unit.http.fakes import FakeGateway, Wire, application, recipe
-from tests.unit.tenants.test_limiter import Clock
 
 PATH = "/v1/chat/completions"
 DEAR = PriceList(10**12, 10**12, 2 * 10**12)
@@ -38,7 +38,7 @@ class Limited:
     """A scripted gateway whose team `default` has limits; the clock is moved by hand."""
 
     def __init__(self, folder: Path, *limits: tuple[Kind, int, Mode]) -> None:
-        self.clock = Clock()
+        self.clock = LimiterClock()
         self.limiter = Limiter(clock=self.clock, wall=self.clock.wall)
         made = [Limit(f"l{n}", "team", "default", kind, most, mode) for n, (kind, most, mode) in enumerate(limits)]
         self.limiter.replace(made, {})

@@ -25,9 +25,10 @@ from tenants.ledger.ledger import Ledger
 from tenants.responses.store import ResponseStore
 from tenants.responses.table import ResponseTable
 from tenants.storage.opening import open_tables
+from tests.fakes.clocks import Clock
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.http.tenants.test_usage import LedgerRig
-from tests.unit.tenants.conftest import PEPPER, Clock
+from tests.unit.tenants.conftest import PEPPER
 
 PATH = "/v1/responses"
 SEARCH, SPEECH = (Caller(team, None, frozenset((Scope.INFER,))) for team in ("search", "speech"))
@@ -35,12 +36,12 @@ SECRET = "seven small boats"
 END = ResponseEnd(usage=Usage(prompt_tokens=7, completion_tokens=3))
 
 
-def engine_answer(text: str, status: str = "completed") -> dict[str, Any]:
+def engine_answer(text: str) -> dict[str, Any]:
     """An answer as the engine gives it."""
     part = {"type": "output_text", "text": text, "annotations": []}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
     return {
-        "id": "resp_engine", "object": "response", "created_at": 1, "status": status, "model": "chat",
+        "id": "resp_engine", "object": "response", "created_at": 1, "status": "completed", "model": "chat",
         "output": [message], "store": False, "background": False, "previous_response_id": None, "tools": [],
         "tool_choice": "auto", "parallel_tool_calls": True,
     }  # fmt: skip
@@ -384,7 +385,7 @@ def test_a_life_in_hours(tmp_path: Path, clock: Clock) -> None:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000_000.0)
 
 
 # --- logs ----------------------------------------------------------------------------------------------------------

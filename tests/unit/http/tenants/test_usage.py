@@ -36,9 +36,9 @@ from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit
 from tenants.storage.opening import open_tables
+from tests.fakes.clocks import LimiterClock
 from tests.unit.http.answering import answer
 from tests.unit.http.fakes import CallerLayer, FakeGateway, Wire, application
-from tests.unit.tenants.test_limiter import Clock
 
 PATH = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "chat", "messages": []}
@@ -79,7 +79,7 @@ class LedgerRig:
 
 @pytest.fixture
 def limiter() -> Limiter:
-    return Limiter(clock=Clock())
+    return Limiter(clock=LimiterClock())
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from registry.storage.database import Database
 from tenants.keys.table import KeyTable
 from tenants.responses import table as responses_table
 from tenants.responses.table import ResponseTable
-from tests.unit.tenants.conftest import Clock
+from tests.fakes.clocks import Clock
 
 ITEM = b'{"id":"msg_1","type":"message"}'
 ANSWER = b'{"status":"completed","output":[%s]}'

@@ -15,6 +15,7 @@ from tenants.caller import SCOPES, Scope
 from tenants.sign_in.provider import KEYS_AGAIN, OidcProvider
 from tenants.sign_in.settings import OidcSettings
 from tenants.sign_in.tokens import LONGEST, SECONDS, AccessTokens
+from tests.fakes.clocks import Clock
 from tests.fakes.sign_in import AUDIENCE, SECRET, RunningProvider, running_provider
 from tests.system.serving import free_port
 
@@ -31,14 +32,6 @@ def provider(_running: RunningProvider, monkeypatch: pytest.MonkeyPatch) -> Runn
     _running.discovery.clear()
     _running.requests.clear()
     return _running
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = time.time()
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def tokens_of(provider: RunningProvider, clock: Any = time.time, **changes: Any) -> AccessTokens:
@@ -128,7 +121,7 @@ async def test_a_token_with_another_signature_is_refused(provider: RunningProvid
 
 
 async def test_unknown_keys_are_looked_for_at_most_twice_a_minute(provider: RunningProvider) -> None:
-    clock = Clock()
+    clock = Clock(time.time())
     tokens = tokens_of(provider, clock)
     for _ in range(5):
         await refusal(tokens, provider.access_token(header={"kid": "another"}))
@@ -141,7 +134,7 @@ async def test_unknown_keys_are_looked_for_at_most_twice_a_minute(provider: Runn
 async def test_a_token_counts_until_it_expires_and_for_12_hours_without_another_check(
     provider: RunningProvider,
 ) -> None:
-    clock = Clock()
+    clock = Clock(time.time())
     tokens = tokens_of(provider, clock)
     short, long = provider.access_token(), provider.access_token(exp=int(clock.now) + 10 * SECONDS)
     for token in (short, long):
