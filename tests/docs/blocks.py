@@ -1,9 +1,9 @@
-"""Examples in Markdown: fenced blocks that are run, and the answers that the page shows for them.
+"""Examples in Markdown: fenced blocks to run, and the answers that the page shows for them.
 
-A block whose info string is `bash run`, `python run` or `js run` is run. A fenced block `json answer` or `text answer`
-behind it, with no heading and no other example in between, is what it must print (see `tests.docs.compare`).
-`json answer approx` allows fractions to differ a little. What has `langchain`, `others` or `agents` behind `run`
-runs in that environment of `scripts/install-clients`.
+A block whose info string is `bash run`, `python run` or `js run` is run. If a block `json answer` or `text answer`
+follows, with no heading and no other example in between, it must print that (see `tests.docs.compare`). `json answer
+approx` allows fractions to differ a little. With `langchain`, `others` or `agents` after `run`, a block runs in that
+environment of `scripts/install-clients`.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ ENVIRONMENTS = ("langchain", "others")
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """One fenced block. `line` counts from 1 and is the line of the opening fence."""
+    """A fenced block. `line` is the line of the opening fence, counted from 1."""
 
     info: tuple[str, ...]
     text: str
@@ -41,12 +41,12 @@ class Example:
 
     @property
     def name(self) -> str:
-        """'chat.md:12'."""
+        """Page and line, such as 'chat.md:12'."""
         return f"{self.page.name}:{self.line}"
 
 
 def fences(lines: list[str]) -> Iterator[Fence | str]:
-    """Fenced blocks, and the headings between them. Raises ValueError for a fence that is not closed."""
+    """Yield fenced blocks, and the headings between them. Raises ValueError for a fence that is not closed."""
     opened: tuple[int, tuple[str, ...]] | None = None
     body: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -65,14 +65,14 @@ def fences(lines: list[str]) -> Iterator[Fence | str]:
 
 
 def examples(page: Path) -> list[Example]:
-    """The examples of one page in order. Raises ValueError for an answer without an example, or an unknown language."""
-    found: list[Example] = []
+    """Return a page's examples in order. Raises ValueError for an answer without an example or an unknown language."""
+    all_: list[Example] = []
     open_: Fence | None = None  # an example that may still get its answer
 
     def close(answer: Fence | None) -> None:
         nonlocal open_
         if open_ is not None:
-            found.append(Example(page, open_.info, open_.text, open_.line, answer))
+            all_.append(Example(page, open_.info, open_.text, open_.line, answer))
         open_ = None
 
     for part in fences(page.read_text(encoding="utf-8").splitlines()):
@@ -88,15 +88,15 @@ def examples(page: Path) -> list[Example]:
                 raise ValueError(f"{page.name}:{part.line}: an answer without an example, or not json or text")
             close(part)
     close(None)
-    return found
+    return all_
 
 
 def pages() -> list[Path]:
-    """All pages, those of docs/reference, and the README, whose first screen has examples too."""
-    found = (*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("reference/*.md")))
-    return [*found, *(page for page in [ROOT / "README.md"] if page.exists())]
+    """Return all pages, including those of docs/reference and the README, which has examples too."""
+    manual = (*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("reference/*.md")))
+    return [*manual, *(page for page in [ROOT / "README.md"] if page.exists())]
 
 
 def index_name(page: Path) -> str:
-    """A page as the index of the documentation links to it: 'chat.md', 'reference/cli.md'."""
+    """Return a page's name in links of the index, such as 'chat.md' or 'reference/cli.md'."""
     return page.relative_to(DOCS).as_posix()

@@ -1,8 +1,8 @@
-"""Whether an answer is as the page shows it.
+"""Compares an answer with the one that the page shows.
 
-JSON: every key that is shown must be there, with an equal value; keys that are not shown may be there too. A list has
-as many items as shown. "..." stands for any value, and as the last item of a list for any further items.
-Text: equal but for spaces at the ends of lines; ... stands for any text.
+JSON: every shown key must exist with an equal value; further keys are allowed. A list must have as many items as shown.
+"..." matches any value and, as the last item of a list, any further items.
+Text: must be equal except for spaces at the ends of lines; ... matches any text.
 """
 
 import json
@@ -13,11 +13,11 @@ from typing import Any
 ANY = "..."
 EXACT = (1e-6, 1e-6)
 CLOSE = (0.01, 0.001)
-"""With `approx`: how far a fraction may be off, relative and absolute. Results differ a little between processors."""
+"""Relative and absolute tolerance of fractions with `approx`, since results differ a little between processors."""
 
 
 def differences(displayed: Any, got: Any, *, approx: bool, where: str = "answer") -> list[str]:
-    """What is not as shown, one line each; empty: all is well."""
+    """Return a line for each difference; empty if there is none."""
     if displayed == ANY:
         return []
     if isinstance(displayed, dict):
@@ -65,7 +65,7 @@ def _lists(displayed: list[Any], got: Any, approx: bool, where: str) -> list[str
 
 
 def matches(displayed: str, got: str) -> bool:
-    """Whether a text is as shown."""
+    """Return whether a text is as shown."""
     pattern = ".*?".join(re.escape(part) for part in _trimmed(displayed).split(ANY))
     return re.fullmatch(pattern, _trimmed(got), re.DOTALL) is not None
 
@@ -75,7 +75,7 @@ def _trimmed(text: str) -> str:
 
 
 def merged(displayed: Any, got: Any) -> Any:
-    """`got` in the shape of `shown`: only the keys that are shown, and "..." where it is shown."""
+    """Return `got` in the shape of `displayed`: only with its keys, and with "..." where it has that."""
     if displayed == ANY:
         return ANY
     if isinstance(displayed, str) and isinstance(got, str) and ANY in displayed and matches(displayed, got):
@@ -87,6 +87,6 @@ def merged(displayed: Any, got: Any) -> Any:
     if isinstance(displayed, list) and isinstance(got, list):
         open_ = bool(displayed) and displayed[-1] == ANY
         items = displayed[:-1] if open_ else displayed
-        kept = [merged(one, other) for one, other in zip(items, got, strict=False)]
-        return [*kept, ANY] if open_ else kept + got[len(kept) :]
+        common = [merged(one, other) for one, other in zip(items, got, strict=False)]
+        return [*common, ANY] if open_ else common + got[len(common) :]
     return got

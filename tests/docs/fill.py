@@ -1,9 +1,9 @@
-"""Runs the examples of the documentation and prints, or writes, the answers that are not as shown.
+"""Runs the examples of the documentation, and prints or replaces the answers that differ.
 
     python -m tests.docs.fill [--url http://127.0.0.1:8000] [--write] [PAGE ...]
 
-Without --url it starts a server of its own. With --write the answers in the pages are replaced: keys that are shown
-stay the only ones, and "..." stays. Read the difference before you commit it.
+Without --url it starts its own server. With --write the answers in the pages are replaced, with only the keys that were
+shown before and with the same "...". Read the difference before you commit it.
 """
 
 import argparse
@@ -24,7 +24,7 @@ WIDTH = 110
 
 
 def written(value: Any, indent: str = "") -> str:
-    """JSON, with what fits into a line in one line."""
+    """Format JSON, with everything that fits on one line."""
     flat = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(flat) <= WIDTH or not isinstance(value, dict | list) or not value:
         return flat
@@ -39,7 +39,7 @@ def written(value: Any, indent: str = "") -> str:
 
 
 def rounded(value: Any) -> Any:
-    """Fractions as a reader wants them: four digits."""
+    """Round fractions to four digits for readers."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if isinstance(value, dict):
@@ -48,7 +48,7 @@ def rounded(value: Any) -> Any:
 
 
 def true_answer(example: Example, url: str, data: Path | None) -> str | None:
-    """The text that should stand in the answer's block; None: what stands there is right. Raises Failed."""
+    """Return the correct text of the answer's block, or None if it is already correct. Raises Failed."""
     printed = run(example, url, data)
     answer = example.answer
     if answer is None:
@@ -63,7 +63,7 @@ def true_answer(example: Example, url: str, data: Path | None) -> str | None:
 
 
 def fill(page: Path, url: str, write: bool, data: Path | None = None) -> int:
-    """Look at one page; returns how many answers were not as shown."""
+    """Check, and with `write` correct, a page; returns the number of wrong answers and failed examples."""
     wrong: list[tuple[Example, str]] = []
     failed = skipped = 0
     found = examples(page)

@@ -1,4 +1,4 @@
-"""Runs one example as a reader would: in the checkout, with the server's address put in."""
+"""Runs an example like a reader: in the checkout, with the server's address filled in."""
 
 import os
 import shutil
@@ -14,20 +14,20 @@ SECONDS = 600
 
 
 class Failed(AssertionError):
-    """The example ended with an error of its own, or not at all."""
+    """The example failed, or did not end."""
 
 
 def missing(language: str) -> str | None:
-    """Why examples of a language cannot run here; None: they can."""
+    """Return why examples of a language cannot run here, or None if they can."""
     if language == "js" and shutil.which("node") is None:
         return "node is not installed"
     return None
 
 
 def run(example: Example, url: str, data: Path | None = None) -> str:
-    """What the example prints. Raises Failed with both outputs when its exit code is not 0, or it takes too long.
+    """Run an example; returns what it prints. Raises Failed if its exit code is not 0 or it takes too long.
 
-    `data`: the server's data directory, if it is known.
+    data: the server's data directory, if known.
     """
     code = example.code.replace(ADDRESS, url)
     other = next((name for name in ENVIRONMENTS if name in example.info), None)

@@ -1,6 +1,7 @@
-"""Every block of commands or code is run by test_docs.py, or stands here with the reason why not.
+"""Every block of commands or code is run by test_docs.py, or listed here with the reason why not.
 
-Commands that are not run are read at least: `make` has the target, `roundhouse` the command, its arguments and options.
+Commands that are not run are at least parsed: `make` must have the target, `roundhouse` the command with its arguments
+and options.
 """
 
 import itertools
@@ -57,9 +58,9 @@ NOT_RUN = {
     ("kubernetes.md", "export ROUNDHOUSE_DATABASE"): "needs a cluster and a database of the reader's own",
     ("performance.md", "make bench"): "takes more than an hour",
 }
-"""Page and how the block begins."""
+"""The reason why a block is not run, by page and beginning of the block."""
 EXAMPLES = "cli.md"
-"""Its blocks without a language come from the commands' help: usage, and examples with names of a reader's own."""
+"""The page whose blocks without a language come from the commands' help, with a reader's own names."""
 BLOCKS = [(page, part) for page in pages() for part in fences(page.read_text().splitlines()) if isinstance(part, Fence)]
 
 
@@ -74,7 +75,7 @@ def test_each_block_is_run_or_says_why_not() -> None:
             unknown.append(f"{page.name}:{block.line}: {block.text.splitlines()[0]}")
         left.difference_update(reasons)
     assert unknown == [], "mark it with 'run', or give the reason in NOT_RUN"
-    assert left == set(), "these are gone, or they are run"
+    assert left == set(), "these no longer exist, or they are run"
 
 
 def test_only_generated_examples_have_no_language() -> None:
@@ -82,8 +83,8 @@ def test_only_generated_examples_have_no_language() -> None:
 
 
 def written(program: str) -> list[Any]:
-    """Each call of a program in blocks that are not run, and in the help's examples."""
-    found = []
+    """Return all calls of a program in blocks that are not run, and in the help's examples."""
+    calls = []
     for page, block in BLOCKS:
         if "run" in block.info or (block.info and block.info[0] not in SHELL):
             continue
@@ -94,8 +95,8 @@ def written(program: str) -> list[Any]:
                 called = [word for word in call if word != "watch"]
                 is_usage = any(word.strip("[].").isupper() for word in called)
                 if not is_end and not is_usage and called and called[0].endswith(program):
-                    found.append(pytest.param(called[1:], id=f"{page.name}:{block.line} {' '.join(called)}"))
-    return found
+                    calls.append(pytest.param(called[1:], id=f"{page.name}:{block.line} {' '.join(called)}"))
+    return calls
 
 
 @pytest.mark.parametrize("words", written("make"))
@@ -106,7 +107,7 @@ def test_make_has_the_target(words: list[str]) -> None:
 
 @pytest.mark.parametrize("words", written("roundhouse"))
 def test_roundhouse_has_the_command(words: list[str]) -> None:
-    """Arguments and options are read as they would be; nothing is carried out."""
+    """Parse arguments and options without running the command."""
     command: click.Command = typer.main.get_command(app)
     context, name, rest = None, "roundhouse", list(words)
     while True:
@@ -118,6 +119,6 @@ def test_roundhouse_has_the_command(words: list[str]) -> None:
             raise
         if not isinstance(command, click.Group):
             return
-        found, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        subcommand, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
         assert inner is not None, f"there is no {words}"
-        command, name = inner, str(found)
+        command, name = inner, str(subcommand)

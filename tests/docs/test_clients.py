@@ -1,4 +1,4 @@
-"""docs/clients.md shows each client in a few lines that run, and names each once in its table of addresses."""
+"""docs/clients.md shows each client in a runnable example, and names each once in its table of addresses."""
 
 import re
 

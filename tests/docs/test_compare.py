@@ -1,4 +1,4 @@
-"""The comparison itself: strict where a field's name or value changes, lenient only where the page says so."""
+"""The comparison of answers: strict about fields' names and values, lenient only where the page says so."""
 
 import json
 from pathlib import Path
@@ -33,11 +33,11 @@ from tests.docs.fill import written
         ({"score": None}, {"score": 0.5}, True, False),
     ],
 )
-def test_json(displayed: object, got: object, approx: bool, same: bool) -> None:
+def test_json_is_compared_by_the_displayed_keys(displayed: object, got: object, approx: bool, same: bool) -> None:
     assert (differences(displayed, got, approx=approx) == []) is same
 
 
-def test_text() -> None:
+def test_text_matches_around_dots_and_trailing_spaces() -> None:
     assert matches("HELLO WORLD", "HELLO WORLD  \n")
     assert not matches("HELLO WORLD", "HELLO WORLD!")
     assert matches('data: {"id":"..."}\n\n...\ndata: [DONE]', 'data: {"id":"x"}\n\nmore\n\ndata: [DONE]\n')

@@ -1,4 +1,4 @@
-"""One server on a tiny random base for all tests of a module."""
+"""A server on a tiny random base, for all tests of a module."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from tests.unit.adapters.fake_hub import FakeHub, serve
 
 @pytest.fixture(scope="module")
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, bool]]:
-    """A folder for data, and whether it is a disk of 32 MiB that a test may fill."""
+    """Yield a folder for data, and whether it is a disk of 32 MiB that a test may fill."""
     folder = tmp_path_factory.mktemp("data")
     mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(folder)]
     mounted = os.geteuid() == 0 and subprocess.run(mount, check=False, capture_output=True).returncode == 0
@@ -26,7 +26,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[FakeHub]:
-    """The hub that the server of `tiny` asks."""
+    """The hub that the server of `tiny` uses."""
     with serve() as hub, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_ENDPOINT", hub.url)
         patch.setenv("NO_PROXY", "127.0.0.1")

@@ -1,4 +1,4 @@
-"""A memory group (cgroup) of its own for a server, in which the kernel kills for real when memory runs out."""
+"""A memory cgroup for a server, in which the kernel really kills processes when memory runs out."""
 
 import contextlib
 import time
@@ -22,13 +22,13 @@ NAMES = {
         ("total_inactive_file", "total_active_file"),
     ),
 }
-"""File of the limit to those of usage, kills and swap, and the name in memory.stat; cgroup v2, v1."""
+"""By the file of the limit: the files of usage, kills and swap, and the name in memory.stat; cgroup v2, then v1."""
 
 
 class MemoryLimit:
-    """A context manager: the group is made inside this process's own one, so that what bounds that bounds it, too.
+    """A context manager with a group inside this process's own one, whose limits apply to it, too.
 
-    Skips the test where none can be made: not root, a read-only mount, or no memory controller below this group.
+    Skips the test if no group can be made: not root, a read-only mount, or no memory controller below this group.
     """
 
     def __enter__(self) -> Self:
@@ -43,7 +43,7 @@ class MemoryLimit:
             self._folder.rmdir()
             pytest.skip("this process's memory group hands no memory controller down")
         self._usage, self._kills, swap, self._cache = NAMES[self._limit]
-        with contextlib.suppress(OSError):  # a kernel without swap has none of these files
+        with contextlib.suppress(OSError):  # a kernel without swap does not have these files
             (self._folder / swap).write_text("0")
         return self
 
@@ -61,18 +61,18 @@ class MemoryLimit:
                 time.sleep(0.1)
 
     def take(self, server: Server) -> None:
-        """A server that has just been started, with all that it will start."""
+        """Move a server that has just started into the group, with all processes that it will start."""
         for process in server.family():
             (self._folder / "cgroup.procs").write_text(str(process.pid))
 
     def holds(self) -> int:
-        """Bytes in use, less the page cache, which the kernel gives back before it kills."""
+        """Return the bytes in use without the page cache, which the kernel frees before it kills."""
         stat = dict(line.split() for line in (self._folder / "memory.stat").read_text().splitlines())
         return int((self._folder / self._usage).read_text()) - sum(int(stat[name]) for name in self._cache)
 
     @contextlib.contextmanager
     def leaves(self, room: int) -> Iterator[None]:
-        """Meanwhile its processes may take so many bytes more."""
+        """Limit the group to `room` bytes more than it uses now, inside this context."""
         file = self._folder / self._limit
         file.write_text(str(self.holds() + room))
         try:

@@ -1,8 +1,8 @@
-"""No wrong weights under churn: many adapters on few places, re-registered and rolled back meanwhile.
+"""No wrong weights under churn: many adapters on few places, with registrations and rollbacks during the requests.
 
-Each answer is compared with what the digest that its header names answered alone, and no request may wait longer than
-`tests.unit.scheduling.bound` says. Some versions have probes, so swaps are slower and more can go wrong.
-CHURN_REQUESTS=10000 runs the long form; the short one runs in every test run.
+Each answer must equal what the digest in its header answered alone, and no request may wait longer than
+`tests.unit.scheduling.bound` says. Some versions have probes, which makes swaps slower and faults more likely.
+CHURN_REQUESTS=10000 runs the long form; the short one is part of every test run.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(7200)]
 REQUESTS = int(os.environ.get("CHURN_REQUESTS", "400"))
 ADAPTERS, CONTENTS, PLACES, HOST, AT_ONCE = 64, 80, 4, 24, 16
 CHANGED = 8
-"""So many of the adapters, the most asked for, get new versions and go back meanwhile."""
+"""How many of the adapters, those with the most requests, get new versions and rollbacks."""
 TIMEOUT_SECONDS = 900.0
-"""The time-out of one HTTP request; only the bound, worked out from what the run took, decides about waiting."""
+"""Time-out of an HTTP request. Only the bound, computed from the run's times, decides whether a wait was too long."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def body(model: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Answer:
-    """`digest`: '' for the base. `queued`: seconds until its turn; `ran`: the other seconds, as the client saw them."""
+    """An answer. `digest`: '' for the base. `queued`: seconds until its turn. `ran`: the client's other seconds."""
 
     digest: str
     tokens: tuple[int, ...]
@@ -70,7 +70,7 @@ class Answer:
 
 @dataclass
 class Seen:
-    """What happened while the clients asked."""
+    """What the clients received."""
 
     answers: list[Answer] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -89,13 +89,13 @@ async def ask(http: httpx.AsyncClient, model: str) -> Answer:
 
 
 def probe_of(text: str) -> dict[str, str] | None:
-    """What `body` asks, and its answer up to where a byte is missing for a whole letter."""
+    """Return a probe with the prompt of `body`, and its answer up to an incomplete character."""
     expected = text.partition("\ufffd")[0]
     return {"prompt": "hello", "expected": expected} if expected else None
 
 
 async def register(http: httpx.AsyncClient, name: str, folder: Path, text: str | None = None) -> tuple[str, bool]:
-    """The digest, and whether it is a new version."""
+    """Register an adapter; returns its digest, and whether it is a new version."""
     about = {"name": name, "base": "tiny", "source": {"path": str(folder)}, "probe": probe_of(text) if text else None}
     answer = await http.post("/v1/adapters", json=about)
     assert answer.status_code in (200, 201), answer.text
@@ -116,7 +116,7 @@ async def churn(server: Server, folder: Path) -> Seen:
         assert len(set(alone.values())) > CONTENTS * 0.9
         for i in range(ADAPTERS):
             await register(http, f"a{i}", folder / f"content-{i}")
-        enough = REQUESTS // 100  # changes: a server that answers fast gets more requests, until there were so many
+        enough = REQUESTS // 100  # changes; a fast server gets more requests until there were enough of them
 
         def todo() -> Iterator[int]:
             yield from range(REQUESTS)
@@ -144,7 +144,7 @@ async def churn(server: Server, folder: Path) -> Seen:
                 if rng.random() < 0.4:
                     continue
                 rolled = await http.post(f"/v1/adapters/{name}/rollback")
-                assert rolled.status_code in (200, 409), rolled.text  # 409: nothing to go back to, as stated
+                assert rolled.status_code in (200, 409), rolled.text  # 409: there is no earlier version
                 seen.counts["rollbacks"] += rolled.status_code == 200
                 await asyncio.sleep(0.05)
 
@@ -156,7 +156,7 @@ async def churn(server: Server, folder: Path) -> Seen:
 
 
 def longest(server: Server, step: str) -> float:
-    """Seconds: the smallest bucket's edge under which all loads of this kind lie."""
+    """Return the upper edge in seconds of the smallest bucket that includes all loads of this kind."""
     lines = server.http.get("/metrics").text.splitlines()
     mine = [line for line in lines if line.startswith("roundhouse_adapter_load_seconds_") and f'step="{step}"' in line]
     count = {line.partition("{")[0].rpartition("_")[2]: float(line.rpartition(" ")[2]) for line in mine}["count"]

@@ -1,7 +1,7 @@
-"""Adapters that are wrong, lost, or registered while something fails: clear errors, nothing lost, nobody disturbed.
+"""Adapters that are wrong, lost, or registered during a fault cause clear errors and disturb no other request.
 
-Real server, real engine, real HTTP. Other streams run meanwhile; their greedy tokens must be those of an undisturbed
-run, token for token.
+Real server, real engine, real HTTP. Other streams run at the same time, and their greedy tokens must equal those of an
+undisturbed run.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ WATCHED = ["tiny", "by-1", "by-2"]
 
 @pytest.fixture
 def watched(tiny: Tiny) -> list[str]:
-    """Models of the streams that run beside: the base and two adapters."""
+    """Models of the streams in the background: the base and two adapters."""
     tiny.add("by-1", 1)
     tiny.add("by-2", 2)
     return WATCHED
 
 
 def with_text(tiny: Tiny, seeds: range) -> tuple[int, str, list[int]]:
-    """A content whose greedy answer to 'hello' begins with whole letters: its seed, these letters, all 8 tokens.
+    """Find a content whose greedy answer to 'hello' begins with whole letters; returns its seed, the letters, 8 tokens.
 
-    No version of it is left: what is registered with it next is the only one.
+    No version of it remains, so the next one registered with it is the only one.
     """
     for seed in seeds:
         tiny.add("trial", seed)
@@ -87,7 +87,7 @@ def test_a_right_probe_is_requested_and_costs_no_one_anything(tiny: Tiny, watche
     assert tiny.server.metric("roundhouse_tokens_total", model="tiny") - counted == usage["total_tokens"]
     assert tiny.server.metric("roundhouse_requests_total", model="tiny") - requested == 1
     with Bystanders(tiny, watched) as seen:
-        for number in range(6):  # out of its place and in again, a probe each time
+        for number in range(6):  # lose and regain its place, with a probe each time
             for filler in range(4):
                 tiny.add(f"filler-{filler}", 30 + filler)
                 assert tiny.ask(f"filler-{filler}", 1).status_code == 200
@@ -123,7 +123,7 @@ def test_a_wrong_probe_takes_the_adapter_out_and_never_answers(tiny: Tiny, watch
 
 
 def test_files_deleted_under_a_registered_adapter(tiny: Tiny, watched: list[str]) -> None:
-    """The adapter's own requests get a clear error; the same content registered again heals it."""
+    """The adapter's own requests get a clear error, and registering the same content again repairs it."""
     alone = undisturbed(tiny, watched)
     tiny.add("lost", 3)
     expected = tiny.tokens("lost")
@@ -255,7 +255,7 @@ def test_a_flood_of_each_kind_of_upload_leaves_room_for_requests(tiny: Tiny, sma
 
 
 def fill(file: io.FileIO, size: int) -> None:
-    """Write pieces of `size` bytes until none fits."""
+    """Write pieces of `size` bytes until the disk is full."""
     with contextlib.suppress(OSError):
         while True:
             file.write(bytes(size))
@@ -305,7 +305,7 @@ def test_many_clients_register_one_name_at_once(tiny: Tiny) -> None:
 
 
 def test_a_killed_engine_comes_back_with_the_adapters_that_requests_wait_for(tiny: Tiny) -> None:
-    """More requests than run at once: those that ran get an error, those that waited get their answer."""
+    """With more requests than can run at once, running ones get an error, and waiting ones get their answer."""
     names = [f"wait-{seed}" for seed in range(40, 46)]
     for seed, name in enumerate(names, 40):
         tiny.add(name, seed)
@@ -315,7 +315,7 @@ def test_a_killed_engine_comes_back_with_the_adapters_that_requests_wait_for(tin
     with ThreadPoolExecutor(24) as pool:
 
         def is_full() -> bool:
-            """Where the machine is too slow to send 24 before the first ones are answered, more are sent."""
+            """Send more requests if a slow machine answers the first ones before all 24 are sent."""
             answered = sum(future.done() for _, future in running)
             missing = 24 - (len(running) - answered)
             running.extend((name, pool.submit(tiny.ask, name, 400)) for name in (names * 4)[:missing])

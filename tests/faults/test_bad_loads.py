@@ -1,4 +1,4 @@
-"""Loads that go wrong, or that nobody waits for any more: the others get what they asked for."""
+"""Loads that fail, or that no client waits for any more, do not affect other requests."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ engine: {{name: faster-whisper}}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a disk of 16 MiB for the server's data, where this user may mount one."""
+    """A folder for the server's data, with a disk of 16 MiB if this user may mount one."""
     folder = tmp_path_factory.mktemp("bad")
     (folder / "data").mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder / "data")]
@@ -50,7 +50,7 @@ def server(place: Path) -> Iterator[Server]:
 
 
 def test_a_load_that_fails_half_way_is_reported_and_the_next_one_works(server: Server, place: Path) -> None:
-    """The weights were whole at the start; now they end in the middle."""
+    """The weights were complete at the start of the server, and are now cut off in the middle."""
     assert ask(server.http, "starter-speech").status_code == 200
     weights = place / "copy" / "model.bin"
     whole = weights.read_bytes()
@@ -71,7 +71,7 @@ def test_a_load_that_fails_half_way_is_reported_and_the_next_one_works(server: S
 
 
 def ask_and_leave(server: Server) -> None:
-    """A client that closes its connection once it is seen to wait for the load, however long that takes."""
+    """Send a request, and close its connection once the server shows that it waits for the load."""
     body = b'{"model": "starter-embed", "input": "steam"}'
     head = "POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}"

@@ -1,7 +1,7 @@
-"""A budget for two of five models on real engines: in turn, and with Zipf traffic on all five at once.
+"""A budget for two of five models on real engines, with requests in turn and with Zipf traffic on all five at once.
 
-ZIPF_REQUESTS=500 runs a longer form. The same on a virtual clock with thousands of requests, where the bound on waiting
-is checked to the second: tests/unit/residency/test_zipf.py.
+ZIPF_REQUESTS=500 runs a longer form. tests/unit/residency/test_zipf.py does the same with thousands of requests on a
+virtual clock, where it checks the bound on waiting to the second.
 """
 
 import os
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(3000)]
 REQUESTS = int(os.environ.get("ZIPF_REQUESTS", "8"))
 CLIENTS = 6
 BUDGET_MIB = 1400
-"""About two of the four: measured, any three take 1,500 MiB or more, and chat with embeddings or reranker 1,530."""
+"""Fits about two of the models: any three took at least 1,500 MiB, and chat with embeddings or reranker 1,530."""
 SECOND = """
 id: second-embed
 version: 1
@@ -47,8 +47,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def resident(server: Server) -> list[str]:
-    """Models that hold memory. It is within the budget, or comes back to it: what one turns out to hold more than was
-    planned (also because another program has ended that shared libraries with it) is given back."""
+    """Return the models in memory, once they are within the budget.
+
+    A model may use more than planned, for example after another program that shared its libraries has ended. Then the
+    server must free that much.
+    """
 
     def within(status: dict[str, Any]) -> bool:
         return bool(status["device"]["resident_bytes"] <= status["device"]["budget_bytes"] * 1.1)

@@ -1,6 +1,6 @@
-"""Loads and unloads without end leave nothing: no process, file, socket or descriptor, and no memory in the gateway.
+"""Repeated loads and unloads leave no process, file, socket or descriptor, and no memory in the gateway.
 
-CYCLES=500 runs the long form, in which each task has its turns; the short one runs in every test run.
+CYCLES=500 runs the long form with all tasks; the short one is part of every test run.
 """
 
 import json
@@ -19,12 +19,12 @@ CYCLES = int(os.environ.get("CYCLES", "4"))
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900 + 60 * CYCLES)]
 SLOTS = 2
 FLAT = 32 * 2**20
-"""Bytes that the gateway may hold more at the end: the allocator's play, not a share of each cycle."""
+"""Bytes by which the gateway may grow in all: slack of the allocator, independent of the number of cycles."""
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What the server holds while no model is loaded."""
+    """Resources of the server while no model is loaded."""
 
     processes: int
     descriptors: int
@@ -49,14 +49,14 @@ class Footprint:
 
 
 def model_of(cycle: int) -> str:
-    """Speech loads in a second, so it has most of the turns."""
+    """Return the model of a cycle. Speech loads in a second, so it has most of them."""
     if cycle % 50 == 49:
         return "starter-chat"
     return {12: "starter-embed", 24: "starter-rerank"}.get(cycle % 25, "starter-speech")
 
 
 def settled(server: Server, temporary: Path) -> Footprint:
-    """When all slots are empty again and the last connections are closed."""
+    """Return the footprint once all slots are empty again and the last connections are closed."""
 
     def look() -> Footprint | None:
         free = server.http.get("/v1/status").json()["slots"]["free"]
@@ -70,17 +70,17 @@ def settled(server: Server, temporary: Path) -> Footprint:
 
 
 def test_loading_and_unloading_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory(prefix="rh") as short:  # sockets need a short path
+    with tempfile.TemporaryDirectory(prefix="rh") as short:  # because the paths of sockets must be short
         monkeypatch.setenv("TMPDIR", short)
         recipes = [STARTER / f"{model}.yaml" for model in (MODELS if CYCLES >= 50 else ("starter-speech",))]
         server = Server(tmp_path / "data", recipes, "--slots", str(SLOTS))
         try:
             server.wait_ready()
             chat = "starter-chat" in {path.stem for path in recipes}
-            if chat:  # its recipe asks for it at the start
+            if chat:  # its recipe preloads it
                 server.wait_state("starter-chat", "ready")
                 assert server.http.post("/v1/models/starter-chat/unload").status_code == 200
-            cycle(server, "starter-speech")  # what is made once: pools, tables, threads
+            cycle(server, "starter-speech")  # creates pools, tables and threads that remain
             before = settled(server, Path(short))
             print(f"\nbefore {before}", flush=True)
             for number in range(CYCLES):
@@ -92,8 +92,8 @@ def test_loading_and_unloading_leaves_nothing(tmp_path: Path, monkeypatch: pytes
             assert after.processes == before.processes
             assert after.sockets == before.sockets
             assert after.temporary == before.temporary
-            assert after.descriptors <= before.descriptors + 2  # a keep-alive connection more or less
-            assert after.threads <= before.threads + 4  # a pool of threads fills up once
+            assert after.descriptors <= before.descriptors + 2  # keep-alive connections may differ
+            assert after.threads <= before.threads + 4  # a pool of threads fills up gradually
             assert after.memory <= before.memory + FLAT
             assert server.metric("roundhouse_engine_deaths_total") == 0
             assert zombies(server) == []

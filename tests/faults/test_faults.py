@@ -1,4 +1,4 @@
-"""What breaks, on real engines: a slot killed in the middle of streams, shutdown under load or in the start."""
+"""Faults on real engines: a slot killed in the middle of streams, and shutdown under load or during the start."""
 
 import json
 import os
@@ -27,11 +27,11 @@ memory: {kv_cache: 64MiB}
 """
 
 MANY = 128
-"""Answers to one request that take thousands of steps, a few at a time: nobody is too late to kill their engine."""
+"""Number of answers to a request: they take thousands of steps, so a test is never too late to kill the engine."""
 
 
 class Stream:
-    """A chat stream of several answers that is read in a thread; `lines` are its events as they come."""
+    """A chat stream with several answers, read in a thread. `lines` are the events received so far."""
 
     def __init__(self, server: Server, model: str, tokens: int = 450, answers: int = 1) -> None:
         self.lines: list[str] = []
@@ -50,7 +50,7 @@ class Stream:
                 for line in answer.iter_lines():
                     if line.startswith("data: "):
                         self.lines.append(line[6:])
-        except Exception as error:  # looked at by the test
+        except Exception as error:  # checked by the test
             self.error = error
 
     def wait_lines(self, count: int) -> None:
@@ -95,7 +95,7 @@ def two_chats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_a_killed_engine_ends_its_stream_with_an_error_and_no_one_elses(
     two_chats: Server, whom: str, model: str, other: str, then: str, reason: str
 ) -> None:
-    """Who asks right after that waits for the load: nobody waits for a heartbeat (5 s here) to notice the death."""
+    """A request right after the death waits for the load, and not for a heartbeat (5 s here) that would notice it."""
     server = two_chats
     pid, others = (server.slot_pid if whom == "slot" else server.core_pid)(model), server.slot_pid(other)
     bystander = Stream(server, other, answers=8)
@@ -105,7 +105,7 @@ def test_a_killed_engine_ends_its_stream_with_an_error_and_no_one_elses(
     os.kill(pid, signal.SIGKILL)
     last = json.loads(victim.join()[-1])
     assert last["error"]["code"] == "engine_died"
-    # of a slot the kernel tells it until LitServe has looked, every 2 s: a gateway that is late then does not know
+    # the kernel only reports how a slot ended until LitServe waits for it, every 2 s; a late gateway cannot know
     known = ("SIGKILL", "its process ended)") if whom == "slot" else ("SIGKILL",)
     assert any(how in last["error"]["message"] for how in known)
     assert Stream(server, then, 5).completion_tokens() == 5
@@ -120,14 +120,14 @@ def test_a_killed_engine_ends_its_stream_with_an_error_and_no_one_elses(
 
 
 def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Server) -> None:
-    """The last one here that uses this server."""
+    """This must be the last test that uses this server."""
     server = two_chats
     streams = [Stream(server, model, answers=8) for model in ("starter-chat", "second-chat", "starter-chat")]
     for stream in streams:
         stream.wait_lines(5)
     cores = [psutil.Process(server.core_pid(model)) for model in ("starter-chat", "second-chat")]
     for core in cores:
-        core.suspend()  # so that no stream is over before the server hears of its end
+        core.suspend()  # so that no stream ends before the server gets the signal
     family = server.family()
     sockets = Path(json.loads((server.data / "server.json").read_text())["run_dir"])
     assert list(sockets.glob("*.sock"))
@@ -154,7 +154,7 @@ def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Se
 
 
 def test_a_stop_in_the_middle_of_the_start_leaves_nothing(tmp_path: Path) -> None:
-    """SIGINT to the whole group, as a terminal sends it, while the workers start."""
+    """Send SIGINT to the whole group, like a terminal, while the workers start."""
     server = Server(tmp_path / "data", [STARTER / "starter-embed.yaml"], "--slots", "2")
     try:
         eventually(lambda: len(server.family()) >= 4, server.tail)

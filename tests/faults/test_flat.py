@@ -1,6 +1,6 @@
-"""Clients, adapters and models that come and go without end: memory and descriptors of all processes stay flat.
+"""Memory and descriptors of all processes stay flat while clients, adapters and models come and go.
 
-ROUNDHOUSE_CHURN_SECONDS: how long (default: a few rounds). Each round prints what is held.
+ROUNDHOUSE_CHURN_SECONDS sets the duration (default: a few rounds). Each round prints memory and descriptors.
 """
 
 import os
@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]
 SECONDS = float(os.environ.get("ROUNDHOUSE_CHURN_SECONDS", "0"))
 WARM_UP, ROUNDS = 2, 2
 DESCRIPTORS = 4
-"""What may be open more than after warm-up: our own connections, a grammar's pipes."""
+"""How many more descriptors may be open than after warm-up: our own connections, a grammar's pipes."""
 SPEECH = "starter-speech"
-"""The model that comes and goes. Its library is imported in a tenth of the time of the others."""
+"""The model that is loaded and unloaded, since its library takes a tenth of the others' time to import."""
 SOURCE = {"path": str(PACK / "adapters" / "rot13")}
 
 
@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def come_and_go(server: Server) -> None:
-    """One round. Every client has a connection of its own."""
+    """Run a round, in which every client has its own connection."""
     name = f"churn-{time.monotonic_ns()}"
     added = server.http.post("/v1/adapters", json={"name": name, "base": CHAT, "source": SOURCE}, timeout=PATIENCE)
     assert added.status_code == 201, added.text
@@ -53,7 +53,7 @@ def come_and_go(server: Server) -> None:
             grammar = {"structured_outputs": {"regex": f"[a-z]{{{index + 1}}} {name}"}} if index % 2 else {}
             body = {"model": CHAT, "prompt": "on", "max_tokens": 400, "stream": True, "ignore_eos": True, **grammar}
             with client.stream("POST", "/v1/completions", json=body) as answer:
-                assert next(answer.iter_lines())  # and it leaves
+                assert next(answer.iter_lines())  # then the client leaves
     for sent in (
         b"",
         b"POST / HTTP/1.1\r\nHost",

@@ -1,4 +1,4 @@
-"""An engine that hangs on a real server: its clients hear of it, and it comes back in the slot that was kept warm."""
+"""If an engine hangs on a real server, its clients get an error, and it is loaded again in the pre-warmed slot."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def warm(server: Server) -> int | None:
-    """The number of the slot that is warm."""
+    """Return the number of the pre-warmed slot, if there is one."""
     slots: list[dict[str, Any]] = server.http.get("/v1/status").json()["slots"]["prewarmed"]
     return next((slot["slot"] for slot in slots if (slot["engine"], slot["state"]) == (ENGINE, "warm")), None)
 

@@ -1,7 +1,7 @@
-"""The kernel kills for want of memory a slot that loads, and one that serves. The budget knows nothing of the limit.
+"""The kernel kills a loading and a serving slot for lack of memory, under a limit that the budget does not know.
 
-MEMORY_KILLS=1 runs it: whom the kernel chooses, and when, is the kernel's to say, and a test run must not depend on it.
-What follows from a kill is in tests/unit/runtime and tests/faults/test_recovery.py.
+Only runs with MEMORY_KILLS=1, because the kernel decides which process it kills and when, and normal test runs must not
+depend on that. tests/unit and tests/faults/test_recovery.py test what follows from a kill.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def limit() -> Iterator[MemoryLimit]:
 
 @pytest.fixture(scope="module")
 def server(limit: MemoryLimit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two speech models, one of them pinned, and embeddings."""
+    """A server with two speech models, one of them pinned, and embeddings."""
     folder = tmp_path_factory.mktemp("memory")
     recipe = yaml.safe_load((STARTER / "starter-speech.yaml").read_text())
     for name in MODELS:
@@ -66,12 +66,12 @@ def test_a_load_that_is_killed_is_tried_once_more_with_the_idle_ones_gone(server
     steady = server.slot_pid("steady")
     with Traffic(server, ("steady",)) as traffic:
         traffic.wait_answers()
-        for part in (3, 4, 6, 10):  # not enough for the load, and more than decoders of recordings take beside it
+        for part in (3, 4, 6, 10):  # not enough for the load, but more than decoders need at the same time
             with contextlib.suppress(httpx.ReadTimeout), limit.leaves(server.model("steady")["bytes"] // part):
                 answer = ask(server.http, "late")
             if limit.kills():
                 break
-            server.wait_state("late", "ready")  # the kernel has read the same pages again and again, and killed nobody
+            server.wait_state("late", "ready")  # the kernel only reclaimed pages, and killed no process
             assert server.http.post("/v1/models/late/unload").status_code == 200, server.tail()
         seen = traffic.wait_answers()["steady"]
     assert limit.kills() == 1, server.tail()
@@ -90,7 +90,7 @@ def test_a_load_that_is_killed_is_tried_once_more_with_the_idle_ones_gone(server
 def test_one_that_is_killed_while_it_serves_comes_back_and_the_others_do_not_notice(
     server: Server, limit: MemoryLimit
 ) -> None:
-    """Whom the kernel kills among those that serve, it says by their size: here that is decided beforehand."""
+    """The kernel chooses the process to kill by its size, so the test makes sure of the choice beforehand."""
     assert ask(server.http, "late").status_code == 200
     steady, late, kills = server.slot_pid("steady"), server.slot_pid("late"), limit.kills()
     with Traffic(server, ("steady",)) as traffic:
@@ -98,12 +98,12 @@ def test_one_that_is_killed_while_it_serves_comes_back_and_the_others_do_not_not
         Path(f"/proc/{late}/oom_score_adj").write_text("1000")
         files = {"file": ("long.wav", long_recording()), "model": (None, "late")}
         words = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
-        for room in (4, 2, 1, 0):  # now and then the kernel finds other pages to give back, or another process
+        for room in (4, 2, 1, 0):  # sometimes the kernel reclaims other pages, or kills another process
             with contextlib.suppress(httpx.ReadTimeout), limit.leaves(room * MIB):
                 answer = server.http.post("/v1/audio/transcriptions", data=words, files=files)
             if server.model("late")["deaths"]:
                 break
-        server.wait_state("late", "ready")  # by itself
+        server.wait_state("late", "ready")  # without a request
         seen = traffic.wait_answers()["steady"]
     assert limit.kills() > kills, (answer.status_code, answer.text[:200])
     assert answer.status_code in (500, 503), answer.text
@@ -118,7 +118,7 @@ def test_one_that_is_killed_while_it_serves_comes_back_and_the_others_do_not_not
 
 
 def test_a_kill_by_hand_is_not_taken_for_the_kernels(server: Server, limit: MemoryLimit) -> None:
-    """Although the kernel has killed in this group before."""
+    """A kill by hand is not reported as the kernel's, even after the kernel has killed in this group."""
     assert limit.kills()
     assert ask(server.http, "steady").status_code == 200
     os.kill(server.slot_pid("steady"), signal.SIGKILL)
@@ -128,7 +128,7 @@ def test_a_kill_by_hand_is_not_taken_for_the_kernels(server: Server, limit: Memo
 
 
 def long_recording() -> bytes:
-    """Some minutes of speech: several windows in one step."""
+    """Return some minutes of speech, which are several windows in one step."""
     out = io.BytesIO()
     with wave.open(str(WAV)) as short, wave.open(out, "wb") as long:
         long.setparams(short.getparams())

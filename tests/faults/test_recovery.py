@@ -1,4 +1,4 @@
-"""Engines and the server itself killed or stopped while all four tasks are asked for: who notices, and what is left."""
+"""Engines and the server itself are killed or stopped during requests of all four tasks: errors, and what remains."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def core(server: Server, model: str) -> int:
 def test_one_engine_fails_and_comes_back_and_the_others_do_not_notice(
     server: Server, model: str, whom: Callable[[Server, str], int], number: int, reason: str, stated: str
 ) -> None:
-    """A slot that is stopped: test_hang.py. An EngineCore that is killed: test_faults.py."""
+    """test_hang.py tests a stopped slot, and test_faults.py a killed EngineCore."""
     before = server.model(model)
     labels = {"model": model, "reason": reason}
     counted = server.metric("roundhouse_engine_deaths_total", **labels)
@@ -58,7 +58,7 @@ def test_one_engine_fails_and_comes_back_and_the_others_do_not_notice(
     with Traffic(server) as traffic:
         traffic.wait_answers()
         os.kill(whom(server, model), number)
-        eventually(lambda: server.model(model)["loads"] > before["loads"], server.tail)  # only the traffic asks for it
+        eventually(lambda: server.model(model)["loads"] > before["loads"], server.tail)  # only the traffic loads it
         seen = traffic.take()
         traffic.wait_answers()
     for name in others:
@@ -76,7 +76,7 @@ def test_one_engine_fails_and_comes_back_and_the_others_do_not_notice(
 
 @pytest.mark.parametrize("whom", ["the gateway", "the main process"])
 def test_the_server_is_killed_under_load_and_nothing_stays(tmp_path: Path, whom: str) -> None:
-    """Also before the next start. That one finds pins and adapters as they were."""
+    """Nothing remains even before the next start, which finds pins and adapters unchanged."""
     models = ("starter-chat", "starter-speech") if whom == "the gateway" else ("starter-speech",)
     recipes = [STARTER / f"{model}.yaml" for model in models]
     server = Server(tmp_path / "data", recipes, "--slots", "2")

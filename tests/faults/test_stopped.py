@@ -1,4 +1,4 @@
-"""The API process and LitServe's manager killed or stopped: what clients see, and that nothing holds on for ever."""
+"""The API process and LitServe's manager are killed or stopped: what clients see, and that no process remains."""
 
 import json
 import socket
@@ -24,7 +24,7 @@ def gateway(server: Server) -> psutil.Process:
 
 
 def manager(server: Server) -> psutil.Process:
-    """The other fork of the main process: it has the same command line."""
+    """Return the other fork of the main process, which has the same command line."""
     main, api = psutil.Process(server.process.pid), server.gateway()
     forks = [p for p in main.children() if _command(p) == main.cmdline() and p.pid != api.pid]
     assert len(forks) == 1, [_command(p) for p in main.children()]
@@ -32,7 +32,7 @@ def manager(server: Server) -> psutil.Process:
 
 
 def _command(process: psutil.Process) -> list[str]:
-    """Empty for one that has ended, as what tells that the server is ready has soon after."""
+    """Return a process's command line; empty if it has ended, like the one that reports readiness soon has."""
     try:
         return process.cmdline()
     except (psutil.ZombieProcess, psutil.NoSuchProcess):
@@ -40,13 +40,13 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def gone(server: Server, family: list[psutil.Process]) -> None:
-    """No process, and the port is free."""
+    """Wait until no process remains and the port is free."""
     eventually(lambda: not alive(family), lambda: [psutil.Process(pid).cmdline() for pid in alive(family)])
     eventually(lambda: is_free(server.port))
 
 
 def reported_of_the_end(server: Server) -> bool:
-    """Those who wait for an answer hear of it: their connections break."""
+    """Return whether clients that wait for an answer notice the end, because their connections break."""
     try:
         while True:
             server.http.get("/v1/models", timeout=PATIENCE)
@@ -56,7 +56,7 @@ def reported_of_the_end(server: Server) -> bool:
 
 @pytest.mark.parametrize("whom", [gateway, manager])
 def test_one_that_is_stopped_for_long_ends_the_server(tmp_path: Path, whom: Callable[[Server], psutil.Process]) -> None:
-    """The bound is --hung-after, as for engines. There is none: it could not answer within 2 s on busy cores."""
+    """The limit is --hung-after, as for engines, because busy cores could prevent an answer within 2 s."""
     server = Server(tmp_path / "data", EMBED, "--slots", "1", "--hung-after", "2")
     try:
         server.wait_ready()
@@ -85,7 +85,7 @@ def test_one_that_goes_on_in_time_has_lost_nothing_and_a_killed_one_cuts_streams
 
 
 def _stop_and_go_on(server: Server, stopped: psutil.Process) -> None:
-    """A request that comes meanwhile is answered by the same engine."""
+    """Stop and continue the process. A request that arrives meanwhile is answered by the same engine."""
     before = server.slot_pid("starter-chat")
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as wire:
         stopped.suspend()
@@ -99,13 +99,13 @@ def _stop_and_go_on(server: Server, stopped: psutil.Process) -> None:
 
 
 def _cut_a_stream(server: Server, killed: psutil.Process) -> None:
-    """kill -9: never an answer that looks complete, then nobody listens, and the engine is gone as well."""
+    """Kill the process with SIGKILL. No answer looks complete, the port closes, and the engine ends, too."""
     body = {**COMPLETE, "max_tokens": 500, "stream": True, "ignore_eos": True}
     with server.http.stream("POST", "/v1/completions", json=body, timeout=PATIENCE) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("data:")
         family, reported = server.family(), list[str]()
-        psutil.Process(server.core_pid("starter-chat")).suspend()  # it cannot come to its end before
+        psutil.Process(server.core_pid("starter-chat")).suspend()  # so that the answer cannot end before
         killed.kill()
         with pytest.raises(httpx.TransportError):
             reported = list(lines)

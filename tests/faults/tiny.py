@@ -1,4 +1,4 @@
-"""What tests ask of a server with one tiny base: adapters by number, greedy answers, streams in the background."""
+"""Access to a server with one tiny base: adapters by number, greedy answers, streams in the background."""
 
 import io
 import json
@@ -27,7 +27,7 @@ context_length: 512
 memory: {{kv_cache: 64MiB, adapters: {{device: 4, host: {host}, max_rank: 16}}}}
 batching: {{max_requests: 16, max_tokens: 2048}}
 """
-"""To be filled in: `base`, its folder, and `host`, how many adapters host memory holds."""
+"""A recipe to fill in with `base`, its folder, and `host`, the number of adapters in host memory."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Tiny:
         return self.server.http
 
     def content(self, seed: int) -> Path:
-        """The folder of a generated adapter."""
+        """Return the folder of a generated adapter."""
         path = self.folder / f"content-{seed}"
         if not path.exists():
             chat_fixtures.write_adapter(path, seed)
@@ -56,7 +56,7 @@ class Tiny:
         return self.http.post("/v1/adapters", data=form, files={"file": ("a.tar.gz", data)})
 
     def add(self, name: str, seed: int, **about: Any) -> dict[str, Any]:
-        """Register content `seed`; what the server says of it."""
+        """Register content `seed`; returns the server's answer."""
         answer = self.register(name, self.content(seed), **about)
         assert answer.status_code in (200, 201), answer.text
         found: dict[str, Any] = answer.json()
@@ -67,7 +67,7 @@ class Tiny:
         return found
 
     def ask(self, model: str, tokens: int = 8) -> httpx.Response:
-        """A greedy answer to 'hello'."""
+        """Request a greedy answer to 'hello'."""
         return self.http.post("/v1/chat/completions", json=body(model, tokens), timeout=PATIENCE)
 
     def tokens(self, model: str, count: int = 8) -> list[int]:
@@ -84,7 +84,7 @@ def body(model: str, tokens: int) -> dict[str, Any]:
 
 
 def archive(folder: Path) -> bytes:
-    """A folder as a tar.gz, below one folder of its own."""
+    """Return a folder as a tar.gz with one top-level folder."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.add(folder, "mine")
@@ -92,7 +92,7 @@ def archive(folder: Path) -> bytes:
 
 
 class Bystanders(ClientThreads):
-    """Greedy streams that go on, round after round, while the block runs. `rounds` has the tokens of each one."""
+    """Greedy streams in rounds while the block runs. `rounds` has the tokens of each round."""
 
     def __init__(self, tiny: Tiny, models: list[str], tokens: int = 200) -> None:
         super().__init__(models)
@@ -105,7 +105,7 @@ class Bystanders(ClientThreads):
             with httpx.Client(base_url=self._tiny.server.url, timeout=PATIENCE) as http:
                 while not self._stop.is_set() or not self.rounds[model]:
                     self.rounds[model].append(self._stream(http, model))
-        except Exception as error:  # told at the end of the block
+        except Exception as error:  # raised at the end of the block
             self.faults.append(error)
 
     def _stream(self, http: httpx.Client, model: str) -> list[int]:
@@ -128,7 +128,7 @@ class Bystanders(ClientThreads):
 
 
 def undisturbed(tiny: Tiny, models: list[str]) -> dict[str, list[int]]:
-    """What the streams give while nothing else happens: one round of each, side by side."""
+    """Return the streams' tokens while nothing else happens, from one round of all of them at once."""
     with Bystanders(tiny, models) as alone:
         alone._stop.set()
     return {model: rounds[0] for model, rounds in alone.rounds.items()}

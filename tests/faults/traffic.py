@@ -1,4 +1,4 @@
-"""Requests of all four tasks without end, each from a client of its own, and what became of them."""
+"""Endless requests of all four tasks, each from its own client, and their results."""
 
 import threading
 from collections import Counter
@@ -17,7 +17,7 @@ PATIENT = {"Prefer": f"wait={PATIENCE:.0f}"}
 
 
 def ask(http: httpx.Client, model: str, kind: str | None = None) -> httpx.Response:
-    """One short request, which waits for a load as long as it takes; `kind` is the starter model of `model`'s task."""
+    """Send a short request, which waits for a load without a limit. `kind` is the starter model of `model`'s task."""
     match kind or model:
         case "starter-chat":
             body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
@@ -34,11 +34,11 @@ def ask(http: httpx.Client, model: str, kind: str | None = None) -> httpx.Respon
 
 
 PAUSE = 0.25
-"""Seconds between two requests of a client: without them a core would do nothing else, such as load what was killed."""
+"""Seconds between two requests of a client, so that the cores have time for loads of killed models."""
 
 
 class ClientThreads:
-    """A context manager that runs `_run` in a thread for each model, until its end sets `_stop`."""
+    """A context manager that runs `_run` in a thread for each model. Its end sets `_stop`."""
 
     def __init__(self, models: Iterable[str], timeout: float = PATIENCE) -> None:
         self._timeout, self._stop = timeout, threading.Event()
@@ -61,9 +61,9 @@ class ClientThreads:
 
 
 class Traffic(ClientThreads):
-    """Inside it every model is asked again and again.
+    """Requests to every model, without end, inside the context.
 
-    A status is the answer's, or its error's code; 0 when the connection broke.
+    Counts the statuses of answers; 0 means that the connection broke.
     """
 
     def __init__(self, server: Server, models: tuple[str, ...] = MODELS) -> None:
@@ -83,7 +83,7 @@ class Traffic(ClientThreads):
                 self._stop.wait(PAUSE)
 
     def take(self) -> dict[str, Counter[int]]:
-        """What was seen since the last time."""
+        """Return the statuses since the last call."""
         with self._lock:
             seen, self._seen = self._seen, {model: Counter() for model in self._seen}
         return seen

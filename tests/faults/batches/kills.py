@@ -1,11 +1,11 @@
-"""Batches on real engines while gateway, slots and EngineCores are killed: is each line answered and paid for once?
+"""Checks that each line of batches is answered and charged once while gateway, slots and EngineCores are killed.
 
     python -m tests.faults.batches.kills [--lines 2000] [--kills 50] [--seed 46]
 
-Four kinds of lines (chat with the base and with adapters, embeddings, rerank, recordings) in four batches. In the end
-each custom_id stands once in the output or the error file, the settled rows of the ledger have the tokens or seconds of
-the answers' own usage, `usage reconcile` finds nothing, and the budget has spent what these rows cost. Ends in one line
-of JSON.
+Four kinds of lines (chat with the base and with adapters, embeddings, rerank, recordings) in four batches. At the end
+each custom_id must be once in the output or the error file, the settled rows of the ledger must have the tokens or
+seconds of the answers' own usage, `usage reconcile` must find no difference, and the budget must have spent what these
+rows cost. Prints one line of JSON at the end.
 """
 
 import argparse
@@ -45,12 +45,12 @@ MODEL_OF = {
     "chat": CHAT, "embed": "starter-embed", "rerank": "starter-rerank", "speech": "starter-speech"
 }  # fmt: skip
 LINE_KINDS = ("base", "adapter", "embed", "rerank") * 4 + ("speech",)
-"""Kinds of lines by turns: a recording takes a hundred times as long as an embedding."""
+"""Kinds of lines in turn, with few recordings, because one takes a hundred times as long as an embedding."""
 ADAPTERS = ("uppercase", "rot13", "reverse-words", "kebab-case", "acronym", "last-word")
 PRICE = {"input": 3.0, "cached_input": 3.0, "output": 7.0, "pairs": 5.0, "audio_hour": 9.0, "batch": 0.5}
 BUDGET = "1000"
 ZONE = f"Etc/GMT{time.gmtime().tm_hour - 12:+d}"
-"""It is about noon there: no month ends during a run."""
+"""A time zone in which it is about noon, so that no month ends during a run."""
 Kind = Literal["gateway", "slot", "core"]
 KINDS: tuple[Kind, ...] = ("gateway", "slot", "core")
 RUNS = ("validating", "in_progress")
@@ -63,7 +63,7 @@ RECORDING = PACK / "samples" / "kitchen-light.wav"
 
 @dataclass(frozen=True)
 class Kill:
-    """The end of a process once `at` lines of a batch have ended; of all batches, where `batch` is empty."""
+    """A kill once `at` lines of a batch have ended, or of all batches if `batch` is empty."""
 
     kind: Kind
     batch: str
@@ -75,20 +75,20 @@ class Totals:
     lines: int = 0
     answered: int = 0
     failed: dict[str, int] = field(default_factory=dict)
-    """Lines by the error's code: three engines may have died under one."""
+    """Failed lines by the error's code, as three engines may have died under one."""
     kills: dict[str, int] = field(default_factory=dict)
     repeated: int = 0
-    """Attempts beyond one for each line."""
+    """Attempts beyond the first of each line."""
     tokens: int = 0
     audio_seconds: int = 0
     cost_micro: int = 0
     resumed: list[float] = field(default_factory=list)
-    """Seconds until the next line ends, from the moment at which a model with lines left is in memory again.
+    """Seconds from when a model with remaining lines is in memory again until the next line ends.
 
-    The server itself is ready before: it takes requests while models load.
+    The server itself is ready earlier, because it accepts requests while models load.
     """
     loads: list[float] = field(default_factory=list)
-    """Seconds until then, from a server that is ready."""
+    """Seconds from when the server is ready until that model is in memory."""
     seconds: float = 0.0
 
 
@@ -104,7 +104,7 @@ class Run:
         self.reported = Totals(lines=lines)
 
     def __call__(self) -> Totals:
-        """Raises AssertionError where a line or its cost is wrong."""
+        """Run everything. Raises AssertionError if a line or its cost is wrong."""
         began = time.monotonic()
         try:
             self._server.wait_ready()
@@ -120,7 +120,7 @@ class Run:
             self._kill_all(self._planned({name: len(lines) for name, lines in made.items()}))
             eventually(self._is_done, self._state, 20 * PATIENCE)
             results = {name: self._results(batch) for name, batch in sent.items()}
-            eventually(lambda: not self._open_rows(), self._state)  # a client's own request may still be there
+            eventually(lambda: not self._open_rows(), self._state)  # a client's own request may still be open
             checked = self._cli("usage", "reconcile")
             assert (checked["differences"], checked["open"]) == ([], 0), checked
         finally:
@@ -178,11 +178,11 @@ class Run:
         return [found[id_] for id_ in self._batches]
 
     def _ended(self) -> int:
-        """Lines that have ended."""
+        """Return the number of ended lines."""
         return sum(self._ended_by_batch().values())
 
     def _ended_by_batch(self) -> dict[str, int]:
-        """Lines of each batch that have ended; empty while the server is away."""
+        """Return the ended lines of each batch; empty while the server is away."""
         with suppress(httpx.TransportError, KeyError):
             counts = [batch["request_counts"] for batch in self._views()]
             ended = [int(count["completed"]) + int(count["failed"]) for count in counts]
@@ -206,7 +206,7 @@ class Run:
 
     # --- kills ------------------------------------------------------------------------------------------------------
     def _planned(self, lines: Mapping[str, int]) -> list[Kill]:
-        """Kills of each kind by turns, of a slot or core spread over its own batch: batches are not equally fast."""
+        """Plan kills of each kind in turn. Those of slots and cores are spread over one batch, as speeds differ."""
         names = list(lines)
         batches = {"gateway": repeat(""), "slot": cycle(names), "core": repeat("chat")}
         kills = [(kind, next(batches[kind])) for kind in (KINDS[number % len(KINDS)] for number in range(self._kills))]
@@ -219,13 +219,13 @@ class Run:
         return planned
 
     def _kill_all(self, planned: list[Kill]) -> None:
-        """At random instants: somewhere between one number of lines that have ended and the next."""
+        """Carry out the kills at random moments between two ends of lines."""
         counts = Counter[str]()
         while planned:
             eventually(lambda: self._due(planned) or self._is_done(), self._state, 20 * PATIENCE)
             time.sleep(self._chance.uniform(0.0, 0.3))
             if not (due := self._due(planned)):
-                if self._is_done():  # the lines were faster than the kills before
+                if self._is_done():  # the lines ended before the kills
                     break
                 continue
             kill = self._chance.choice(due)
@@ -241,7 +241,7 @@ class Run:
         self.reported.kills = dict(counts)
 
     def _due(self, planned: Sequence[Kill]) -> list[Kill]:
-        """Kills whose number of lines has ended and whose model is there; of slots and cores, if there are any."""
+        """Return the kills that are due, preferring those of slots and cores whose model is loaded."""
         ended, working = self._ended_by_batch(), set(self._models_with_lines())
         reached = [
             kill for kill in planned if ended and (ended[kill.batch] if kill.batch else sum(ended.values())) >= kill.at
@@ -254,7 +254,7 @@ class Run:
         return of_models or [kill for kill in reached if not kill.batch and working]
 
     def _follow_resume(self, before: int) -> None:
-        """Wait for the next line that ends. before: how many had ended."""
+        """Wait until more lines have ended than `before`, and record the times."""
         began = time.monotonic()
         waiting = self._models_with_lines()
         if not waiting:
@@ -274,7 +274,7 @@ class Run:
         return [MODEL_OF[name] for name, batch in views if batch["status"] in RUNS]
 
     def _kill(self, kind: Kind, model: str) -> bool:
-        """Kill a process of a model. False: its lines have just ended, and it has been unloaded."""
+        """Kill a process of a model. Returns False if the model has just been unloaded because its lines ended."""
         if (found := self._server.model(model))["state"] != "ready":
             return False
         pid = self._server.core_pid(model) if kind == "core" else int(found["pid"])
@@ -325,7 +325,7 @@ class Run:
             return database.execute(f"SELECT * FROM ledger WHERE {where}").fetchall()
 
     def _spent(self) -> int:
-        """Millionths of the budget, as a server that starts now reads them."""
+        """Return the spent millionths of the budget as a newly started server reads them."""
         database = Database(url_of(f"{SQLITE}:///{self._data / 'tenants.db'}"))
         try:
             limit = Limit("l", "team", "counted", LimitKind.MONTH, 1)
@@ -335,7 +335,7 @@ class Run:
 
 
 def _priced(folder: Path) -> Path:
-    """The starter recipes, each with a price."""
+    """Write the starter recipes with prices."""
     recipes = folder / "recipes"
     recipes.mkdir()
     for model in MODEL_OF.values():
@@ -346,14 +346,14 @@ def _priced(folder: Path) -> Path:
 
 
 def _charged(row: sqlite3.Row) -> tuple[int, int]:
-    """The same by the ledger, which also counts the tokens of a transcript."""
+    """Return the same from a row of the ledger, which also counts the tokens of a transcript."""
     if row["audio_ms"]:
         return 0, math.ceil(row["audio_ms"] / 1e3)
     return row["prompt_tokens"] + row["completion_tokens"], 0
 
 
 def _used(usage: Mapping[str, Any]) -> tuple[int, int]:
-    """Tokens, and whole seconds of a recording."""
+    """Return the tokens, and the whole seconds of a recording."""
     return int(usage.get("total_tokens", 0)), int(usage.get("seconds", 0))
 
 

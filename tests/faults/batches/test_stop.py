@@ -1,4 +1,4 @@
-"""A server that stops and starts again under a batch. A key that is revoked: tests/system/batches/test_teams.py."""
+"""A server stops and starts again during a batch. tests/system/batches/test_teams.py tests revoked keys."""
 
 import json
 from pathlib import Path

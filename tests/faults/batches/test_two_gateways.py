@@ -1,8 +1,8 @@
-"""Two gateways on one PostgreSQL, one of them stopped in mid-line and let go on: each line is answered once.
+"""Two gateways on one PostgreSQL answer each line once, even if one is stopped in the middle of a line and continued.
 
-The other one takes its lines over after 30 s of silence. What the stopped one answers when it goes on is not written.
-Both deliver callbacks: each event comes once, or again with the same id. With BATCHES_STOPPED_SECONDS=45 it is stopped
-for that long.
+The other gateway takes over its lines after 30 s of silence, and later answers of the stopped one are not written. Both
+deliver callbacks: each event arrives once, or again with the same id. BATCHES_STOPPED_SECONDS=45 stops it for that
+long.
 """
 
 import json
@@ -26,7 +26,7 @@ from tests.system.serving import STARTER, Server
 pytestmark = [pytest.mark.real, pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed")]
 LINES, SMALL = 400, 5
 STOPPED_SECONDS = float(os.environ.get("BATCHES_STOPPED_SECONDS", "0"))
-"""The least time for which a gateway is stopped."""
+"""Minimum time for which a gateway is stopped."""
 URL = "/v1/chat/completions"
 
 
@@ -56,7 +56,7 @@ def test_a_gateway_that_was_stopped_for_long_writes_nothing(tmp_path: Path) -> N
         url, receiver = stack.enter_context(postgres()), stack.enter_context(receive(200))
         stopped = stack.enter_context(_serve(tmp_path, "a", url)).wait_ready()
         (tmp_path / "b" / "data").mkdir(parents=True)
-        shutil.copy(stopped.data / "pepper", tmp_path / "b" / "data")  # gateways on one database share it
+        shutil.copy(stopped.data / "pepper", tmp_path / "b" / "data")  # gateways on one database share the pepper
         other = stack.enter_context(_serve(tmp_path, "b", url)).wait_ready()
         database = sa.create_engine(url)
         stack.callback(database.dispose)

@@ -1,1 +1,1 @@
-"""Nodes of a fleet that are killed, stopped and drained under traffic, with real engines."""
+"""Nodes of a fleet are killed, stopped and drained under traffic, with real engines."""

@@ -1,7 +1,7 @@
-"""A cable to a network namespace, which can be cut each way: packets are sent and nobody hears them.
+"""A cable to a network namespace that can be cut in each direction, so that packets are sent but never received.
 
-The kernel's own filters are not everywhere, so a cut is a wrong address: the sender's neighbour has one that no card
-has, and what comes there is dropped in silence.
+Not every kernel has filters, so a cut is a wrong hardware address: the sender's neighbour entry gets one that no card
+has, and packets to it are dropped silently.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ _numbers = count()
 
 
 def missing_right() -> str | None:
-    """Why this machine can have no cables; None: it can."""
+    """Return why this machine cannot have cables, or None if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     name = f"rh-try-{os.getpid()}"
@@ -32,7 +32,7 @@ def missing_right() -> str | None:
 
 
 class Cable:
-    """`here` and `there`: the addresses of its ends."""
+    """A cable. `here` and `there` are the addresses of its ends."""
 
     def __init__(self) -> None:
         number = next(_numbers)
@@ -55,7 +55,7 @@ class Cable:
         self.close()
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do this at the other end: processes that it starts and connections that it opens are there."""
+        """Run the work at the other end, where its processes and connections then are."""
         return self._thread.submit(work).result()
 
     def cut(self, *, to_there: bool = True, to_here: bool = True) -> None:
@@ -66,12 +66,12 @@ class Cable:
             _ip(*where, "neighbour", "replace", self.here, "lladdr", NO_CARD, "nud", "permanent", "dev", self._other)
 
     def mend(self) -> None:
-        """Safe to call for one that is whole."""
+        """Undo all cuts. Does nothing if there are none."""
         _ip("neighbour", "flush", "dev", self._own, "nud", "permanent")
         _ip("-n", self._name, "neighbour", "flush", "dev", self._other, "nud", "permanent")
 
     def close(self) -> None:
-        """After the processes at the other end."""
+        """Remove the cable. End the processes at the other end first."""
         self._thread.shutdown()
         _ip("link", "delete", self._own)
         _ip("netns", "delete", self._name)
@@ -82,7 +82,7 @@ def _ip(*words: str) -> None:
 
 
 def _enter(name: str) -> None:
-    """Bring this thread into a namespace."""
+    """Move this thread into a namespace."""
     with open(f"/var/run/netns/{name}", "rb") as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "setns")

@@ -1,10 +1,10 @@
-"""A node's part in a race for one budget, with its ledger.
+"""The program of a node in a race for one budget, with its ledger.
 
     python -m tests.faults.fleet.racing URL FOLDER NAME CAP CLIENTS FIRST
 
-It prints `in UID` before a request goes on, `done UID` once its end is in the ledger or its journal, `away` when the
-database does not answer, and `end` when all clients were refused for good. After FIRST requests, or a refusal, it waits
-until the database was away, so that the race lasts until then on any machine; 0: it does not wait.
+It prints `in UID` before a request continues, `done UID` once its end is in the ledger or its journal, `away` when the
+database does not answer, and `end` when all clients have been refused for good. After FIRST requests, or a refusal, it
+waits until the database was away, so that the race lasts until then on any machine. With 0 it does not wait.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ TOKENS = 10
 
 
 class Half:
-    """The first half of the race, which ends once the database is away. first: requests in it; 0: there is none."""
+    """The first half of the race, which ends once the database is away. `first` is its number of requests, or 0."""
 
     def __init__(self, first: int, shared: SharedLimits) -> None:
         self._left, self._shared, self.is_over = first, shared, not first
@@ -46,7 +46,7 @@ class Half:
         self._left -= 1
 
     async def wait(self, *, is_refused: bool = False) -> bool:
-        """Wait for its end where its requests are used up. Returns whether it was still going on."""
+        """Wait for its end if its requests are used up. Returns whether it was still running."""
         was_on = not self.is_over
         while not self.is_over and (is_refused or self._left <= 0):
             await asyncio.sleep(0.02)
@@ -55,7 +55,7 @@ class Half:
 
 
 async def ask(limiter: Limiter, ledger: Ledger, half: Half) -> None:
-    """One client, until the budget is used up."""
+    """Send requests as one client until the budget is used up."""
     caller = Caller(TEAM)
     while True:
         await half.wait()

@@ -1,7 +1,7 @@
-"""A cable is cut, both ways and each way alone, under a stream: its node goes on and takes the desired list anew.
+"""A cable is cut in one or both directions during a stream. Its node continues and reads the list of models again.
 
-The long form, FLEET_FAULTS=1: two nodes, of which the one behind the cable plans when it is first cut. The database is
-on this side of it.
+Only runs with FLEET_FAULTS=1: two nodes, of which the one behind the cable is the planner when it is first cut. The
+database is on this side of the cable.
 """
 
 import json
@@ -29,9 +29,9 @@ pytestmark = [
 ]
 CHAT, EMBED = "starter-chat", "starter-embed"
 ENDS_WITHIN = 4.0
-"""Seconds from a cut to the end of a stream: three without a report, which may have come a second after the cut."""
+"""Seconds from a cut to the end of a stream: three without a report, after one up to a second later than the cut."""
 SLACK = 0.5
-"""Seconds that a busy machine may take."""
+"""Seconds of tolerance for a busy machine."""
 BODY: Any = {
     "model": CHAT, "messages": [{"role": "user", "content": "What is a slot?"}], "ignore_eos": True,
     "max_tokens": 200, "temperature": 0,
@@ -39,7 +39,7 @@ BODY: Any = {
 
 
 class Rig:
-    """`far` is behind the cable and has both models; `near` passes chat on to it."""
+    """Two nodes. `far` is behind the cable and has both models; `near` forwards chat to it."""
 
     def __init__(self, servers: FleetOfServers, cable: Cable) -> None:
         self.cable = cable
@@ -52,7 +52,7 @@ class Rig:
         wait_for_models(self.near, CHAT)
 
     def at_far(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """As a client on its side of the cable."""
+        """Send a request like a client on the far side of the cable."""
         return self.cable.call(lambda: self.far.http.request(method, path, **more))
 
     def core(self) -> int:
@@ -66,7 +66,7 @@ class Rig:
         return bool(server.http.get("/v1/fleet/plan").json()["is_leading"])
 
     def embed_on(self) -> list[str]:
-        """Where the models' list has the second model, and it is ready."""
+        """Return the nodes on which the second model should be and is ready."""
         plan = self.near.http.get("/v1/fleet/plan").json()
         return next(one["ready"] for one in plan["models"] if one["model"] == EMBED)
 
@@ -106,7 +106,7 @@ def test_streams_end_and_the_node_goes_on_and_follows_what_was_placed_meanwhile(
         assert stream.headers["x-roundhouse-node"] == "far"
         lines = stream.iter_lines()
         assert next(lines).startswith("data: ")
-        os.kill(core, signal.SIGSTOP)  # so that it stands still in mid-answer
+        os.kill(core, signal.SIGSTOP)  # so that it stops in the middle of the answer
         try:
             rest = pool.submit(lambda: [line for line in lines if line.startswith("data: ")])
             rig.cable.cut(**cut)

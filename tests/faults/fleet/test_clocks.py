@@ -1,6 +1,6 @@
 """A node whose clock is ten minutes ahead, and one whose clock is ten minutes behind.
 
-The long form, FLEET_FAULTS=1.
+Only runs with FLEET_FAULTS=1.
 """
 
 import os
@@ -36,15 +36,15 @@ EMBED: Any = {"model": "starter-embed", "input": "hello"}
 RECIPE = STARTER / "starter-embed.yaml"
 WRONG = 600
 NEAR = 60.0
-"""By how much a moment may be off, however slow the machine is."""
+"""By how much a time may be off, even on a slow machine."""
 
 REFUSED_WITHIN = 1.0
-"""Seconds from the end of a key to its refusal by every server."""
+"""Seconds from the expiry of a key to its refusal by every server."""
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`clock.c`, for LD_PRELOAD."""
+    """Compile `clock.c` for LD_PRELOAD."""
     made = tmp_path_factory.mktemp("clock") / "clock.so"
     source = Path(__file__).with_name("clock.c")
     subprocess.run([COMPILER, "-shared", "-fPIC", "-Wall", "-Werror", "-o", made, source, "-ldl"], check=True)
@@ -52,7 +52,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clock(library: Path, seconds: int) -> Mapping[str, str]:
-    """Variables of a process whose time of day is wrong."""
+    """Return the environment variables of a process with a wrong time of day."""
     return {"LD_PRELOAD": str(library), "CLOCK_AHEAD": str(seconds)}
 
 

@@ -1,4 +1,4 @@
-"""A node and a front while their PostgreSQL stands still, and a browser whose front is killed."""
+"""A node and a front while their PostgreSQL hangs, and a browser whose front is killed."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -34,7 +34,7 @@ def test_requests_go_on_and_sessions_outlive_a_front(servers: FleetOfServers, tm
         port, key = free_port(), tmp_path / "fleet.key"
         key.write_text("the key of a fleet, 32 or longer\n")
         listen = (f"--fleet-listen=127.0.0.1:{port}", f"--fleet-address=http://127.0.0.1:{port}")
-        signed = (f"--fleet-key={key}", "--fleet-name")  # instead of certificates
+        signed = (f"--fleet-key={key}", "--fleet-name")  # instead of with certificates
         recipes = [STARTER / "starter-embed.yaml"]
         node = servers.node("node-1", recipes, "--slots", "1", *listen, *signed, "node-1")
         front = servers.front("front-1", *signed, "front-1").wait_ready()
@@ -69,7 +69,7 @@ def _ask(server: Server) -> None:
 
 
 def _check_refusals(front: Server, node: Server) -> None:
-    """Changes that servers share are refused, and nothing is left of them."""
+    """Check that shared changes are refused and have no effect."""
     added = {"source": "package:models.starter/pack/starter-chat", "id": "added"}
     for server in (front, node):
         for method, path, body in (
@@ -82,7 +82,7 @@ def _check_refusals(front: Server, node: Server) -> None:
 
 
 def _check_session(front: Server, node: Server, key: str) -> None:
-    """The browser signs in at a front, which is killed."""
+    """Check that a browser stays signed in after the front at which it signed in is killed."""
     signed_in = front.http.post("/console/sign-in", json={"key": key}, headers={"Origin": front.url})
     assert signed_in.status_code == 200, signed_in.text
     cookie = {"Cookie": signed_in.headers["set-cookie"].split(";")[0]}

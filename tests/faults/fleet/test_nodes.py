@@ -1,4 +1,4 @@
-"""Two nodes on the starter pack's chat model and a front: adapters spread; a node is killed, stopped, drained."""
+"""Two nodes with the starter pack's chat model and a front: adapters spread; a node is killed, stopped, drained."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ RECIPE = STARTER / "starter-chat.yaml"
 LONG_FORM = pytest.mark.skipif(not os.environ.get("FLEET_FAULTS"), reason="half a minute of waiting: FLEET_FAULTS=1")
 MOVES = int(os.environ.get("FLEET_MOVES", "10000"))
 ALIASES = ("prod", "next", "canary", "test")
-"""Aliases that are moved at once, each by one client."""
+"""Aliases that move at the same time, each by one client."""
 LONG: Any = {
     "model": "starter-chat", "messages": [{"role": "user", "content": "What is a slot?"}], "ignore_eos": True,
     "max_tokens": 200, "temperature": 0,
@@ -46,7 +46,7 @@ class Rig:
         self.wait_up("node-1", "node-2")
 
     def states(self, server: Server | None = None) -> dict[str, str]:
-        """As this server sees them; None: the front."""
+        """Return the servers' states as seen by this server, by default the front."""
         answer = (server or self.front).http.get("/v1/fleet").json()
         return {one["name"]: one["state"] for one in answer["members"]}
 
@@ -64,7 +64,7 @@ class Rig:
         return self.front.http.post("/v1/chat/completions", json={**LONG, **more})
 
     def nodes_of(self, count: int = 12) -> set[str]:
-        """The nodes that answer so many different requests."""
+        """Return the nodes that answer `count` different requests."""
         found = set()
         for number in range(count):
             answer = self.ask(max_tokens=4, messages=[{"role": "user", "content": f"say {number}"}])
@@ -86,7 +86,7 @@ def drained(rig: Rig, node: str, what: str, **query: Any) -> httpx.Response:
 def test_a_drained_node_gets_nothing_new_and_comes_back(rig: Rig) -> None:
     assert drained(rig, "node-1", "drain").status_code == 200
     own = rig.nodes["node-1"]
-    eventually(lambda: rig.states(own)["node-1"] == "draining", own.tail)  # so its next report says so
+    eventually(lambda: rig.states(own)["node-1"] == "draining", own.tail)  # so its next report will say so
     eventually(lambda: rig.nodes_of() == {"node-2"}, lambda: str(rig.states()))
     assert rig.nodes_of() == {"node-2"}
     last = drained(rig, "node-2", "drain")
@@ -98,7 +98,7 @@ def test_a_drained_node_gets_nothing_new_and_comes_back(rig: Rig) -> None:
 
 
 def new_adapter(folder: Path) -> Path:
-    """An archive of an adapter that answers as `uppercase` does, and has another digest."""
+    """Write an archive of an adapter with the answers of `uppercase` but another digest."""
     shutil.copytree(PACK / "adapters" / "uppercase", folder / "loud", copy_function=shutil.copyfile)
     config = folder / "loud" / "adapter_config.json"
     fields = json.loads(config.read_text())
@@ -135,7 +135,7 @@ def test_an_adapter_registered_through_a_front_answers_on_every_node(rig: Rig, t
 @LONG_FORM
 @pytest.mark.timeout(3600)
 def test_a_request_never_sees_half_of_a_moved_alias(rig: Rig) -> None:
-    """Each answer has the text of the version that its header names, while every server moves aliases."""
+    """While every server moves aliases, each answer has the text of the version in its header."""
     texts, ended = {}, threading.Event()
     for source, text in (("uppercase", "GOOD MORNING"), ("rot13", "tbbq zbeavat")):
         body = {"name": "moved", "base": "starter-chat", "source": {"path": str(PACK / "adapters" / source)}}
@@ -145,16 +145,16 @@ def test_a_request_never_sees_half_of_a_moved_alias(rig: Rig) -> None:
     servers = (rig.front, *rig.nodes.values())
 
     def move(alias: str, numbers: Iterable[int]) -> None:
-        """Move an alias to and fro, each time through another server."""
+        """Move an alias back and forth, each time through another server."""
         for number in numbers:
-            if ended.is_set():  # another one has failed
+            if ended.is_set():  # another thread has failed
                 return
             path = f"/v1/adapters/moved/aliases/{alias}"
             moved = servers[number % 3].http.put(path, json={"version": f"v{1 + number % 2}"})
             assert moved.status_code == 200, moved.text
 
     def ask(server: Server) -> set[tuple[str, str]]:
-        """The aliases and digests that a server answered with."""
+        """Return the aliases and digests of a server's answers."""
         seen = set()
         with httpx.Client(base_url=server.url, timeout=PATIENCE) as http:
             for number in itertools.count():
@@ -228,7 +228,7 @@ def test_a_model_is_placed_by_hand_moves_and_is_released(rig: Rig) -> None:
 
 @LONG_FORM
 def test_a_node_whose_engine_stands_still_is_left_alone_until_it_answers_a_probe(rig: Rig) -> None:
-    """Its gateway reports on, so only its answers show it."""
+    """Its gateway continues to report, so only its answers show the fault."""
     core = rig.nodes["node-1"].core_pid("starter-chat")
 
     def ask(number: int) -> httpx.Response:
@@ -272,7 +272,7 @@ def test_a_model_added_through_a_front_is_on_every_node_until_it_is_removed(rig:
 
 
 def open_stream(rig: Rig, node: str, stack: Any) -> httpx.Response:
-    """A stream that this node answers, past its first bytes; others are read to their end."""
+    """Open a stream that this node answers, and read its first bytes. Streams of other nodes are read to the end."""
     for number in range(64):
         body = {**LONG, "stream": True, "messages": [{"role": "user", "content": f"tell me {number}"}]}
         response = stack.enter_context(rig.front.http.stream("POST", "/v1/chat/completions", json=body))
@@ -289,7 +289,7 @@ def events_after(response: httpx.Response) -> list[str]:
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_a_node_that_is_gone_ends_its_streams_and_loses_no_other_request(rig: Rig, how: str) -> None:
-    """The killed one does not come back."""
+    """A killed node does not come back in this test."""
     from contextlib import ExitStack
 
     node = rig.nodes["node-1"]
@@ -326,7 +326,7 @@ def test_a_node_that_is_gone_ends_its_streams_and_loses_no_other_request(rig: Ri
 
 
 def test_a_front_that_drains_finishes_its_streams_and_takes_no_more(rig: Rig) -> None:
-    """The last of all: the front does not come back."""
+    """This must be the last test, because the front does not come back."""
     from contextlib import ExitStack
 
     core = rig.nodes["node-2"].core_pid("starter-chat")

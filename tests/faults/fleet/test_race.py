@@ -1,6 +1,6 @@
-"""A hundred clients race for one budget over three nodes, while kill -9 ends a node, and then the database.
+"""A hundred clients race for one budget over three nodes, while first a node and then the database is killed.
 
-The long form, FLEET_FAULTS=1; `tests/unit/fleet/test_grants.py` and `test_database_away.py` have each part alone.
+Only runs with FLEET_FAULTS=1. `tests/unit/fleet/test_grants.py` and `test_database_away.py` test each part alone.
 """
 
 import os
@@ -30,14 +30,14 @@ pytestmark = [
 ]
 CAP, CLIENTS = 1200, 34
 FIRST = CAP // 4, CAP // 4
-"""Requests of the nodes that are not killed, until the database is."""
+"""Requests of the surviving nodes until the database is killed."""
 
 
 class Node:
-    """A process of `tests.faults.fleet.racing`, and what it printed."""
+    """A process of `tests.faults.fleet.racing`, and its output."""
 
     def __init__(self, url: str, folder: Path, name: str, first: int = 0) -> None:
-        """first: requests until it waits for the database to be away; 0: it does not."""
+        """Start the node. After `first` requests it waits until the database is away; with 0 it does not wait."""
         numbers = map(str, (CAP, CLIENTS, first))
         words = [sys.executable, "-m", "tests.faults.fleet.racing", url, str(folder), name, *numbers]
         self._process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -79,7 +79,7 @@ def test_the_budget_is_not_exceeded_and_every_answer_is_counted_once(tmp_path: P
                 lambda: all("away" in node.lines for node in nodes[1:]), lambda: [one.lines[-2:] for one in nodes]
             )
             server.start()
-            nodes.append(Node(server.url, tmp_path, NODES[0]))  # it starts again on its own journal
+            nodes.append(Node(server.url, tmp_path, NODES[0]))  # restarts on its own journal
             assert [node.wait() for node in nodes[1:]] == [0, 0, 0]
         finally:
             for node in nodes:

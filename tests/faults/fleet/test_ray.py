@@ -1,7 +1,7 @@
-"""A fleet on three machines that a real Ray joins: a front beside Ray's head, and two nodes. Minutes: RAY_FAULTS=1.
+"""A fleet on three machines, joined by a real Ray: a front beside Ray's head, and two nodes.
 
-Each machine is a network namespace with folders of its own for Ray. Requests run through the front all the time, and
-none may fail, whatever of Ray is killed.
+Takes minutes, and only runs with RAY_FAULTS=1. Each machine is a network namespace with its own folders for Ray.
+Requests run through the front all the time, and none may fail, no matter which part of Ray is killed.
 """
 
 import os
@@ -52,14 +52,14 @@ pytestmark = [
 
 
 class Machine:
-    """A network namespace, in which Ray's folders are this machine's own."""
+    """A network namespace with its own folders for Ray."""
 
     def __init__(self, address: str, own: Path, folder: Path, environment: Mapping[str, str]) -> None:
-        """own: where `folder` and /tmp/ray of this machine really are."""
+        """Create the machine. `own` is the actual place of its `folder` and /tmp/ray."""
         self.address, self.own, self._environment = address, own, environment
         holder = ["unshare", "--net", "--mount", "--propagation", "private", "sleep", "infinity"]
         self._holder = subprocess.Popen(holder, preexec_fn=partial(die_with_parent, os.getpid()))
-        eventually(lambda: psutil.Process(self._holder.pid).name() == "sleep")  # it is in its own namespaces then
+        eventually(lambda: psutil.Process(self._holder.pid).name() == "sleep")  # then it is in its own namespaces
         link = f"{BRIDGE}{address.rpartition('.')[2]}"
         command("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", str(self._holder.pid))
         command("ip", "link", "set", link, "master", BRIDGE, "up")
@@ -87,7 +87,7 @@ class Machine:
         return log.read_text(errors="replace")[-4000:] if log.exists() else ""
 
     def ray_processes(self, word: str = "") -> list[psutil.Process]:
-        """Of Ray on this machine, those with a word in their command; '': all."""
+        """Return Ray's processes on this machine with a word in their command line; '' for all."""
         record = RecordFile(self.own / "ray" / "ray.json").read()
         try:
             main = psutil.Process(0 if record is None else record.pid)
@@ -109,7 +109,7 @@ def command(*words: str) -> None:
 
 
 class RayFleet:
-    """The machines, and what `roundhouse fleet ray` does there."""
+    """The machines, and `roundhouse fleet ray` on them."""
 
     def __init__(self, folder: Path, database: str, stack: ExitStack) -> None:
         self.file, ray = folder / "cluster.yaml", folder / "ray"
@@ -135,7 +135,7 @@ class RayFleet:
         return (str(Path(sys.executable).with_name("roundhouse")), "fleet", "ray", verb, str(self.file), *more)
 
     def up(self) -> None:
-        """As docs/fleet-ray.md says: on Ray's head, then on the others, which it waits for."""
+        """Start the fleet as in docs/fleet-ray.md: on Ray's head, which waits for the others, then on those."""
         head, token = self.machines[HEAD], Path("ray") / "ray-token"
         log = head.own / "ray" / "ray.log"
         before = log.stat().st_size if log.exists() else 0
@@ -160,12 +160,12 @@ class RayFleet:
         return next(iter(self.machines[SERVERS[name]].ray_processes("ServerActor")), None)
 
     def wait_actor(self, name: str, before: psutil.Process | None) -> None:
-        """Until another actor supervises this server."""
+        """Wait until another actor supervises this server."""
         eventually(lambda: (now := self.actor(name)) is not None and now != before)
 
 
 class Traffic:
-    """Requests through the front, one after the other, until it ends."""
+    """Requests through the front, one after another, until the context ends."""
 
     def __init__(self) -> None:
         self.failed: list[str] = []
@@ -194,14 +194,14 @@ class Traffic:
                     self.failed.append(answer.text)
 
     def check(self, *nodes: str) -> None:
-        """Another twenty requests are answered, by these nodes alone."""
-        first = len(self.nodes) + 1  # the one after the one that may be on its way
+        """Check that another twenty requests are answered, only by these nodes."""
+        first = len(self.nodes) + 1  # skips the one that may be running
         eventually(lambda: self.failed or len(self.nodes) >= first + 20)
         assert (self.failed, set(self.nodes[first:]) <= set(nodes)) == ([], True), self.failed or self.nodes[first:]
 
 
 def is_up(host: str, model: str | None = None) -> bool:
-    """Whether a server answers, and has a model in memory."""
+    """Return whether a server answers, and whether it has `model` in memory."""
     with suppress(httpx.TransportError), httpx.Client(base_url=f"http://{host}:8000", trust_env=False) as client:
         if client.get("/health/ready").status_code != 200:
             return False
@@ -212,7 +212,7 @@ def is_up(host: str, model: str | None = None) -> bool:
 @contextmanager
 def bridge() -> Iterator[None]:
     ports = Path("/sys/class/net", BRIDGE, "brif")
-    if ports.is_dir() and not any(ports.iterdir()):  # a run that was killed has left it
+    if ports.is_dir() and not any(ports.iterdir()):  # left by a run that was killed
         command("ip", "link", "delete", BRIDGE)
     command("ip", "link", "add", BRIDGE, "type", "bridge")
     try:

@@ -1,10 +1,10 @@
-"""Three real servers behind a front against the simulation: the same traffic, and an engine that takes the same times.
+"""Compares three real servers behind a front with the simulation, for the same traffic and an engine of the same times.
 
-FLEET_SIMULATION=1: two and a half minutes. Without it the two are not compared: it needs most of two cores.
+Only runs with FLEET_SIMULATION=1, because it takes two and a half minutes and most of two cores.
 
-Which node gets a request depends on what went before, so that the same traffic with other ids finds another part of its
-adapters: in 60 seconds the parts of the simulation's runs differ by 1.5 points (standard deviation). Hence two minutes,
-and the mean of several simulated runs.
+The node of a request depends on the requests before, so the same traffic with other ids finds another share of its
+adapters ready: in 60 seconds the simulated shares differ by 1.5 points (standard deviation). Therefore the test takes
+two minutes and compares with the mean of several simulated runs.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ SCENARIO = Scenario(
     nodes=3, seconds=120.0, fronts=1, models=1, adapters=40, shared_prefix=0.0, flood=0.0, flood_limit=0.0, rack=1,
 )  # fmt: skip
 RUNS = 8
-"""Simulated runs, each with other random bits for the requests."""
+"""Simulated runs, each with other random ids of requests."""
 MODEL = "timed"
 HIT_MS = 1.0
 _SWAP = re.compile(r"swap;dur=([0-9.]+)")
@@ -72,7 +72,7 @@ def request_of(one: SimRequest, names: Mapping[str, str]) -> bytes:
 
 
 async def replay(port: int, requests: Sequence[tuple[float, bytes]]) -> list[Reply]:
-    """Each at its moment, whatever has become of those before."""
+    """Send each request at its time, without waiting for earlier ones; returns the replies."""
     loop = asyncio.get_running_loop()
     began, idle = loop.time(), list[Connection]()
 

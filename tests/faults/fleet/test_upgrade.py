@@ -1,6 +1,6 @@
-"""Servers of two versions on one database: the older one serves, and starts again on what the newer one made of it.
+"""Servers of two versions on one database: the older one serves, and can restart on what the newer one migrated.
 
-The long form, FLEET_UPGRADE=1: servers of other versions in worktrees of git.
+Only runs with FLEET_UPGRADE=1, with servers of other versions in git worktrees.
 """
 
 import json
@@ -109,7 +109,7 @@ def test_a_server_of_before_the_fleet_serves_beside_it_and_starts_again(
 
 
 def make_later(tree: Path) -> None:
-    """A later version, which has added to every room's tables, and to what servers send one another."""
+    """Make a later version that adds to the tables of every package, and to what servers send one another."""
     for room in ROOMS:
         versions = tree / room / "migrations" / "versions"
         own = max(file.name[:4] for file in versions.glob("[0-9]*.py"))

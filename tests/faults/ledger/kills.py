@@ -1,10 +1,10 @@
-"""Mixed requests on real engines while slots, EngineCores and the gateway are killed: is each answer counted once?
+"""Checks that each answer is counted once while slots, EngineCores and the gateway are killed.
 
     python -m tests.faults.ledger.kills [--requests 5000] [--kills 24] [--clients 8] [--seed 22]
 
-Each request has an id of its own. In the end every one that a client got a whole answer for has exactly one settled
-row in the ledger, with the tokens of the answer's own usage; what was under way when the gateway died is interrupted,
-and no row is open. Ends in one line of JSON.
+Sends mixed requests to real engines, each with its own id. At the end each request with a complete answer must have
+exactly one settled row in the ledger, with the tokens of the answer's own usage. Requests that ran when the gateway
+died must be interrupted, and no row may be open. Prints one line of JSON at the end.
 """
 
 import argparse
@@ -38,12 +38,12 @@ KINDS_OF: Mapping[str, tuple[str, ...]] = {
     "starter-chat": ("chat", "stream", "adapter", "messages"), "starter-embed": ("embed",),
     "starter-rerank": ("rerank",), "starter-speech": ("speech",),
 }  # fmt: skip
-"""Models to the kinds of requests for them."""
+"""The kinds of requests for each model."""
 
 
 @dataclass(frozen=True)
 class Used:
-    """What an answer says of itself."""
+    """The usage in an answer."""
 
     prompt: int = 0
     completion: int = 0
@@ -55,13 +55,13 @@ class Totals:
     requests: int = 0
     answered: int = 0
     broken: int = 0
-    """The connection ended before the answer did."""
+    """Requests whose connection ended before the answer did."""
     refused: dict[str, int] = field(default_factory=dict)
-    """By status."""
+    """Refused requests by status."""
     kills: dict[str, int] = field(default_factory=dict)
     interrupted: int = 0
     settled_unseen: int = 0
-    """Settled, and the connection broke before the client had read it all."""
+    """Settled requests whose connection broke before the client had read everything."""
     tokens: int = 0
     seconds: float = 0.0
 
@@ -84,7 +84,7 @@ class Run:
         self.reported, self._refused, self._requested = Totals(requests=requests), Counter[str](), 0
 
     def __call__(self) -> Totals:
-        """Raises AssertionError where the ledger is wrong."""
+        """Run everything. Raises AssertionError if the ledger is wrong."""
         began = time.monotonic()
         try:
             self._server.wait_ready()
@@ -101,7 +101,7 @@ class Run:
             for thread in threads:
                 thread.join()
             self._end_gateway()
-            self._begin([STARTER / "starter-speech.yaml"], "--slots", "1")  # it only ends what is open, without a model
+            self._begin([STARTER / "starter-speech.yaml"], "--slots", "1")  # only to end open rows, without a model
             checked = self._server.command("usage", "reconcile")
             assert (checked["differences"], checked["open"]) == ([], 0), checked
         finally:
@@ -143,7 +143,7 @@ class Run:
         self.reported.kills = dict(counts)
 
     def _kill(self, kind: Kind) -> None:
-        """Raises AssertionError where nobody has noticed it."""
+        """Kill a process. Raises AssertionError if the server does not notice."""
         model = "starter-chat" if kind == "core" else self._chance.choice(self._models)
         before = self._server.wait_state(model, "ready")["deaths"]
         who: Callable[[str], int] = self._server.core_pid if kind == "core" else self._server.slot_pid
@@ -157,7 +157,7 @@ class Run:
         self._server.close()
 
     def _begin(self, recipes: Sequence[Path] = (), *options: str) -> None:
-        """recipes: the run's own by default."""
+        """Start the server, by default with the run's own recipes."""
         self._server = Server(self._data, recipes or self._recipes, *(options or OPTIONS), fixed={"heartbeat": 0.5})
         self._server.http.headers["x-api-key"] = self._key
         self._server.wait_ready()
@@ -190,7 +190,7 @@ def _used(row: sqlite3.Row) -> Used:
 
 
 def _ask(http: httpx.Client, chance: random.Random, kind: str) -> tuple[int, Used | None]:
-    """One request of this kind: its status, and its usage if all of the answer came."""
+    """Send a request of this kind; returns its status, and its usage if the whole answer arrived."""
     words = " ".join(chance.choice(("warm", "kitchen", "seven", "boats")) for _ in range(chance.randrange(1, 12)))
     match kind:
         case "chat" | "adapter":

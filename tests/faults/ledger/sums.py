@@ -1,9 +1,9 @@
-"""Many requests against one ledger and random limits, with clients that leave: is everything counted exactly?
+"""Checks that many requests, some of whose clients leave, are counted exactly by one ledger and random limits.
 
     python -m tests.faults.ledger.sums [--requests 100000] [--clients 64]
 
-A scripted engine makes known tokens. In the end the ledger's sums, the rows', the metrics' counters and those that the
-engine made are equal to the token, and limits have everything back.
+A scripted engine generates known tokens. At the end the ledger's sums, its rows, the metrics and the engine's own count
+must be equal to the token, and limits must have all their reservations back.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Totals:
     left: int = 0
     refused: int = 0
     made: list[int] = field(default_factory=lambda: [0, 0])
-    """Prompt and completion tokens of answers that clients read to their end."""
+    """Prompt and completion tokens of answers that clients read to the end."""
 
 
 def body(number: int) -> bytes:
@@ -54,7 +54,7 @@ def body(number: int) -> bytes:
 
 
 async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Totals:
-    """Raises AssertionError where a sum is wrong."""
+    """Run everything. Raises AssertionError if a sum is wrong."""
     chance, reported = random.Random(seed), Totals()
     database, ledger, limiter = open_tables(folder), Ledger(folder), Limiter()
     await ledger.enable(database)
@@ -62,7 +62,7 @@ async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Tota
     limiter.replace(limits, {})
     gateway = FakeGateway(folder, ledger=ledger, limiter=limiter)
     link, ended = gateway.links["chat"], asyncio.Event()
-    """Who was refused comes again when somebody has ended."""
+    """Retry refused requests when another one has ended."""
 
     def script(request: Any) -> list[Any]:
         number = int(json.loads(request.body)["messages"][0]["content"])

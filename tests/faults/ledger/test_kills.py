@@ -1,6 +1,7 @@
-"""The short form of `tests.faults.ledger.kills`: one kill of each kind, of models of two tasks.
+"""The short form of `tests.faults.ledger.kills`: one kill of each kind, for models of two tasks.
 
-Rows of embeddings and reranks after a kill: tests/faults/batches/test_kills.py, tests/system/tenants/test_keys.py.
+tests/faults/batches/test_kills.py and tests/system/tenants/test_keys.py test rows of embeddings and reranks after a
+kill.
 """
 
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""Two providers, one of which fails at random 30 % of the time, with a fall-back: how many requests are answered?
+"""Counts the answered requests of two providers, one of which fails 30 % of the time, with a fall-back.
 
     python -m tests.faults.providers.run --seconds 300
 
-The providers are fakes on this machine that speak OpenAI's and Anthropic's protocols; everything between a request's
-body and its answer is the server's own, without its socket: a router names the fall-back. Failing is 500, 429, 529, a
-broken connection, garbage, an error event before the first words, or silence. Ends in one JSON line; exit code 1 where
-less than 99.9 % were answered.
+The providers are fakes on this machine that speak OpenAI's and Anthropic's protocols. Everything between a request's
+body and its answer is the server's own, except its socket; a router names the fall-back. A failure is a 500, 429 or
+529, a broken connection, garbage, an error event before the first words, or silence. Prints one JSON line; the exit
+code is 1 if less than 99.9 % were answered.
 """
 
 import argparse
