@@ -1,1 +1,1 @@
-"""The files of deploy/: read by the programs that they are for where those are installed, else parsed."""
+"""The files of deploy/: checked by their own programs if those are installed, otherwise parsed here."""

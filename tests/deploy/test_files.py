@@ -1,4 +1,4 @@
-"""Units, Compose, Prometheus and dashboards are what their programs take, and name what the server has."""
+"""Files for systemd, containers, Prometheus, KEDA and Grafana are valid and name things that the server has."""
 
 import json
 import os
@@ -43,14 +43,14 @@ def variables() -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["Containerfile", "roundhouse.service"])
-def test_the_variables_exist(name: str) -> None:
+def test_environment_variables_exist(name: str) -> None:
     text = (DEPLOY / name).read_text()
     assert set(re.findall(r"\bROUNDHOUSE_[A-Z_]+", text)) - variables() == set()
 
 
 @pytest.mark.parametrize("path", ["deploy/roundhouse.service", "docs/deploy.md"])
-def test_the_first_key_is_made_where_the_service_reads_it_and_as_its_user(path: str) -> None:
-    """Else the service goes on without a key, open to everybody."""
+def test_the_first_key_is_made_in_the_services_folder_as_its_user(path: str) -> None:
+    """Otherwise the service would still have no key, and be open to everybody."""
     unit = (DEPLOY / "roundhouse.service").read_text()
     (user,) = re.findall(r"^User=(.+)", unit, re.MULTILINE)
     (folder,) = re.findall(r"^Environment=ROUNDHOUSE_DATA_DIR=(.+)", unit, re.MULTILINE)
@@ -59,7 +59,7 @@ def test_the_first_key_is_made_where_the_service_reads_it_and_as_its_user(path: 
     assert command == f"runuser -u {user} -- {program} keys create --scopes all --data-dir {folder}"
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "roundhouse.service"
@@ -69,18 +69,18 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_hadolint_takes_the_containerfile() -> None:
+def test_hadolint_accepts_the_containerfile() -> None:
     if shutil.which("hadolint") is None:
         pytest.skip("hadolint is not installed")
-    # DL3008: packages of the base's own release, with its security updates
+    # DL3008 (no pinned versions): packages come from the base image's release, with its security updates
     command = ["hadolint", "--no-color", "--ignore", "DL3008", str(DEPLOY / "Containerfile")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
-def test_a_container_asks_its_own_server_how_it_is(status: int, healthy: bool) -> None:
-    """Docker hands its proxy's settings to containers: the proxy knows of no server on their loopback."""
+def test_a_containers_health_check_asks_its_own_server_despite_a_proxy(status: int, healthy: bool) -> None:
+    """Docker passes its proxy settings to containers, but the proxy cannot reach a container's loopback."""
     requested: list[str] = []
 
     class Answer(BaseHTTPRequestHandler):
@@ -102,8 +102,8 @@ def test_a_container_asks_its_own_server_how_it_is(status: int, healthy: bool) -
     assert (done.returncode == 0, requested) == (healthy, ["/health/ready"]), done.stderr
 
 
-def test_what_git_ignores_is_in_no_image() -> None:
-    """What tools and trainings leave in a checkout is some gigabytes."""
+def test_images_leave_out_what_git_ignores() -> None:
+    """Tools and trainings leave gigabytes in a checkout."""
     ignored = {line.strip("/").removeprefix("**/") for line in (ROOT / ".gitignore").read_text().splitlines()}
     left_out = {line.removeprefix("**/") for line in (DEPLOY / "Containerfile.dockerignore").read_text().splitlines()}
     assert ignored <= left_out
@@ -111,7 +111,7 @@ def test_what_git_ignores_is_in_no_image() -> None:
     assert work in ignored
 
 
-def test_the_unit_gives_a_stop_more_time_than_the_server_takes() -> None:
+def test_systemd_and_compose_give_a_stop_more_time_than_the_server_takes() -> None:
     unit = (DEPLOY / "roundhouse.service").read_text()
     drain = next(p.default for p in parameters(_serve()) if "--drain-seconds" in p.opts)
     (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
@@ -120,7 +120,7 @@ def test_the_unit_gives_a_stop_more_time_than_the_server_takes() -> None:
 
 
 def test_the_proxy_waits_longer_and_takes_more_than_the_server() -> None:
-    """So that each bound's answer is the server's own, with its reason and Retry-After."""
+    """So the server itself refuses what is over a limit, with the reason and Retry-After."""
     site = (DEPLOY / "nginx.conf").read_text()
     serve = {p.name: p.default for p in parameters(_serve())}
 
@@ -132,7 +132,7 @@ def test_the_proxy_waits_longer_and_takes_more_than_the_server() -> None:
     assert seconds("proxy_read_timeout") > longest
     assert seconds("proxy_send_timeout") > longest
     longest_idle = Settings.model_fields["keep_alive"].default
-    assert seconds("keepalive_timeout") < longest_idle, "else it sends into what the server closes"
+    assert seconds("keepalive_timeout") < longest_idle, "otherwise it sends on connections that the server is closing"
     (size,) = re.findall(r"client_max_body_size (\d+)m;", site)
     assert int(size) << 20 > TypeAdapter(ByteSize).validate_python(serve["max_adapter"])
     assert "proxy_buffering off;" in site
@@ -143,7 +143,7 @@ def _serve() -> Any:
     return dict(walk(typer.main.get_command(app), "roundhouse"))["roundhouse serve"]
 
 
-def test_compose_mounts_what_is_there_and_scrapes_what_listens() -> None:
+def test_compose_mounts_existing_files_and_scrapes_a_listening_port() -> None:
     compose = read("compose.yaml")
     services = compose["services"]
     for service in services.values():
@@ -157,13 +157,13 @@ def test_compose_mounts_what_is_there_and_scrapes_what_listens() -> None:
     host, port = target.split(":")
     assert host in services
     assert f"EXPOSE {port}" in (DEPLOY / "Containerfile").read_text()
-    assert host in services["roundhouse"]["command"], "the server refuses a Host that it does not know"
+    assert host in services["roundhouse"]["command"], "the server refuses an unknown Host"
     source = read("grafana/provisioning/datasources/prometheus.yaml")["datasources"][0]
     assert source["url"].split("/")[-1].split(":")[0] in services
     assert set(read("compose.gpu.yaml")["services"]) <= set(services)
 
 
-def test_docker_takes_the_compose_files() -> None:
+def test_docker_accepts_the_compose_files() -> None:
     compose = ["docker", "compose", "-f", str(DEPLOY / "compose.yaml"), "-f", str(DEPLOY / "compose.gpu.yaml")]
     if shutil.which("docker") is None or subprocess.run([*compose[:2], "version"], capture_output=True).returncode:
         pytest.skip("docker compose is not installed")
@@ -171,7 +171,7 @@ def test_docker_takes_the_compose_files() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_prometheus_takes_its_file() -> None:
+def test_prometheus_accepts_its_file() -> None:
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
     command = ["promtool", "check", "config", str(DEPLOY / "prometheus.yml")]
@@ -179,7 +179,7 @@ def test_prometheus_takes_its_file() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_alarms_sound_for_the_class_whose_promise_is_burnt() -> None:
+def test_alerts_fire_for_the_class_whose_objective_is_missed() -> None:
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
     command = ["promtool", "test", "rules", str(Path(__file__).with_name("alerts.test.yml"))]
@@ -187,7 +187,7 @@ def test_alarms_sound_for_the_class_whose_promise_is_burnt() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_bounds_of_the_alarms_are_buckets_that_exist_and_the_classes_are_ours() -> None:
+def test_alerts_use_existing_buckets_classes_ends_and_series() -> None:
     (group,) = read("alerts.yml")["groups"]
     text = " ".join(rule["expr"] for rule in group["rules"])
     bounds = {float(bound) for bound in re.findall(r'le="([\d.]+)"', text)}
@@ -208,8 +208,8 @@ def test_the_bounds_of_the_alarms_are_buckets_that_exist_and_the_classes_are_our
         ),
     ],
 )
-def test_keda_scales_by_what_the_server_says(name: str, target: dict[str, str]) -> None:
-    """The fields are those of KEDA's ScaledObject and of its Prometheus scaler."""
+def test_keda_scales_to_the_wanted_replicas(name: str, target: dict[str, str]) -> None:
+    """All fields exist in KEDA's ScaledObject and its Prometheus scaler."""
     scaled = read(name)
     assert scaled["spec"]["scaleTargetRef"] == target
     assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
@@ -223,11 +223,11 @@ def test_keda_scales_by_what_the_server_says(name: str, target: dict[str, str]) 
     (metric, label), known = re.findall(r"(roundhouse_\w+)\{(\w+)=", trigger["metadata"]["query"])[0], series()
     assert metric == "roundhouse_wanted_replicas"
     assert known[metric] == {label}
-    assert trigger["metadata"]["threshold"] == "1", "the sum is the number of servers"
+    assert trigger["metadata"]["threshold"] == "1", "the metric's sum is the number of servers"
 
 
 def series() -> dict[str, set[str]]:
-    """Names as queries write them, with their labels."""
+    """Return the series' names as queries write them, with their labels."""
     found: dict[str, set[str]] = {}
     for value in vars(Metrics()).values():
         if isinstance(value, MetricWrapperBase):
@@ -244,7 +244,7 @@ def series() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
-def test_a_dashboard_asks_for_series_and_labels_that_exist(path: Path) -> None:
+def test_dashboards_query_existing_series_and_labels(path: Path) -> None:
     (group,) = read("alerts.yml")["groups"]
     recorded = {rule["record"].split(":")[1]: {"class"} for rule in group["rules"] if "record" in rule}
     board, known = json.loads(path.read_text()), series() | recorded

@@ -1,4 +1,4 @@
-"""deploy/kubernetes: valid by Kubernetes' own schemas, with commands, probes and ports that the server has."""
+"""deploy/kubernetes is valid by Kubernetes' schemas, with commands, probes and ports that the server has."""
 
 import os
 import re
@@ -28,7 +28,7 @@ VERSIONS = ("1.33", "1.35", "1.37")
 FILES = ("nodes.yaml", "fronts.yaml", "network.yaml")
 PODS = {"POD_NAMESPACE": "ml"}
 CUSTOM = {"ScaledObject", "Issuer", "InferencePool"}
-"""Kinds of KEDA, cert-manager and the Inference Extension, which Kubernetes has no schema for."""
+"""Kinds of KEDA, cert-manager and the Inference Extension, for which Kubernetes has no schema."""
 COMPONENTS = ("gpu", "keda", "cert-manager", "inferencepool")
 
 
@@ -46,7 +46,7 @@ def container(name: str) -> Any:
 
 
 def settings(name: str, pod: str) -> Settings:
-    """Those with which a pod's server would start."""
+    """Return the settings with which a pod's server starts."""
     one, names = container(name), {**PODS, "POD_NAME": pod}
     words = [*one["command"], *one["args"]]
     program, command, *options = [re.sub(r"\$\((\w+)\)", lambda found: names[found[1]], word) for word in words]
@@ -60,19 +60,19 @@ def validate(one: Any, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_kubernetes_takes_each_object(version: str) -> None:
+def test_kubernetes_accepts_each_object(version: str) -> None:
     for one in BASE.values():
         validate(one, version)
 
 
-def test_the_schemas_refuse_what_is_misspelt() -> None:
+def test_the_schemas_refuse_a_misspelt_field() -> None:
     wrong = {**SETS["roundhouse-node"], "replica": 2}
     with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
         validate({**BASE["StatefulSet", "roundhouse-node"], "spec": wrong}, VERSIONS[-1])
 
 
-def test_kustomize_takes_the_folders_together(tmp_path: Path) -> None:
-    """As docs/kubernetes.md says to combine them."""
+def test_kustomize_accepts_all_folders_together(tmp_path: Path) -> None:
+    """They are combined as in docs/kubernetes.md."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
     (tmp_path / "own").mkdir()
@@ -93,7 +93,7 @@ def test_kustomize_takes_the_folders_together(tmp_path: Path) -> None:
         if kind not in CUSTOM:
             validate(one, VERSIONS[-1])
     node = made["StatefulSet", "roundhouse-node"]["spec"]
-    assert "replicas" not in node, "KEDA says how many"
+    assert "replicas" not in node, "KEDA decides the number"
     (one,) = node["template"]["spec"]["containers"]
     assert (one["image"], one["resources"]["limits"]["nvidia.com/gpu"]) == ("roundhouse:cuda", 1)
     for name in SETS:
@@ -105,12 +105,12 @@ def test_kustomize_takes_the_folders_together(tmp_path: Path) -> None:
         files = [attributes[f"{file}-file"] for file in ("ca", "certificate", "privatekey")]
         assert files == [AUTHORITY, SERVER, SERVER_KEY]
         assert int(attributes["fs-group"]) == spec["securityContext"]["fsGroup"]
-        assert not any("secret" in one for one in spec["volumes"]), "no pod has another one's certificate"
+        assert not any("secret" in one for one in spec["volumes"]), "no pod has another pod's certificate"
     open_port = made["NetworkPolicy", "roundhouse-node"]["spec"]["ingress"][1]
     assert open_port == {"ports": [{"port": "http"}]}
 
 
-def test_the_folders_name_all_files_and_objects_that_are_there() -> None:
+def test_kustomizations_name_all_files_and_only_patch_existing_objects() -> None:
     for folder in ("base", *COMPONENTS):
         kustomization = yaml.safe_load((KUBERNETES / folder / "kustomization.yaml").read_text())
         named = {"kustomization.yaml", *kustomization.get("resources", ())}
@@ -119,7 +119,7 @@ def test_the_folders_name_all_files_and_objects_that_are_there() -> None:
             assert (patch["target"]["kind"], patch["target"]["name"]) in BASE
 
 
-def test_the_pool_is_the_nodes_public_port() -> None:
+def test_the_inference_pool_is_the_nodes_public_port() -> None:
     pool = yaml.safe_load((KUBERNETES / "inferencepool" / "inferencepool.yaml").read_text())["spec"]
     node = SETS["roundhouse-node"]["template"]
     assert pool["selector"]["matchLabels"] == node["metadata"]["labels"]
@@ -129,7 +129,7 @@ def test_the_pool_is_the_nodes_public_port() -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_commands_are_those_of_servers_that_can_join(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_start_servers_that_can_join_the_fleet(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_DATABASE", "postgresql+psycopg://db/roundhouse")
     read = settings(name, f"{name}-0")
     check_settings(read)
@@ -146,12 +146,12 @@ def test_the_commands_are_those_of_servers_that_can_join(name: str, monkeypatch:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_environment_has_what_the_server_reads_and_nothing_by_accident(name: str) -> None:
+def test_the_environment_sets_known_variables_and_none_by_service_links(name: str) -> None:
     set_ = {one["name"] for one in container(name)["env"]}
     assert {one for one in set_ if one.startswith("ROUNDHOUSE_")} - {"ROUNDHOUSE_PEPPER"} <= variables()
     assert {"ROUNDHOUSE_DATABASE", "ROUNDHOUSE_PEPPER"} <= set_
     services = {f"{one.upper()}_PORT" for kind, one in BASE if kind == "Service"}
-    assert services & variables(), "Kubernetes would set one of the server's settings"
+    assert services & variables(), "service links would set one of the server's settings"
     assert SETS[name]["template"]["spec"]["enableServiceLinks"] is False
 
 
@@ -165,7 +165,7 @@ def test_probes_name_routes_that_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_stop_has_time_for_the_answers_that_run(name: str) -> None:
+def test_a_stop_has_time_for_running_answers(name: str) -> None:
     program, seconds = container(name)["lifecycle"]["preStop"]["exec"]["command"]
     assert program == "sleep"
     grace = SETS[name]["template"]["spec"]["terminationGracePeriodSeconds"]
@@ -188,7 +188,7 @@ def test_each_pod_finds_its_certificate(name: str, tmp_path: Path) -> None:
 
 
 def test_a_renewed_secret_is_used_without_a_restart(tmp_path: Path) -> None:
-    """Kubernetes replaces all files of a Secret at once, by one link."""
+    """Kubernetes replaces all files of a Secret at the same time, with one link."""
     authority, made = tmp_path / "authority", tmp_path / "made"
     make_authority(authority)
     issue(authority, "roundhouse-node-0", made)
@@ -210,7 +210,7 @@ def test_a_renewed_secret_is_used_without_a_restart(tmp_path: Path) -> None:
     assert tls.certificate.ends > before
 
 
-def test_selectors_find_the_pods_and_the_network_lets_servers_through() -> None:
+def test_selectors_match_the_pods_and_network_policies_let_servers_connect() -> None:
     labels = {name: one["template"]["metadata"]["labels"] for name, one in SETS.items()}
     for (kind, name), one in BASE.items():
         spec = one["spec"]

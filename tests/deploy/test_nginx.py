@@ -1,4 +1,4 @@
-"""deploy/nginx.conf on a real nginx: TLS, streams as they come, uploads that nginx would refuse by itself."""
+"""deploy/nginx.conf with a real nginx: TLS, streams without delay, and uploads that nginx would refuse by default."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from openai import OpenAI
 
 from tests.deploy.test_files import DEPLOY
 from tests.eventually import PATIENCE, eventually
+from tests.ports import is_open
 from tests.system.serving import PACK, Server, free_port
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -29,9 +30,9 @@ pytestmark = [
 
 
 class Proxy:
-    """The example with another port, certificate and upstream; everything else as it stands in the file.
+    """nginx with our example file, except for the port, certificate, upstream and prefix.
 
-    prefix: of the paths under which the server is reached, such as /ai.
+    prefix: of the paths at which the server is reached, such as /ai.
     """
 
     def __init__(self, folder: Path, upstream: int, prefix: str = "") -> None:
@@ -61,7 +62,7 @@ class Proxy:
             f"daemon off;\npid {folder}/pid;\nerror_log {folder}/error.log;\nevents {{}}\n"
             f"http {{\n  access_log off;\n{places}\n  include {folder}/site.conf;\n}}\n"
         )
-        if os.geteuid() == 0:  # else its workers would be another user's, who may not enter here
+        if os.geteuid() == 0:  # otherwise its workers would run as another user, who may not read this folder
             text = (folder / "nginx.conf").read_text()
             (folder / "nginx.conf").write_text(f"user root;\n{text}")
         assert NGINX is not None
@@ -70,11 +71,7 @@ class Proxy:
         )
         trust = ssl.create_default_context(cafile=str(self.certificate))
         self.http = httpx.Client(base_url=f"https://127.0.0.1:{self.port}", verify=trust, timeout=PATIENCE)
-        eventually(self._listens, lambda: (folder / "stderr").read_text(), PATIENCE)
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        eventually(lambda: is_open(self.port), lambda: (folder / "stderr").read_text(), PATIENCE)
 
     def close(self) -> None:
         self.http.close()
@@ -99,7 +96,7 @@ def test_a_client_streams_through_tls(proxy: Proxy) -> None:
 
 
 @pytest.mark.real
-def test_an_upload_comes_through_and_one_too_large_gets_the_servers_own_answer(proxy: Proxy) -> None:
+def test_an_upload_gets_through_and_a_too_large_one_gets_the_servers_own_answer(proxy: Proxy) -> None:
     sound = (PACK / "samples" / "kitchen-light.wav").read_bytes()
     form = {"model": "starter-speech", "response_format": "text"}
     received = proxy.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", sound)})
@@ -111,7 +108,7 @@ def test_an_upload_comes_through_and_one_too_large_gets_the_servers_own_answer(p
 
 
 @pytest.mark.real
-def test_batches_of_both_sdks_come_through_with_a_prefix(server: Server, tmp_path: Path) -> None:
+def test_batches_of_both_sdks_work_under_a_prefix(server: Server, tmp_path: Path) -> None:
     proxy = Proxy(tmp_path, server.port, "/ai")
     base = f"https://127.0.0.1:{proxy.port}/ai"
     client = OpenAI(base_url=f"{base}/v1", api_key="none", http_client=proxy.http)
@@ -143,8 +140,8 @@ def test_metrics_are_not_for_everybody(proxy: Proxy) -> None:
     assert proxy.http.get("/health/ready").status_code == 200
 
 
-def test_each_part_of_a_stream_leaves_before_the_next_one_is_made(tmp_path: Path) -> None:
-    """The upstream goes on only when the client has read what was sent, and only then ends the request's body."""
+def test_each_part_of_a_stream_is_sent_before_the_next_one_is_made(tmp_path: Path) -> None:
+    """The upstream waits until the client has read the first part, before the request's body is complete."""
     seen, listening = threading.Event(), socket.create_server(("127.0.0.1", 0))
     missed: list[str] = []
 
@@ -158,7 +155,7 @@ def test_each_part_of_a_stream_leaves_before_the_next_one_is_made(tmp_path: Path
                 b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\ndata: 1\n\n"
             )
             if not seen.wait(PATIENCE):
-                missed.append("the first part did not come through")
+                missed.append("the first part did not get through")
             connection.sendall(b"data: 2\n\n")
 
     thread = threading.Thread(target=upstream, daemon=True)

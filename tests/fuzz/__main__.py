@@ -1,8 +1,8 @@
-"""python -m tests.fuzz: attack a real server for a while, beside a stream that must go on; see `tests.fuzz`.
+"""python -m tests.fuzz: attack a real server for a while, while a stream must keep running; see `tests.fuzz`.
 
-A finding is an answer 500 or above that is not a stated 503, no answer, an error that is no JSON, a gap of the control
-stream above half a second that is the server's own, a model that died, memory that grows. The last line is the verdict.
-Exit code 0: nothing was found; 1: something was; 2: it was stopped before its time.
+Findings: a status of 500 or above other than 503 with Retry-After, no answer, an error that is not JSON, a gap of more
+than half a second in the control stream that the server caused, a model that died, memory that grows. The last line is
+the verdict. Exit code 0: no findings; 1: findings; 2: stopped early.
 """
 
 import argparse
@@ -35,14 +35,14 @@ from tests.system.serving import PACK, ROOT, STARTER, Server
 
 PATIENCE = 90.0
 OPTIONS = ("--device-memory", "8GiB", "--open")
-"""open: the control stream shows no key, and some requests show what is none."""
+"""`--open`: the control stream sends no key, and some requests send an invalid one."""
 FIXED = {"body_seconds": 5, "unread_seconds": 10}
 FRESH = httpx.Limits(max_keepalive_connections=0)
-"""Each question has a connection of its own: a server may close one that is idle, but never one that has just come. So
-no question need be asked twice, and one that is left without an answer is a finding."""
+"""Each request has a new connection: a server may close an idle one, but never a new one. So no request needs a retry,
+and one without an answer is a finding."""
 FOLDER = ROOT / "build" / "fuzz"
 SUSPECTS = FOLDER / "suspects.jsonl"
-"""Each finding with the requests that may have caused it, however long they are."""
+"""Each finding, with the requests of any length that may have caused it."""
 MODELS = ("starter-chat", "starter-embed", "starter-rerank", "starter-speech")
 
 
@@ -54,7 +54,7 @@ class Sent:
 
 
 class Run:
-    """What is shared by the attackers, and the report at the end."""
+    """The state that the attackers and the report at the end share."""
 
     def __init__(self, server: Server, seed: int, displayed: str) -> None:
         self.server, self.seed, self._key = server, seed, displayed
@@ -68,7 +68,7 @@ class Run:
         self.looks: list[dict[str, memory.MemoryFootprint]] = []
         self.seconds = 0.0
         self.whole = False
-        """Did it last as long as it was to?"""
+        """Whether it ran for the whole time that was asked for."""
         self.kept = NewOutcomes(KEPT)
         self._lock = threading.Lock()
 
@@ -88,7 +88,7 @@ class Run:
         return reply
 
     def add(self, what: str, raws: Sequence[Raw] = ()) -> None:
-        """`raws`: what may have caused it, kept at once."""
+        """Add a finding. The `raws` that may have caused it are saved at once."""
         if what in self.found:
             return
         self.found.append(what)
@@ -99,12 +99,12 @@ class Run:
                 file.write(msgspec.json.encode({"finding": what, **msgspec.structs.asdict(raw)}) + b"\n")
 
     def between(self, begin: float, end: float) -> list[Raw]:
-        """What was asked in this while, that which took longest first."""
+        """Return the requests between these times, the longest first."""
         found = [s for s in list(self.recent) if s.began <= end and (s.ended or end) >= begin]
         return [s.raw for s in sorted(found, key=lambda s: s.began - (s.ended or end))]
 
     def thread(self, work: Callable[..., None], *requested: object) -> threading.Thread:
-        """Started; one that breaks would leave an attack that is none."""
+        """Start a thread. If it fails, that is a finding, as the attack is no longer complete."""
 
         def watched() -> None:
             try:
@@ -131,10 +131,10 @@ class Run:
                     made.kill()
                     return
                 self.send(msgspec.json.decode(line, type=Raw))
-        raise RuntimeError("nobody makes cases any more")
+        raise RuntimeError("the process that makes cases has ended")
 
     def _role(self, pid: int) -> str:
-        """The role of one of the server's processes."""
+        """Return the role of one of the server's processes."""
         for model in self.server.http.get("/v1/status").json()["models"]:
             slot = model.get("pid")
             if pid == slot:
@@ -178,7 +178,7 @@ def attack(run: Run, minutes: float) -> None:
     seeds, threads, ends = read(SEEDS, KEPT), [], time.monotonic() + 60 * minutes
     try:
         run.thread(run.listen, control)
-        for raw in seeds:  # before the others begin, so that what is known is not kept once more
+        for raw in seeds:  # before the others begin, so that known requests are not saved again
             run.send(raw, known=True)
         threads = [run.thread(run.documented, run.seed)]
         threads += [run.thread(run.mutants, seeds, run.seed + i) for i in (1, 2)]
@@ -186,7 +186,7 @@ def attack(run: Run, minutes: float) -> None:
             try:
                 run.looks.append(memory.look(server))
             except httpx.HTTPError as error:
-                run.add(f"the server did not tell its state: {type(error).__name__}: {error}")
+                run.add(f"the server did not report its state: {type(error).__name__}: {error}")
             if len(run.looks) % 6 == 0:
                 print(f"{left / 60:.0f} minutes left, {run.statuses.total()} requests, {run.totals}", flush=True)
             run.stop.wait(min(10.0, max(left, 0.1)))
@@ -202,7 +202,7 @@ def attack(run: Run, minutes: float) -> None:
 
 
 def after(run: Run) -> None:
-    """What the server says at the end. Raises httpx.HTTPError where it says nothing."""
+    """Check the server's state at the end. Raises httpx.HTTPError if it does not answer."""
     server = run.server
     if server.process.poll() is not None:
         run.add(f"the server ended with {server.process.poll()}: {server.tail()[-500:]}")
@@ -213,7 +213,7 @@ def after(run: Run) -> None:
     for what in memory.findings(run.looks):
         run.add(what)
     body = {"model": "uppercase", "messages": [{"role": "user", "content": "hello world"}], "temperature": 0}
-    if "uppercase" not in server.http.get("/v1/models").text:  # an attack may have deleted it
+    if "uppercase" not in server.http.get("/v1/models").text:  # an attack may have deleted the adapter
         requested = {
             "name": "uppercase",
             "base": "starter-chat",
@@ -222,13 +222,15 @@ def after(run: Run) -> None:
         server.http.post("/v1/adapters", json=requested).raise_for_status()
     answer = server.http.post("/v1/chat/completions", json=body)
     if answer.status_code != 200 or "HELLO WORLD" not in answer.text:
-        run.add(f"an adapter answers otherwise than before: {answer.status_code} {answer.text[:200]}")
+        run.add(f"an adapter answers differently than before: {answer.status_code} {answer.text[:200]}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make fuzz ARGS=...", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("--minutes", type=float, default=30.0, help="how long (default: 30)")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the mutations; a run tells its own")
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long to run (default: 30)")
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="seed of the mutations; each run prints its own"
+    )
     requested = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="roundhouse-fuzz") as folder:
         server = Server(Path(folder) / "server" / "data", [STARTER], *OPTIONS, prewarm=True, fixed=FIXED)

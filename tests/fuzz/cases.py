@@ -1,7 +1,7 @@
-"""Requests made from the server's own OpenAPI document, fit and unfit, led to what the starter pack has.
+"""Valid and invalid requests made from the server's OpenAPI document, aimed at the starter pack's models.
 
-A process of its own makes them, and prints one a line: some take a minute of nothing but computing, in which no other
-thread of this process would attack.
+A separate process makes them and prints one per line. Some take a minute of computing, which would keep the fuzzer's
+other threads from attacking.
 """
 
 import os
@@ -32,12 +32,12 @@ QUICK = settings(
     phases=(Phase.generate,),
 )
 CHAT = ("starter-chat", "chat", *ADAPTERS)
-"""Names of the model that the control stream asks: it stays where it is."""
+"""Names of the control stream's model, which must stay loaded and unchanged."""
 STAYS, CHANGES = ("unload", "pin"), ("DELETE", "PATCH")
 
 
 class Cases:
-    """Rounds over all operations in a random order."""
+    """Makes rounds of requests to all operations, in random order."""
 
     def __init__(self, url: str, seed_: int) -> None:
         self._url = url
@@ -91,7 +91,7 @@ def _letters(value: str | bytes) -> str:
 
 def main(parent: str, url: str, seed_: str) -> None:
     die_with_parent(int(parent))
-    os.nice(10)  # the server has the machine first
+    os.nice(10)  # the server has priority
     cases = Cases(url, int(seed_))
     while True:
         for raw in cases.round():

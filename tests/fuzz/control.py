@@ -1,7 +1,7 @@
-"""The gaps of the stream that must go on, told beside what the system did meanwhile.
+"""Reports the gaps in the control stream, with what the system did meanwhile.
 
-The stream is read by a process of its own (`reading`), which nothing here can hold up. This one writes its lines on,
-each gap with whose it is.
+The stream has its own process (`reading`), which nothing here can hold up. This process passes its lines on and adds
+the cause to each gap.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Watch:
-    """Samples of the system from a thread of its own, the last two minutes of them."""
+    """Samples of the system over the last two minutes, taken by its own thread."""
 
     def __init__(self, main: int, *way: int) -> None:
-        """way: the processes that a token passes. Threads of one wait for one another, so all count."""
+        """way: the processes that a token passes. All their threads count, as they wait for one another."""
         self._main, self._way = psutil.Process(main), way
         self._samples: deque[Sample] = deque(maxlen=int(120 / STEP))
         self._beats: deque[Beat] = deque(maxlen=self._samples.maxlen)
         self._begun: tuple[int, float, float] | None = None
-        """The beat that is to come: its thread, when it is due, and how long that thread had waited for a CPU."""
+        """The next beat: its thread, when it is due, and how long that thread had waited for a CPU."""
         self._served: dict[int, float] = {}
         self._family: list[int] = []
         self._looked = 0.0
@@ -52,7 +52,7 @@ class Watch:
             self._samples.append(self.sample())
 
     def _beat(self) -> list[Beat]:
-        """The one that is to come, as if it came now; it may not have woken up yet after all stood still."""
+        """Return the next beat as if it came now, as its thread may not have woken up yet after a standstill."""
         if (begun := self._begun) is None:
             return []
         own, due, waited = begun
@@ -95,7 +95,7 @@ def _times(pid: int, threads: list[int]) -> dict[int, tuple[float, float]]:
 
 
 def _waited(thread: int) -> float:
-    """For a CPU; one of this process's."""
+    """Return how long a thread of this process has waited for a CPU."""
     return _times(os.getpid(), [thread])[thread][1]
 
 

@@ -1,4 +1,4 @@
-"""Requests as bytes, one JSON object per line, and the file of those that are worth to be sent again."""
+"""Requests as bytes, one JSON object per line, and the file of those worth sending again."""
 
 import re
 from pathlib import Path
@@ -10,14 +10,14 @@ from runtime.http.openapi import OPERATIONS
 FOLDER = Path(__file__).parent / "corpus"
 SEEDS, KEPT = FOLDER / "seeds.jsonl", FOLDER / "kept.jsonl"
 LONGEST, MOST_NEW = 4096, 200
-"""Most bytes of a saved request, because people read the corpus, too; most new requests of a run."""
+"""Most bytes of a saved request, because people read the corpus, too; most new requests per run."""
 
 
 _ROUTES = {path: re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for _, path in OPERATIONS}
 
 
 class Raw(msgspec.Struct, frozen=True):
-    """One request. Text is latin-1, so that every byte has a letter; Host and Content-Length are added in sending."""
+    """One request. Text is latin-1, so that every byte has a letter. Sending adds Host and Content-Length."""
 
     method: str
     target: str
@@ -30,7 +30,7 @@ class Raw(msgspec.Struct, frozen=True):
 
     @property
     def route(self) -> str:
-        """As the OpenAPI document has it; empty where it has none. A path without a parameter is its own route."""
+        """Return the route in the OpenAPI document, or ''. A path without a parameter is its own route."""
         return (
             self.path
             if self.path in _ROUTES
@@ -47,7 +47,7 @@ def read(*files: Path) -> list[Raw]:
 
 
 class NewOutcomes:
-    """Requests whose outcome, `(route, status, code)`, was not seen before."""
+    """Requests that had a new outcome, `(route, status, code)`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -55,7 +55,7 @@ class NewOutcomes:
         self.new: list[Raw] = []
 
     def saw(self, raw: Raw, outcome: tuple[str, int, str], *, known: bool = False) -> bool:
-        """Whether it is new. known: it came from the corpus."""
+        """Return whether the request is to be saved. known: it came from the corpus."""
         if outcome in self._outcomes:
             return False
         self._outcomes.add(outcome)

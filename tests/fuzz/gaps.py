@@ -1,11 +1,11 @@
-"""Whether a gap in the control stream is ours, or that of a machine which others keep busy. No I/O, no clock.
+"""Decides whether the server caused a gap in the control stream or the machine did. No I/O, no clock.
 
-Each process on the stream's way (gateway, slot, EngineCore, and the one that reads it here) can have waited for a CPU
-by one of its threads, which Linux counts: who waits for a lock that it holds waits as long. Other programs are to blame
-for that by the share that they had of the CPU time in that while, what these threads computed themselves left out. Nor
-can what the server's other processes computed have kept all CPUs for longer than it takes all CPUs. A machine that
-stands still as a whole, as virtual ones do, keeps a thread from waking up that does nothing else; where only one of its
-CPUs does, its host is told to have stolen it. What remains of the gap is the server's.
+Linux counts how long each thread waits for a CPU. A process on the stream's way (gateway, slot, EngineCore and the
+reader) has waited as long as its longest-waiting thread, because the others may wait for a lock which that thread
+holds. Other programs are to blame by their share of the CPU time meanwhile, without what the waiting processes computed
+themselves. The server's other processes are to blame for at most the time that their work would take on all CPUs
+together. If a virtual machine stands still as a whole, even a thread that does nothing else wakes up late. If only one
+of its CPUs stands still, the kernel reports that the host has stolen it. The server caused the rest of the gap.
 """
 
 import os
@@ -13,28 +13,28 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 WORST = 0.5
-"""Seconds of a gap of ours that are a finding."""
+"""A gap is a finding if the server caused more than this many seconds."""
 CPUS = len(os.sched_getaffinity(0))
 Times = Mapping[int, Mapping[int, tuple[float, float]]]
-"""Process to thread to seconds that it has computed, and seconds that it has waited for a CPU, so far."""
+"""Process to thread to the seconds that it has computed and has waited for a CPU so far."""
 
 
 class Sample(NamedTuple):
-    """What the system tells at one moment; seconds since some start."""
+    """The system's counters at one moment, in seconds since some start."""
 
     at: float
     way: Times
     """The threads on the stream's way."""
     busy: float
-    """Seconds of all CPUs together."""
+    """Seconds for which the CPUs were busy, all together."""
     served: Mapping[int, float]
-    """What each of the server's processes has taken of that."""
+    """The part of each of the server's processes."""
     stolen: tuple[float, ...] = ()
-    """From each CPU, by the host."""
+    """Seconds for which the host has stolen each CPU."""
 
 
 class Beat(NamedTuple):
-    """A beat of a thread that only wakes up: when it was to, when it did, and how long it waited for a CPU."""
+    """A wake-up of a thread that does nothing else: when it was due, when it came, and how long it waited for a CPU."""
 
     due: float
     woke: float
@@ -42,7 +42,7 @@ class Beat(NamedTuple):
 
 
 def stood_still(beats: Iterable[Beat], begin: float, end: float) -> float:
-    """Seconds between these in which a thread that only had to wake up did not, though no other one had its CPU."""
+    """Return the seconds between these times for which a thread did not wake up, although no other had its CPU."""
     late = [min(b.woke - b.due - b.waited, min(b.woke, end) - max(b.due, begin)) for b in beats]
     return sum(seconds for seconds in late if seconds > 0)
 
@@ -51,17 +51,17 @@ class Gap(NamedTuple):
     at: float
     seconds: float
     waited: float
-    """The part of that in which it waited for a CPU."""
+    """Seconds of the gap spent waiting for a CPU."""
     others: float
-    """Share of the CPU time that was not the stream's own, and not the server's either."""
+    """Other programs' share of the CPU time, the stream's own left out."""
     others_of_ours: float = 0.0
-    """Seconds that the server's other processes would have kept all CPUs for what they computed."""
+    """Seconds for which the work of the server's other processes would have kept all CPUs busy."""
     late: float = 0.0
-    """What `stood_still` says of it: the whole machine did."""
+    """Seconds for which the whole machine stood still, from `stood_still`."""
     stolen: float = 0.0
-    """From the CPU that lost most."""
+    """Seconds that the host has stolen from the CPU that lost most."""
     who: int = 0
-    """The process of the server that computed most meanwhile."""
+    """The server's process that computed most meanwhile."""
     who_seconds: float = 0.0
 
     @property
@@ -71,7 +71,7 @@ class Gap(NamedTuple):
 
 
 def between(before: Sample, after: Sample, at: float, seconds: float, late: float = 0.0) -> Gap:
-    """A gap, with what two samples around it tell."""
+    """Return a gap, with its causes computed from two samples around it."""
     computed = waited = 0.0
     for pid, threads in after.way.items():
         earlier, longest = before.way.get(pid, {}), 0.0

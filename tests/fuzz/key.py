@@ -1,4 +1,4 @@
-"""A key for everything: with the first key that a request makes, who shows none may only ask models."""
+"""A key with all permissions. Once any request has made a key, requests without one may only use models."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ HEADERS = ("authorization", "x-api-key", "api-key")
 
 
 def make(server: Server) -> str:
-    """One that the server knows, and that its own client shows from now on."""
+    """Make a key, which `server.http` sends from now on."""
     key = str(server.command("keys", "create", "--scopes", "all")["value"])
     server.http.headers["x-api-key"] = key
     eventually(lambda: server.http.get("/v1/status").status_code == 200)
@@ -18,7 +18,7 @@ def make(server: Server) -> str:
 
 
 def showing(raw: Raw, key: str) -> Raw:
-    """The request with the key, unless it shows one of its own."""
+    """Return the request with the key, unless it has one already."""
     if any(raw.header(name) is not None for name in HEADERS):
         return raw
     return msgspec.structs.replace(raw, headers=(*raw.headers, ("x-api-key", key)))

@@ -11,21 +11,21 @@ from tests.system.serving import Server
 MIB = 2**20
 GATEWAY, CHAT = "gateway", "starter-chat"
 MAX_GROWTH = {GATEWAY: 64 * MIB, CHAT: 128 * MIB}
-"""Growth after warm-up that counts as flat: allocators' slack; EngineCore's cache of grammars, which has a bound. Its
-cache of keys and values (128 MiB) is there from the start, but a system gives pages of it when they are first written:
-that is seen in the first minutes."""
+"""Growth after warm-up that counts as flat: allocators' slack, and EngineCore's cache of grammars, which is bounded.
+Its KV cache (128 MiB) is allocated from the start, but Linux only provides a page when it is first written, which is in
+the first minutes."""
 DESCRIPTORS = 40
-"""The same for descriptors: the connections of the moment."""
+"""The same for descriptors, for the connections at that time."""
 
 
 class MemoryFootprint(NamedTuple):
     bytes: int
-    """What a page holds that several share counts in parts: forks of the slot share most of theirs."""
+    """Proportional set size, as forks of the slot share most of their pages."""
     descriptors: int
 
 
 def look(server: Server) -> dict[str, MemoryFootprint]:
-    """The gateway's own process; the model's slot with its children."""
+    """Measure the gateway's process, and the model's slot with its children."""
     gateway = server.gateway()
     slot = psutil.Process(server.slot_pid(CHAT))
     return {GATEWAY: _held([gateway]), CHAT: _held([slot, *slot.children(recursive=True)])}
@@ -36,13 +36,16 @@ def _held(processes: list[psutil.Process]) -> MemoryFootprint:
     for process in processes:
         try:
             held = MemoryFootprint(held.bytes + process.memory_full_info().pss, held.descriptors + process.num_fds())
-        except (psutil.NoSuchProcess, psutil.AccessDenied):  # a grammar's, which is made for a moment
+        except (psutil.NoSuchProcess, psutil.AccessDenied):  # a short-lived process that compiles a grammar
             continue
     return held
 
 
 def growth(held: Sequence[MemoryFootprint]) -> MemoryFootprint:
-    """From the second fifth, after warm-up, to the last; medians, since one look may fall into a request."""
+    """Return the growth from the second fifth, after warm-up, to the last fifth.
+
+    These are medians, because one measurement may fall into a large request.
+    """
     part = len(held) // 5
     early, late = held[part : 2 * part], held[-part:]
     if not early:

@@ -1,4 +1,4 @@
-"""One request made from another: fields, bytes, headers, target or method. The same seed makes the same."""
+"""Makes one request from another by changes to fields, bytes, headers, target or method, decided by the seed alone."""
 
 import json
 import re
@@ -14,9 +14,9 @@ from tests.fuzz.corpus import Raw
 
 BOMBS = [json.loads(json.dumps(bomb)) for bomb in (ATTACKS | TOOLS).values()]
 MAX_BYTES = 3 << 20
-"""Bytes of a body, below the server's own bound, so that most are looked at."""
+"""Most bytes of a body: below the server's limit, so that it reads most of them."""
 DEEPEST = 600
-"""Levels that are parsed here: where Python's stack ends while hypothesis counts garbage, the process does too."""
+"""Levels that are parsed here: if Python's stack overflows while hypothesis counts garbage, the process dies."""
 CHAT = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 FEW = {"max_tokens": 6, "max_output_tokens": 6, "max_new_tokens": 6}
 NUMBERS = (0, -1, 1, 128, 129, 2**31, 2**53, 2**63, 2**64, -(2**63), 1e308, -1e-308, 0.5)
@@ -146,7 +146,7 @@ METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", 
 
 
 def mutate(raw: Raw, random: Random) -> Raw:
-    """Most get one change, some get several."""
+    """Return a changed request. Most get one change, some get several."""
     for _ in range(random.choice((1, 1, 1, 2, 3))):
         changes = _CHANGES if raw.body else _CHANGES[2:]
         raw = random.choices(*zip(*changes, strict=True))[0](raw, random)
@@ -164,13 +164,13 @@ def _fields(raw: Raw, random: Random) -> Raw:
         body |= random.choice(BOMBS)
     else:
         body = _changed(body, random)
-    if isinstance(body, dict) and random.random() < 0.7:  # an answer without a limit takes as long as the context is
+    if isinstance(body, dict) and random.random() < 0.7:  # an answer without a limit fills the whole context
         body |= {name: most for name, most in FEW.items() if name in body}
     return msgspec.structs.replace(raw, body=_dumped(body))
 
 
 def _depth(text: str) -> int:
-    """How deep brackets nest, those in strings counted too."""
+    """Return how deep brackets nest, including those in strings."""
     return max(accumulate(1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", text)), default=0)
 
 
@@ -179,7 +179,7 @@ def _dumped(body: object) -> str:
 
 
 def _changed(value: Any, random: Random) -> Any:
-    """The value with one thing in it changed: deeper ones too."""
+    """Return the value with one part of it changed, at any depth."""
     if isinstance(value, dict) and value and random.random() < 0.8:
         name = random.choice(list(value))
         match random.randrange(8):

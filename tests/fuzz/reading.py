@@ -1,7 +1,7 @@
-"""The stream that must go on: one after the other, each token's arrival noted. A process that does nothing else.
+"""Reads the control stream, one answer after another, and notes when each token arrives. The process does nothing else.
 
-It writes a line of JSON for each gap that is worth a look, one for each fault, and one with its totals every few
-seconds. Times of gaps are of CLOCK_MONOTONIC, which all processes of a system share.
+It writes a line of JSON for each long gap and each fault, and its totals every few seconds. Times of gaps are those of
+CLOCK_MONOTONIC, which all processes of a system share.
 """
 
 import json
@@ -34,7 +34,7 @@ def main(port: int) -> None:
 
 
 def _one(http: httpx.Client, totals: dict[str, Any]) -> str:
-    """One stream. Why it did not come to its end, or nothing."""
+    """Read one stream. Return why it did not finish, or ''."""
     began, last, ended = time.monotonic(), 0.0, False
     try:
         with http.stream("POST", "/v1/chat/completions", json=BODY) as answer:

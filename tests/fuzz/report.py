@@ -1,4 +1,4 @@
-"""What a run found: for people on standard output, whole as JSON, and a verdict in the last line."""
+"""Reports what a run found: a summary on standard output, with the verdict in its last line, and everything as JSON."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def write(run: "Run", folder: Path) -> int:
-    """The exit code: 0, nothing was found; 1, something was; 2, it was stopped before its time."""
+    """Write the report. Return the exit code: 0: no findings; 1: findings; 2: stopped early."""
     _tell(run)
     code = 1 if run.found else 0 if run.whole else 2
     word = ("PASSED", "FAILED", "STOPPED EARLY")[code]
@@ -46,7 +46,7 @@ def _tell(run: "Run") -> None:
 
 
 def _steps(totals: dict[str, float]) -> str:
-    """The longest gap as so many usual ones."""
+    """Return the longest gap as a number of usual ones."""
     streams, tokens = totals.get("streams", 0), totals.get("tokens", 0)
     usual = totals.get("seconds", 0.0) / tokens if streams and tokens else 0.0
     return f"{totals['longest'] / usual:.0f} steps of {1000 * usual:.1f} ms" if usual else "not known"
@@ -76,5 +76,5 @@ def _whole(run: "Run") -> dict[str, Any]:
 
 
 def _some(run: "Run", name: str, count: int = 30) -> list[memory.MemoryFootprint]:
-    """Over the whole time."""
+    """Return `count` measurements, spread over the whole time."""
     return [look[name] for look in run.looks[:: max(1, len(run.looks) // count)]]

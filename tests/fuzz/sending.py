@@ -1,4 +1,4 @@
-"""Sends a request over a socket of its own, exactly as its bytes are, and reads the one answer."""
+"""Sends the exact bytes of a request over its own socket and reads the one answer."""
 
 import http.client
 import socket
@@ -10,14 +10,13 @@ import msgspec
 from tests.fuzz.corpus import Raw
 
 MAX_ANSWER = 64 * 2**20
-"""Bytes of an answer that are read."""
+"""Most bytes of an answer that are read."""
 LATE = 5.0
-"""Seconds after which a server may have closed a new connection on which nothing came (`header_seconds` is 10)."""
+"""Seconds after which a server may have closed a new connection without data (`header_seconds` is 10)."""
 
 
 class Reply(NamedTuple):
-    """What came back. Status 0: nothing, the connection was closed; -1: no HTTP; -2: nothing in time; -3: there was no
-    connection."""
+    """What came back. Status 0: closed without an answer; -1: not HTTP; -2: no answer in time; -3: no connection."""
 
     status: int
     headers: dict[str, str]
@@ -26,7 +25,7 @@ class Reply(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The code of an error, in whichever dialect it is."""
+        """Return the code of an error of any API."""
         try:
             found = msgspec.json.decode(self.body)
         except (msgspec.DecodeError, RecursionError):
@@ -51,13 +50,13 @@ def wire(raw: Raw, host: str) -> bytes:
 
 
 def send(port: int, raw: Raw, seconds: float) -> Reply:
-    """Once more where this process sent so late, since another of its threads held it up, that nobody listened."""
+    """Send a request. Retry if other threads held up this one for so long that the server had closed the connection."""
     reply, late = _send(port, raw, seconds)
     return reply if reply.status or late < LATE else _send(port, raw, seconds)[0]
 
 
 def _send(port: int, raw: Raw, seconds: float) -> tuple[Reply, float]:
-    """The answer, and how long after it asked for a connection the request was sent."""
+    """Return the answer, and how long after asking for a connection the request was sent."""
     text = wire(raw, f"127.0.0.1:{port}")
     began = time.monotonic()
     late = 0.0
@@ -72,7 +71,10 @@ def _send(port: int, raw: Raw, seconds: float) -> tuple[Reply, float]:
     with sock:
         try:
             sock.sendall(text)
-        except (BrokenPipeError, ConnectionResetError):  # refused before it was sent: the answer may be there
+        except (
+            BrokenPipeError,
+            ConnectionResetError,
+        ):  # refused before all was sent, but the answer may be there
             pass
         except TimeoutError:
             return reply(-2)

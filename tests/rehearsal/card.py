@@ -1,4 +1,4 @@
-"""The cards of the GPU recipes, and models of their sizes that take no room on the disk."""
+"""The GPUs of the recipes, and sparse model files of real sizes that take no disk space."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tests.unit.registry.test_estimate import LLAMA_8B, llama_tensors, write_spa
 
 ROOT = Path(__file__).parents[2]
 H100, H200 = 85_520_809_984, 150_754_820_096
-"""Bytes of the cards, as NVML tells them."""
+"""Bytes of the GPUs, as NVML reports them."""
 LLAMA = {**LLAMA_8B, "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16"}
 LLAMA_70B = {
     **LLAMA, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64,
@@ -34,7 +34,7 @@ def recipe(name: str) -> Recipe:
 
 
 def chat_model(folder: Path, config: dict[str, Any]) -> int:
-    """A model's files with true headers and no values, and the starter's tokenizer; the bytes of its weights."""
+    """Write a model with headers but no values, and the starter's tokenizer. Return the bytes of its weights."""
     folder.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(ROOT / "models" / "starter" / "pack" / "starter-chat" / name, folder)
@@ -58,7 +58,7 @@ def bert(folder: Path, layers: int, vocabulary: int, positions: int) -> None:
 
 
 def variables(driver: Path, work: Path, card: int = H100, cards: int = 1) -> dict[str, str]:
-    """The environment of a process that is to find the made-up cards; its calls are in `work` / calls."""
+    """Return the environment for a process to find the fake GPUs. Its calls are logged in `work` / calls."""
     given = {**os.environ, "LD_LIBRARY_PATH": str(driver), "REHEARSAL_LOG": str(work / "calls")}
     given |= {"REHEARSAL_CARDS": str(cards)}
     given |= {"REHEARSAL_BYTES": str(card), "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(work / "cache")}
@@ -67,6 +67,6 @@ def variables(driver: Path, work: Path, card: int = H100, cards: int = 1) -> dic
 
 
 def calls(work: Path) -> list[tuple[str, int]]:
-    """What was asked of the driver, and by which process."""
+    """Return the calls of the driver, each with its process."""
     lines = [line.rpartition(" ") for line in (work / "calls").read_text().splitlines()]
     return [(call, int(process)) for call, _, process in lines]

@@ -1,4 +1,4 @@
-"""The made-up driver, and the builds of vLLM that are there."""
+"""The fake driver, and the installed builds of vLLM."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ CUDA_BUILD = ROOT / ".venv-cuda" / "bin" / "python"
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the driver's two libraries."""
+    """Return a folder with the driver's two libraries."""
     folder = tmp_path_factory.mktemp("driver")
     flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
@@ -26,7 +26,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cuda_build() -> Path:
-    """Its Python: the long form of the rehearsal."""
+    """Return the CUDA build's Python, for the long form of the rehearsal."""
     if not CUDA_BUILD.exists():
         pytest.skip("scripts/install-cuda-rehearsal fetches the CUDA build")
     return CUDA_BUILD
@@ -34,5 +34,5 @@ def cuda_build() -> Path:
 
 @pytest.fixture(params=["cpu", "cuda"])
 def python(request: pytest.FixtureRequest) -> Path:
-    """The Python of each build that is there."""
+    """Return the Python of each installed build."""
     return Path(sys.executable) if request.param == "cpu" else Path(request.getfixturevalue("cuda_build"))

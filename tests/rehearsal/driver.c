@@ -1,8 +1,8 @@
-/* A driver that is not one: libcuda.so.1 and libnvidia-ml.so.1 in one, as of a machine with H100s that nobody uses.
+/* A fake driver: libcuda.so.1 and libnvidia-ml.so.1 in one file, of a machine with idle H100s.
 
-   CUDA's calls are written to the file that REHEARSAL_LOG names, one line each: "cuInit PID", and before that what
-   CUDA would see then: "sees GPU-...,GPU-... PID". All other questions are NVML's, answered from what is written here.
-   REHEARSAL_CARDS is the number of cards; a card's handle is its number, from 1. */
+   It logs CUDA's calls to the file that REHEARSAL_LOG names, one line each: "cuInit PID", and before that the GPUs that
+   CUDA would see: "sees GPU-...,GPU-... PID". All other functions are NVML's, and their answers are fixed here.
+   REHEARSAL_CARDS is the number of GPUs. A GPU's handle is its number, from 1. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@ typedef struct { unsigned int version; unsigned long long total, reserved, free,
 static const unsigned long long USED = 512ull << 20;
 static int opened;
 
-/* Bytes of the card: of an H100, or of an H200. */
+/* Bytes of the GPU: of an H100 unless REHEARSAL_BYTES says otherwise. */
 static unsigned long long total(void) {
     const char *asked = getenv("REHEARSAL_BYTES");
     return asked ? strtoull(asked, NULL, 10) : 85520809984ull;
@@ -35,7 +35,7 @@ static void record(const char *call) {
     }
 }
 
-/* 100: no device. Nothing can run here; that somebody asks is what counts. */
+/* 100: no device. Nothing can run here; the tests only look at who calls. */
 #define NO_DEVICE(call) \
     int call(void) { record(#call); return 100; }
 int cuInit(unsigned int flags) {
@@ -48,7 +48,7 @@ int cuInit(unsigned int flags) {
     return 100;
 }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
-/* The CUDA runtime asks for every function here, cuInit too. 500: there is none of that name. */
+/* The CUDA runtime gets every function from here, including cuInit. 500: no function has that name. */
 int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned long long flags, int *status) {
     (void)version, (void)flags;
     *found = dlsym(RTLD_DEFAULT, name);

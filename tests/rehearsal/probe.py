@@ -1,10 +1,10 @@
-"""What a slot does for a chat model on an H100 until EngineCore needs the card, in a process of its own.
+"""Does in its own process what a slot does for a chat model on an H100, until EngineCore needs the GPU.
 
     python -m tests.rehearsal.probe RECIPE FOLDER
 
-The driver is `driver.c`. On the CUDA build nothing is changed. On the CPU build vLLM's modules are imported as it has
-them, then each is given the platform of CUDA: so their kernels are not there, and the rest is the same files. Prints
-what was found, as JSON.
+The driver is `driver.c`. With vLLM's CUDA build, nothing is changed. With the CPU build, vLLM's modules are imported
+and then switched to the CUDA platform: the kernels are missing, but all other files are the same. Prints what it found
+as JSON.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 
 from vllm.third_party import pynvml
 
-sys.modules.setdefault("pynvml", pynvml)  # as nvidia-ml-py has it, which the CPU build has not
+sys.modules.setdefault("pynvml", pynvml)  # named as in nvidia-ml-py, which the CPU build does not install
 
 from models import nvml  # noqa: E402
 from models.chat import settings, warmup  # noqa: E402
@@ -28,11 +28,11 @@ from registry.errors import EngineFailed  # noqa: E402
 from registry.recipes.loading import load_recipes  # noqa: E402
 
 SECOND = "vllm.v1.worker.gpu"
-"""Model Runner V2."""
+"""Package of Model Runner V2."""
 
 
 def switch() -> None:
-    """From the CPU's platform to that of CUDA, in all that was imported; the CUDA build has it by itself."""
+    """Switch all imported modules from the CPU's platform to CUDA's. The CUDA build needs no change."""
     if not import_module("vllm.platforms").current_platform.is_cpu():
         return
     sys.modules["vllm._C_stable_libtorch"] = types.ModuleType("vllm._C_stable_libtorch")
@@ -43,11 +43,11 @@ def switch() -> None:
         if getattr(module, "__name__", "").startswith("vllm") and vars(module).get("current_platform") is before:
             module.current_platform = after  # type: ignore[attr-defined]
     vars(import_module("vllm.config.vllm"))["HAS_TRITON"] = True
-    plugin.patch_gpu()  # the CUDA build's platform has it done
+    plugin.patch_gpu()  # the CUDA build's platform does this itself
 
 
 def inspected() -> list[object]:
-    """Filled with every model class that vLLM would look at in a process of its own."""
+    """Return a list that receives every model class which vLLM would inspect in a separate process."""
     found: list[object] = []
 
     def run(look: Callable[[], Any]) -> Any:
@@ -59,7 +59,7 @@ def inspected() -> list[object]:
 
 
 def started(arguments: Any) -> dict[str, Any]:
-    """EngineCore is forked, and ends where it first asks for the card: what the slot is told of it."""
+    """Fork EngineCore, which fails when it first asks for the GPU. Return the error that the slot gets."""
     try:
         launch.start_engine(arguments, "cuda:0", 1, USUAL)
     except EngineFailed as fault:

@@ -1,4 +1,4 @@
-"""What the GPU recipes need, against the arithmetic of their models' files."""
+"""The memory that GPU recipes need, compared with sums over their models' files."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from tests.rehearsal.card import H100, H200, LLAMA, LLAMA_70B, QWEN_32B, ROOT, b
 from tests.unit.registry.test_estimate import llama_tensors
 
 SPEECH = 1600 * MIB + GIB + 480 * 50 * 1280 * (12 + 2 * 4 * 5) * 2
-"""large-v3-turbo in 16 bits: weights, its engine's overhead, and 480 s of windows with five beams of four layers."""
+"""Bytes of large-v3-turbo in 16 bits: weights, engine overhead, and 480 s of windows with five beams of four layers."""
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ SPEECH = 1600 * MIB + GIB + 480 * 50 * 1280 * (12 + 2 * 4 * 5) * 2
     ],
 )
 def test_a_plan_counts_what_the_files_hold(name: str, config: dict[str, Any], weights: int, tmp_path: Path) -> None:
-    """The published sizes of both checkpoints, but for Qwen's biases of q, k and v."""
+    """The sizes are those of the published checkpoints, without Qwen's biases of q, k and v."""
     held = chat_model(tmp_path / "model", config)
     biases = 2 * 64 * (5120 + 2 * 1024) if config is QWEN_32B else 0
     assert held + biases == weights
@@ -48,7 +48,7 @@ def test_a_plan_counts_what_the_files_hold(name: str, config: dict[str, Any], we
     ("name", "config"),
     [("single-gpu-80gb/llama-8b", LLAMA), ("h200/llama-8b", LLAMA), ("h200/qwen-32b", QWEN_32B)],
 )
-def test_sums_in_a_recipes_comments_are_the_estimates(name: str, config: dict[str, Any], tmp_path: Path) -> None:
+def test_sums_in_comments_of_recipes_are_the_estimates(name: str, config: dict[str, Any], tmp_path: Path) -> None:
     chat_model(tmp_path / "model", config)
     requested, text = recipe(name), (ROOT / "recipes" / f"{name}.yaml").read_text()
     found = estimate(requested, tmp_path / "model", "cuda")
@@ -66,7 +66,7 @@ def linear_layers(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 
 def test_four_kinds_of_model_and_a_second_chat_model_fit_into_80_gb(tmp_path: Path) -> None:
-    """The recipes for one card as they are, and the same 8B model once more with a smaller KV cache."""
+    """The recipes for one GPU, and a second copy of the 8B model with a smaller KV cache."""
     chat_model(tmp_path / "chat", LLAMA)
     bert(tmp_path / "embed", 24, 30522, 512)
     bert(tmp_path / "rerank", 24, 250002, 8194)
@@ -84,8 +84,8 @@ def test_four_kinds_of_model_and_a_second_chat_model_fit_into_80_gb(tmp_path: Pa
     assert estimate(chat, tmp_path / "chat", "cuda").total + sum(sums[2:]) + SPEECH < H100 * SHARE
 
 
-def test_a_model_over_four_cards_has_a_quarter_of_its_files_on_each(tmp_path: Path) -> None:
-    """The published size of the checkpoint; of its KV cache the eight heads are shared out, too."""
+def test_a_model_on_four_gpus_needs_a_quarter_of_its_files_on_each(tmp_path: Path) -> None:
+    """The size is that of the published checkpoint. The KV cache is split, too, by its eight heads."""
     held = chat_model(tmp_path / "model", LLAMA_70B)
     assert held == 141_107_412_992
     requested = recipe("node-8x80gb/llama-70b")
@@ -98,7 +98,7 @@ def test_a_model_over_four_cards_has_a_quarter_of_its_files_on_each(tmp_path: Pa
     assert found.adapter_places == 0
 
 
-def test_all_models_of_the_recipes_for_eight_cards_are_there_at_once(tmp_path: Path) -> None:
+def test_all_models_of_the_recipes_for_eight_gpus_fit_at_the_same_time(tmp_path: Path) -> None:
     chat_model(tmp_path / "large", LLAMA_70B)
     chat_model(tmp_path / "chat", LLAMA)
     bert(tmp_path / "embed", 24, 30522, 512)
@@ -121,6 +121,6 @@ def test_all_models_of_the_recipes_for_eight_cards_are_there_at_once(tmp_path: P
     assert [one.devices for one in plans[:2]] == [
         ("cuda:0", "cuda:1", "cuda:2", "cuda:3"), ("cuda:4", "cuda:5", "cuda:6", "cuda:7"),
     ]  # fmt: skip
-    assert plans[2].devices != plans[3].devices, "each replica of the 8B has a card of its own"
+    assert plans[2].devices != plans[3].devices, "each replica of the 8B model has its own GPU"
     small = sum(one.needed for one in plans[4:])
-    assert plans[0].needed + small < H100 * SHARE, "embeddings, reranker and speech would fit on one card, too"
+    assert plans[0].needed + small < H100 * SHARE, "embeddings, reranker and speech would fit beside it on one GPU, too"

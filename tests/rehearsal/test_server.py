@@ -1,4 +1,4 @@
-"""The server of the CUDA build on a made-up card: what it plans for the GPU recipes, and how a load ends there."""
+"""The server with the CUDA build on fake GPUs: its plans for the GPU recipes, and how a load fails there."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ MAKE = {
 
 
 def local(recipes: str, folder: Path) -> dict[str, tuple[Path, Path]]:
-    """GPU recipes over models of this machine: recipe and model by id. Whisper is the starter's."""
+    """Write GPU recipes with local models. Return each recipe and model by id. Whisper is the starter's."""
     found = {}
     (folder / "recipes").mkdir()
     for file in (ROOT / "recipes" / recipes).glob("*.yaml"):
@@ -38,7 +38,7 @@ def local(recipes: str, folder: Path) -> dict[str, tuple[Path, Path]]:
 
 
 @pytest.mark.parametrize(("recipes", "card"), [("single-gpu-80gb", H100), ("h200", H200)])
-def test_plans_are_the_sums_of_the_files_and_a_load_says_what_is_missing(
+def test_plans_match_the_files_and_a_failed_load_says_why(
     cuda_build: Path, driver: Path, tmp_path: Path, recipes: str, card: int
 ) -> None:
     models = local(recipes, tmp_path)
@@ -68,8 +68,8 @@ def uuids(numbers: range) -> str:
     return ",".join(f"GPU-00000000-0000-0000-0000-{number + 1:012}" for number in numbers)
 
 
-def test_on_eight_cards_each_engine_sees_its_own(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
-    """The driver writes down what CUDA would see at each `cuInit`; there every load ends."""
+def test_on_eight_gpus_each_engine_only_sees_its_own(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """The driver logs which GPUs CUDA would see at each `cuInit`, where every load fails."""
     models = local("node-8x80gb", tmp_path)
     room = "--host-memory", "400GiB"
     given = {"device": "cuda", "python": str(cuda_build), "env": variables(driver, tmp_path, H100, cards=8)}
@@ -104,12 +104,12 @@ def test_on_eight_cards_each_engine_sees_its_own(cuda_build: Path, driver: Path,
             assert (refused.status_code, refused.json()["error"]["code"]) == (500, "engine_failed"), refused.text
             (recipe,) = load_recipes(file)
             spread = recipe.parallel.devices
-            least = spread * recipe.replicas.least  # its other replicas come to their cards after the answer
+            least = spread * recipe.replicas.least  # other replicas reach their GPUs after the answer
             seen = wait_for_more(seen_before, least)
             own = {f"sees {uuids(range(start, start + spread))}" for start in range(0, 8, spread)}
-            groups |= own  # a replica of an earlier model may come late
+            groups |= own  # replicas of an earlier model may be late
             assert {call for call, _ in seen - seen_before} <= groups
-            assert own & {call for call, _ in seen}, "its workers come as far as their cards"
+            assert own & {call for call, _ in seen}, "its workers get as far as their GPUs"
             seen_before = seen
         assert status["pid"] not in {process for _, process in seen_before}
         assert server.stop() == 0

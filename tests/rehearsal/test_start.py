@@ -1,7 +1,7 @@
-"""A start on an H100 as far as it goes without one: with a driver that is made up, until EngineCore needs the card.
+"""Starts on an H100 as far as possible without one: with a fake driver, until EngineCore needs the GPU.
 
-On vLLM's CPU build with its platform switched (the short form), and on the CUDA build's own files where
-scripts/install-cuda-rehearsal has put them (the long form).
+With vLLM's CPU build switched to the CUDA platform (the short form), and with the CUDA build if
+scripts/install-cuda-rehearsal has installed it (the long form).
 """
 
 import json
@@ -23,10 +23,10 @@ pytestmark = pytest.mark.real
     ("name", "config"),
     [("single-gpu-80gb/llama-8b", LLAMA), ("h200/llama-8b", LLAMA), ("h200/qwen-32b", QWEN_32B)],
 )
-def test_a_gpu_recipe_comes_as_far_as_the_card(
+def test_a_gpu_recipe_gets_as_far_as_the_gpu(
     python: Path, driver: Path, tmp_path: Path, name: str, config: dict[str, Any]
 ) -> None:
-    """CUDA is first touched after EngineCore's fork, by EngineCore: a process that had touched it cannot be forked."""
+    """Only EngineCore touches CUDA, after its fork: a process that has touched CUDA cannot be forked."""
     chat_model(tmp_path / "model", config)
     command = [str(python), "-m", "tests.rehearsal.probe", f"recipes/{name}.yaml", str(tmp_path / "model")]
     env = variables(driver, tmp_path)
@@ -62,7 +62,7 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
         "start": {
             "told": "vLLM's engine did not start: "
             + (
-                "AssertionError: DP adjusted local rank 0 is out of bounds for 0 devices."  # torch without CUDA
+                "AssertionError: DP adjusted local rank 0 is out of bounds for 0 devices."  # from torch without CUDA
                 if short
                 else "RuntimeError: No CUDA GPUs are available"
             ),
@@ -78,10 +78,8 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
     assert opened == closed > 0, "a fork must not inherit it"
 
 
-def test_of_four_cards_each_worker_touches_cuda_and_nothing_before_them(
-    cuda_build: Path, driver: Path, tmp_path: Path
-) -> None:
-    """They are forks of EngineCore, which is one of the slot: neither may have touched it."""
+def test_on_four_gpus_only_the_workers_touch_cuda(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """Workers are forks of EngineCore, which is a fork of the slot, so neither may have touched CUDA."""
     chat_model(tmp_path / "model", LLAMA_70B)
     command = [str(cuda_build), "-m", "tests.rehearsal.probe", "recipes/node-8x80gb/llama-70b.yaml"]
     env = variables(driver, tmp_path, cards=8)
@@ -99,20 +97,20 @@ def test_of_four_cards_each_worker_touches_cuda_and_nothing_before_them(
     assert {call for call, _ in made if call.startswith("sees ")} == {f"sees {seen}"}
 
 
-def test_the_log_tells_of_anyone_touches_cuda(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
-    """Else it would prove nothing that there is no line."""
+def test_the_log_shows_any_touch_of_cuda(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """Otherwise a log without such a line would prove nothing."""
     touch = "import contextlib, torch\nwith contextlib.suppress(RuntimeError):\n    torch.cuda.init()"
     subprocess.run([str(cuda_build), "-c", touch], env=variables(driver, tmp_path), check=True)
     assert [call for call, _ in calls(tmp_path) if call.startswith("cu")] == ["cuInit"]
 
 
 def test_speech_finds_its_cublas(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
-    """The library that CTranslate2 opens by name is not the one that torch brings."""
+    """The cuBLAS that CTranslate2 opens by name is a different one from torch's."""
     load = "import ctypes\nfrom models.speech import libraries\nlibraries.load_cublas()\nctypes.CDLL('libcublas.so.12')"
     env = variables(driver, tmp_path)
     subprocess.run([str(cuda_build), "-c", load], cwd=ROOT, env=env, check=True)
     without = subprocess.run([str(cuda_build), "-c", load.replace("libraries.load_cublas()", "")], cwd=ROOT, env=env)
-    assert without.returncode, "there is one in the system already: this shows nothing here"
+    assert without.returncode, "the system has a cuBLAS already, so this test proves nothing here"
 
 
 PINNED = """
@@ -126,19 +124,19 @@ assert list(inspect.signature(torch.cuda.Event.query).parameters) == ["self"]
 """
 
 
-def test_what_pins_memory_has_the_names_that_are_used(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
-    """The CUDA runtime's names, for the arena of adapters."""
+def test_pinning_finds_the_names_that_it_uses(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """The arena of adapters uses names of the CUDA runtime."""
     subprocess.run([str(cuda_build), "-c", PINNED], cwd=ROOT, env=variables(driver, tmp_path), check=True)
 
 
 TUNED = """
 from triton.backends import backends
-backends["nvidia"].driver.is_active = staticmethod(lambda: True)  # as on a card
+backends["nvidia"].driver.is_active = staticmethod(lambda: True)  # as on a GPU
 import torch
 from triton.runtime.errors import OutOfResources
 from vllm.lora.ops.triton_ops import utils
 from benchmarks.gpu import tune_lora, tuning
-utils.async_tensor_h2d = lambda values, dtype, device: torch.tensor(values, dtype=dtype)  # else it pins memory
+utils.async_tensor_h2d = lambda values, dtype, device: torch.tensor(values, dtype=dtype)  # otherwise it pins memory
 assert issubclass(OutOfResources, tune_lora.kernel_faults())
 timer = tune_lora.CudaTimer(3, "cpu")
 for kind in ("SHRINK", "EXPAND_TRUE", "EXPAND_FALSE"):
@@ -155,8 +153,8 @@ for kind in ("SHRINK", "EXPAND_TRUE", "EXPAND_FALSE"):
 """
 
 
-def test_the_tuner_calls_the_kernels_as_vllm_has_them(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
-    """By Triton's interpreter, on the CPU."""
+def test_the_tuner_calls_vllms_kernels_correctly(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """Triton's interpreter runs them on the CPU."""
     env = {**variables(driver, tmp_path), "TRITON_INTERPRET": "1"}
     subprocess.run([str(cuda_build), "-c", TUNED], cwd=ROOT, env=env, check=True)
 
@@ -180,11 +178,11 @@ assert kernel == (torch.version.cuda is not None), "torch.nn.attention.varlen ca
 
 
 def test_encoders_without_padding_find_the_names_that_they_use(python: Path, driver: Path, tmp_path: Path) -> None:
-    """FlashAttention for several lengths, and CUDA graphs, have the names that we call."""
+    """FlashAttention for sequences of different lengths, and CUDA graphs."""
     subprocess.run([str(python), "-c", ENCODERS], cwd=ROOT, env=variables(driver, tmp_path), check=True)
 
 
-def test_a_second_model_starts_on_a_card_that_is_nearly_full() -> None:
+def test_a_second_model_starts_on_a_gpu_that_is_nearly_full() -> None:
     from vllm.v1.worker.utils import request_memory
 
     card = SimpleNamespace(total_memory=H100, free_memory=H100 // 50, device_="cuda:0")
