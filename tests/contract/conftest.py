@@ -1,4 +1,4 @@
-"""What tests with real libraries share."""
+"""Fixtures for tests with real libraries."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from tests.contract.vllm.cpu.ways import WAYS, way
 
 @pytest.fixture(params=WAYS)
 def cpu_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's LoRA layers on a CPU compute in one way, then in the other."""
+    """Let vLLM's LoRA layers on a CPU compute in one way, then in the other."""
     chosen = way(request.param)
     monkeypatch.setattr("models.chat.vllm.cpu.punica.load", lambda: chosen)

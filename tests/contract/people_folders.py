@@ -1,4 +1,4 @@
-"""Folders of adapters and models as people have them: what archives, trainers and careless hands leave."""
+"""Folders of adapters and models as people have them, with what archives, trainers and mistakes leave."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ CHATML = (
 
 
 def edit(file: Path, **changes: Any) -> None:
-    """Change a JSON object; None takes a key out."""
+    """Change a JSON object. None removes a key."""
     content = json.loads(file.read_text()) | changes
     file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
@@ -38,7 +38,7 @@ def adapter(folder: Path) -> Path:
 
 
 def finder_zip(folder: Path) -> Path:
-    """As macOS' Finder packs a folder: with a shadow of each file."""
+    """Pack a folder as macOS' Finder does, with a hidden copy of each file's metadata."""
     folder.mkdir()
     with zipfile.ZipFile(folder / "legal.zip", "w") as archive:
         for name in FILES:
@@ -48,20 +48,20 @@ def finder_zip(folder: Path) -> Path:
 
 
 def trainer_zip(folder: Path) -> Path:
-    """A trainer's output folder, packed: the adapter, and checkpoints below it."""
+    """Pack a trainer's output folder, with the adapter and checkpoints below it."""
     adapter(folder / "run")
     adapter(folder / "run" / "checkpoint-10")
     return Path(shutil.make_archive(str(folder / "run"), "zip", folder / "run"))
 
 
 def named(folder: Path) -> Path:
-    """peft saves an adapter that is not called 'default' in a folder of its own."""
+    """Move an adapter to a subfolder, where peft saves those that are not called 'default'."""
     adapter(folder / "legal")
     return folder
 
 
 def own_template(folder: Path) -> Path:
-    """A tokenizer with two tokens more, and another chat template, as trainers save them beside an adapter."""
+    """Add a tokenizer with two more tokens, and another chat template, as trainers save them beside an adapter."""
     from transformers import AutoTokenizer
 
     adapter(folder)
@@ -74,7 +74,7 @@ def own_template(folder: Path) -> Path:
 
 # --- chat models ---------------------------------------------------------------------------------------------------
 def llama(folder: Path, *, tied: bool) -> Path:
-    """A small Llama with the starter's tokenizer, as transformers saves it."""
+    """Write a small Llama with the starter's tokenizer, as transformers saves it."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -94,7 +94,7 @@ def tied_llama(folder: Path) -> Path:
 
 
 def tie_key_missing(folder: Path) -> Path:
-    """No lm_head.weight in the file, and no word in config.json that the output is tied to the embeddings."""
+    """Leave out lm_head.weight without saying in config.json that the output is tied to the embeddings."""
     llama(folder, tied=True)
     edit(folder / "config.json", tie_word_embeddings=None)
     return folder
@@ -107,14 +107,14 @@ def no_tokenizer(folder: Path) -> Path:
 
 
 def peft_names(folder: Path) -> Path:
-    """A whole model that was saved from inside a PeftModel."""
+    """Rename tensors as in a whole model that was saved from inside a PeftModel."""
     file = llama(folder, tied=False) / "model.safetensors"
     save_file({f"base_model.model.{name}": tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
     return folder
 
 
 def template_of_a_processor(folder: Path) -> Path:
-    """Its chat template is in chat_template.json alone, as some trainers write it."""
+    """Put the chat template only into chat_template.json, as some trainers do."""
     llama(folder, tied=True)
     template = (folder / "chat_template.jinja").read_text()
     (folder / "chat_template.jinja").unlink()
@@ -124,7 +124,7 @@ def template_of_a_processor(folder: Path) -> Path:
 
 
 def named_templates(folder: Path) -> Path:
-    """Its tokenizer has two named chat templates, and none of them is the default."""
+    """Give the tokenizer two named chat templates, of which none is the default."""
     llama(folder, tied=True)
     template = (folder / "chat_template.jinja").read_text()
     (folder / "chat_template.jinja").unlink()
@@ -134,14 +134,14 @@ def named_templates(folder: Path) -> Path:
 
 
 def names_of_a_wrapper(folder: Path) -> Path:
-    """Saved from inside torch.compile."""
+    """Rename tensors as in a model that was saved from inside torch.compile."""
     file = llama(folder, tied=False) / "model.safetensors"
     save_file({f"_orig_mod.{name}": tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
     return folder
 
 
 def more_tokens_than_rows(folder: Path) -> Path:
-    """Its template writes a token that was added to the tokenizer, and not to the network."""
+    """Let the template write a token that was added to the tokenizer but not to the network."""
     from transformers import AutoTokenizer
 
     llama(folder, tied=True)
@@ -153,7 +153,7 @@ def more_tokens_than_rows(folder: Path) -> Path:
 
 
 def git_lfs_pointer(folder: Path) -> Path:
-    """Cloned without git-lfs."""
+    """Replace the weights as a clone without git-lfs does."""
     llama(folder, tied=True)
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12\n"
     (folder / "model.safetensors").write_text(pointer)
@@ -161,7 +161,7 @@ def git_lfs_pointer(folder: Path) -> Path:
 
 
 def adapter_beside(folder: Path) -> Path:
-    """A trainer saved the base and its adapter into one folder."""
+    """Save an adapter in its base's folder, as some trainers do."""
     llama(folder, tied=True)
     for name in FILES:
         shutil.copy(ADAPTER / name, folder)
@@ -170,7 +170,7 @@ def adapter_beside(folder: Path) -> Path:
 
 # --- embedding models ----------------------------------------------------------------------------------------------
 def bert(folder: Path, *, has_dense: bool = False) -> Path:
-    """A small BERT with the tokenizer of all-MiniLM-L6-v2, as sentence-transformers saves it."""
+    """Write a small BERT with the tokenizer of all-MiniLM-L6-v2, as sentence-transformers saves it."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
     from transformers import BertConfig, BertModel
@@ -189,12 +189,12 @@ def bert(folder: Path, *, has_dense: bool = False) -> Path:
 
 
 def matryoshka_note(folder: Path) -> Path:
-    """Never trained for vectors that may be cut, though sentence-transformers' model card has the word in a link."""
+    """Write a model whose card only has the word in a link, as sentence-transformers does for all models."""
     return bert(folder)
 
 
 def matryoshka_config(folder: Path) -> Path:
-    """config.json tells the sizes, as those of jina-embeddings-v3 and nomic do."""
+    """Write the sizes into config.json, as in jina-embeddings-v3 and nomic."""
     edit(bert(folder) / "config.json", matryoshka_dimensions=[16, 32, 64])
     return folder
 

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of several rooms: databases, and imports that wait for the first use."""
+"""Fixtures for tests in several folders: databases, and imports at first use."""
 
 import sqlite3
 import threading
@@ -20,7 +20,7 @@ from tests.postgres import create_database, postgres, programs
 
 @pytest.fixture(scope="session", autouse=True)
 def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A new database on SQLite is a copy of the first one that the same migrations made: hundreds of tests want one."""
+    """Copy new SQLite databases from the first one that the same migrations made, as hundreds of tests need one."""
     migrate, folder = migration._upgrade, tmp_path_factory.mktemp("migrated")
 
     def upgrade(database: Database, scripts: Path, table: str, to: str) -> None:
@@ -42,7 +42,7 @@ def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_databases() -> Iterator[None]:
-    """A database answers late on a busy machine. Tests of one that does not answer have bounds of their own."""
+    """Give databases more time to answer on a busy machine. Tests of one that does not answer set their own limits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_limits, "ANSWER_SECONDS", PATIENCE)
         patch.setattr(writer, "ANSWER_SECONDS", PATIENCE)
@@ -54,7 +54,7 @@ def patient_databases() -> Iterator[None]:
 
 @pytest.fixture
 def imports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """Modules that `registry.base.lazy` imports from now on, and whether it did so in the main thread."""
+    """Return a list of the modules that `registry.base.lazy` imports from now on, and whether in the main thread."""
     imported = list[tuple[str, bool]]()
 
     def note(name: str) -> None:
@@ -76,7 +76,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def database_url(postgres_url: str) -> str:
-    """An empty database on PostgreSQL for the tests of one file."""
+    """Return the URL of an empty PostgreSQL database for the tests of one file."""
     return create_database(postgres_url)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 
 def fill(folder: Path) -> Path:
-    """The file that takes all room that is left."""
+    """Fill the file system with one file, and return it."""
     with suppress(OSError), open(folder / "filler", "wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
@@ -19,7 +19,7 @@ def fill(folder: Path) -> Path:
 
 @contextmanager
 def mount_small(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a tmpfs of `size`, such as 8m, at the new `folder`. Skips the test without the right to."""
+    """Mount a tmpfs of `size`, such as 8m, at the new `folder`. Skips the test if that is not permitted."""
     folder.mkdir()
     if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]).returncode:
         pytest.skip("mounting a tmpfs needs a right that this process does not have")

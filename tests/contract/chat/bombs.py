@@ -1,4 +1,4 @@
-"""Grammars that were made to break an engine, as fields of a chat request."""
+"""Grammars made to break an engine, as fields of a chat request."""
 
 from typing import Any
 
@@ -68,4 +68,4 @@ TOOLS: dict[str, dict[str, Any]] = {
         ("2,000 tools", [properties(1)] * 2_000),
     )
 }
-"""Schemas that come as tools, which vLLM makes a grammar of where a call is demanded."""
+"""Schemas of tools, from which vLLM makes a grammar if a call is required."""

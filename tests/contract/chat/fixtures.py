@@ -1,6 +1,6 @@
 """A tiny random Llama with a byte-level tokenizer, and generated adapters on it: real files for the real engine.
 
-float32 on purpose: two greedy decoders then differ only where the two best logits lie within rounding of each other.
+float32 on purpose: then two greedy decoders only differ if the two best logits are equal up to rounding.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ TEMPLATE = (
 
 
 def write_tokenizer(folder: Path) -> None:
-    """One token per byte, and `<|pad|>`, `<|end|>`, `<|user|>`, `<|assistant|>`, `<|system|>`, `<|tool|>`."""
+    """Write a tokenizer of bytes and `<|pad|>`, `<|end|>`, `<|user|>`, `<|assistant|>`, `<|system|>`, `<|tool|>`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -47,7 +47,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_base(folder: Path, *, vocabulary: int = VOCABULARY) -> Path:
-    """A random base; its answers mean nothing but are the same on every machine."""
+    """Write a random base. Its answers mean nothing, but are the same on every machine."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -78,9 +78,9 @@ def write_adapter(
     modules: tuple[str, ...] = tuple(SHAPES),
     change: dict[str, torch.Tensor] | None = None,
 ) -> AdapterRef:
-    """A random adapter in peft's layout, strong enough to change every greedy answer.
+    """Write a random adapter in peft's layout, strong enough to change every greedy answer.
 
-    `change`: tensors that replace or join the generated ones (to make an adapter that must be refused).
+    `change`: tensors to replace or add, to make an adapter that must be refused.
     """
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)

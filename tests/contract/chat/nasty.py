@@ -1,4 +1,4 @@
-"""Bodies that a careless or hostile client may send. Each must be refused or answered; none may break anything."""
+"""Bodies that a careless or hostile client may send. Each must be refused or answered, and none may break anything."""
 
 import json
 from typing import Any
@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "detokenize beyond 32 bits": ("/detokenize", {"tokens": [2**40]}),
     "detokenize outside": ("/detokenize", {"tokens": [5, 10**6]}),
 }
-"""Case -> (path, what to lay over a good body). 4xx each."""
+"""Case -> (path, changes to a valid body). Each gets a 4xx."""
 
 ANSWERED: dict[str, tuple[str, dict[str, Any]]] = {
     "a field of nobody's": (CHAT, {"nonsense": 1}),

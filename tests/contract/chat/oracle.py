@@ -1,7 +1,7 @@
-"""What transformers and peft make of the same weights: the reference for greedy answers.
+"""The reference for greedy answers: transformers and peft with the same weights.
 
-Ties: an answer is checked token by token with the reference fed the engine's own tokens. Each token must be the
-reference's best one, or lie within `TIE` of it: there two correct programs may differ by the order of their sums.
+An answer is checked token by token, and the reference gets the engine's own tokens as its input. Each token must be the
+reference's best one or within `TIE` of it, where two correct programs may differ by the order of their sums.
 """
 
 import json
@@ -15,7 +15,7 @@ from models.messages import AdapterRef, Chunk, HttpCall
 
 PROMPT = "a fox and a dog"
 TIE = 2e-3
-"""Logits; the random base's best logit leads by 0.1 to 3 where nothing is wrong."""
+"""Difference of logits. The random base's best logit normally leads by 0.1 to 3."""
 
 
 class Oracle:
@@ -39,7 +39,7 @@ class Oracle:
             return self._model(torch.tensor([tokens])).logits[0]
 
     def gaps(self, adapter: AdapterRef | None, prompt: list[int], answer: list[int]) -> list[float]:
-        """How far each token of `answer` lies below the reference's best one."""
+        """Return how far each token of `answer` is below the reference's best one."""
         logits = self._logits(adapter, prompt + answer)[len(prompt) - 1 : -1]
         chosen = logits.gather(1, torch.tensor(answer).unsqueeze(1)).squeeze(1)
         gaps: list[float] = (logits.max(dim=1).values - chosen).tolist()
@@ -54,12 +54,12 @@ def _name(adapter: AdapterRef) -> str:
 
 
 def tokens_of(choice: dict[str, Any]) -> list[int]:
-    """Token ids of a choice that was asked for with `return_token_ids`."""
+    """Return the token ids of a choice that was requested with `return_token_ids`."""
     return list(choice["token_ids"])
 
 
 async def greedy(engine: VllmEngine, served: AdapterRef | None) -> tuple[list[int], list[int]]:
-    """Tokens of a prompt and of its answer by the model `tiny`, or by an adapter of it that is in a place."""
+    """Return the tokens of a prompt and of the answer by the model `tiny`, or by its adapter in a place."""
     name = served.digest if served else "tiny"
     body = {"model": name, "prompt": PROMPT, "temperature": 0, "max_tokens": 12, "return_token_ids": True}
     sent = json.dumps(body).encode()

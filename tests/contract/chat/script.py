@@ -1,9 +1,9 @@
-"""A Llama that says what it was told: a hand-made checkpoint, so that texts which no starter model gives are known.
+"""A Llama with scripted answers: a hand-made checkpoint, for answers that no starter model gives.
 
-One layer, no training. A token's embedding is a one of its own, and `lm_head` adds two tables: what may follow the last
-token, and, weaker, what belongs to the answer of the question. The question reaches every place by attention that looks
-at all tokens alike (queries and keys are 0). So a greedy answer is the script of its question, token by token, also
-where scripts share tokens such as `</think>`.
+It has one layer and no training. Embeddings of tokens are one-hot, and `lm_head` adds two tables: which tokens may
+follow the last one, and, weaker, which belong to the answer of the question. Attention to all tokens alike (queries and
+keys are 0) brings the question to every position. So the greedy answer to a question is its script, token by token,
+even if scripts share tokens such as `</think>`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,27 +15,27 @@ import torch
 HIDDEN, HEADS = 512, 8
 SPECIAL = ("<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>")
 MARKS = ("<think>", "</think>")
-"""Tokens that are no special ones, as in the models that think: they stay in the text for the parser."""
+"""Tokens that are not special ones, as in models that think, so that they stay in the text for the parser."""
 WEAK = 0.5
 TEMPLATE = (
     "{%- for message in messages -%}{{- '<|' + message['role'] + '|>' + (message['content'] or '') -}}{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )
 Scripts = Mapping[str, Sequence[str]]
-"""Question to the pieces of its answer. Each piece is one token; within an answer none may come twice."""
+"""Question to the pieces of its answer. Each piece is one token, and may only come once within an answer."""
 
 
 def write_script(
     folder: Path, scripts: Scripts, context: int = 1024, per_token: int = 1, certainty: float = 1.0
 ) -> Path:
-    """Write the checkpoint of these scripts; other text is answered with the first script.
+    """Write a checkpoint of these scripts. Other text gets the first script as its answer.
 
-    Where a prompt holds several questions, as a conversation does, the last of `scripts` is answered.
+    If a prompt has several questions, as a conversation does, the one that is last in `scripts` is answered.
 
     Args:
-        per_token: bytes of other text to a token. With more than one the text itself is lost, which spares the time of
-            the long instructions of a coding agent.
-        certainty: factor of the logits; a million makes an answer the script's whatever the temperature.
+        per_token: bytes of other text per token. More than one loses the text, which saves time for a coding agent's
+            long instructions.
+        certainty: factor of the logits. A million gives the script at any temperature.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -54,7 +54,7 @@ def write_script(
 
 
 def _write_tokenizer(folder: Path, scripts: Scripts, per_token: int) -> dict[str, int]:
-    """One token per byte, per piece and per question. Returns all but the bytes."""
+    """Write a tokenizer with one token per byte, per piece and per question. Returns all but the bytes."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -86,7 +86,7 @@ def _write_weights(model: torch.nn.Module, tokens: dict[str, int], scripts: Scri
         for number, (question, pieces) in enumerate(scripts.items()):
             topic = vocabulary + number
             later = (number + 1) / len(scripts)
-            value[number, tokens[question]] = later / HIDDEN**0.5  # of what the norm makes of a one
+            value[number, tokens[question]] = later / HIDDEN**0.5  # relative to a one after the norm
             output[topic, number] = 1.0
             stated = [tokens[text] for text in ("<|assistant|>", *pieces, "<|end|>")]
             assert len(set(stated)) == len(stated), f"a piece comes twice in the answer to {question!r}"

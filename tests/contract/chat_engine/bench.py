@@ -1,4 +1,4 @@
-"""A loaded chat engine on the real vLLM, its adapters and short ways to call it."""
+"""A loaded chat engine on the real vLLM, its adapters and short functions that call it."""
 
 import json
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ class Answer:
 
     @property
     def events(self) -> list[Any]:
-        lines = self.data.decode().split("\n")  # a text may hold other ends of lines
+        lines = self.data.decode().split("\n")  # a text may contain other line ends
         lines = [line[6:] for line in lines if line.startswith("data: ")]
         return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 class Bench:
-    """A loaded engine, its adapters and short ways to call it."""
+    """A loaded engine and its adapters."""
 
     def __init__(self, engine: VllmEngine, base: Path, adapters: list[AdapterRef], oracle: Oracle) -> None:
         self.engine, self.base, self.adapters, self.oracle = engine, base, adapters, oracle
@@ -60,13 +60,13 @@ class Bench:
         return Answer(status, b"".join(parts), usage)
 
     async def greedy(self, text: str, adapter: AdapterRef | None, tokens: int = 24) -> tuple[list[int], list[int]]:
-        """Prompt and answer as token ids."""
+        """Return prompt and answer as token ids."""
         body = {"prompt": text, "max_tokens": tokens, "temperature": 0, "return_token_ids": True, "ignore_eos": True}
         choice = (await self.ask(TEXT, body, adapter)).json["choices"][0]
         return list(choice["prompt_token_ids"]), tokens_of(choice)
 
     async def hold(self, *adapters: AdapterRef) -> None:
-        """Exactly these adapters in places."""
+        """Put exactly these adapters into places."""
         placed = [ref for ref in self.adapters if self.engine._adapters.may_be_named(ref.digest)]  # type: ignore[union-attr]
         for ref in placed:
             if ref not in adapters:
@@ -79,11 +79,11 @@ class Bench:
         return int(self.engine._engine.output_processor.get_num_unfinished_requests())
 
     def registered(self) -> list[str]:
-        """Ids of what the slot holds of requests: their states, the parents of several answers, clients' own ids."""
+        """Return the slot's ids of requests: of their states, of parents of several answers, and clients' own ids."""
         processor = self.engine._engine.output_processor
         return [*processor.request_states, *processor.parent_requests, *processor.external_req_ids]
 
     async def held(self) -> tuple[int, int]:
-        """How many adapters EngineCore has in host memory and in places."""
+        """Return how many adapters EngineCore has in host memory and in places."""
         host, placed = await launch.ask(self.engine._engine, core.held_adapters)
         return len(host), len(placed)

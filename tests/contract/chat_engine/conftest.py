@@ -23,7 +23,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
     adapters = [
         chat_fixtures.write_adapter(folder / f"adapter-{i}", 100 + i, rank=8 if i % 2 else 16) for i in range(6)
     ]
-    oracle = Oracle(base, adapters)  # before the load: its OpenMP threads must not disturb the fork
+    oracle = Oracle(base, adapters)  # before the load, so that its OpenMP threads do not disturb the fork
     bench = Bench(VllmEngine(), base, adapters, oracle)
     warmed: list[str] = []
     stock = VllmEngine._warm_up

@@ -1,4 +1,4 @@
-"""Each number that an OpenAPI document lets a body hold, at values that no 64 bits have."""
+"""Tests each number that an OpenAPI document allows in a body, with values that do not fit into 64 bits."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping
@@ -16,15 +16,15 @@ BODIES: dict[str, dict[str, Any]] = {
     "/tokenize": {"model": "tiny", "prompt": "x"},
     "/detokenize": {"model": "tiny", "tokens": [1]},
 }
-"""By path, what each of its bodies has at least."""
+"""By path, the fields that each of its bodies needs."""
 EXTREMES = tuple(
     str(value) for value in (-(2**63), 2**63, -(2**63) - 1, 2**64, -(2**64), f'"{2**64}"', f"{2.0**64}", "1e400", "NaN")
 )
-"""As JSON, or what some parsers take for it."""
+"""Values as JSON, or as what some parsers accept as JSON."""
 TEXTS = frozenset({"input", "messages", "tools"})
-"""Conversations and tools: their numbers are part of a prompt or schema."""
+"""Conversations and tools, whose numbers are part of a prompt or schema."""
 DEEPEST = 4
-"""Objects and lists within one another."""
+"""Most levels of nested objects and lists."""
 HOLE = "a number"
 
 
@@ -32,7 +32,7 @@ class Field(NamedTuple):
     path: str
     name: str
     value: Any
-    """What the field holds, with HOLE for the number."""
+    """The field's value, with HOLE for the number."""
 
     def body(self, number: str, bodies: Mapping[str, dict[str, Any]]) -> bytes:
         whole = json.dumps(bodies[self.path] | {self.name: self.value})
@@ -42,7 +42,7 @@ class Field(NamedTuple):
 def fields(
     document: dict[str, Any], bodies: Mapping[str, dict[str, Any]], left_out: Collection[str] = TEXTS
 ) -> list[Field]:
-    """Every place for a number in these bodies of `document`, an OpenAPI document, but for the fields `left_out`."""
+    """Return every place for a number in these bodies of an OpenAPI document, except for the fields `left_out`."""
     found = []
     for path in bodies:
         content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
@@ -54,7 +54,7 @@ def fields(
 
 
 def _kinds(document: dict[str, Any], schema: Any) -> Iterator[dict[str, Any]]:
-    """The schemas that a value may follow, without references."""
+    """Yield the schemas that a value may follow, without references."""
     if not isinstance(schema, dict):
         return
     if "$ref" in schema:

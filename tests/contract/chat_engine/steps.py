@@ -1,4 +1,4 @@
-"""The steps of EngineCore, and which requests got a token in each: a delay counted in steps, not in seconds."""
+"""EngineCore's steps, and which requests got a token in each, to count delays in steps instead of seconds."""
 
 from types import TracebackType
 from typing import Any, Self
@@ -7,12 +7,12 @@ from tests.contract.chat_engine.bench import Bench
 
 
 class Steps:
-    """A context manager; inside it every step that gave anybody a token is noted."""
+    """A context manager that notes every step in which any request got a token."""
 
     def __init__(self, bench: Bench) -> None:
         self._core: Any = bench.engine._engine.engine_core  # type: ignore[union-attr]
         self.all: list[frozenset[str]] = []
-        """Per step, the requests that got a token."""
+        """The requests that got a token, by step."""
 
     def __enter__(self) -> Self:
         requested = self._core.get_output_async
@@ -32,7 +32,7 @@ class Steps:
         del self._core.get_output_async
 
     def missed(self, name: str) -> int:
-        """The longest row of steps, between a request's first token and its last, that gave it none."""
+        """Return the longest run of steps without a token for a request, between its first token and its last."""
         got = [any(request.startswith(name) for request in step) for step in self.all]
         assert any(got), f"{name} never got a token"
         first, last = got.index(True), len(got) - got[::-1].index(True)
@@ -43,5 +43,5 @@ class Steps:
         return longest
 
     def shared(self, name: str) -> int:
-        """In how many steps a request got a token together with another."""
+        """Return in how many steps a request got a token together with another."""
         return sum(len(step) > 1 and any(request.startswith(name) for request in step) for step in self.all)

@@ -1,4 +1,4 @@
-"""Tiny Whispers with random weights, converted as real ones are, and recordings made by the tests."""
+"""Tiny Whispers with random weights, converted like real ones, and generated recordings."""
 
 import json
 from collections.abc import Callable
@@ -12,12 +12,12 @@ RATE = 16_000
 SPECIAL = ("<|endoftext|>", "<|startoftranscript|>")
 MARKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>")
 FIRST_SPECIAL = 50257
-"""The first special token of the multilingual Whispers. The one before it is empty, by which CTranslate2 knows them."""
+"""The first special token of multilingual Whispers. CTranslate2 recognizes them by the empty token before it."""
 Samples = npt.NDArray[np.float32]
 
 
 def build(folder: Path, *, multilingual: bool, width: int = 32) -> Path:
-    """A converted Whisper of two layers, 32 wide, that says random bytes. `width` 2048: 800 MB of weights."""
+    """Write a converted Whisper of two layers that says random bytes. `width` 2048: 800 MB of weights."""
     import torch
     from ctranslate2.converters import TransformersConverter
     from faster_whisper.tokenizer import _LANGUAGE_CODES
@@ -46,7 +46,7 @@ def build(folder: Path, *, multilingual: bool, width: int = 32) -> Path:
         decoder_start_token_id=identity[SPECIAL[1]], suppress_tokens=[], begin_suppress_tokens=[], init_std=0.4,
     )  # fmt: skip
     model: Any = Whisper(config)
-    with torch.no_grad():  # lean towards the end of the text, so that it comes after some tokens
+    with torch.no_grad():  # prefer the end of the text, so that it comes after some tokens
         model.model.decoder.layer_norm.bias += 1.3 * model.model.decoder.embed_tokens.weight[identity[SPECIAL[0]]]
     generation = model.generation_config
     generation.no_timestamps_token_id = identity["<|notimestamps|>"]
@@ -58,7 +58,7 @@ def build(folder: Path, *, multilingual: bool, width: int = 32) -> Path:
     WhisperFeatureExtractor(feature_size=80).save_pretrained(source)
     TransformersConverter(str(source), copy_files=["tokenizer.json", "preprocessor_config.json"]).convert(str(folder))
     settings = json.loads((folder / "config.json").read_text())
-    settings["lang_ids"] = [identity[token] for token in languages]  # the converter finds them for known models only
+    settings["lang_ids"] = [identity[token] for token in languages]  # the converter only finds them for known models
     (folder / "config.json").write_text(json.dumps(settings))
     if multilingual:
         tokens = json.loads((folder / "vocabulary.json").read_text())
@@ -81,7 +81,7 @@ def noise(seconds: float) -> Samples:
 
 
 def voice(seconds: float) -> Samples:
-    """Buzz through moving formants, in syllables: voice detection takes it for speech."""
+    """Return a buzz through moving formants, in syllables, which voice detection takes for speech."""
     from scipy.signal import lfilter
 
     count = int(seconds * RATE)
@@ -113,11 +113,11 @@ FORMATS: dict[str, tuple[str, str | None, int]] = {
     "m4a": ("aac", "ipod", RATE),
     "webm": ("libopus", None, 48_000),
 }
-"""Ending to codec, container and sample rate."""
+"""File extension to codec, container and sample rate."""
 
 
 def write(path: Path, samples: Samples) -> Path:
-    """Encode by the ending of `path`."""
+    """Encode samples by the extension of `path`."""
     import av
 
     codec, container, rate = FORMATS[path.suffix[1:]]

@@ -1,4 +1,4 @@
-"""What the contract tests of embedding and rerank engines share."""
+"""Fixtures for contract tests of embedding and rerank engines."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ WORDS = (
 
 
 def text(count: int, start: int = 0) -> str:
-    """`count` words, different ones for each `start`."""
+    """Return `count` words, which depend on `start`."""
     words = " ".join(WORDS).split()
     return " ".join(words[(start + step * step) % len(words)] for step in range(count))
 
@@ -39,7 +39,7 @@ def recipe(task: str, flags: dict[str, Any] | None = None, **more: Any) -> Recip
 
 
 class Reports:
-    """Collects progress."""
+    """Collects reports of progress."""
 
     def __init__(self) -> None:
         self.seen: list[Progress] = []

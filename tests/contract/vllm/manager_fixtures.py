@@ -1,4 +1,4 @@
-"""vLLM's own loading and merging of adapters around a handful of layers, without a model."""
+"""vLLM's own loading and merging of adapters, with a few layers and no model."""
 
 import json
 from pathlib import Path
@@ -19,18 +19,18 @@ INPUT, LAYERS, PLACES, HOST = 16, 2, 3, 4
 
 
 def names() -> list[str]:
-    """Modules as adapters name them."""
+    """Return the modules' names in adapters."""
     return [f"model.layers.{layer}.{short}" for layer in range(LAYERS) for short in WIDTHS]
 
 
 def shapes(name: str, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The shapes of A and B."""
+    """Return the shapes of A and B."""
     short = name.rpartition(".")[2]
     return (rank, INPUTS.get(short, INPUT)), (WIDTHS[short], rank)
 
 
 def worker_manager(max_rank: int, dtype: torch.dtype = torch.bfloat16) -> Any:
-    """vLLM's LRUCacheWorkerLoRAManager with its LoRAModelManager, both without what a model would have made."""
+    """Return vLLM's LRUCacheWorkerLoRAManager with its LoRAModelManager, without what a model would make."""
     from vllm.lora.lora_model import LoRAModel
     from vllm.lora.model_manager import AdapterLRUCache, LRUCacheLoRAModelManager
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
@@ -67,7 +67,7 @@ def worker_manager(max_rank: int, dtype: torch.dtype = torch.bfloat16) -> Any:
 
 
 class Layer(SimpleNamespace):
-    """As much of vLLM's LoRA layers as adapters are put into; `set_lora` and `reset_lora` are vLLM's."""
+    """The part of vLLM's LoRA layers that holds adapters. `set_lora` and `reset_lora` are vLLM's."""
 
     def reset_lora(self, index: int) -> None:
         from vllm.lora.layers import MergedColumnParallelLinearWithLoRA
@@ -92,7 +92,7 @@ def _layer(parts: list[str], max_rank: int, dtype: torch.dtype, punica: Any) -> 
 
 
 def write_adapter(folder: Path, ranks: dict[str, int], seed: int, dtype: torch.dtype, **config: Any) -> Path:
-    """A random adapter in peft's layout. `ranks`: of each module that it has."""
+    """Write a random adapter in peft's layout. `ranks`: of each of its modules."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {
         f"{name}.lora_{half}": torch.randn(shape, generator=generator).to(dtype)
@@ -104,7 +104,7 @@ def write_adapter(folder: Path, ranks: dict[str, int], seed: int, dtype: torch.d
 
 
 def write_tensors(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> Path:
-    """An adapter of these tensors in peft's layout."""
+    """Write an adapter of these tensors in peft's layout."""
     folder.mkdir(exist_ok=True)
     save_file({f"base_model.model.{name}.weight": t for name, t in tensors.items()}, folder / FILES[1])
     targets = sorted({name.split(".")[-2] for name in tensors})

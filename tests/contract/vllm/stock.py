@@ -1,11 +1,11 @@
-"""vLLM's own code as it was installed, for tests of the patches to it."""
+"""vLLM's code as installed, for tests of our patches."""
 
 import importlib.util
 from types import ModuleType
 
 
 def stock(name: str) -> ModuleType:
-    """A copy of a vLLM module as it was installed, whatever other tests patched."""
+    """Return a copy of a vLLM module as installed, whatever other tests have patched."""
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.loader is not None

@@ -1,8 +1,8 @@
-"""Find by syntax tree what the product uses of vLLM: `python -m tests.contract.vllm.touch_scan`.
+"""Finds what the product uses of vLLM, from syntax trees: `python -m tests.contract.vllm.touch_scan`.
 
-Found are imports of vLLM's modules, module names in strings, and attributes of objects that are vLLM's: parameters and
-variables typed `Any`, what vLLM's modules give, and what is reached from these. Attributes that a plain container, a
-class, a process or an array also has are left out: they say nothing of vLLM. So are our own, `roundhouse_...`.
+It finds imports of vLLM's modules, module names in strings, and attributes of vLLM's objects: parameters and variables
+typed `Any`, results of vLLM's modules, and whatever is reached from these. It leaves out attributes that a plain
+container, a class, a process or an array also has, which say nothing about vLLM, and our own, `roundhouse_...`.
 """
 
 import ast
@@ -28,14 +28,14 @@ COMMON: tuple[Any, ...] = (
     BaseProcess, subprocess.Popen, psutil.Process, np.ndarray,
 )  # fmt: skip
 OPEN = ("Any", "Any | None", "dict[str, Any]", "list[Any]", "tuple[Any, Any]")
-"""Types of what may be vLLM's."""
+"""Types of objects that may be vLLM's."""
 DYNAMIC = ("getattr", "setattr", "hasattr")
 PASSING = (*DYNAMIC, "type", "list", "tuple", "next", "iter", "enumerate", "reversed", "sorted", "zip")
-"""Functions whose result is vLLM's where an argument is."""
+"""Functions whose result is vLLM's if an argument is."""
 
 
 class Use(NamedTuple):
-    """One use: `name` is a module, a module:name, or an attribute."""
+    """A use. `name` is a module, a module:name, or an attribute."""
 
     name: str
     file: str
@@ -43,13 +43,13 @@ class Use(NamedTuple):
 
 
 def uses() -> list[Use]:
-    """All uses in the product, the table itself left out."""
+    """Return all uses in the product, without the table itself."""
     files = [file for file in sorted(FOLDER.rglob("*.py")) if file != TABLE]
     return [use for file in files for use in scan(file.read_text(), str(file.relative_to(ROOT)))]
 
 
 def scan(source: str, file: str) -> Iterator[Use]:
-    """The uses in one file's source."""
+    """Yield the uses in a file's source."""
     tree = ast.parse(source)
     found = [*_imports(tree)]
     visitor = _Attributes(_fields(tree))
@@ -83,7 +83,7 @@ def _is_open(annotation: ast.expr | None) -> bool:
 
 
 def _fields(tree: ast.Module) -> set[str]:
-    """Attributes of `self` that may hold an object of vLLM's."""
+    """Return the attributes of `self` that may hold one of vLLM's objects."""
     fields: set[str] = set()
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
         given = {argument.arg for argument in function.args.args if _is_open(argument.annotation)}
@@ -109,7 +109,7 @@ def _pairs(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 class _Attributes(ast.NodeVisitor):
-    """Collects attributes of objects that are vLLM's. `fields`: such attributes of `self`."""
+    """Collects attributes of vLLM's objects. `fields`: attributes of `self` that hold such objects."""
 
     def __init__(self, fields: set[str]) -> None:
         self.found: list[tuple[str, int]] = []

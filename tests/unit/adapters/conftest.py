@@ -1,4 +1,4 @@
-"""A base, a folder for an adapter, and registration with its processes."""
+"""A base model, a folder for an adapter, and registration with its processes."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,13 +12,13 @@ from tests.unit.adapters.rig import Rig
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
-    """A small Llama with room for rank 16."""
+    """Return a small Llama that allows adapters of up to rank 16."""
     return Base("small", write_base(tmp_path_factory.mktemp("base")), max_rank=16)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder for a test's adapter."""
+    """Return a folder for a test's adapter."""
     return tmp_path / "adapter"
 
 

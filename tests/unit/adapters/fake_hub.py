@@ -1,4 +1,4 @@
-"""A model hub on a local port: repositories made of folders, with revisions, privacy, and faults on demand."""
+"""A model hub on a local port with repositories made from folders, revisions, gated access and faults on demand."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 GATED = 20 * 2**20
-"""huggingface_hub writes what has come in pieces of 10 MiB."""
+"""Bytes from which the gate applies, as huggingface_hub writes files in pieces of 10 MiB."""
 TOKEN = "hf_secret"
 
 
@@ -27,28 +27,28 @@ class FakeHub:
     private: set[str] = field(default_factory=set)
     gated: set[str] = field(default_factory=set)
     break_after: int | None = None
-    """Send only so many bytes of a safetensors file, then hang up."""
+    """Send only this many bytes of a safetensors file, then close the connection."""
     fail_with: int | None = None
-    """Answer everything with this status."""
+    """Answer every request with this status."""
     page: bytes | None = None
-    """Answer everything with this, as a proxy does that wants a password."""
+    """Answer every request with this page, like a proxy that wants a password."""
     spoil: bool = False
-    """Send other bytes than were pushed, as many."""
+    """Send different bytes than were pushed, of the same length."""
     surplus: int = 0
-    """Zeros that follow a large file, which the hub has not told of."""
+    """Number of zeros after a large file that the hub does not announce."""
     unannounced: dict[str, int] = field(default_factory=dict)
-    """Zeros that follow a file of this name, which the list of files leaves out."""
+    """Number of zeros after a file of this name, which the list of files leaves out."""
     listed: list[dict[str, Any]] = field(default_factory=list)
-    """Further entries of the list of files with their digests."""
+    """More entries for the list of files with their digests."""
     gate: threading.Event | None = None
     """The second half of a file of more than GATED bytes waits for it."""
     tokens: set[str | None] = field(default_factory=set)
-    """What came as Authorization with requests for what is there."""
+    """The Authorization headers of requests for existing files."""
     requested: list[str] = field(default_factory=list)
     """'METHOD path' of each request."""
 
     def push(self, repo: str, folder: Path, branch: str = "main", more: Mapping[str, bytes] | None = None) -> str:
-        """A new commit with the files of `folder` and `more`; returns it."""
+        """Make a commit with the files of `folder` and `more`, and return it."""
         there = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in there}
         files |= more or {}
@@ -58,13 +58,13 @@ class FakeHub:
         return commit.hexdigest()
 
     def forget(self) -> None:
-        """Be as it was when it began."""
+        """Return to the initial state."""
         fresh = FakeHub(self.url)
         for name in vars(fresh):
             setattr(self, name, getattr(fresh, name))
 
     def environment(self, home: Path) -> dict[str, str]:
-        """The environment of a process that uses this hub, and keeps its files at `home`."""
+        """Return the environment for a process that uses this hub and keeps its files in `home`."""
         return {
             **os.environ,
             "HF_ENDPOINT": self.url,
@@ -165,12 +165,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _is_large(name: str) -> bool:
-    """What lies in large file storage."""
+    """Return whether a file is in large file storage."""
     return name.endswith((".safetensors", ".bin", ".gguf", ".model"))
 
 
 def _blob(data: bytes) -> str:
-    """Git's name of a file's content."""
+    """Return Git's name of a file's content."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
@@ -187,7 +187,7 @@ def _digests(name: str, data: bytes) -> dict[str, Any]:
 
 @contextmanager
 def serve() -> Iterator[FakeHub]:
-    """A hub that runs inside the block."""
+    """Run a hub inside the block."""
     hub = FakeHub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     server.daemon_threads = True

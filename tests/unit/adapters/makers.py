@@ -1,4 +1,4 @@
-"""Makes a small Llama base and adapters for it, good and bad in any way that a test asks for."""
+"""Makes a small Llama base and adapters for it, valid or invalid in any way that a test needs."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def write_base(folder: Path, seed: int = 0) -> Path:
-    """A Llama with random weights in bfloat16, in the files and names of transformers, whose import takes seconds."""
+    """Write a Llama with random bfloat16 weights as transformers would, without its import, which takes seconds."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> torch.Tensor:
@@ -50,7 +50,7 @@ def name(layer: int, module: str, half: str) -> str:
 
 
 def tensors(rank: int = 8, layers: int = LAYERS, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Tensors:
-    """All linear layers, in peft's names."""
+    """Return tensors of all linear layers, with peft's names."""
     generator = torch.Generator().manual_seed(seed)
     made = {}
     for layer in range(layers):
@@ -79,7 +79,7 @@ def write_adapter(
     settings: dict[str, Any] | None = None,
     seed: int = 0,
 ) -> Path:
-    """A folder as peft lays it out. `change` edits the tensors, `settings` overrides the config."""
+    """Write a folder in peft's layout. `change` edits the tensors, `settings` overrides the config."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = tensors(rank, seed=seed) if weights is None else weights
     if change is not None:

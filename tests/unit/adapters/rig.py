@@ -1,4 +1,4 @@
-"""Registration with everything that belongs to it, on a fresh data directory."""
+"""Adapter registration with everything that belongs to it, in a new data directory."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from tests.unit.adapters.makers import write_adapter
 
 
 class Rig:
-    """A service over a fresh data directory; `leases` are the digests in use.
+    """A service over a new data directory. `leases` are the digests in use.
 
-    Its checking processes start with the first checks, unless `warm_up` starts them: most tests need one or none.
+    Its checking processes start at the first checks, unless `warm_up` starts them, as most tests need one or none.
     """
 
     def __init__(self, data: Path, base: Base, bounds: Bounds | None = None) -> None:
@@ -33,7 +33,7 @@ class Rig:
         return await self.service.register(name, self.base, source, **options)  # type: ignore[arg-type]
 
     def version(self, selector: str) -> Version:
-        """What 'name', 'name@v3', 'name@sha256:…' or 'name@alias' stands for."""
+        """Return the version for 'name', 'name@v3', 'name@sha256:…' or 'name@alias'."""
         name, at, ref = selector.partition("@")
         return self.service.show(AdapterKey(self.base.id, name)).version(ref if at else None)
 
@@ -42,4 +42,4 @@ class Rig:
 
 
 async def _nothing() -> None:
-    """Stands for the start of the checking processes."""
+    """Do nothing, instead of starting the checking processes."""

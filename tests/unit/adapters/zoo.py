@@ -1,4 +1,4 @@
-"""Bad adapters, each with words that its refusal must hold. Used by the unit tests and by those on a real engine."""
+"""Invalid adapters, each with words that its refusal must contain, for unit tests and tests on a real engine."""
 
 import json
 import os
@@ -18,7 +18,7 @@ DOWN1A, DOWN1B = name(1, "mlp.down_proj", "A"), name(1, "mlp.down_proj", "B")
 
 @dataclass(frozen=True)
 class Bad:
-    """`make` writes the adapter; one of the faults told must hold each of `words`."""
+    """`make` writes the adapter. Each of `words` must be in one of the reported faults."""
 
     name: str
     make: Callable[[Path], object]
@@ -226,7 +226,7 @@ def _doubled(data: bytes) -> bytes:
 
 
 def write_zoo(folder: Path) -> dict[str, Path]:
-    """All of them, each in a folder of its name."""
+    """Write all of them, each in a folder with its name."""
     made = {}
     for bad in ZOO:
         made[bad.name] = folder / bad.name

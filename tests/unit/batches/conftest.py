@@ -34,13 +34,13 @@ _NUMBERS = itertools.count(2)
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The name of a database with the tables as the migrations make them: each test has a copy."""
+    """Return the name of a database with migrated tables. Each test gets a copy."""
     return str(_migrated(tmp_path_factory.mktemp("migrated"), create_database(postgres_url)).database)
 
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same on SQLite: its file."""
+    """Return the file of such a database on SQLite."""
     return Path(str(_migrated(tmp_path_factory.mktemp("migrated"), None).database))
 
 
@@ -71,7 +71,7 @@ def tables(database: Database) -> BatchTables:
 
 @pytest.fixture
 def start(tables: BatchTables) -> Callable[..., BatchRecord]:
-    """Create a batch with lines that ask for these models, and start it."""
+    """Return a function that creates and starts a batch whose lines ask for these models."""
 
     def start(*models: str, batch: BatchRecord = BATCH) -> BatchRecord:
         if tables.files.get(batch.input_file) is None:

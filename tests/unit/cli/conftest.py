@@ -1,4 +1,4 @@
-"""A command line in this process against a fake server on a real socket."""
+"""Runs commands in this process against a fake server on a real socket."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -17,7 +17,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture(scope="session", autouse=True)
 def built_once() -> Iterator[None]:
-    """Typer's runner builds all commands anew for each call, which takes ten times as long as most calls."""
+    """Build the commands once. Typer's runner would do so for each call, which takes ten times as long."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
         yield
@@ -33,7 +33,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
 
 @pytest.fixture
 def run() -> Run:
-    """`run("models", "list")`: the result with exit_code, stdout and stderr."""
+    """Return a function such as `run("models", "list")`, whose result has exit_code, stdout and stderr."""
     runner = CliRunner()
 
     def invoke(*arguments: str, stdin: str | None = None) -> Any:
@@ -43,7 +43,7 @@ def run() -> Run:
 
 
 def model(id: str = "starter-chat", **more: Any) -> dict[str, Any]:
-    """A model as the server shows it."""
+    """Return a model as the server shows it."""
     result: dict[str, Any] = {
         "id": id, "object": "model", "created": 1, "owned_by": "roundhouse", "task": "chat", "state": "ready",
         "tier": "device", "revision": "1f2e", "recipe_version": 1, "engine": "vllm", "aliases": ["chat"],
@@ -57,7 +57,7 @@ def model(id: str = "starter-chat", **more: Any) -> dict[str, Any]:
 
 
 def adapter(name: str = "legal", **more: Any) -> dict[str, Any]:
-    """An adapter as the server shows it."""
+    """Return an adapter as the server shows it."""
     version = {
         "version": "v2", "digest": "sha256:" + "ab" * 32, "rank": 8, "bytes": 2048, "created": 1, "source": "/a",
     }  # fmt: skip

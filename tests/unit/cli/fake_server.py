@@ -1,4 +1,4 @@
-"""A small HTTP server on a real socket with scripted answers; it remembers what it was asked."""
+"""A small HTTP server on a real socket with scripted answers, which records its requests."""
 
 import json
 import threading
@@ -41,7 +41,7 @@ Script = Answer | Callable[[ReceivedRequest], Answer]
 
 
 class FakeServer:
-    """`on` sets the answer of a method and path; what has none is a 404 in the server's own shape."""
+    """`on` sets the answer for a method and path. Others get a 404 in our server's format."""
 
     def __init__(self) -> None:
         self.received: list[ReceivedRequest] = []

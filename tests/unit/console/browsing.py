@@ -1,4 +1,4 @@
-"""A real browser before the application itself: no port is opened, what it asks for is handed over."""
+"""A real browser in front of the application, without a port: its requests are passed on directly."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -13,7 +13,7 @@ from tests.unit.console.conftest import ConsoleRig
 
 HERE = "http://127.0.0.1"
 MICROPHONE = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
-"""One that hears a tone, and may be used."""
+"""Flags for a permitted microphone that hears a tone."""
 Answer = Callable[[Any], Awaitable[None]]
 """Playwright's `Route`."""
 
@@ -37,12 +37,12 @@ async def browsing() -> AsyncIterator[Any]:
 async def looking(
     browser: Any, displayed: ConsoleRig, given: Mapping[str, Answer] | None = None, host: str = HERE
 ) -> AsyncIterator[Any]:
-    """A page of a fresh profile: no cookie, no cache and nothing stored.
+    """Yield a page in a new profile: no cookie, no cache and nothing stored.
 
     Args:
-        given: beginnings of paths, and what answers them in the application's place. Without an answer `events` are
-            refused: a stream does not end, so it cannot be handed over whole.
-        host: how the browser calls the server.
+        given: beginnings of paths, and what answers them instead of the application. `events` are refused unless
+            there is an answer here, because a stream does not end, and so cannot be passed on whole.
+        host: the browser's name for the server.
     """
     answers = given if given is not None else {}
     faults: list[str] = []
@@ -81,7 +81,7 @@ async def _passed(displayed: ConsoleRig, route: Any) -> None:
 
 
 def reported(value: Any, status: int = 200, kind: str = "application/json") -> Answer:
-    """The same answer, each time. value: text, or what is JSON."""
+    """Return an answer that is always the same. value: text, or a JSON value."""
 
     async def answer(route: Any) -> None:
         text = value if isinstance(value, str) else json.dumps(value)

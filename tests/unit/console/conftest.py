@@ -1,4 +1,4 @@
-"""The console over the scripted gateway of tests.unit.http, with keys where a test wants them, behind the guard."""
+"""The console behind the guard, over the scripted gateway of tests.unit.http, with keys if a test needs them."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -32,7 +32,7 @@ ORIGIN = {"Origin": "http://127.0.0.1"}
 
 @dataclass
 class ConsoleRig:
-    """A console that somebody looks at."""
+    """A console and its clients."""
 
     app: FastAPI
     client: httpx.AsyncClient
@@ -57,9 +57,9 @@ Console = Callable[..., AbstractAsyncContextManager[ConsoleRig]]
 
 @pytest.fixture
 def console(tmp_path: Path) -> Console:
-    """A console.
+    """Return a console.
 
-    keys: those that its server knows; without any it is open. fleet: the one that its server belongs to, as it sees it.
+    keys: those that its server knows; it is open if there are none. fleet: its server's fleet, as the server sees it.
     given: for its gateway.
     """
 
@@ -86,13 +86,13 @@ def console(tmp_path: Path) -> Console:
 
 
 async def sign_in(displayed: ConsoleRig, text: str) -> httpx.Response:
-    """The cookie stays with the client."""
+    """Sign in. The client keeps the cookie."""
     return await displayed.client.post("/console/sign-in", json={"key": text}, headers=ORIGIN)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Any]:
-    """For tests with `asyncio(loop_scope="module")`; each takes a profile of its own, see `looking`."""
+    """Yield a browser for tests with `asyncio(loop_scope="module")`. Each test uses a new profile, see `looking`."""
     from tests.unit.console.browsing import browsing
 
     async with browsing() as browser:
@@ -107,7 +107,7 @@ def provider() -> Iterator[RunningProvider]:
 
 @pytest.fixture
 def signing(console: Console, provider: RunningProvider, monkeypatch: pytest.MonkeyPatch) -> Console:
-    """A console with an administrator's key where people sign in at a provider. changes: to its document."""
+    """Return a console with an administrator's key and sign-in at a provider. changes: to the provider's document."""
     monkeypatch.setenv("TEST_OIDC_SECRET", SECRET)
 
     @asynccontextmanager

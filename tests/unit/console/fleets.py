@@ -1,4 +1,4 @@
-"""A fleet as a front sees it: a node with two GPUs, one that is drained, one that is silent and late."""
+"""A fleet as a front sees it: a node with two GPUs, a drained one, and a silent one that is late."""
 
 from typing import Any
 

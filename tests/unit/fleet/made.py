@@ -1,4 +1,4 @@
-"""Reports as tests make them."""
+"""Makes reports for tests."""
 
 import random
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""A server's part of a race for one limit: `python -m tests.unit.fleet.racer URL CAPACITY COUNT`.
+"""One of several servers that race for one limit: `python -m tests.unit.fleet.racer URL CAPACITY COUNT`.
 
-Its requests race one another, too. It prints a line for each one that it lets in, before that one goes on.
+Its requests race one another, too. It prints a line for each one that it admits, before that one continues.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The real application with its guard on a real uvicorn, over scripted slots, and a bare socket that speaks to it."""
+"""The real application with its guard on a real uvicorn, over scripted slots, and a plain socket as its client."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ HOST = b"Host: localhost\r\n"
 JSON = b"Content-Type: application/json\r\n"
 INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 PATIENCE = 200.0
-"""What has not come by then is not coming."""
+"""Seconds until a test gives up waiting."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Served:
         return Wire(*await asyncio.open_connection("127.0.0.1", self.port, limit=limit))
 
     async def ask(self, head: bytes, body: bytes = b"") -> "Answer":
-        """One request on a connection of its own: its first lines, and what comes after the blank one."""
+        """Make a request on a new connection. head: its lines up to the blank one."""
         wire = await self.connect()
         try:
             await wire.send(head + b"\r\n" + body)
@@ -51,7 +51,7 @@ class Answer:
     body: bytes
 
     def error(self) -> dict[str, Any]:
-        """OpenAI's error, whole."""
+        """Return the whole error, in OpenAI's format."""
         assert self.headers["content-type"] == "application/json"
         found: dict[str, Any] = json.loads(self.body)["error"]
         assert found.keys() >= {"message", "type", "param", "code"}
@@ -88,7 +88,7 @@ class Wire:
         return body
 
     async def ended(self) -> bytes:
-        """What still comes until the server closes the connection."""
+        """Return what the server still sends until it closes the connection."""
         rest = b""
         try:
             async with asyncio.timeout(PATIENCE):
@@ -124,7 +124,7 @@ async def served(folder: Path, **settings: Any) -> AsyncIterator[Served]:
 
 
 class _Hurried:
-    """asyncio for uvicorn, which asks each tenth of a second whether it is to end, and waits another until it does."""
+    """asyncio for uvicorn, which otherwise checks only ten times a second whether it should stop."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)

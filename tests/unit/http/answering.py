@@ -1,4 +1,4 @@
-"""A request's whole answer, as the gateway gives it: without HTTP."""
+"""The gateway's whole answer to a request, without HTTP."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Answered(NamedTuple):
 
 
 async def answer(gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes) -> Answered:
-    """Errors too are answers."""
+    """Return the answer, which may be an error."""
     head, parts = Head(500, JSON), []
     async for part in serve(gateway, context, endpoint, body):
         if isinstance(part, Head):

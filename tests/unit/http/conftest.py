@@ -1,4 +1,4 @@
-"""The application over a scripted gateway, and a client that speaks to it without a network."""
+"""The application over a scripted gateway, and a client that calls it without a network."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

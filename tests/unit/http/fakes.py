@@ -1,4 +1,4 @@
-"""A gateway whose slots are scripts: real names, real relay and real HTTP; only the engine's events are canned."""
+"""A gateway with scripted slots: names, relay and HTTP are real, only the engine's events are scripted."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -88,7 +88,7 @@ def recipe(id_: str, task: str) -> Recipe:
 
 @dataclass
 class ScriptedLink:
-    """Answers each call with what `script` gives for its request. `gate` holds the events after `free` ones back."""
+    """Answers each call with what `script` returns for its request. `gate` holds back events after `free` ones."""
 
     script: Script = lambda _: ()
     requests: list[Any] = field(default_factory=list)
@@ -98,7 +98,7 @@ class ScriptedLink:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     look: Callable[[Any], None] = lambda _: None
     tokens: tuple[int, int, int] | None = None
-    """What each chunk tells of the tokens so far."""
+    """The token counts that each chunk reports."""
     calls: dict[int, FrameCall] = field(default_factory=dict)
     _tasks: set[Any] = field(default_factory=set)
 
@@ -134,7 +134,7 @@ class ScriptedLink:
         return b""
 
     def cancel(self, uid: int) -> None:
-        """As a slot does: the call ends as soon as its work has left the engine, here at once."""
+        """Cancel a call as a slot does: it ends as soon as its work has left the engine, here immediately."""
         self.cancelled.append(uid)
         self.calls[uid].put(frames.CallDone(uid))
 
@@ -143,7 +143,7 @@ class ScriptedLink:
 
 
 class Records:
-    """A sink that keeps what it took."""
+    """A sink that keeps its records."""
 
     def __init__(self) -> None:
         self.all: list[RequestRecord] = []
@@ -153,7 +153,7 @@ class Records:
 
 
 class GivenSettings(Settings):
-    """Settings that are not looked for in the environment, which takes longer than most requests of a test."""
+    """Settings that are not read from the environment, which would take longer than most requests of a test."""
 
     @classmethod
     def settings_customise_sources(
@@ -168,9 +168,9 @@ class GivenSettings(Settings):
 
 
 class FakeGateway:
-    """A gateway with models 'chat', 'embed', 'rerank', 'speech'; each has a scripted link in `links`.
+    """A gateway with models 'chat', 'embed', 'rerank' and 'speech', each with a scripted link in `links`.
 
-    Names, queues, leases and use cases are the real ones. Residency is a table in which every model is ready.
+    Names, queues, leases and use cases are real. Residency is a table in which every model is ready.
     """
 
     def __init__(
@@ -317,7 +317,7 @@ class FakeGateway:
             raise self.refuse
 
     def outcomes(self) -> dict[tuple[str, str, str], float]:
-        """(model, endpoint, outcome) to count, from the metrics."""
+        """Return counts from the metrics by (model, endpoint, outcome)."""
         return {
             (s.labels["model"], s.labels["endpoint"], s.labels["outcome"]): s.value
             for metric in self.metrics.requests.collect()
@@ -332,7 +332,7 @@ async def nothing() -> None:
 
 @cache
 def built() -> list[BaseRoute]:
-    """The routes, which hold no state, built once for all applications: FastAPI takes a fifth of a second for them."""
+    """Build the routes once for all applications, as FastAPI needs a fifth of a second. They hold no state."""
     app = FastAPI()
     first = len(app.router.routes)
     for path, endpoint, methods in routes():
@@ -341,7 +341,7 @@ def built() -> list[BaseRoute]:
 
 
 def application(fake: FakeGateway, layers: Sequence[Layer] = ()) -> FastAPI:
-    """The application as the server makes it, without LitServe around it, and with no guard but what is given."""
+    """Return the application as the server makes it, but without LitServe, and with only the given layers."""
     app = FastAPI()
     for layer, options in layers:
         app.add_middleware(layer, **options)
@@ -354,7 +354,7 @@ def application(fake: FakeGateway, layers: Sequence[Layer] = ()) -> FastAPI:
 
 
 class CallerLayer:
-    """What the guard does, inside the middleware that makes the context."""
+    """Does the guard's work inside the middleware that makes the context."""
 
     def __init__(self, app: ASGIApp, caller: Caller) -> None:
         self._app, self._caller = app, caller
@@ -365,7 +365,7 @@ class CallerLayer:
 
 
 class Wire:
-    """One request by bare ASGI, whose client can leave: `body` parts arrive, then `leave` lets the disconnect in."""
+    """One request by plain ASGI, whose client can leave: the `body` parts arrive, and then `leave` disconnects."""
 
     def __init__(self, app: Any, path: str, body: Sequence[bytes], headers: dict[str, str] | None = None) -> None:
         self.app, self.body = app, list(body)
@@ -397,7 +397,7 @@ class Wire:
 
 
 async def left(wire: Wire, gateway: FakeGateway, model: str) -> None:
-    """The client of `wire` leaves while `model` works: that work is cancelled and its lease given back."""
+    """Let the client of `wire` leave while `model` works. Check that the work is cancelled and its lease returned."""
     link = gateway.links[model]
     link.gate.clear()
     task = asyncio.create_task(wire.run())

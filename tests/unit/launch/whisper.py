@@ -1,4 +1,4 @@
-"""A Whisper as transformers saves it, with weights of chance: it can be converted and run, and knows nothing."""
+"""A Whisper as transformers saves it, with random weights. It can be converted and run, but recognizes nothing."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ SPEECH = PACK / "starter-speech"
 
 
 def save_whisper(folder: Path) -> Path:
-    """Tokens and features are those of the starter pack's."""
+    """Save a Whisper with the tokens and features of the starter pack's."""
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 

@@ -1,4 +1,4 @@
-"""The variable that holds the fakes' key."""
+"""Sets the environment variable with the fake providers' key."""
 
 import pytest
 

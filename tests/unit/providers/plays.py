@@ -1,4 +1,4 @@
-"""Every way in which a provider may fail, as plays of the fake, with the status and code that each has."""
+"""Every way in which a provider may fail, as the fake's plays, with the status and code of each."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,21 +11,21 @@ LONG = {"connect": 30.0, "first_byte": 30.0, "between_bytes": 30.0, "whole": 60.
 
 
 def bounds(code: str, **more: float) -> dict[str, float]:
-    """Time-outs of a provider whose failure has this code: short where they are what is tested, on any machine."""
+    """Return time-outs for a provider whose failure has this code: short only if the test is about them."""
     return (SHORT if code == "provider_timeout" else LONG) | more
 
 
 def timeouts(play: Play) -> dict[str, float]:
-    """Those of a provider that plays this: short where it hangs, on any machine."""
+    """Return time-outs for a provider with this play: short only if it hangs."""
     parts = play.parts if isinstance(play.parts, list) else []
     if HANG not in parts:
         return LONG
-    return SHORT if parts.index(HANG) < 2 else SHORT | {"first_byte": 30.0}  # a stream that has begun
+    return SHORT if parts.index(HANG) < 2 else SHORT | {"first_byte": 30.0}  # the stream has begun
 
 
 EVENTS = traces.chat_events("big")
 WORDS = EVENTS[:2]
-"""The beginning of a stream, with one word in it."""
+"""The beginning of a stream, with one word."""
 MEGABYTE = b" " * 2**20
 
 

@@ -1,4 +1,4 @@
-"""A gateway whose providers are fakes on real sockets, and a client of it without a network."""
+"""A gateway whose providers are fakes on real sockets, and a client that calls it without a network."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -54,7 +54,7 @@ class Rig:
 
 @asynccontextmanager
 async def rigged(folder: Path, script: Script, protocol: str = "openai", **more: Any) -> AsyncIterator[Rig]:
-    """One provider, `there`."""
+    """Yield a gateway with one provider, `there`."""
     async with rigged_with(folder, {"there": (script, protocol, more)}) as rig:
         yield rig
 
@@ -67,7 +67,7 @@ async def rigged_with(
     limiter: Limiter | None = None,
     **given: Any,
 ) -> AsyncIterator[Rig]:
-    """Several, each with its script, protocol and more of its recipe. given: what the gateway is to have."""
+    """Yield a gateway with providers, each with its script, protocol and more of its recipe. given: for the gateway."""
     async with AsyncExitStack() as stack:
         fakes, providers = [], []
         for id_, (script, protocol, more) in scripts.items():

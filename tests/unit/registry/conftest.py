@@ -1,4 +1,4 @@
-"""A state on a disk of its own, and recipe files."""
+"""A state in each kind of database, in a new folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,19 +11,19 @@ from tests.unit.registry.recipes.files import Write
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """As `--database` gives it; None for SQLite. On PostgreSQL each data directory has tables of its own."""
+    """Return a URL for `--database`; None for SQLite. Each data directory has its own tables on PostgreSQL."""
     return None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
 @pytest.fixture
 def state(url: str | None, tmp_path: Path) -> Iterator[State]:
-    """In each kind of database."""
+    """Yield a state in each kind of database."""
     yield from _opened(tmp_path, url)
 
 
 @pytest.fixture
 def in_file(tmp_path: Path) -> Iterator[State]:
-    """In SQLite."""
+    """Yield a state in SQLite."""
     yield from _opened(tmp_path)
 
 

@@ -16,7 +16,7 @@ KEY = AdapterKey("m", "a")
 
 
 def recipe(id_: str, task: str = "chat", **more: Any) -> Recipe:
-    """A recipe with adapter places if it is for chat."""
+    """Return a recipe, with adapter places if it is for chat."""
     places = {"adapters": {"device": 2, "host": 8}} if task == "chat" else {}
     values = {"id": id_, "version": 1, "task": task, "source": {"path": "x"}, "engine": {"name": ENGINE[task]}}
     return Recipe.model_validate({**values, "memory": places, **more})
@@ -38,7 +38,7 @@ def adapter(
     team: str = DEFAULT_TEAM,
     shared: bool = False,
 ) -> Adapter:
-    """An adapter with one version per digest number; the last one is current."""
+    """Return an adapter with one version per digest number, of which the last is current."""
     key = AdapterKey(base, name, team)
     versions = tuple(
         Version(key, place, digest(number), float(place), 8, 100, "test")

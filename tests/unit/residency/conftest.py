@@ -1,4 +1,4 @@
-"""The world that most tests of residency look at."""
+"""The world of most tests of residency."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

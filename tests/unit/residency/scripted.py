@@ -1,4 +1,4 @@
-"""A residency manager over scripted engines behind real sockets."""
+"""A residency manager over scripted engines on real sockets."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,7 +64,7 @@ def recipe(name: str, **residency: object) -> Recipe:
 
 
 class World:
-    """A manager over `names`, each model 100 bytes, a budget for two."""
+    """A manager of models `names` of 100 bytes each, with a budget for two."""
 
     def __init__(
         self, folder: Path, names: str = "abc", budget: int = 250, host_budget: int = NO_LIMIT, parts: int = 1
@@ -99,7 +99,7 @@ class World:
         return self.manager.entries[name].state
 
     async def ask(self, name: str) -> list[bytes]:
-        """One request from arrival to its end: its events."""
+        """Make a request and return its events."""
         async with await self.queues[name].acquire(None) as lease:
             call = HttpCall(path="/", body=b"", served=name, display_name=name)
             async with lease.link.call(lambda uid: frames.Call.of(uid, call)) as answer:
@@ -109,6 +109,6 @@ class World:
 
 @asynccontextmanager
 async def in_use(world: World, name: str) -> AsyncIterator[None]:
-    """A request runs on the model meanwhile."""
+    """Let a request run on the model meanwhile."""
     async with await world.queues[name].acquire(None):
         yield

@@ -1,4 +1,4 @@
-"""A world on a virtual clock in which slots die, loads fail, and engines sleep or wake badly; and what must hold."""
+"""A world on a virtual clock in which slots die, loads fail and engines fail to sleep or wake, and checks of it."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ from tests.fakes.virtual import VirtualCall, VirtualLink, VirtualWorld
 S = ModelState
 FAILED = EngineFailed("it died", code="engine_died")
 AWAKE = 20
-"""Bytes of host memory of a model that is awake after its load."""
+"""Bytes of host memory that a model needs while it is awake after its load."""
 BACK = 2.0
-"""Seconds after which there is an empty slot again in place of one that ended."""
+"""Seconds until an empty slot replaces one that ended."""
 DRAIN, LEAVES = 5.0, 0.3
-"""Seconds after which a drain ends requests, and those that such a request takes to leave."""
+"""Seconds after which a drain ends requests, and the seconds that such a request needs to leave."""
 MOST_DRAINING = 2 * DRAIN + 1.0
-"""A model drains, and then may wait until another one, which drains as long, has left host memory to it."""
+"""Longest drain: a model that has drained may have to wait for host memory until another one has drained."""
 
 
 class MortalLink(VirtualLink):
@@ -46,7 +46,7 @@ class MortalLink(VirtualLink):
         return not self.ending.done()
 
     async def work(self, seconds: float, *ended_by: asyncio.Future[Any]) -> None:
-        """What runs in the slot, until one of the futures ends it. Raises when it dies."""
+        """Do the slot's work until it is done or one of the futures ends it. Raises when the slot dies."""
         await asyncio.wait({self.ending, *ended_by}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if self.ending.done():
             raise FAILED
@@ -119,15 +119,15 @@ class MortalCall(VirtualCall):
 class Storm(VirtualWorld):
     insomniacs: set[str] = field(default_factory=set)
     sleepless: Counter[str] = field(default_factory=Counter)
-    """How many of their sleeps were tried, and failed; a failed wake counts as all that are tried."""
+    """How often models failed to sleep. A failed wake counts as all attempts."""
     spoiled: dict[str, str] = field(default_factory=dict)
-    """Models whose next load fails, and the code."""
+    """Models whose next load fails, with the error's code."""
     lacking: int = 0
-    """So many of the next loads get no slot."""
+    """Number of the next loads that get no slot."""
     draining: dict[str, float] = field(default_factory=dict)
-    """Since when."""
+    """Models that drain, with the times of their start."""
     faults: list[str] = field(default_factory=list)
-    """What the manager would only log, and whom it put before an older wish."""
+    """What the manager would only log, and models that it preferred to an older request."""
     links: list[MortalLink] = field(default_factory=list)
     answered: int = 0
     refused: list[str] = field(default_factory=list)
@@ -154,7 +154,7 @@ class Storm(VirtualWorld):
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
         end = self.clock() + timeout
-        while not self.free or self.lacking:  # a slot that died is on its way back
+        while not self.free or self.lacking:  # a slot that died is being replaced
             await asyncio.sleep(0.01)
             if self.lacking or self.clock() > end:
                 self.lacking = max(0, self.lacking - 1)
@@ -164,7 +164,7 @@ class Storm(VirtualWorld):
         return self.links[-1]  # type: ignore[return-value]
 
     def retried(self, entry: ModelEntry, reason: str) -> None:
-        """A slot that dies while it loads may have died for want of memory."""
+        """Note a retried load: a slot that dies while it loads may have died from lack of memory."""
 
     async def ask(self, model: str, seconds: float) -> None:
         try:
@@ -193,7 +193,7 @@ class Storm(VirtualWorld):
             await (self.manager.load(entry) if load else self.manager.unload(entry))
 
     def actual_bytes(self, device: str) -> int:
-        """Bytes on a device by what the slots do, whatever the manager's table says."""
+        """Return the bytes that slots use on a device, whatever the manager's table says."""
         return sum(
             (self.asleep[link.model].device_bytes if link.sleeps and not link.changing else self.bytes[link.model])
             // len(link.devices)
@@ -202,7 +202,7 @@ class Storm(VirtualWorld):
         )
 
     def check(self) -> None:
-        """At any moment."""
+        """Check what must hold at any time."""
         manager = self.manager
         assert not self.faults, self.faults
         for budget in manager.table.budgets:
@@ -240,7 +240,7 @@ class Storm(VirtualWorld):
                 assert (entry.link, entry.bytes, entry.host_bytes, entry.claim) == (None, 0, 0, 0), entry.id
 
     def check_rest(self) -> None:
-        """When nothing goes on any more."""
+        """Check what must hold when nothing happens any more."""
         self.check()
         for entry in self.manager.table.entries.values():
             assert entry.state in (S.READY, S.ASLEEP, S.ABSENT, S.FAILED), (entry.id, entry.state)
@@ -253,7 +253,7 @@ class Storm(VirtualWorld):
 
 
 class Unmapped(logging.Handler):
-    """Errors that are not ours: the manager logs them and goes on, also when it is an assertion of a link above."""
+    """Collects unexpected errors, as the manager only logs them, even failed assertions of a link above."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The line of one model with adapters, over a real socket to a scripted engine."""
+"""The queue of one model with adapters, connected to a scripted engine by a real socket."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ def adapter(letter: str, path: str = "/store") -> AdapterRef:
 
 
 class Registry:
-    """What the gateway knows of adapters; `notes` are the steps that it was told of."""
+    """What the gateway knows about adapters. `notes` are the steps reported to it."""
 
     def __init__(self) -> None:
         self.known: dict[str, tuple[Probe | None, ...]] = {}
@@ -54,7 +54,7 @@ class Registry:
 
 
 class World:
-    """A line, its engine, and the time that has passed for it besides."""
+    """A queue, its engine and its clock."""
 
     registry: Registry
     clock: float = 0.0

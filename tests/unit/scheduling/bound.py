@@ -1,4 +1,4 @@
-"""How long a request may wait for its adapter: what `runtime.scheduling.placement` argues."""
+"""The longest time that a request may wait for its adapter, as derived in `runtime.scheduling.placement`."""
 
 from math import ceil
 
@@ -16,12 +16,13 @@ def wait_bound(
     longest_stage: float,
     longest_place: float,
 ) -> float:
-    """Seconds within which a request starts where ranks are arrivals: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) + ⌈(Q+1)/R⌉·D.
+    """Seconds within which a request starts if requests are ranked by arrival: W + (⌈A/m⌉ + 1)·(S + 2P + 2D) +
+    ⌈(Q+1)/R⌉·D.
 
-    W max_overtake, R max_requests, S and P the longest staging and placing (with its probe), D the longest run, with
-    the wait in the engine for its adapter's place; Q (`ahead`) requests were waiting when it came, for A
-    (`adapters_ahead`) adapters, its own counted.
-    m = min(places, staging_at_once, max(host, places + 1) - places) adapters can be brought in side by side.
+    W is max_overtake and R max_requests. S and P are the longest staging and placing (with its probe), D the longest
+    run, including the engine's wait for the adapter's place. Q (`ahead`) requests were waiting when it came, for A
+    (`adapters_ahead`) adapters, including its own.
+    m = min(places, staging_at_once, max(host, places + 1) - places) adapters can be brought in at the same time.
     `places`: the unpinned ones.
     """
     lanes = min(places, staging_at_once, max(host, places + 1) - places)

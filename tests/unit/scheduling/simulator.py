@@ -1,4 +1,4 @@
-"""An engine made of sets, that carries out plans after given delays and objects to every illegal step."""
+"""An engine made of sets, which carries out plans after given delays and rejects every illegal step."""
 
 import heapq
 import itertools
@@ -12,7 +12,7 @@ from runtime.scheduling.placement import Placement, PlacementPlan
 
 @dataclass
 class Witness:
-    """What the engine holds, independent of the policy. `obey` checks a plan against it and begins it."""
+    """What the engine holds, kept independently of the policy. `obey` checks a plan against it and begins the plan."""
 
     policy: Placement
     places: int
@@ -23,9 +23,9 @@ class Witness:
     placed: set[str] = field(default_factory=set)
     placing: dict[str, str | None] = field(default_factory=dict)
     admitted: set[str] = field(default_factory=set)
-    """On the way into a place, with requests that may start behind it."""
+    """Adapters on their way into a place, whose requests may start meanwhile."""
     failed: set[str] = field(default_factory=set)
-    """Not placed after all, while requests that started behind it have yet to end."""
+    """Adapters that failed to be placed, whose requests that had started have not yet ended."""
     pinned: set[str] = field(default_factory=set)
     waiting: dict[str, str | None] = field(default_factory=dict)
     running: dict[str, str | None] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Witness:
             self.staged.discard(digest)
 
     def finish(self, request: str, now: float) -> str | None:
-        """Returns the adapter of the request."""
+        """End a request. Returns its adapter."""
         digest = self.running.pop(request)
         if digest in self.failed and not self.leases()[digest]:
             self.failed.remove(digest)
@@ -111,7 +111,7 @@ class Served:
     arrival: Arrival
     started: float
     ahead: int
-    """Requests that were waiting when it came."""
+    """Number of requests that were waiting when it came."""
     adapters_ahead: int
 
     @property
@@ -129,9 +129,9 @@ def simulate(
     until: float = 1e9,
     after: Callable[[str, str | None, float], Arrival | None] = lambda request, digest, now: None,
 ) -> list[Served]:
-    """Run a trace in virtual time. `after` may answer a finished request with the next one of its client.
+    """Run a trace in virtual time. `after` may follow a finished request with its client's next one.
 
-    early: requests start as soon as the engine has been told to place their adapter, and run once it is in its place.
+    early: requests start as soon as the engine has been told to place their adapter, and run once it is placed.
     """
     policy, counter = witness.policy, itertools.count()
     events: list[tuple[float, int, str, object]] = []

@@ -18,7 +18,7 @@ PEPPER = b"p" * 64
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
-    """As settings give it; None for SQLite in `tmp_path`. Empty, unless the test takes `database`, too."""
+    """Return a URL for the settings; None for SQLite in `tmp_path`. Empty, unless the test uses `database`, too."""
     if request.param == "sqlite":
         return None
     has_tables = "database" in request.fixturenames
@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The name of a database with the tables as the migrations make them: each test has a copy."""
+    """Return the name of a database with migrated tables. Each test gets a copy."""
     database = open_tables(tmp_path_factory.mktemp("migrated"), create_database(postgres_url))
     database.close()
     return str(database.url.database)
@@ -52,7 +52,7 @@ def table(database: Database, clock: Clock) -> KeyTable:
 
 
 class SickTable(LedgerTable):
-    """Cannot be written while `error` is set."""
+    """A table that cannot be written while `error` is set."""
 
     error: Exception | None = None
 

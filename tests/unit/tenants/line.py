@@ -1,4 +1,4 @@
-"""A rate's bucket told step by step, in whole numbers: what drains first stands first."""
+"""A simple model of a rate's bucket in whole numbers: a line of parts, of which the first drains first."""
 
 from tenants.limits.meters import SECOND
 
@@ -6,7 +6,7 @@ MINUTE = 60 * SECOND
 
 
 class Line:
-    """Each part is a request's, or nobody's; a unit is what drains in a nanosecond at one a minute."""
+    """Each part belongs to a request or to nobody. A unit drains in a nanosecond at a rate of one per minute."""
 
     def __init__(self, limit: int, now: int) -> None:
         self.limit, self.now = limit, now
@@ -21,7 +21,7 @@ class Line:
             drained -= units
 
     def room(self) -> int:
-        """In its units; less than none where more is there than it holds."""
+        """Return the room in units, which is negative if the bucket is overfull."""
         return self.limit * MINUTE - sum(units for _, units in self.parts)
 
     def fits(self, amount: int) -> bool:
@@ -31,7 +31,7 @@ class Line:
         self.parts.append([whose, amount * MINUTE])
 
     def end(self, whose: int, reserved: int, used: int) -> None:
-        """What it did not use is the last of it, and goes as far as it is there; what it used beyond comes last."""
+        """Remove what a request did not use, as far as it is still there. What it used beyond its part comes last."""
         if used > reserved:
             self.take(0, used - reserved)
         for part in self.parts:

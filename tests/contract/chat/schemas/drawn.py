@@ -1,4 +1,4 @@
-"""Random JSON schemas of all keywords that are enforced, alone and together; some fit nothing or are refused."""
+"""Random JSON schemas of all enforced keywords, alone and combined. Some match nothing or are refused."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Schema]:
 
 
 def _together(*schemas: Any) -> Schema:
-    """All keywords of the schemas that are objects, later ones first."""
+    """Merge the keywords of all schemas that are objects. Later ones win."""
     return {key: value for schema in schemas if isinstance(schema, dict) for key, value in schema.items()}
 
 
@@ -109,14 +109,14 @@ INNER = st.recursive(LEAVES, _combined, max_leaves=5)
 SCHEMAS: st.SearchStrategy[Schema] = st.builds(
     lambda root, x, y: _together(root, {"$defs": {"x": x, "y": _together({"$anchor": "y"}, y)}}), INNER, INNER, INNER
 )
-"""Schemas with two definitions, to which they refer now and then."""
+"""Schemas with two definitions, to which they sometimes refer."""
 
 
 def faults(schema: Schema, text: str) -> list[str]:
-    """What is wrong with a JSON text by a schema, formats included."""
+    """Return what is wrong with a JSON text according to a schema, including formats."""
     judge = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
     before = sys.getrecursionlimit()
-    sys.setrecursionlimit(20_000)  # a text of brackets may nest by each of its letters
+    sys.setrecursionlimit(20_000)  # a text of brackets may nest as deep as it is long
     try:
         return [fault.message for fault in judge.iter_errors(json.loads(text))]
     finally:

@@ -1,4 +1,4 @@
-"""Small networks with random weights, of the architectures that recipes name and of some that people bring."""
+"""Small networks with random weights, of the architectures in our recipes and of others that people use."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 66, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3,
 }  # fmt: skip
 PADDING = 1
-"""RoBERTa's."""
+"""RoBERTa's padding token."""
 
 
 def bert(**more: Any) -> Any:
@@ -35,7 +35,7 @@ def xlm_roberta(**more: Any) -> Any:
 
 
 def modernbert(**more: Any) -> Any:
-    """Sees 4 tokens to each side in two of three layers."""
+    """Return a config in which two of three layers see 4 tokens to each side."""
     from transformers import ModernBertConfig
 
     own = {"local_attention": 8, "global_attn_every_n_layers": 3, "cls_token_id": 2, "sep_token_id": 3}
@@ -43,7 +43,7 @@ def modernbert(**more: Any) -> Any:
 
 
 def qwen3(**more: Any) -> Any:
-    """Sees what is before a token only, in two layers the last 6; two heads of keys and values for four."""
+    """Return a causal config in which two layers see the last 6 tokens, with two KV heads for four heads."""
     from transformers import Qwen3Config
 
     own = {
@@ -59,12 +59,12 @@ CONFIGS: dict[str, Callable[..., Any]] = {
 
 
 def network(name: str, seed: int = 0, **more: Any) -> Any:
-    """A network without a head."""
+    """Return a network without a head."""
     return made("AutoModel", CONFIGS[name](**more), seed)
 
 
 def made(kind: str, config: Any, seed: int = 0) -> Any:
-    """`kind`: a class of transformers that makes models from configs."""
+    """Return a network. `kind`: a class of transformers that makes models from configs."""
     import torch
     import transformers
 
@@ -73,7 +73,7 @@ def made(kind: str, config: Any, seed: int = 0) -> Any:
 
 
 class SameFunction:
-    """Captures by keeping the function; it counts captures and replays."""
+    """Captures by keeping the function, and counts captures and replays."""
 
     def __init__(self) -> None:
         self.captures = self.replays = 0

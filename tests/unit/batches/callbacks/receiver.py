@@ -1,4 +1,4 @@
-"""A server that gets callbacks, and answers by turns."""
+"""A server that receives callbacks and gives the answers of a list in turn."""
 
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -21,7 +21,7 @@ class Received:
 
 
 class Receiver:
-    """answers: statuses by turns; the last one for all others."""
+    """A receiver. answers: statuses in turn, of which the last is repeated."""
 
     def __init__(self, *answers: int, headers: dict[str, str] | None = None) -> None:
         self.answers, self.headers = list(answers or (200,)), headers or {}

@@ -1,4 +1,4 @@
-"""Batches on a simulated model: the real policy, meters and forecasts on a virtual clock, lines that only take time."""
+"""Batches on a simulated model: real policy, meters and forecasts on a virtual clock, lines only take time."""
 
 import random
 from collections import defaultdict
@@ -17,7 +17,7 @@ ROOM = "m"
 
 @dataclass
 class SimulatedBatch:
-    """Times and work in seconds of one place."""
+    """A batch, with times and work in seconds of one place."""
 
     record: BatchRecord
     line_work: float
@@ -25,7 +25,7 @@ class SimulatedBatch:
     weight: float = 1.0
     running: int = 0
     done: float = 0.0
-    """Work of its lines that ended."""
+    """Work of its finished lines."""
     ended: float | None = None
     level: Level = Level.IDLE
     highest: Level = Level.IDLE
@@ -42,7 +42,7 @@ class _Running:
 
 
 class Simulation:
-    """others: requests of people that want to run, by second."""
+    """A simulated model. others: number of people's requests that want to run, by second."""
 
     def __init__(self, batches: Sequence[SimulatedBatch], others: Sequence[int]) -> None:
         self._to_come = sorted(batches, key=lambda one: one.record.created)
@@ -54,7 +54,7 @@ class Simulation:
         self._teams: set[str] = set()
         self._served: defaultdict[str, float] = defaultdict(float)
         self.gap = 0.0
-        """Largest difference between teams in work over weight, since both have had lines that waited."""
+        """Largest difference between teams in work divided by weight, since both had waiting lines."""
 
     def run(self) -> None:
         now, renew_at = 0.0, 0.0
@@ -96,7 +96,7 @@ class Simulation:
                 self._here.remove(batch)
 
     def _claim(self, now: float, others: int) -> None:
-        """Lines of class batch start on free places; raised ones share with people, at least half of the places."""
+        """Start lines. Those of class batch use free places, raised ones get at least half of the places."""
         if others:
             self._used = now
         traffic = Traffic(CAPACITY, others, is_quiet=now - self._used >= QUIET_SECONDS)
@@ -142,7 +142,7 @@ def make_batch(
 
 
 def traffic(chance: random.Random, seconds: int) -> list[int]:
-    """People in bursts and quiet times, up to more than all places."""
+    """Return people's requests by second: bursts and quiet times, sometimes more than all places."""
     found: list[int] = []
     while len(found) < seconds:
         found += [chance.choice((0, 0, 0, 2, 4, 8, 16, 30))] * chance.randrange(20, 300)
@@ -150,9 +150,9 @@ def traffic(chance: random.Random, seconds: int) -> list[int]:
 
 
 def fits(batches: Sequence[SimulatedBatch], others: Sequence[int], reserve: float) -> bool:
-    """Whether the earliest deadline first, with all that lines may have, ends each with that part of its window left.
+    """Return whether earliest deadline first would end each batch with the `reserve` part of its window left.
 
-    What lines may have at a time is what people leave, and half of the places at least: what late lines get.
+    Lines may use the places that people leave, and at least half of all, like late lines.
     """
     left = {one.id: one.lines * one.line_work for one in batches}
     for second, count in enumerate(others):

@@ -1,4 +1,4 @@
-"""What the scripted speech engine hears, and short ways to ask for it."""
+"""What the scripted speech engine hears, and short functions that call it."""
 
 from pathlib import Path
 from typing import Any

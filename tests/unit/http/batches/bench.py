@@ -1,4 +1,4 @@
-"""A worker of batches over a scripted gateway, with a real ledger and real tables."""
+"""A batch worker over a scripted gateway, with a real ledger and real tables."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def answer(text: str) -> list[Event | RoundhouseError]:
 
 
 def echo(request: HttpCall) -> Sequence[Event | RoundhouseError]:
-    """Answers with the content of the message."""
+    """Answer with the content of the message."""
     return answer(json.loads(request.body)["messages"][0]["content"])
 
 
@@ -53,7 +53,7 @@ def body(text: str, model: str = "chat", **more: Any) -> dict[str, Any]:
 
 
 class Bench:
-    """rights: what a key's id may do now. Call `open` first, `close` last; `open` again is a restart."""
+    """A worker and its tables. Call `open` first and `close` last; another `open` is a restart. rights: by key id."""
 
     def __init__(self, folder: Path, limiter: Limiter | None = None, providers: Sequence[Provider] = ()) -> None:
         self.folder, self.limiter, self.providers = folder, limiter or Limiter(), providers
@@ -63,7 +63,7 @@ class Bench:
         self.shift = 0.0
         """Seconds that the worker's clock is ahead."""
         self.ratios: list[tuple[str, float]] = []
-        """Forecasts over the truth."""
+        """Forecasts divided by the true values."""
 
     async def open(self) -> None:
         self.number += 1
@@ -134,7 +134,7 @@ class Bench:
         return await self.store.read(lambda tables: tables.lines.results(id_))
 
     def rows(self) -> Counter[tuple[str, str, int]]:
-        """Rows of the ledger by state, end and tokens."""
+        """Count the ledger's rows by state, end and tokens."""
         with self.database.read() as connection:
             query = sa.text('SELECT state, "end", prompt_tokens + completion_tokens AS tokens FROM ledger')
             return Counter((row.state, row.end, row.tokens) for row in connection.execute(query))

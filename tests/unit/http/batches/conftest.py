@@ -29,7 +29,7 @@ def jsonl(*custom_ids: str, url: str = URL, body: Any = BODY) -> bytes:
 
 
 class BatchServer:
-    """A server without keys; nothing runs the lines but `work`."""
+    """A server without keys. Only `work` runs lines."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.ledger = Ledger(folder / "data")
@@ -58,7 +58,7 @@ class BatchServer:
         )
 
     async def reach(self, id_: str, state: BatchState) -> BatchRecord:
-        """Wait until a batch has a state."""
+        """Wait until a batch has this state."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 batch = await self.batches.store.read(lambda tables: tables.batches.get(id_))
@@ -67,7 +67,7 @@ class BatchServer:
                 await asyncio.sleep(0.01)
 
     async def work(self, id_: str, end: Callable[[int], LineEnd], most: int = 1000) -> None:
-        """End lines of a batch as a worker does, with what `end` gives for their numbers."""
+        """End lines of a batch as a worker does. `end` gives the end of each line number."""
         await self.reach(id_, BatchState.IN_PROGRESS)
         epoch, _ = await self.batches.store.write(lambda tables: tables.runners.open(alone=True))
         lines = await self.batches.store.write(lambda tables: tables.lines.claim(epoch, id_, "chat", most, 2.0e9))

@@ -1,4 +1,4 @@
-"""A front and nodes in one loop, with scripted engines: everything between them is real."""
+"""A front and nodes in one event loop, with scripted engines. Everything between them is real."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ def identity(name: str, folder: Path, authority: Path, key: bytes | None) -> Fle
 
 
 class FakeMembership(SimpleNamespace):
-    """A node's part in its fleet, which no database knows of."""
+    """A node's membership in its fleet, without a database."""
 
     @property
     def is_leaving(self) -> bool:
@@ -58,20 +58,20 @@ class FakeMembership(SimpleNamespace):
 
 
 class Node:
-    """One node: its gateway, its port for the fleet, its reports. key: the fleet's, instead of certificates."""
+    """A node: its gateway, its port for the fleet and its reports. key: the fleet's, instead of certificates."""
 
     def __init__(self, name: str, folder: Path, authority: Path, key: bytes | None = None, **settings: Any) -> None:
         port = free_port()
         self.name, self.address = name, f"http{'' if key else 's'}://127.0.0.1:{port}"
         self.identity = identity(name, folder, authority, key)
-        settings = {"header_seconds": PATIENCE, **settings}  # no connection is closed because this process has to wait
+        settings = {"header_seconds": PATIENCE, **settings}  # no connection is closed because this process is slow
         self.timer = RequestTimer()
         listen = f"127.0.0.1:{port}"
         self.fake = FakeGateway(folder, fleet="tests", fleet_listen=listen, sinks=[self.timer], **settings)
         self.fake.gateway.phase = "ready"
         services = self.fake.gateway.services
         self.is_drained = False
-        """Its row says so."""
+        """Whether its row says that it is drained."""
         self.fleet = FakeMembership(
             takes_requests=True,
             is_draining=False,
@@ -100,7 +100,7 @@ class Node:
         self.fleet.is_draining = value
 
     async def _look(self) -> None:
-        """Read its row in the database, as another server has changed it."""
+        """Read its row in the database as if another server had changed it."""
         self.is_draining = self.is_drained
 
     @property
@@ -108,7 +108,7 @@ class Node:
         return Member(self.name, 1, "node", self.address, "1.0", self.is_draining)
 
     async def kill(self) -> None:
-        """Its connections break, and nothing listens any more."""
+        """Break its connections and stop listening."""
         server = self.listener._server
         for listening in server.servers:
             listening.close()
@@ -117,7 +117,7 @@ class Node:
 
 
 class Fleet:
-    """`client` talks to the front."""
+    """A front and its nodes. `client` calls the front."""
 
     def __init__(self, folder: Path, state: Any, key: bytes | None = None) -> None:
         self.folder, self.authority, self.key = folder, folder / "authority", key
@@ -153,9 +153,9 @@ class Fleet:
 
 @asynccontextmanager
 async def opened(folder: Path, state: Any = None, key: bytes | None = None) -> AsyncIterator[Fleet]:
-    """state: the names that the servers share; None: there are no adapters. key: instead of certificates.
+    """Yield a fleet. state: the names that the servers share; None: no adapters. key: instead of certificates.
 
-    No node is silent because this process had to wait for a core.
+    Time-outs are long, so that no node seems silent because this process waited for a CPU.
     """
     async with AsyncExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())

@@ -1,4 +1,4 @@
-"""What the scripted reranker answers, and short ways to ask it."""
+"""What the scripted reranker answers, and short functions that call it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What vLLM's completions answer to text generation in tests, and how the answers are read."""
+"""Scripted answers of vLLM's completions to text generation, and functions that read the results."""
 
 import json
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def answers(gateway: FakeGateway, choice: dict[str, Any], status: int = 200) -> 
 
 
 def token(text: str, id_: int, name: str = "", **more: Any) -> dict[str, Any]:
-    """A choice of vLLM's stream with one token."""
+    """Return a choice of vLLM's stream with one token."""
     return {
         "text": text, "token_ids": [id_], "logprobs": {"tokens": [name or text], "token_logprobs": [-0.5]}, **more,
     }  # fmt: skip
@@ -42,7 +42,7 @@ END = token("", 0, "<|end|>", finish_reason="stop")
 
 
 def streams(gateway: FakeGateway, *choices: dict[str, Any], end: RoundhouseError | None = None, cut: int = 0) -> None:
-    """vLLM's stream, in parts of `cut` bytes if that is not 0."""
+    """Script vLLM's stream, in parts of `cut` bytes unless that is 0."""
     data = b"".join(b"data: %s\n\n" % json.dumps({"choices": [c]} if "error" not in c else c).encode() for c in choices)
     data += b"" if end else b"data: [DONE]\n\n"
     parts = [data[at : at + cut] for at in range(0, len(data), cut)] if cut else [data]

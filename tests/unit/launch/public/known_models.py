@@ -1,7 +1,7 @@
-"""Shapes of public models, as their config.json files have them, with the parameters that their makers publish.
+"""Shapes of public models from their config.json files, with the numbers of parameters that their makers publish.
 
 Columns: name; kind; parameters; hidden; layers; heads; KV heads; head size (0: hidden / heads); feed-forward;
-vocabulary; tied head; context; what else the kind needs.
+vocabulary; tied head; context; more settings of the kind.
 """
 
 from dataclasses import dataclass, field
@@ -41,8 +41,8 @@ class KnownModel:
 
     @property
     def config(self) -> dict[str, Any]:
-        """config.json."""
-        if self.kind == "gpt2":  # it has words of its own
+        """Return the content of config.json."""
+        if self.kind == "gpt2":  # it uses different names
             return {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": self.vocabulary, **GPT2}
         head = {"head_dim": self.head_size} if self.head_size else {}
         return {

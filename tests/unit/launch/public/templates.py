@@ -1,10 +1,10 @@
-"""Short chat templates that have what those of public models have: how calls are written, how an answer begins."""
+"""Short chat templates with features of public models' templates: how calls are written, how an answer begins."""
 
 TOOLS = "{% for tool in tools %}{{ tool }}{% endfor %}"
 ANSWERED = "{% for call in message.tool_calls %}{{ call }}{% endfor %}"
-"""Calls of earlier answers, but no tools: DeepSeek's."""
+"""Shows calls of earlier answers, but no tools, like DeepSeek's."""
 OF_A_MESSAGE = "{% if 'tools' in message %}{{ message['tools'] }}{% endif %}"
-"""Tools of a place that no request fills: Phi-4-mini's."""
+"""Takes tools from where no request has them, like Phi-4-mini's."""
 JSON = TOOLS + r"""{{ 'Between these marks: <tool_call></tool_call>\n<tool_call>\n{"name": ...}\n</tool_call>' }}"""
 PIECES = TOOLS + """{{- '<tool_call>\\n' }} {{- '{"name": "' + name + '"}' }}"""
 XML = TOOLS + r"{{ '<tool_call>\n<function=name>\n<parameter=one>' }}"

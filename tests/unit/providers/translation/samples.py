@@ -1,4 +1,4 @@
-"""One request per dialect that has every field which is carried, and where in it each kind of object stands."""
+"""One request per API with every field that is translated, and where each kind of object is in it."""
 
 import json
 from typing import Any

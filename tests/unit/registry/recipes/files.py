@@ -1,4 +1,4 @@
-"""What tests of recipe files write, and the faults that they get back."""
+"""Recipe files for tests, and the faults that loading them reports."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ Write = Callable[..., Path]
 
 
 def faults(path: Path | list[Path], **options: bool) -> list[str]:
-    """Faults with the file's folder left out."""
+    """Return the faults, without the file's folder."""
     with pytest.raises(Unfit) as caught:
         load_documents(path, **options)
     assert caught.value.code == "bad_recipe"

@@ -1,4 +1,4 @@
-"""A fleet of its own for each test."""
+"""A new fleet for each test."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Servers of a fleet, as far as names go: a state each, on tables that they share."""
+"""The states of a fleet's servers, on tables that they share."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.eventually import eventually
 
 
 class Sharer:
-    """One server: its state, and the watch that keeps it up to date."""
+    """A server: its state, and the watch that keeps it up to date."""
 
     def __init__(self, url: str, schema: str, folder: Path, stack: ExitStack) -> None:
         self.tables: SharedTables = open_shared(url, schema)
@@ -23,7 +23,7 @@ class Sharer:
         stack.callback(self._watch.close)
 
     def watch(self) -> "Sharer":
-        """Returns once it listens: from then on it depends on no look."""
+        """Start the watch. Returns when it listens, so that no poll is needed to see changes."""
         self._watch.start()
         eventually(lambda: self._watch.is_listening)
         return self

@@ -1,7 +1,7 @@
 """Two models whose changes of state take long, on a virtual clock.
 
-The figures are those of an 8B shape on an H200, rounded: it loads in 109 s, falls asleep in 16 s for the first time and
-in half a second later, and wakes in as much.
+The times are rounded ones of an 8B model on an H200: it loads in 109 s, falls asleep in 16 s the first time and in half
+a second afterwards, and wakes in half a second.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ LOAD, FIRST_SLEEP, WAKE, IDLE, PATIENCE = 109.0, 16.0, 0.5, 10.0, 1.0
 
 
 def world_of_two(budget: float = 36) -> VirtualWorld:
-    """`budget` in GiB: 36 are enough for one that is awake and one that sleeps."""
+    """Return a world with a `budget` in GiB: 36 is enough for one awake and one sleeping model."""
     world = VirtualWorld(
         bytes={"a": 28 * GIB, "b": 28 * GIB}, seconds={"a": LOAD, "b": 5.0}, budget=int(budget * GIB), slots=3,
         residency={"min_resident": 0}, patience=PATIENCE, wake_seconds=WAKE, first_sleep_seconds=FIRST_SLEEP,
@@ -31,7 +31,7 @@ def world_of_two(budget: float = 36) -> VirtualWorld:
 
 
 async def ask(world: VirtualWorld, model: str) -> float:
-    """Seconds that a request waited."""
+    """Return the seconds that a request waited."""
     came = world.clock()
     async with await world.queues[model].acquire(None):
         return world.clock() - came
@@ -45,7 +45,7 @@ async def reached(world: VirtualWorld, entry: ModelEntry, state: ModelState) -> 
 
 @asynccontextmanager
 async def watched(world: VirtualWorld) -> AsyncIterator[None]:
-    """Idle time-outs count meanwhile."""
+    """Let idle time-outs run meanwhile."""
     world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]
     watching = asyncio.create_task(world.manager.watcher.watch(heartbeat=0.125, hung_after=30))
     yield
@@ -53,7 +53,7 @@ async def watched(world: VirtualWorld) -> AsyncIterator[None]:
 
 
 async def falls_asleep(world: VirtualWorld, **more: float) -> ModelEntry:
-    """a, which nobody uses, has begun to fall asleep a second ago. `more`: of its recipe's residency."""
+    """Let the idle model `a` have begun to fall asleep a second ago. `more`: of its recipe's residency."""
     entry = world.manager.entries["a"]
     residency = Residency(min_resident=0, idle_timeout=IDLE, **more)
     entry.recipe = entry.recipe.model_copy(update={"residency": residency})

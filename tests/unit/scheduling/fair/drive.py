@@ -1,4 +1,4 @@
-"""Closed loops of teams over the policy alone: an engine with so many places, in steps without a clock."""
+"""Closed loops of teams over the policy alone. The engine has a number of places and runs in steps without a clock."""
 
 import random
 from collections import defaultdict
@@ -12,17 +12,17 @@ from tenants.caller import ServiceClass
 
 @dataclass
 class Loop:
-    """`real`: the work that a request turns out to be, told when it ends."""
+    """`real`: the work that a request turns out to be, reported when it ends."""
 
     policy: Placement
     real: Callable[[QueueRequest], float] = lambda claim: claim.work
     served: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Work that began, by team; as foreseen."""
+    """Estimated work that began, by team."""
     had: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Work that ended, by team."""
     classes: defaultdict[ServiceClass, float] = field(default_factory=lambda: defaultdict(float))
     order: list[str] = field(default_factory=list)
-    """Teams, by the starts of their requests."""
+    """Teams, in the order in which their requests started."""
     claims: dict[str, QueueRequest] = field(default_factory=dict)
     running: list[str] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class Loop:
 
 
 def backlogged(loop: Loop, claims: list[QueueRequest], steps: int, deep: int, seed: int = 1) -> None:
-    """Each claim's client always has `deep` more requests waiting; runs end in any order."""
+    """Run clients that always have `deep` more requests waiting, one for each claim. Requests end in random order."""
     random_ = random.Random(seed)
     for claim in claims:
         for _ in range(deep):
@@ -64,5 +64,5 @@ def backlogged(loop: Loop, claims: list[QueueRequest], steps: int, deep: int, se
 
 
 def jain(shares: list[float]) -> float:
-    """Jain's index: 1 where all have the same."""
+    """Return Jain's index, which is 1 if all shares are equal."""
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
