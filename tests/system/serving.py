@@ -73,7 +73,7 @@ class Server:
         ]
         command += ["--device", device, "--data-dir", str(data), "--prewarm" if prewarm else "--no-prewarm"]
         command += ["--hung-after", f"{PATIENCE:.0f}"]  # tests of hanging engines override it with a second one
-        for root in (ROOT, data.parent.parent):  # the starter pack's adapters, and those that tests make
+        for root in (ROOT, data.parent.parent):  # for the starter pack's adapters and those that tests make
             command += ["--adapter-roots", str(root)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
         self._command, self._env, self._cwd = command, env, cwd

@@ -1,7 +1,7 @@
-"""Leads cases made from the OpenAPI document to what a server of the starter pack has, so that they reach its engines.
+"""Steers cases made from the OpenAPI document to the starter pack's models, so that they reach the engines.
 
-A case made at random names a model that is not there, and ends at a 404. So most cases get real names, real adapters
-and a real recording in place of made ones, and ask for few tokens; the others stay as they were made.
+A random case names an unknown model and gets a 404. So most cases get real names, adapters and a recording instead of
+made-up ones, and ask for few tokens. The others stay as they are.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ MODELS = ("starter-chat", "starter-embed", "starter-rerank", "starter-speech")
 ADAPTERS = ("uppercase", "starter-chat:last-word", "acronym@v1")
 FOLDERS = {name: PACK / "adapters" / name for name in ("rot13", "acronym", "sentiment")}
 OWN = ("fuzz-a", "fuzz-b", "starter-chat:fuzz-c")
-"""Adapters that the cases themselves register, change and remove."""
+"""Adapters that the cases register, change and remove."""
 ROUTERS, PROJECTS = ("auto", "fuzz-r"), ("fuzz", "fuzz-2")
 TASKS: Mapping[str, tuple[str, ...]] = {
     "/v1/embeddings": ("starter-embed", "embed"),
@@ -26,11 +26,11 @@ TASKS: Mapping[str, tuple[str, ...]] = {
     "/score": ("starter-rerank",),
     "/v1/score": ("starter-rerank",),
 }
-"""Start of a path to models for it; all others are for chat."""
+"""Start of a path to its models. All other paths are for chat."""
 FEW_TOKENS = 6
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 MANY = 4
-"""Answers to one request that the steered cases ask for at most."""
+"""Most answers to one request that steered cases ask for."""
 
 
 def models_for(path: str) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ def steer(case: Any, seed: int) -> None:
 
 def _paths(parameters: dict[str, Any], path: str, random: Random, *, removes: bool) -> None:
     if "model" in parameters:
-        # Unloading and loading costs seconds, so the model that takes the least of them is taken most.
+        # Unloading and loading costs seconds, so most cases use the model that loads fastest.
         names = ("starter-embed", "starter-rerank", "embed", "uppercase")
         parameters["model"] = random.choice(names if path.endswith("load") else (*MODELS, *names, *OWN))
     if "project" in parameters:
@@ -67,7 +67,7 @@ def _paths(parameters: dict[str, Any], path: str, random: Random, *, removes: bo
         if "name" in parameters:
             parameters["name"] = ROUTERS[1] if removes or "{alias}" in path else random.choice(ROUTERS)
     elif "name" in parameters:
-        # Removed is only what the cases registered: others ask for the pack's adapters, and so does the last check.
+        # Cases only remove what they have registered, as other cases and the last check need the pack's adapters.
         parameters["name"] = random.choice(OWN if removes or "{alias}" in path else (*OWN, *ADAPTERS))
     if "alias" in parameters:
         parameters["alias"] = random.choice(("prod", "next"))
@@ -113,7 +113,7 @@ GOOD: Mapping[str, Any] = {
     "response_format": {"type": "text"}, "text": {"format": {"type": "text"}}, "add_special_tokens": False,
     "return_token_strs": True,
 }  # fmt: skip
-"""Values that the chat engine takes."""
+"""Values that the chat engine accepts."""
 
 
 def _recordings() -> list[bytes]:
@@ -147,7 +147,7 @@ def _generate(body: dict[str, Any], path: str, random: Random) -> None:
     if random.random() < 0.7:
         body["inputs"] = "hello"
     if random.random() < 0.9 and not isinstance(body.get("parameters"), dict):
-        body["parameters"] = {}  # an answer without a limit takes as long as the context is
+        body["parameters"] = {}  # an answer without a limit fills the whole context
     parameters = body.get("parameters")
     if not isinstance(parameters, dict):
         return
@@ -171,11 +171,11 @@ GENERATED: Mapping[str, Any] = {
     "watermark": False, "best_of": 1, "top_n_tokens": 0, "return_k_alternatives": 0, "apply_chat_template": False,
     "merged_adapters": None, "api_token": "t",
 }  # fmt: skip
-"""Parameters of text generation that the chat engine takes."""
+"""Parameters of text generation that the chat engine accepts."""
 
 
 def _router(body: dict[str, Any], _path: str, random: Random) -> None:
-    """Mostly one that can be: over the starter pack's names."""
+    """Mostly make a valid router over the starter pack's names."""
     if random.random() < 0.7:
         body |= {"id": "fuzz-r", "targets": [{"name": "starter-chat"}, {"name": "iso-date"}], "default": "starter-chat"}
         for name in ("rules", "intents", "complexity", "fallbacks", "source"):

@@ -1,4 +1,4 @@
-"""What somebody meets who tries the server for the first time: pages, probes, other servers' habits, the log."""
+"""What people see who try the server for the first time: pages, probes, paths of other servers, the log."""
 
 import json
 import re
@@ -94,7 +94,7 @@ def test_each_request_is_one_line_of_the_log(server: Server) -> None:
 
 
 def test_the_machine_itself_is_measured_too(server: Server) -> None:
-    """What dashboards show beside vLLM's own series."""
+    """Dashboards show these series beside vLLM's own."""
     used, total = (server.metric(f"roundhouse_device_memory_{name}_bytes", device="cpu") for name in ("used", "total"))
     assert 0 < used < total
     assert 0 <= server.metric("roundhouse_device_utilization_ratio", device="cpu") <= 1
@@ -112,7 +112,7 @@ def test_a_wish_to_store_is_taken_with_a_warning(server: Server) -> None:
 
 
 def test_an_unread_template_argument_is_reported(server: Server) -> None:
-    """A slip in the name of a switch was left out without a word."""
+    """Such a misspelt name used to be ignored without a warning."""
     requested = {**HELLO, "chat_template_kwargs": {"enable_thinkin": False, "tools": None}}
     answer = server.http.post("/v1/chat/completions", json=requested)
     reported = "chat_template_kwargs: this model's chat template does not read enable_thinkin"

@@ -1,4 +1,4 @@
-"""Models whose files are not there when the server starts: they are looked for when somebody asks for the model."""
+"""Models whose files are missing when the server starts, and are looked for at the first request for the model."""
 
 import shutil
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class Rig(NamedTuple):
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A hub that fails when the server starts, and a recipe whose folder is not there."""
+    """Yield a hub that fails while the server starts, and a recipe whose folder is missing."""
     folder = tmp_path_factory.mktemp("late")
     recipes = folder / "recipes"
     recipes.mkdir()
@@ -46,7 +46,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def test_a_hub_model_is_fetched_on_first_use(rig: Rig) -> None:
-    """At its commit, not in the server's start: that needs no hub."""
+    """It is fetched at its commit. The server's start needs no hub."""
     server = rig.server
     refused = ask(server.http, "from-hub")
     assert refused.status_code == 503, refused.text

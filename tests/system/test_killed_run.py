@@ -1,4 +1,4 @@
-"""A test run that is killed leaves no server behind: not the gateway, not a slot, not an engine."""
+"""A killed test run leaves no server behind: no gateway, slot or engine."""
 
 import json
 import os
@@ -28,7 +28,7 @@ sys.stdin.read()
 
 
 def run_of(data: Path) -> str:
-    """The id of the server's run, once it has processes beside its first."""
+    """Return the id of the server's run when it has more than its first process."""
     record = data / "server.json"
     run: str = json.loads(eventually(lambda: record.exists() and record.read_text(), lambda: "no record"))["id"]
     eventually(lambda: len(processes.members(run)) > 3, lambda: "the server did not start")
@@ -45,7 +45,7 @@ def test_a_killed_test_run_takes_its_server_along(tmp_path: Path, when: str) -> 
         try:
             if core is not None:
                 assert core in {process.pid for process in processes.members(run)}
-                os.kill(core, signal.SIGSTOP)  # as a test of faults does: what is stopped goes, too
+                os.kill(core, signal.SIGSTOP)  # as in tests of faults: stopped processes end, too
             parent.kill()
             parent.wait()
             eventually(lambda: not processes.members(run), lambda: f"{processes.members(run)} outlived the test run")

@@ -1,4 +1,4 @@
-"""Where the server listens: on every address of this machine, by number or by name."""
+"""The server can listen on every address of this machine, by number or by name."""
 
 import os
 from contextlib import closing
@@ -27,7 +27,7 @@ def has_ipv6() -> bool:
     ],
 )
 def test_an_address_of_this_machine(host: str, called: str, tmp_path: Path) -> None:
-    """LitServe takes three of them. Its own variable for a key asks nobody for one."""
+    """LitServe only accepts three of them. Its own variable for a key has no effect."""
     env = {**os.environ, "LIT_SERVER_API_KEY": "litserves"}
     server = Server(tmp_path / "a" / "data", [STARTER / "starter-embed.yaml"], "--host", host, "--slots", "1", env=env)
     server.http = httpx.Client(base_url=f"http://{called}:{server.port}", timeout=600)
@@ -38,6 +38,6 @@ def test_an_address_of_this_machine(host: str, called: str, tmp_path: Path) -> N
             with pytest.raises(httpx.ConnectError):
                 httpx.get(f"{server.url}/health/live")
         reported = f"http://{called if host != 'localhost' else host}:{server.port}"
-        eventually(lambda: reported in server.log.read_text(), server.tail)  # by a thread of its own, once it is ready
+        eventually(lambda: reported in server.log.read_text(), server.tail)  # logged by another thread
         assert server.stop() == 0
     assert "LIT_SERVER_API_KEY" in server.log.read_text()

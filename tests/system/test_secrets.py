@@ -1,6 +1,6 @@
-"""What a client sends, and what it is answered, stays out of the log and the metrics, also where it is wrong.
+"""Requests' and answers' content stays out of the log and the metrics, even if requests are invalid.
 
-The shared server logs all that it can: its level is `debug`.
+The shared server's log level is `debug`, so it logs as much as it can.
 """
 
 import json
@@ -25,7 +25,7 @@ LISTS = {
     "GET /v1/files": "after", "GET /v1/batches": "after", "GET /v1/messages/batches": "after_id",
     "GET /v1/webhook_endpoints": "after",
 }  # fmt: skip
-"""Routes that list what a team has, and the parameter that names one of it."""
+"""Routes that list a team's objects, and the parameter that names one of them."""
 FORMS = {"/v1/audio/transcriptions", "/v1/audio/translations"}
 BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [
@@ -68,7 +68,7 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "/v1/feedback": [{"request": SECRET, "accepted": SECRET, "comment": SECRET}],
 }
 MODELS = {"embed": "embed", "rerank": "rerank", "score": "rerank", "route": "auto"}
-"""By a word of the path; else the chat model."""
+"""Models by a word of the path; otherwise the chat model."""
 
 
 def model_for(path: str) -> str:
@@ -81,11 +81,11 @@ BY_ID_WITH_BODY: dict[str, Any] = {
     f"{WEBHOOK}/rotate_secret": {},
     f"{WEBHOOK}/test": {"event_type": "batch.failed"},
 }
-"""Bodies of the routes that take an id and a body, by path; their method is POST."""
+"""Bodies of the POST routes that take an id and a body, by path."""
 BY_ID = [route.split() for route, scopes in ROUTES.items() if scopes == INFER and "_id}" in route]
 """Method and path of each route that takes an id."""
 WITHOUT_WORDS = {"GET /v1/webhook_event_types", "GET /v1/callback_secret", "/v1/callback_secret/rotate", "/v1/files"}
-"""They take nothing that a client says, but the last one, whose form comes below."""
+"""Routes that take no text of a client, except for the last one, whose form is below."""
 
 
 def test_every_path_that_takes_what_clients_say_is_tried() -> None:
@@ -109,7 +109,7 @@ def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
     }  # fmt: skip
     form = {"model": "starter-speech", "prompt": SECRET, "hotwords": SECRET}
     for path in FORMS:
-        known = 200 if path.endswith("transcriptions") else 400  # it knows English only
+        known = 200 if path.endswith("transcriptions") else 400  # the model only knows English
         for name, content, status in (
             (f"{SECRET}.wav", SAMPLE.read_bytes(), known),
             (f"{SECRET}.mp3", SECRET.encode(), 400),

@@ -1,4 +1,4 @@
-"""Requests that share the engines' steps, over HTTP: the same answers as alone, and no small one behind a huge one."""
+"""Requests that share an engine's steps get the same answers as alone, and no small one waits for a huge one."""
 
 import threading
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from tests.system.surfaces.test_speech import sample
 
 pytestmark = pytest.mark.real
 TOLERANCE = 1e-5
-"""Largest difference of a value of a vector, or of a score, to that of the request alone, in float32 on a CPU."""
+"""Largest difference of a vector's value, or a score, from that of the request alone, in float32 on a CPU."""
 SAME_SPEECH = 1e-3
-"""The same for the mean log probability of a segment; texts and times are equal."""
+"""The same for the mean log probability of a segment. Texts and times are equal."""
 CROWD = 12
 TRIES = 20
-"""Tries of a race that a client must be quick enough to see; each is right by itself."""
+"""Tries of a race that only a fast client sees. Each try must be right."""
 QUERY = "which brake stops the engine?"
 SAMPLES = sorted((PACK / "samples").glob("*.wav"))
 
@@ -49,7 +49,7 @@ def transcribe(server: Server, path: Path) -> list[tuple[str, float, float, floa
 
 
 def together(server: Server, model: str, calls: list[Callable[[], Any]]) -> list[Any]:
-    """All calls at once, again and again until some of them have shared a step."""
+    """Make all calls at the same time, and repeat until some of them have shared a step."""
     total, count = "roundhouse_batch_size_sum", "roundhouse_batch_size_count"
     gate = threading.Barrier(len(calls))
 
@@ -95,7 +95,7 @@ def test_transcripts_are_the_same_in_a_crowd(server: Server) -> None:
 
 
 def overtakes(server: Server, model: str, huge: Callable[[], Any], small: Callable[[], Any]) -> None:
-    """Three small requests, sent once a huge one runs, are answered before it; one that waits for it always does."""
+    """Check that three small requests, sent while a huge one runs, are answered before it."""
     small()  # loads the model
     for _ in range(TRIES):
         before = server.metric("roundhouse_requests_total", model=model)

@@ -1,4 +1,4 @@
-"""What every client is asked, and how its answers are printed. No import of ours: clients run in other environments."""
+"""The cases that every client runs, and how its answers are printed. No imports of ours, as clients run elsewhere."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ def user(text: str) -> list[dict[str, Any]]:
 
 
 def failure(work: Callable[[], Any]) -> dict[str, Any]:
-    """Status and text of the error that a call raises, also where a library wraps it."""
+    """Return status and text of the error that a call raises, even if a library wraps it."""
     try:
         work()
     except Exception as error:
@@ -43,12 +43,12 @@ def failure(work: Callable[[], Any]) -> dict[str, Any]:
 
 
 def chat_cases(ask: Callable[..., Any], schema: Callable[[], Any], stop: Callable[[], None]) -> Cases:
-    """The cases of a client whose answers have OpenAI's form.
+    """Return the cases of a client whose answers have OpenAI's format.
 
     Args:
         ask: takes model, messages and more fields.
         schema: asks for a person.
-        stop: leaves a stream after its first part.
+        stop: closes a stream after its first part.
     """
 
     def tools() -> list[Any]:
@@ -72,7 +72,7 @@ def chat_cases(ask: Callable[..., Any], schema: Callable[[], Any], stop: Callabl
 
 
 def failures(ask: Callable[..., Any]) -> Cases:
-    """An unknown model, and a prompt that the context cannot hold."""
+    """Return cases of an unknown model, and of a prompt that is longer than the context."""
     return {
         "error": lambda: failure(lambda: ask("nobody", user(HELLO))),
         "tooLong": lambda: failure(lambda: ask("starter-chat", user(LONG))),
@@ -80,13 +80,13 @@ def failures(ask: Callable[..., Any]) -> Cases:
 
 
 def status(error: BaseException | None) -> int | None:
-    response = getattr(error, "response", None)  # Hugging Face's errors have it there
+    response = getattr(error, "response", None)  # where Hugging Face's errors have it
     found: int | None = getattr(error, "status_code", getattr(response, "status_code", None))
     return found
 
 
 def run(clients: Callable[[str], Mapping[str, Cases]]) -> None:
-    """Print what each client got by case, as JSON. The command's argument is the server's URL."""
+    """Print each client's results by case as JSON. The command's argument is the server's URL."""
     url = sys.argv[1]
     os.environ.update(OPENAI_API_KEY="none", OPENAI_BASE_URL=f"{url}/v1", OPENAI_AGENTS_DISABLE_TRACING="1")
     logging.disable(logging.CRITICAL)

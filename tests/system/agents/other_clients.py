@@ -1,6 +1,6 @@
-"""Runs Python's clients through the same cases against a server, and prints what each got as JSON.
+"""Runs Python clients through the same cases against a server, and prints their results as JSON.
 
-Run in the environment of `scripts/install-clients others`. usage: python -m tests.system.agents.other_clients URL
+Needs the environment of `scripts/install-clients others`. usage: python -m tests.system.agents.other_clients URL
 """
 
 import asyncio
@@ -221,7 +221,7 @@ def instructor() -> Cases:
 
 
 def llm() -> Cases:
-    """Simon Willison's command line tool, by its configuration for servers of OpenAI's kind."""
+    """Return cases of Simon Willison's command line tool, configured for servers with OpenAI's API."""
     home = Path(tempfile.mkdtemp())
     models = [
         {"model_id": name, "model_name": name, "api_base": V1, "supports_schema": True, "supports_tools": True}

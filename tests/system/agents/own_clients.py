@@ -1,4 +1,4 @@
-"""Runs the clients that fit beside this server through the same cases, and prints what each got as JSON.
+"""Runs the clients that are installed with this server through the same cases, and prints their results as JSON.
 
 usage: python -m tests.system.agents.own_clients URL
 """

@@ -1,4 +1,4 @@
-"""Stands between an agent and the server, passes everything on, and keeps what answers say was left out."""
+"""A proxy between an agent and the server that records the answers' warnings about what was left out."""
 
 import http.client
 import threading
@@ -12,7 +12,7 @@ HOP = ("connection", "transfer-encoding", "keep-alive")
 
 @contextmanager
 def recorded(url: str) -> Iterator[tuple[str, list[str]]]:
-    """The address to give to the agent, and the warnings so far."""
+    """Yield the URL for the agent, and the warnings so far."""
     warnings: list[str] = []
     target = urlsplit(url).netloc
 
@@ -37,7 +37,7 @@ def recorded(url: str) -> Iterator[tuple[str, list[str]]]:
         do_GET = do_HEAD = do_POST
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

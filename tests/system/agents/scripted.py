@@ -1,6 +1,6 @@
-"""A model that says what a coding agent's model would: it reads a file, writes another one, and answers.
+"""A scripted model that acts like a coding agent's model: it reads a file, writes another one, and answers.
 
-It is hand-made: each of its questions is one token, which the agent's task or the result of a tool brings.
+It is hand-made. Each of its questions is one token, which comes from the agent's task or a tool's result.
 """
 
 import json
@@ -34,16 +34,16 @@ memory: {{kv_cache: 256MiB}}
 batching: {{max_requests: 4, max_tokens: 4096}}
 """
 CONTEXT = 8192
-"""Tokens of the starter model here: an agent sends over 2,000 with the least of instructions."""
+"""Context length of the starter model here, as an agent sends over 2,000 tokens with the shortest instructions."""
 
 
 def call(name: str, **arguments: Any) -> str:
-    """One piece: a tool call in the form of the recipe's parser."""
+    """Return one piece: a tool call in the format of the recipe's parser."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def scripts(folder: Path) -> dict[str, list[str]]:
-    """Questions and answers; later ones win. folder: where Claude Code works, since its tools take absolute paths."""
+    """Return questions and answers, of which later ones win. folder: Claude Code's, whose tools need absolute paths."""
     notes, copy = str(folder / "notes.txt"), str(folder / "copy.txt")
     write = f"printf {PASSWORDS['codex']} >copy.txt && echo {WRITTEN}"
     return {
@@ -60,7 +60,7 @@ def scripts(folder: Path) -> dict[str, list[str]]:
 
 
 def serve_scripted(folder: Path, work: Path, *options: str) -> Server:
-    """A server of this model, and of the starter model with two adapters and a longer context."""
+    """Start a server with this model, and the starter model with two adapters and a longer context."""
     model = write_script(folder / "model", scripts(work), context=16384, per_token=16, certainty=1e6)
     (folder / "scripted.yaml").write_text(RECIPE.format(model=model))
     starter = yaml.safe_load((STARTER / "starter-chat.yaml").read_text())

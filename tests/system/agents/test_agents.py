@@ -1,4 +1,4 @@
-"""Codex CLI, Claude Code and other vendors' own clients against the real server, each unchanged."""
+"""Codex CLI, Claude Code and other vendors' own clients, all unchanged, against the real server."""
 
 import json
 import os
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.real
 HERE = Path(__file__).parent
 PERSON = {"name": "alice", "age": 30, "city": "paris"}
 TOO_LONG = ("maximum context length is 8192 tokens", "prompt is too long")
-"""Each dialect's words by which agents notice that they have to shorten a conversation."""
+"""Texts from which agents notice that they must shorten a conversation, for each API."""
 JAVASCRIPT = (
     "openai", "openai responses", "@anthropic-ai/sdk", "ollama", "@ai-sdk/openai", "@ai-sdk/anthropic",
     "@ai-sdk/openai-compatible",
@@ -46,7 +46,7 @@ OWN = (
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The agents' working folder."""
+    """Return the agents' working folder."""
     return tmp_path_factory.mktemp("work")
 
 
@@ -54,24 +54,24 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scripted(tmp_path_factory: pytest.TempPathFactory, work: Path) -> Iterator[Server]:
     with serve_scripted(tmp_path_factory.mktemp("scripted"), work) as server:
         server.wait_ready().wait_state("starter-chat", "ready")
-        server.http.post("/v1/models/scripted/load").raise_for_status()  # slow loads take longer than clients wait
+        server.http.post("/v1/models/scripted/load").raise_for_status()  # a slow load takes longer than clients wait
         yield server
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of a user who has just installed the agent."""
+    """Return the environment of a user who has just installed the agent."""
     return {"PATH": os.environ["PATH"], "HOME": str(home), **more}
 
 
 def documented(info: str, url: str, model: str) -> str:
-    """The block of docs/agents.md that sets up an agent, for this server and model."""
+    """Return the block of docs/agents.md that sets up an agent, for this server and model."""
     lines = (DOCS / "agents.md").read_text().splitlines()
     (text,) = (fence.text for fence in fences(lines) if isinstance(fence, Fence) and info in fence.info)
     return text.replace("http://127.0.0.1:8000", url).replace("my-model", model)
 
 
 def run_codex(url: str, home: Path, work: Path, model: str, task: str, *options: str) -> str:
-    """What `codex exec` prints at the end."""
+    """Return what `codex exec` prints at the end."""
     (home / "config.toml").write_text(documented("codex", url, model))
     command = [agents() / "node_modules/.bin/codex", "exec", "--skip-git-repo-check"]
     command += ["--dangerously-bypass-approvals-and-sandbox", *options, task]
@@ -89,7 +89,7 @@ def run_codex(url: str, home: Path, work: Path, model: str, task: str, *options:
 
 
 def run_claude(url: str, home: Path, work: Path, model: str, task: str, *options: str) -> dict[str, Any]:
-    """What `claude --print` answers."""
+    """Return the answer of `claude --print`."""
     lines = documented("claude", url, model).splitlines()
     more = dict(line.removeprefix("export ").split("=", 1) for line in lines)
     command = [agents() / "node_modules/.bin/claude", "--print", task, *options]
@@ -109,7 +109,7 @@ def run_claude(url: str, home: Path, work: Path, model: str, task: str, *options
 
 
 def check_row(client: str, warnings: list[str]) -> None:
-    """docs/agents.md names exactly what was left out of this client's requests."""
+    """Check that docs/agents.md names exactly what was left out of this client's requests."""
     (row,) = (line for line in (DOCS / "agents.md").read_text().splitlines() if line.startswith(f"| {client} | `"))
     named = set(re.findall(r"`([^`]+)`", row))
     listed = [part.partition(": ")[2] for warning in warnings for part in warning.split("; ") if "left out" in part]
@@ -135,8 +135,8 @@ def test_claude_code_reads_a_file_writes_another_and_answers(scripted: Server, w
     check_row("Claude Code", warnings)
 
 
-def test_both_agents_reach_a_model_that_is_no_script(scripted: Server, work: Path, tmp_path: Path) -> None:
-    """The starter model cannot follow instructions: what it answers has no sense, but it does answer."""
+def test_both_agents_get_answers_of_a_real_model(scripted: Server, work: Path, tmp_path: Path) -> None:
+    """The starter model cannot follow instructions, so its answers make no sense."""
     (tmp_path / "short.md").write_text("Be brief.")
     assert run_codex(
         scripted.url, tmp_path, work, "starter-chat", "hello", "-c", f"model_instructions_file={tmp_path}/short.md"
@@ -149,7 +149,7 @@ def test_both_agents_reach_a_model_that_is_no_script(scripted: Server, work: Pat
 
 @pytest.fixture(scope="module")
 def answers(scripted: Server) -> dict[str, dict[str, Any]]:
-    """What each client got, by case."""
+    """Return each client's results by case."""
     commands = (
         ["node", HERE / "clients.mjs", agents(), scripted.url],
         [interpreter("others"), "-m", "tests.system.agents.other_clients", scripted.url],
@@ -168,7 +168,7 @@ def test_a_client_works_as_it_is(client: str, answers: dict[str, dict[str, Any]]
     found = answers[client]
     assert (found["text"], found["stream"]) == ("HELLO WORLD", "HELLO WORLD")
     assert found["tools"] == ["set_light", {"state": "on"}, LIGHT_SAYS]
-    if client == "@ai-sdk/anthropic":  # asks unknown models by a tool named `json`, of which the adapter knows nothing
+    if client == "@ai-sdk/anthropic":  # asks unknown models with a tool named `json`, which the adapter does not know
         assert {name: type(value) for name, value in found["schema"].items()} == {"name": str, "age": int, "city": str}
     else:
         assert found["schema"] == PERSON
@@ -180,7 +180,7 @@ def test_a_client_works_as_it_is(client: str, answers: dict[str, dict[str, Any]]
 
 
 def test_a_stream_that_a_client_leaves_is_cancelled(scripted: Server, answers: dict[str, dict[str, Any]]) -> None:
-    """The others end by themselves: LiteLLM reads on."""
+    """The other clients' streams end by themselves, as LiteLLM keeps reading."""
 
     def cancelled() -> Counter[str]:
         lines = [json.loads(line) for line in scripted.log.read_text().splitlines() if '"request ended"' in line]
@@ -192,7 +192,7 @@ def test_a_stream_that_a_client_leaves_is_cancelled(scripted: Server, answers: d
 
 # --- Vercel's AI SDK names stored items by their ids ----------------------------------------------------------------
 def turns(url: str, **options: Any) -> dict[str, dict[str, Any]]:
-    """What turns.mjs prints, whole and streamed."""
+    """Return what turns.mjs prints, whole and streamed."""
     command = ["node", HERE / "turns.mjs", agents(), url, "scripted", json.dumps(options)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-2000:]

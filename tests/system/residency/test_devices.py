@@ -1,4 +1,4 @@
-"""A CPU as two devices, on real engines: each model on one of them, with cores of its own, and who leaves is there."""
+"""A CPU as two devices, on real engines: each model is on one of them with its own cores, and evictions stay there."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ NAMES = ("starter-embed", "starter-speech")
 
 
 def resident(server: Server, model: str) -> float:
-    """Bytes in use on the model's device. A heartbeat may measure more before the next look."""
+    """Return the bytes in use on the model's device. A heartbeat may measure more before the next call."""
     return server.metric("roundhouse_device_resident_bytes", device=server.model(model)["devices"][0])
 
 

@@ -1,4 +1,4 @@
-"""A server whose models are more than its slots adds one, as long as nobody has set their number."""
+"""A server with more models than slots adds a slot, unless the number of slots was set."""
 
 import json
 import os
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real
 
 
 def test_a_model_that_is_added_gets_a_slot_of_its_own_while_memory_allows(tmp_path: Path) -> None:
-    """One slot at the start, taken by the first model; the slot that is added is killed once, and ended at the stop."""
+    """The first model uses the only slot. The added slot is killed once, and ends when the server stops."""
     recipes = [STARTER / "starter-speech.yaml"]
     with Server(tmp_path / "a" / "data", recipes, fixed={"slots_at_start": 1}).wait_ready() as server:
         server.http.post("/v1/models/starter-speech/load").raise_for_status()

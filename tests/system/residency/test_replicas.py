@@ -1,4 +1,4 @@
-"""Two replicas of a model on the halves of a CPU: of chat with twenty adapters, also when one is killed; of speech."""
+"""Two replicas of a model on the halves of a CPU: of chat with twenty adapters, and a kill, and of speech."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def wait_for_both(server: Server, model: str = CHAT) -> list[dict[str, Any]]:
 
 
 def say(client: openai.OpenAI, model: str) -> tuple[str, str]:
-    """The answer, and the replica that gave it."""
+    """Return the answer, and the replica that gave it."""
     raw = client.chat.completions.with_raw_response.create(model=model, **HELLO)
     return raw.parse().choices[0].message.content or "", raw.headers["X-Roundhouse-Replica"].split()[0]
 
@@ -57,7 +57,7 @@ def test_right_answers_from_both_also_while_one_is_killed(server: Server) -> Non
     assert right["uppercase"] == "HELLO WORLD"
     assert {replica for _, replica in first.values()} == {"1", "2"}, "all adapters have one home"
     again = {name: say(client, name) for name in names}
-    assert again == first  # the place of its adapter is where a request goes
+    assert again == first  # a request goes where its adapter has a place
     raw = client.chat.completions.with_raw_response.create(model="uppercase", **HELLO)
     row = server.http.get(f"/v1/requests/{raw.headers['x-request-id']}").json()["record"]
     assert raw.headers["X-Roundhouse-Replica"] == f"{row['replica']} {row['replica_reason']}"
@@ -75,7 +75,7 @@ def test_right_answers_from_both_also_while_one_is_killed(server: Server) -> Non
     for name, answer in zip(names * 3, answers, strict=True):
         if answer.status_code == 200:
             assert answer.json()["choices"][0]["message"]["content"] == right[name]
-        else:  # it ran there
+        else:  # it was running there
             assert (answer.status_code, answer.json()["error"]["code"]) in [(502, "engine_died"), (503, "engine_died")]
     assert sum(answer.status_code == 200 for answer in answers) >= len(answers) // 2
     goes_on = {name: say(client, name)[0] for name in names}
@@ -101,7 +101,7 @@ def test_right_answers_from_both_also_while_one_is_killed(server: Server) -> Non
 
 
 def test_an_unload_ends_both_and_a_request_brings_both_back(server: Server) -> None:
-    """Those of the model whose library is imported soonest."""
+    """The model is the one whose library is imported fastest."""
 
     def unload() -> None:
         assert server.http.post(f"/v1/models/{SPEECH}/unload").status_code == 200
@@ -115,4 +115,4 @@ def test_an_unload_ends_both_and_a_request_brings_both_back(server: Server) -> N
     answer = ask(server.http, SPEECH)
     assert answer.status_code == 200, answer.text
     assert not before & {one["pid"] for one in wait_for_both(server, SPEECH)}
-    unload()  # its devices have nothing but the chat model's replicas again
+    unload()  # its devices only have the chat model's replicas again

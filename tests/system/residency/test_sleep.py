@@ -1,7 +1,7 @@
-"""A model that sleeps, on a real server. On a CPU that is a speech model: CTranslate2 gives its weights back there.
+"""A model sleeps on a real server. It is a speech model, as CTranslate2 frees weights on a CPU, too.
 
-The long form (LARGE_SLEEP=1, 2 GB of disk) has two speech models of 800 MB of weights that take turns in a budget for
-one and a sleeping one.
+In the long form (LARGE_SLEEP=1, 2 GB of disk) two speech models with 800 MB of weights take turns in a budget for an
+awake and a sleeping one.
 """
 
 import os
@@ -57,7 +57,7 @@ def test_it_falls_asleep_when_idle_and_wakes_for_the_next_request(server: Server
     assert server.metric("roundhouse_resident_bytes", tier="device") == found["bytes"]
     plan = server.http.post("/v1/models/starter-speech/plan").json()
     assert (plan["verdict"], plan["host"]) == ("wake", None)
-    with ThreadPoolExecutor(4) as pool:  # one wake for all who wait
+    with ThreadPoolExecutor(4) as pool:  # all waiting requests need one wake-up
         assert list(pool.map(lambda _: hears(server), range(4))) == [text] * 4
     found = server.model("starter-speech")
     assert (found["wakes"], found["loads"], found["pid"]) == (1, 1, pid)

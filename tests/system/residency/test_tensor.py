@@ -1,4 +1,4 @@
-"""A model over both halves of a CPU, on real vLLM: the answers of one worker, with adapters, swaps and a death."""
+"""A model on both halves of a CPU, on real vLLM, answers like one worker, with adapters, swaps and a death."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.real
 ADAPTERS = ("uppercase", "reverse-words", "rot13", "double-words")
 PROMPTS = ("the quick brown fox", "seven small boats")
 Answers = dict[tuple[str, str], str]
-"""Adapter, '' for none, and prompt to the answer."""
+"""Adapter ('' for none) and prompt to the answer."""
 
 
 def recipe() -> dict[str, object]:
-    """The starter model in two parts, with places for two of four adapters."""
+    """Return a recipe of the starter model in two parts, with places for two of four adapters."""
     values = yaml.safe_load((STARTER / "starter-chat.yaml").read_text())
     adapters = [one for one in values["adapters"] if one["name"] in ADAPTERS]
     memory = {"kv_cache": "32MiB", "adapters": {"device": 2, "host": 4, "max_rank": 16}}
@@ -38,7 +38,7 @@ def halved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def expected(server: Server) -> Answers:
-    """The answers of one worker."""
+    """Return the answers of one worker."""
     return answers(server, "starter-chat", ADAPTERS)
 
 
@@ -50,7 +50,7 @@ def answer(server: Server, model: str, prompt: str) -> str:
 
 
 def answers(server: Server, base: str, adapters: tuple[str, ...]) -> Answers:
-    """All at once: the base and its adapters are mixed in the batches."""
+    """Return answers to requests that are all made at the same time, so that batches mix the base and its adapters."""
     asks = [(name, prompt) for prompt in PROMPTS for name in ("", *adapters)]
     with ThreadPoolExecutor(len(asks)) as pool:
         texts = pool.map(lambda ask: answer(server, f"{base}:{ask[0]}" if ask[0] else base, ask[1]), asks)
@@ -66,7 +66,7 @@ def test_two_workers_give_one_workers_answers(halved: Server, expected: Answers)
     assert expected["uppercase", PROMPTS[0]] == PROMPTS[0].upper()
     few = answers(halved, "two", ADAPTERS[:2])
     assert few == {one: expected[one] for one in few}
-    assert answers(halved, "two", ADAPTERS) == expected  # of more adapters than there are places: they are swapped
+    assert answers(halved, "two", ADAPTERS) == expected  # more adapters than places, so that they are swapped
 
 
 def test_each_device_holds_its_half(halved: Server) -> None:
@@ -93,7 +93,7 @@ def test_each_worker_has_cores_of_its_own(halved: Server) -> None:
 def test_a_worker_that_is_killed_takes_its_engine_along_and_right_answers_come_back(
     halved: Server, expected: Answers
 ) -> None:
-    """Each worker has half of every adapter: with one of two, no answer would be right."""
+    """Each worker has half of every adapter, so if one lacked it, no answer would be right."""
     halved.http.post("/v1/models/two/load").raise_for_status()
     deaths = halved.model("two")["deaths"]
     victim, other = workers(halved)

@@ -1,6 +1,6 @@
-"""Advice in errors is true: a request that follows it succeeds.
+"""Advice in errors is correct: a request that follows it succeeds.
 
-The texts are gathered from the code that reads requests for answers, so that a new one is missing here.
+The texts are collected from the code that reads requests for answers, so this fails if a new one has no test.
 """
 
 import ast
@@ -20,7 +20,7 @@ READERS = (
     "runtime/http/guard/origin.py", "runtime/http/hints.py", "runtime/http/ollama", "runtime/http/rerank",
     "runtime/http/text_generation", "runtime/http/upload.py", "models/chat/requests", "models/text",
 )  # fmt: skip
-"""Where requests for answers are read."""
+"""Modules that read requests for answers."""
 ADVISES = re.compile(r"\b(send|leave|set|give|use one|shorten|add it|ask for|say which|make it)\b", re.IGNORECASE)
 ERRORS = frozenset({"BadRequest", "ContextLengthExceeded", "Forbidden", "TooLarge", "Unfit", "UnsupportedMedia"})
 OTHER_TESTS = {
@@ -47,7 +47,7 @@ OTHER_TESTS = {
     "whatever their tokens are": "longer than the body of this model may be",
     "that none of them": "of the models that are served",
 }
-"""Texts that another test is about, or that these models do not give."""
+"""Texts that have another test, or that these models do not give."""
 CHAT, RESPONSES, MESSAGES, TEXT = "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"
 EMBED, RERANK, SCORE, GENERATE = "/v1/embeddings", "/v1/rerank", "/score", "/generate"
 SPEECH = "/v1/audio/transcriptions"
@@ -57,7 +57,7 @@ SHORT = {"max_output_tokens": 2}
 
 @dataclass(frozen=True)
 class Advice:
-    """A request that is refused, and what its text says to send in its place."""
+    """A request that is refused, and what the error's text says to send instead."""
 
     text: str
     path: str
@@ -189,11 +189,11 @@ FORMS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("leave one out", {"chunking_strategy": "auto", "vad_filter": "false"}, {"chunking_strategy": "auto"}),
     ("Send an ISO 639-1 code such as 'en'", {"language": "xx"}, {"language": "en"}),
 ]
-"""Fields of a recording's form."""
+"""Form fields of a request with a recording."""
 
 
 def advice_texts() -> Iterator[tuple[str, str]]:
-    """Place and text of each error with advice that readers of requests raise."""
+    """Yield place and text of each error with advice that readers of requests raise."""
     for reader in READERS:
         for path in [ROOT / reader] if reader.endswith(".py") else sorted((ROOT / reader).rglob("*.py")):
             for call in ast.walk(ast.parse(path.read_text())):
@@ -213,7 +213,7 @@ def test_every_text_with_advice_is_followed_here_or_in_another_test() -> None:
 
 
 def _plain(text: str) -> str:
-    """Without quotes and spaces, where what a request holds may stand."""
+    """Remove quotes and spaces, where values from the request may be."""
     return re.sub(r"[\s']", "", text)
 
 

@@ -1,4 +1,4 @@
-"""The chat family by the vendors' own clients on the starter model: what clients use, and what is refused."""
+"""Chat by the vendors' own clients on the starter model: what clients use, and what is refused."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def test_a_named_tool_must_be_called(client: OpenAI, name: str) -> None:
 
 def test_some_tool_must_be_called(client: OpenAI) -> None:
     choice = chat(client, tools=TOOLS, tool_choice="required").choices[0]
-    assert choice.finish_reason == "tool_calls"  # by itself: the model, which knows no tools, would go on for ever
+    assert choice.finish_reason == "tool_calls"  # without a limit: the model, which knows no tools, would never stop
     assert choice.message.tool_calls
     assert all(name in ("set_light", "set_fan") and arguments for name, arguments in called(choice.message))
 
@@ -79,7 +79,7 @@ def test_only_an_allowed_tool_is_called(client: OpenAI, name: str) -> None:
 
 
 def read(stream: Any) -> tuple[str, list[tuple[str, Any]], str | None]:
-    """Content, calls and finish reason of a stream."""
+    """Return content, calls and finish reason of a stream."""
     content, calls, finish = "", [], None
     for chunk in stream:
         for choice in chunk.choices:
@@ -176,7 +176,7 @@ def test_logprobs(client: OpenAI) -> None:
     content = chat(client, logprobs=True, top_logprobs=3, max_tokens=4).choices[0].logprobs.content
     assert len(content) == 4
     for token in content:
-        assert token.logprob == max(top.logprob for top in token.top_logprobs)  # temperature 0 takes the best
+        assert token.logprob == max(top.logprob for top in token.top_logprobs)  # the most likely, at temperature 0
         assert len(token.top_logprobs) == 3
         assert bytes(token.bytes).decode() == token.token
     assert chat(client, max_tokens=4).choices[0].logprobs is None
@@ -294,13 +294,13 @@ def test_hints_are_left_out_with_a_warning(client: OpenAI, more: dict[str, Any],
 
 
 def test_a_schema_beside_json_object_is_followed(client: OpenAI) -> None:
-    """As Hugging Face's client and others send it."""
+    """Hugging Face's client and others send it like this."""
     answer = chat(client, extra_body={"response_format": {"type": "json_object", "value": {"const": 17}}})
     assert answer.choices[0].message.content == "17"
 
 
 def test_an_answer_longer_than_the_context_is_cut_with_a_warning(client: OpenAI) -> None:
-    """As the recipe of starter-chat says: many clients send a large `max_tokens` by themselves."""
+    """The recipe of starter-chat says so, as many clients send a large `max_tokens` by default."""
     message = {"role": "user", "content": "hello"}
     raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=[message], max_tokens=600)  # type: ignore[list-item]
     assert "max_tokens" in raw.headers["x-roundhouse-warning"]
@@ -328,7 +328,7 @@ def test_responses_refuse_what_they_cannot_do(client: OpenAI, more: dict[str, An
 
 
 def test_responses_leave_out_hints_with_a_warning(client: OpenAI) -> None:
-    """What a coding agent puts into each of its requests."""
+    """A coding agent sends these in each of its requests."""
     raw = client.responses.with_raw_response.create(
         model=MODEL, input="hi", temperature=0, max_output_tokens=8, truncation="auto", text={"verbosity": "low"},
         reasoning={"effort": "high", "summary": "detailed"}, tools=[{"type": "web_search"}],
@@ -380,7 +380,7 @@ def test_a_shell_call_in_a_stream(client: OpenAI) -> None:
 
 
 def test_the_code_of_a_prompt_that_is_too_long(client: OpenAI) -> None:
-    """Agents compact a conversation once they see it."""
+    """Agents shorten a conversation when they see it."""
     long = "x" * 2000
     for call, param in (
         (lambda: client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": long}]), "messages"),

@@ -1,4 +1,4 @@
-"""A vendor's documented range of a number is taken whole, and fields that other servers have bind here, too."""
+"""The whole documented range of a number is accepted, and fields of other servers have an effect here, too."""
 
 from typing import Any
 
@@ -53,8 +53,8 @@ RANGES: dict[str, dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 """By OpenAI's and Anthropic's API reference, Ollama's documentation of the Modelfile, and TGI's OpenAPI document.
 
-Not the edges of what is not offered at all: `best_of` above 1, `top_n_tokens`, and `max_tokens: 0` of Completions
-without `echo`, which vLLM has no answer for.
+Without the limits of what is not offered at all: `best_of` above 1, `top_n_tokens`, and `max_tokens: 0` of Completions
+without `echo`, for which vLLM has no answer.
 """
 TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
     "/v1/chat/completions": tuple({"logprobs": True, "top_logprobs": count} for count in (0, 20)),
@@ -110,7 +110,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("/v1/responses", {"input": [*HELLO, ANSWER, *HELLO]}, '"completed"'),
 ]
-"""A request of an earlier vLLM, LocalAI, Anthropic's beta and Vercel's SDK, and what must stand in the answer."""
+"""Requests as for an earlier vLLM, LocalAI, Anthropic's beta and Vercel's SDK, and what the answer must contain."""
 
 
 @pytest.mark.parametrize(("path", "more", "words"), FIELDS, ids=lambda value: str(value)[:30])

@@ -1,4 +1,4 @@
-"""Text generation by Hugging Face's own client and by plain HTTP as LoRAX's client sends it, on the starter model."""
+"""Text generation by Hugging Face's own client, and by plain HTTP like LoRAX's client, on the starter model."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from tests.system.serving import Server
 
 pytestmark = pytest.mark.real
 PROMPT = "<|user|>hello world<|end|><|assistant|>"
-"""The starter model's chat template, which nobody applies here."""
+"""A prompt in the starter model's chat template, which the server does not apply here."""
 TOKENS = [*"HELLO WORLD", "<|end|>"]
 
 
@@ -22,7 +22,7 @@ def hub(server: Server, path: str = "/generate", model: str = "uppercase") -> In
 
 async def test_hugging_faces_client_generates(server: Server) -> None:
     assert hub(server).text_generation(PROMPT) == "HELLO WORLD"
-    assert hub(server, "/").text_generation(PROMPT) == PROMPT + "HELLO WORLD"  # as TGI does on this path
+    assert hub(server, "/").text_generation(PROMPT) == PROMPT + "HELLO WORLD"  # like TGI on this path
     assert hub(server, "/").text_generation(PROMPT, return_full_text=False) == "HELLO WORLD"
     assert list(hub(server, "/generate_stream").text_generation(PROMPT, stream=True)) == TOKENS
     async with AsyncInferenceClient(f"{server.url}/?model=starter-chat", token="none") as client:
@@ -96,7 +96,7 @@ def test_what_cannot_be_had_is_refused(server: Server, more: dict[str, Any], wor
 
 
 def test_requests_as_loraxs_client_sends_them(server: Server) -> None:
-    """All fields of its classes, with an adapter by itself, since there is one chat model."""
+    """They have all fields of its classes. The adapter needs no base name, as there is only one chat model."""
     parameters = {
         "adapter_id": "uppercase", "adapter_source": "hub", "merged_adapters": None, "api_token": None,
         "do_sample": False, "max_new_tokens": 20, "ignore_eos_token": False, "repetition_penalty": None,

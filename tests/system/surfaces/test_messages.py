@@ -1,4 +1,4 @@
-"""Anthropic's messages by its own client on the starter model."""
+"""Anthropic's Messages by its own client on the starter model."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -102,7 +102,7 @@ def test_anthropics_errors(claude: Anthropic) -> None:
 
 
 def test_hints_of_a_coding_agent_are_left_out_with_a_warning(claude: Anthropic) -> None:
-    """What Claude Code puts into each of its requests, and tools that Anthropic's servers would run."""
+    """Claude Code sends these in each of its requests, with tools that Anthropic's servers would run."""
     raw = claude.messages.with_raw_response.create(
         model=MODEL, max_tokens=4, messages=HELLO,
         tools=[{"type": "web_search_20250305", "name": "web_search"}],

@@ -1,4 +1,4 @@
-"""What can be seen of a real server: a real Prometheus over what it told, dashboards, exemplars, commands, reports."""
+"""Observing a real server: a real Prometheus with its metrics, dashboards, exemplars, commands, reports."""
 
 import json
 import math
@@ -27,12 +27,12 @@ DEPLOY = ROOT / "deploy"
 PUBLIC: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "deploy" / "dashboards.yaml").read_text())
 OWN = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 APART = 300.0
-"""Seconds that are said to lie between the two scrapes."""
+"""Pretended seconds between the two scrapes."""
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With a ledger and a price, since cost and judgements are told, too."""
+    """Yield a server with a ledger and a price, as costs and feedback are reported, too."""
     folder = tmp_path_factory.mktemp("metrics") / "a"
     chat = yaml.safe_load((STARTER / "starter-chat.yaml").read_text())
     chat["price"] = {"input": 1.0, "output": 2.0}
@@ -51,7 +51,7 @@ def command(*words: str, key: str = "") -> Result:
 
 
 def use(server: Server, adapter: str) -> None:
-    """One of all that is counted; the adapter comes into a place for it."""
+    """Do everything that is counted once. The adapter is placed for it."""
     chat(server, adapter)
     http = server.http
     assert http.post("/v1/embeddings", json={"model": "starter-embed", "input": ["one", "two"]}).status_code == 200
@@ -60,7 +60,7 @@ def use(server: Server, adapter: str) -> None:
 
 
 def chat(server: Server, adapter: str) -> str:
-    """Answers of the base and of adapters, one of them judged. Returns the id of a request."""
+    """Request answers of the base and of adapters, and send feedback for one. Returns the id of a request."""
     http = server.http
     message = [{"role": "user", "content": "the lucky bird is in the house by the river and sings of it all day long"}]
     models = ("starter-chat", "starter-chat:uppercase", f"starter-chat:{adapter}")
@@ -88,7 +88,7 @@ def scraped(seen: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def without_selectors(query: str) -> str:
-    """As Grafana would ask, for all models; a recorded series as the rule that records it."""
+    """Return a query as Grafana makes it for all models, with recorded series replaced by their rules."""
     [group] = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
     for rule in group["rules"]:
         if "record" in rule:
@@ -98,7 +98,7 @@ def without_selectors(query: str) -> str:
 
 
 def queries(board: dict[str, Any]) -> list[str]:
-    """The queries of a public dashboard."""
+    """Return the queries of a public dashboard."""
     found, by = list(board["more"]), ", ".join(board["by"])
     for name, quantiles in board["histograms"].items():
         over = "[$__rate_interval]"
@@ -124,7 +124,7 @@ def figures(held: prometheus.Prometheus, query: str) -> list[float]:
 
 
 def test_an_unreported_series_gets_none(scraped: prometheus.Prometheus) -> None:
-    """Else the two above would show nothing."""
+    """Otherwise the two tests above would prove nothing."""
     assert figures(scraped, 'vllm:num_requests_running{model_name="nobody"}') == []
 
 
@@ -148,8 +148,8 @@ def test_top_shows_the_page_now_in_a_terminal(seen: Server) -> None:
 
 
 def test_a_report_joins_decisions_with_feedback(seen: Server) -> None:
-    """The last one: from its first key on the server asks for keys."""
-    assert seen.http.post("/v1/models/starter-embed/unload").status_code == 200  # a router looks at letters alone
+    """This must be the last test, as the server requires keys after its first one."""
+    assert seen.http.post("/v1/models/starter-embed/unload").status_code == 200  # routers only compare letters
     seen.command("teams", "create", "support")
     key = seen.command("keys", "create", "--team", "support", "--scopes", "infer,models")["value"]
     headers = {"Authorization": f"Bearer {key}"}
@@ -175,7 +175,7 @@ def test_a_report_joins_decisions_with_feedback(seen: Server) -> None:
 
 
 def _embeddings_of_routers_count(seen: Server, headers: dict[str, str]) -> None:
-    """Here, since the server asks for keys by now. An explanation is a request, and a routed one has more tokens."""
+    """Part of that test, as it needs a key. An explanation is a request, and a routed one has more tokens."""
 
     def row(answer: httpx.Response) -> Any:
         assert answer.status_code == 200, answer.text
@@ -191,11 +191,11 @@ def _embeddings_of_routers_count(seen: Server, headers: dict[str, str]) -> None:
     loading = {"Authorization": f"Bearer {admin}"}
     eventually(lambda: seen.http.get("/v1/models", headers=loading).status_code == 200)
     assert seen.http.post("/v1/models/starter-embed/load", headers=loading).status_code == 200
-    eventually(lambda: row(post("/v1/route", DATE, "looked"))["prompt_tokens"] > 0)  # a vector may come late
+    eventually(lambda: row(post("/v1/route", DATE, "looked"))["prompt_tokens"] > 0)  # a vector may be late
     numbers = count()
 
     def looked() -> tuple[Any, Any] | None:
-        """The rows of an explanation and of a request; None where a vector came too late for one of them."""
+        """Return the rows of an explanation and a request, or None if the vector was too late for one of them."""
         number = next(numbers)
         explained = row(post("/v1/route", DATE, f"explained-{number}"))
         routed = row(post("/v1/chat/completions", DATE, f"routed-{number}"))

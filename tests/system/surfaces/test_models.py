@@ -1,4 +1,4 @@
-"""Models over HTTP: what list and retrieve tell, and loading, unloading, planning and pinning by hand."""
+"""Models over HTTP: listing, retrieving, loading, unloading, planning and pinning."""
 
 import time
 from typing import Any
@@ -57,9 +57,9 @@ def test_retrieve_takes_every_name(server: Server, client: OpenAI) -> None:
 
 
 def ask_thrice(server: Server) -> tuple[dict[str, Any], httpx.Response] | None:
-    """Ask for an absent model in three ways. Returns the model before, and the answer without a wait.
+    """Request an unloaded model in three ways. Returns the model before, and the answer without a wait.
 
-    None: it was loaded before the third.
+    None: it was loaded before the third request.
     """
     post(server, "/v1/models/starter-embed/unload")
     absent = server.model("starter-embed")
@@ -77,7 +77,7 @@ def ask_thrice(server: Server) -> tuple[dict[str, Any], httpx.Response] | None:
 
 
 def test_load_and_unload_by_hand(server: Server) -> None:
-    answers = eventually(lambda: ask_thrice(server))  # the load may be faster than a busy client
+    answers = eventually(lambda: ask_thrice(server))  # a load may be faster than a busy client
     assert answers is not None
     absent, late = answers
     assert (late.status_code, late.json()["error"]["code"]) == (503, "queue_timeout")

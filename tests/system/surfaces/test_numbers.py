@@ -1,4 +1,4 @@
-"""A number that 64 bits cannot hold is no 5xx in any dialect that ends in the chat engine."""
+"""Numbers that do not fit into 64 bits never cause a 5xx in any API of the chat engine."""
 
 from typing import Any
 

@@ -145,8 +145,8 @@ def test_what_a_model_cannot_do_is_refused(clients: ollama.Client) -> None:
         clients.chat("starter-embed", HELLO)
 
 
-def test_tools_are_taken(clients: ollama.Client) -> None:
-    """That they are called is tested with a model that knows how: test_reasoning.py."""
+def test_requests_with_tools_are_accepted(clients: ollama.Client) -> None:
+    """test_reasoning.py tests calls, with a model that can make them."""
     answer = clients.chat("starter-chat", HELLO, tools=TOOLS, options={**GREEDY, "num_predict": 8})
     assert answer.message.content
     assert not answer.message.tool_calls
@@ -196,7 +196,7 @@ def test_the_list_and_the_details_of_a_model(clients: ollama.Client, server: Ser
 
 
 def test_a_listed_name_works_on_every_path(clients: ollama.Client, client: OpenAI) -> None:
-    """Open WebUI asks for no other name than it was told, with a tag; LibreChat asks on OpenAI's paths."""
+    """Open WebUI requests exactly the listed names, with tags. LibreChat uses them on OpenAI's paths."""
     for one in clients.list().models:
         assert one.model
         assert ":" in one.model

@@ -1,5 +1,5 @@
-"""Another Roundhouse as a provider: real engines there, none here; routers whose targets speak the other protocol; one
-trace through both and the engine."""
+"""Another Roundhouse as a provider, with real engines only there; routers with targets of the other protocol; one trace
+through both servers and the engine."""
 
 import json
 import os
@@ -61,15 +61,15 @@ TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": P
 
 class World(NamedTuple):
     there: Server
-    """With engines."""
+    """The server with engines."""
     here: Server
-    """With providers alone."""
+    """The server with providers only."""
     fake: ProviderFake
     """A fake provider that speaks both protocols."""
 
 
 def script(seen: Seen) -> Play:
-    """OpenAI's paths and Anthropic's. Who says `hang` to the first waits for ever."""
+    """Answer on OpenAI's and Anthropic's paths. On OpenAI's, a request that says `hang` never gets an answer."""
     if seen.path == "/v1/chat/completions":
         if seen.body["messages"][-1]["content"] == "hang":
             return Play([HANG])
@@ -86,7 +86,7 @@ def collector() -> Iterator[Collector]:
 
 
 def traced(service: str, collector: Collector) -> dict[str, str]:
-    """The environment of a server that sends its spans there, and of vLLM in it."""
+    """Return the environment for a server, and vLLM in it, to send spans to the collector."""
     variables = {
         "OTEL_SERVICE_NAME": service, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100",
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
@@ -315,7 +315,7 @@ def test_one_trace_goes_through_both_servers_into_the_engine(
     inner = [first, asking, second, found["there", "prefill"]]
     for outer, one in pairwise(inner):
         assert outer.span.start_time_unix_nano <= one.span.start_time_unix_nano
-        if outer.service == one.service:  # the other server may come to its span's end after the answer has been read
+        if outer.service == one.service:  # the other server's span may end after the answer has been read
             assert one.span.end_time_unix_nano <= outer.span.end_time_unix_nano + 10**7, "clocks of two processes"
     stated = answer.json()["choices"][0]["message"]["content"].strip()
     assert not any(secret.encode() in body or (len(stated) > 3 and stated.encode() in body) for body in collector.raw)

@@ -1,4 +1,4 @@
-"""A model that thinks and calls tools: what its recipe's parsers make of it in all three dialects."""
+"""A model that thinks and calls tools: the results of its recipe's parsers in all three APIs."""
 
 import json
 from collections import Counter
@@ -44,7 +44,7 @@ def test_thoughts_are_a_field_of_their_own(client: OpenAI) -> None:
     message = answer.choices[0].message
     assert (message.reasoning, message.content) == (THOUGHT, "It is 4.")
     assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage.completion_tokens == len(SCRIPTS[SUM]) + 1  # the marks and the end are tokens too
+    assert answer.usage.completion_tokens == len(SCRIPTS[SUM]) + 1  # the marks and the end are tokens, too
     assert answer.usage.completion_tokens_details.reasoning_tokens == 3
 
 
@@ -59,19 +59,19 @@ def test_thoughts_in_a_stream(client: OpenAI) -> None:
                     if text := getattr(choice.delta, name, None):
                         fields.append((name, text))
         order = [name for name, _ in fields]
-        assert order == sorted(order, reverse=True)  # no thought after the first word of the answer
+        assert order == sorted(order, reverse=True)  # no thinking after the first word of the answer
         assert "".join(text for name, text in fields if name == "reasoning") == THOUGHT
         assert "".join(text for name, text in fields if name == "content") == "It is 4."
         assert usage.completion_tokens == len(SCRIPTS[SUM]) + 1
         assert usage.completion_tokens_details.reasoning_tokens == 3
         return order.count("reasoning") > 1
 
-    eventually(came_in_pieces)  # who reads late, as on a busy machine, gets several tokens in one event
+    eventually(came_in_pieces)  # a client that reads late, as on a busy machine, gets several tokens in one event
 
 
 def test_thoughts_in_many_streams_at_once(client: OpenAI) -> None:
-    """Under load several tokens come in one event, marks among them. The parser deepseek_r1 lets `<think>` through
-    then: in 8 of 300 streams like these, 24 at a time."""
+    """Under load, several tokens come in one event, including marks. Then the parser deepseek_r1 lets `<think>`
+    through, in 8 of 300 streams like these, 24 at a time."""
 
     def thought(number: int) -> tuple[str, str]:
         question = (SUM, BOTH)[number % 2]
@@ -206,7 +206,7 @@ def test_without_parsers_thoughts_are_content_and_tools_are_refused(client: Open
 
 
 def test_ollamas_client_gets_reasoning_and_calls(thinker: Server) -> None:
-    """A call's arguments are an object there, and whole also in a stream."""
+    """There a call's arguments are an object, which is complete even in a stream."""
     client = ollama.Client(host=thinker.url, timeout=PATIENCE, headers=PATIENT)
     requested: Any = [{"role": "user", "content": BOTH}]
     thought = client.chat("thinker", [{"role": "user", "content": SUM}], think=True, options={"temperature": 0})

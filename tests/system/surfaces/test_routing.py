@@ -1,4 +1,4 @@
-"""Routers on the real server: the starter's `auto`, its adapters, and the embedding model that looks."""
+"""Routers on the real server: the starter's `auto`, its adapters, and routing by the embedding model."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ DATE, ANSWER = "3 March 2024", "2024-03-03"
 
 @pytest.fixture(scope="module", autouse=True)
 def without_embeddings(server: Server) -> None:
-    """The embedding model is not in memory: a router looks at letters alone."""
+    """Unload the embedding model, so that routers only compare letters."""
     server.http.post("/v1/models/starter-embed/unload").raise_for_status()
 
 
@@ -98,7 +98,7 @@ def test_with_its_embedding_model_resident_it_looks_with_that_too(server: Server
     seen = {
         "target": "starter-chat:iso-date",
         "features": "letters and vector",
-    }  # a busy machine's vector may come late
+    }  # the vector may be late on a busy machine
 
     def routed() -> bool:
         reported = server.http.post("/v1/route", json=chat_body(DATE)).json()

@@ -1,4 +1,5 @@
-"""Speech over HTTP by the official client on the starter model: formats in and out, events, long and hostile files.
+"""Speech over HTTP by the official client on the starter model: input and output formats, events, long and hostile
+files.
 
 ROUNDHOUSE_SPEECH_MINUTES sets the length of the long recording (default 3).
 """
@@ -25,16 +26,15 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 MODEL = "starter-speech"
 MINUTES = float(os.environ.get("ROUNDHOUSE_SPEECH_MINUTES", "3"))
 GROWTH = 256 << 20
-"""Bytes that a model's processes and the gateway may need more while they hear a recording of any length. Measured: 82
-MiB at 3 minutes, 144 at 12, 188 at 60. Windows that are heard side by side take 44 MiB each."""
+"""Most additional bytes of a model's processes and the gateway during a recording of any length. Measured: 82 MiB at 3
+minutes, 144 at 12, 188 at 60. Windows that are processed at the same time need 44 MiB each."""
 SIMILAR = 0.95
-"""Share of a long recording's words that must be those of its parts, in their order. Three minutes have all of them,
-and so has an hour."""
+"""Share of a long recording's words that must be those of its parts, in order. Measured: all, up to an hour."""
 Samples = npt.NDArray[np.float32]
 
 
 def sample(name: str = "kitchen-light") -> tuple[Samples, str]:
-    """A recording of the starter pack and what is said in it."""
+    """Return a recording of the starter pack, and its text."""
     path = PACK / "samples" / f"{name}.wav"
     with wave.open(str(path)) as file:
         assert (file.getframerate(), file.getnchannels()) == (RATE, 1)
@@ -102,7 +102,7 @@ def test_fields_of_the_request(client: OpenAI, server: Server, tmp_path: Path) -
         {"extra_body": {"nonsense": "1"}},
     ):
         found = transcribe(client, path, **more).text
-        assert found if "prompt" in more or "hotwords" in str(more) else found == text, more  # it learnt without these
+        assert found if "prompt" in more or "hotwords" in str(more) else found == text, more  # not in its training
     for more, words in (
         ({"language": "de"}, "only English"),
         ({"language": "xx"}, "language"),
@@ -156,7 +156,7 @@ def test_hostile_and_mislabelled_files(client: OpenAI, server: Server, tmp_path:
 
 
 def memory(server: Server) -> int:
-    """Bytes of the model's slot, its decoders and the gateway."""
+    """Return the bytes of the model's slot, its decoders and the gateway."""
     slot = psutil.Process(server.slot_pid(MODEL))
     found = 0
     for process in (server.gateway(), slot, *slot.children(recursive=True)):
@@ -168,7 +168,7 @@ def memory(server: Server) -> int:
 
 
 def listen(server: Server, path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Events of a stream, and the highest `memory` while they came."""
+    """Return the events of a stream, and the highest `memory` meanwhile."""
     events: list[dict[str, Any]] = []
     highest = memory(server)
     form = {"model": MODEL, "stream": "true"}
@@ -186,9 +186,10 @@ def listen(server: Server, path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def test_a_long_recording_in_bounded_memory(client: OpenAI, server: Server, tmp_path: Path) -> None:
-    """Its words are those of its parts: each has over 15 s of speech, so few share a window with another.
+    """Its words are those of its parts. Each has over 15 s of speech, so few share a window with another.
 
-    Two parts tell what they are: the small model is fickle, and voice detection begins the first one 0.1 s sooner.
+    The expected words come from two parts together, as the small model is unstable and voice detection starts the first
+    part 0.1 s earlier.
     """
     spoken = [np.concatenate([sample(name)[0], silence(0.3)]) for name in ("timer", "kitchen-light", "calendar")]
     part = np.concatenate([*spoken, *spoken[:2]])

@@ -1,4 +1,4 @@
-"""A server that is started in a folder whose modules have the names of our packages."""
+"""A server that is started in a folder with modules named like our packages."""
 
 import json
 from pathlib import Path
@@ -15,13 +15,13 @@ NAMES = ("runtime", "models", "adapters", "registry", "tenants", "console", "rou
 
 
 def test_no_process_of_the_server_imports_what_lies_where_it_was_started(tmp_path: Path) -> None:
-    """Neither the announcement, nor the child that checks adapters, nor a slot, nor an engine."""
+    """This includes the announcement, the process that checks adapters, slots and engines."""
     folder = tmp_path / "folder"
     (folder / "models").mkdir(parents=True)
     for name in NAMES:
         file = folder / "models" / "__init__.py" if name == "models" else folder / f"{name}.py"
         file.write_text(f"raise RuntimeError('{name} of the user')")
-    recipes = [STARTER / "starter-chat.yaml", STARTER / "starter-speech.yaml"]  # one of them is imported ahead
+    recipes = [STARTER / "starter-chat.yaml", STARTER / "starter-speech.yaml"]  # one is imported in advance
     options: Any = {"prewarm": True, "cwd": folder}
     with Server(tmp_path / "a" / "data", recipes, "--slots", "3", **options).wait_ready() as server:
         assert register(server, "loud", new_content(tmp_path / "loud", 1.5)).status_code == 201

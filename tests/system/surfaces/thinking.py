@@ -1,6 +1,6 @@
 """A model that thinks before it answers, and calls tools.
 
-It is hand-made: it says exactly these pieces, each of which is one token.
+It is hand-made, and says exactly these pieces, each of which is one token.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ PLAIN = RECIPE.replace("thinker", "plain").replace(
 
 
 def serve_thinker(folder: Path) -> Server:
-    """A server of this model, with and without its recipe's parsers."""
+    """Start a server with this model, with and without its recipe's parsers."""
     model = write_script(folder / "model", SCRIPTS, context=2048)
     (folder / "thinker.yaml").write_text(f"{RECIPE}---\n{PLAIN}".format(model=model))
     return Server(folder / "data", [folder / "thinker.yaml"], "--slots", "2")

@@ -1,8 +1,8 @@
-"""Two teams and every route of the route table: no way to write a name leads to the other team's things.
+"""No spelling of a name leads a team to another team's objects, on any route of the route table.
 
-What is sent are the fuzzer's seeds, of which every route has one. Each name in each of them, in path, query, form and
-body, is replaced by each spelling of what team `search` owns, and team `speech` sends it. A new route without a seed is
-covered by its path and the examples of its document (test_new_route.py).
+The requests are the fuzzer's seeds, of which every route has one. Each name in their paths, queries, forms and bodies
+is replaced by each spelling of what team `search` owns, and team `speech` sends it. A new route without a seed is
+covered by its path and the examples in its document (test_new_route.py).
 """
 
 import json
@@ -31,29 +31,29 @@ WORDS = {
     *("content", "text", "prompt", "input", "inputs", "query", "queries", "texts", "documents", "instructions"),
     "system",
 }
-"""Fields with words for a model: they name nothing."""
+"""Fields with texts for a model, which name nothing."""
 NAME = re.compile(r"(starter-|fuzz-|req-|uppercase|rot13|acronym|iso-date|auto|default).*|")
-"""What the seeds name, or a name that is left out; of calls that run a model, only these are replaced."""
+"""Names in the seeds, or an omitted name. In calls that run a model, only these are replaced."""
 STORED = re.compile(r"(file-|batch_|msgbatch_|webhook_|resp_)\w+(-output)?")
-"""What the seeds name of files, batches, webhooks and responses."""
+"""Ids of files, batches, webhooks and responses in the seeds."""
 LEFT_OUT = {
     "/v1/recipes/reload": "what all teams share changes",
     "/metrics": "the operator's: its labels name what every team has",
 }
-"""What the scopes of a team allow on purpose."""
+"""Calls that a team's scopes allow on purpose."""
 STEP = 1 if os.environ.get("ROUTE_SPELLINGS") == "all" else 13
-"""Each place gets every 13th spelling, the next place the ones after these; in the long form each gets all."""
+"""Each place gets every 13th spelling, the next place the ones after these. In the long form each place gets all."""
 
 
 class Owned(NamedTuple):
-    """What team `search` has, and what tells of it."""
+    """What team `search` owns, and texts that would reveal it."""
 
     digest: str
     request: str
     key: str
 
     def spellings(self) -> list[str]:
-        """Ways to write the adapter's name, its team, key and request."""
+        """Return ways to write the adapter's name, its team, key and request."""
         hexadecimal = self.digest.removeprefix("sha256:")
         plain = [
             OWN, f"search/{OWN}", f"{OWN}@v1", f"search/{OWN}@v1", f"{OWN}@{ALIAS}", f"search/{OWN}@{ALIAS}",
@@ -82,7 +82,7 @@ def _client(server: Server, team: str) -> httpx.Client:
 
 
 def _owned(owner: httpx.Client, folder: Path) -> Owned:
-    """Its content is nobody else's: that of the starter pack is for all."""
+    """Make the team's objects, with content that no other team has, unlike the starter pack's."""
     body = {"name": OWN, "base": "starter-chat", "source": {"path": str(new_content(folder, 1.25))}}
     assert owner.post("/v1/adapters", json=body).status_code == 201
     assert owner.put(f"/v1/adapters/{OWN}/aliases/{ALIAS}", json={"version": "v1"}).status_code == 200
@@ -99,7 +99,7 @@ def _chat(owner: httpx.Client) -> httpx.Response:
 
 
 def _state(owner: httpx.Client) -> Any:
-    """What the owner sees of its own, without counts of use."""
+    """Return what the owner sees of its own objects, without usage counts."""
     adapter = owner.get(f"/v1/adapters/{OWN}").json()
     visible = {name: adapter.get(name) for name in ("digest", "version", "versions", "aliases", "shared", "pinned")}
     return visible, sorted(a["name"] for a in owner.get("/v1/adapters").json()["data"]), _names(owner)
@@ -136,7 +136,7 @@ def _replaced(value: Any, where: tuple[Any, ...], by: str) -> Any:
 
 
 def _variants(route: Route, seed: Raw, match: "re.Match[str]") -> Iterator[tuple[str, Callable[[str], Raw]]]:
-    """Each place of a name in a seed, and what makes a request with another name there."""
+    """Yield each place of a name in a seed, with a function that makes a request with another name there."""
     path, _, query = seed.target.partition("?")
     for name in match.groupdict():
         begin, end = match.span(name)
@@ -178,7 +178,7 @@ def _variants(route: Route, seed: Raw, match: "re.Match[str]") -> Iterator[tuple
 
 
 def _send(client: httpx.Client, raw: Raw) -> httpx.Response | None:
-    """None: no HTTP client could send it."""
+    """Send a request. Returns None if no HTTP client could send it."""
     try:
         return client.request(raw.method, raw.target, content=raw.body.encode("latin-1"), headers=dict(raw.headers))
     except (httpx.InvalidURL, UnicodeEncodeError):
@@ -186,7 +186,7 @@ def _send(client: httpx.Client, raw: Raw) -> httpx.Response | None:
 
 
 def seed_of(route: Route) -> Raw:
-    """A request to a route that has no seed: its path, and the first example of its document."""
+    """Return a request to a route without a seed, from its path and the first example in its document."""
     target = re.sub(r"\{\w+(:path)?\}", "x", route.path)
     headers = (("Content-Type", "application/json"),) if route.examples else ()
     return Raw(route.method, target, headers, json.dumps(next(iter(route.examples.values()), "")))
@@ -195,7 +195,8 @@ def seed_of(route: Route) -> Raw:
 def check_route(
     route: Route, seeds: Sequence[Raw], owned: Owned, send: Callable[[Raw], httpx.Response | None], first: int
 ) -> int:
-    """Send every name in every place. Returns the number of requests; fails for what tells of another team.
+    """Send every name in every place. Returns the number of requests. Fails if an answer reveals another team's
+    objects.
 
     first: where the spellings of the first place begin.
     """
@@ -264,7 +265,7 @@ def _webhook(owner: httpx.Client) -> str:
 
 
 def _response(owner: httpx.Client) -> str:
-    """The id of a response that is stored, once the server knows that the team stores some."""
+    """Store a response when the server knows that the team stores them. Returns its id."""
     body = {"model": "starter-chat", "input": CANARY, "max_output_tokens": 4}
     stored = dict[str, Any]()
 
@@ -277,7 +278,7 @@ def _response(owner: httpx.Client) -> str:
 
 
 def _stored_state(owner: httpx.Client, response: str) -> Any:
-    """What the owner sees of its files, batches, webhooks, and a response."""
+    """Return what the owner sees of its files, batches, webhooks and a response."""
     lists = ("/v1/files", "/v1/batches", "/v1/messages/batches", "/v1/webhook_endpoints")
     answers = [owner.get(path) for path in (*lists, f"/v1/responses/{response}")]
     assert [answer.status_code for answer in answers] == [200] * len(answers)
@@ -285,7 +286,7 @@ def _stored_state(owner: httpx.Client, response: str) -> Any:
 
 
 def test_no_seed_leads_a_team_to_what_another_stores(locked: Server) -> None:
-    """Each seed that names a file, batch, webhook or response names each of another team's instead."""
+    """Each seed with the id of a file, batch, webhook or response gets each of another team's ids instead."""
     owner, other = _client(locked, "legal"), _client(locked, "sales")
     locked.command("teams", "edit", "legal", "--store-responses", "1")
     stored = (*_batches(owner), _webhook(owner), _response(owner))

@@ -1,4 +1,4 @@
-"""Who goes first on a real server with a real engine: by order and counts, never by times."""
+"""Which request goes first on a real server with a real engine, tested by order and counts, never by times."""
 
 import json
 import threading
@@ -21,11 +21,11 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)
 
 
 def recipe(folder: Path) -> Path:
-    """The starter chat model with few places and two pools."""
+    """Return a recipe of the starter chat model with few places and two pools."""
     data = yaml.safe_load((STARTER / "starter-chat.yaml").read_text())
     data["batching"] = {**data.get("batching", {}), "max_requests": AT_ONCE}
     data["memory"] = {**data["memory"], "kv_cache": "8600KiB"}  # one or two requests of full length
-    data["dtype"] = "float32"  # so that every processor's cache holds as many
+    data["dtype"] = "float32"  # so that the cache holds as many on every processor
     data["adapters"] = []
     data["queue"] = {"max_waiting": 400, "max_wait": "600s"}
     data["pools"] = {
@@ -39,7 +39,7 @@ def recipe(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
-    """The server, and keys of the teams flood, quiet and urgent."""
+    """Yield the server, and keys of the teams flood, quiet and urgent."""
     folder = tmp_path_factory.mktemp("fairness") / "a"
     with Server(folder / "data", [recipe(folder.parent)], "--slots", "1") as server:
         server.wait_ready().http.close()
@@ -71,7 +71,7 @@ def waiting(server: Server, key: str) -> int:
 
 @contextmanager
 def all_places_taken(server: Server, key: str) -> Iterator[None]:
-    """All that arrives waits, however fast the engine is and however slow the client: streams hold every place."""
+    """Hold every place with streams, so that all new requests wait, on any machine."""
     over, held = threading.Event(), threading.Semaphore(0)
 
     def hold() -> None:
@@ -100,7 +100,7 @@ def all_places_taken(server: Server, key: str) -> Iterator[None]:
 
 
 def test_a_flood_of_one_team_does_not_make_another_wait(shared: tuple[Server, dict[str, str]]) -> None:
-    """200 requests of one team are there; two of another end before all but a few of those."""
+    """One team has 200 requests waiting. Two of another team end before all but a few of those."""
     server, keys = shared
     ended: list[str] = []
 
@@ -118,15 +118,16 @@ def test_a_flood_of_one_team_does_not_make_another_wait(shared: tuple[Server, di
             before = len(ended)
         for done in quiet:
             done.result()
-        # Those that ran, those that started in the same moment, and what ended while two threads sent their requests.
+        # Those that ran, those that started at the same time, and those that ended while two threads sent their
+        # requests.
         assert ended[before:].count("flood") <= 40, ended[before:]
         for done in flood:
             done.result()
     assert ended.count("flood") == 200, "nobody was refused"
 
 
-def test_classes(shared: tuple[Server, dict[str, str]]) -> None:
-    """Critical requests pass batch ones that wait; batch gets its floor while critical ones always wait."""
+def test_critical_requests_pass_batch_ones_which_keep_their_floor(shared: tuple[Server, dict[str, str]]) -> None:
+    """Critical requests pass waiting batch ones. Batch gets its minimum share although critical ones always wait."""
     server, keys = shared
     ended: list[str] = []
 
@@ -152,8 +153,8 @@ def test_classes(shared: tuple[Server, dict[str, str]]) -> None:
 
 
 def test_a_full_engine_gives_a_critical_request_the_memory_of_batch_ones(shared: tuple[Server, dict[str, str]]) -> None:
-    """Three long batch requests and a critical one that comes last; the cache holds two at most. By arrival, the last
-    one would be put off until two of the others had ended.
+    """A critical request comes after three long batch ones, and the cache holds at most two requests. In order of
+    arrival, it would wait until two of the others had ended.
     """
     server, keys = shared
 
@@ -170,7 +171,7 @@ def test_a_full_engine_gives_a_critical_request_the_memory_of_batch_ones(shared:
         ended.append(team)
 
     def attempt() -> bool:
-        """Whether the batch ones were still at their beginning when the critical one began."""
+        """Return whether the batch requests had only begun when the critical one began."""
         ended: list[str] = []
         batch, critical = [list[str]() for _ in range(3)], list[str]()
         with ThreadPoolExecutor(4) as pool:
@@ -228,7 +229,7 @@ def test_deadlines(shared: tuple[Server, dict[str, str]]) -> None:
         return chat(server, keys["quiet"], headers={"X-Request-Timeout": seconds}, **more)
 
     def late_answer() -> httpx.Response | None:
-        """None: a busy server came to it after the deadline, and refused it instead."""
+        """Return an answer that was late. None: a busy server refused the request, as its deadline had passed."""
         answer = within("0.2", tokens=400)
         return None if answer.status_code == 429 else answer
 
@@ -242,7 +243,7 @@ def test_deadlines(shared: tuple[Server, dict[str, str]]) -> None:
     assert usual.status_code == 200
     headers = {"x-api-key": keys["quiet"]}
     assert server.http.post("/v1/models/starter-chat/unload", headers=headers).status_code == 200
-    hurried = within("0.3")  # a load is never foreseen to take less than a second
+    hurried = within("0.3")  # estimates of a load are never below a second
     assert (hurried.status_code, hurried.json()["error"]["code"]) == (429, "deadline_unreachable"), hurried.text
     assert 1 <= int(hurried.headers["Retry-After"]) <= 60
     assert chat(server, keys["quiet"]).status_code == 200

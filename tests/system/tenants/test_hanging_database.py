@@ -1,4 +1,4 @@
-"""A PostgreSQL that stands still while the server runs, as on a disk that hangs: its machine's kernel still answers."""
+"""PostgreSQL stands still while the server runs, as on a hanging disk. The kernel of its machine still answers."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is a team's is no other's: prefix caches in every dialect, adapters, stored responses, what requests tell."""
+"""Teams are isolated: prefix caches in every API, adapters, stored responses, and what requests reveal."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def keyed(locked: Server) -> tuple[Server, str, str]:
 
 
 def cached(server: Server, key: str, path: str, **more: Any) -> float:
-    """Tokens of a prompt that were found in the cache, by the server's own count."""
+    """Return how many of a prompt's tokens were found in the cache, by the server's own count."""
     headers = {"x-api-key": key}
 
     def count() -> float:
@@ -51,7 +51,7 @@ def test_another_teams_prompt_is_not_in_the_cache(keyed: tuple[Server, str, str]
     assert cached(server, market, path) == 0
     assert cached(server, harbour, path) > 0
     assert cached(server, market, path) > 0
-    if path != "/v1/messages":  # the others take a salt of the client's own
+    if path != "/v1/messages":  # the others accept a salt from the client
         assert cached(server, harbour, path, cache_salt="mine") == 0
         assert cached(server, harbour, path, cache_salt="mine") > 0
         assert cached(server, market, path, cache_salt="mine") == 0
@@ -64,7 +64,7 @@ def _register(server: Server, key: str, content: str, **more: Any) -> Any:
 
 
 def _chat(server: Server, key: str, model: str) -> tuple[int, str]:
-    """Status, and the answer or the error's code."""
+    """Return the status, and the answer or the error's code."""
     body = {"model": model, "messages": [{"role": "user", "content": "hello world"}], "temperature": 0}
     answer = server.http.post("/v1/chat/completions", json=body, headers={"x-api-key": key})
     found = answer.json()
@@ -80,7 +80,7 @@ def test_one_name_of_two_teams_is_two_adapters_and_never_the_others(keyed: tuple
     assert _chat(server, market, "tune") == (404, "model_not_found")
     assert _chat(server, market, "harbour/tune") == (404, "model_not_found")
     assert _register(server, market, "reverse-words").status_code == 201
-    for _ in range(3):  # in turn, so that each finds the other's in the engine
+    for _ in range(3):  # in turn, so that each finds the other's adapter in the engine
         assert _chat(server, harbour, "tune") == (200, "HELLO WORLD")
         assert _chat(server, market, "tune") == (200, "world hello")
 
@@ -158,7 +158,7 @@ LAMP: Any = {
 
 
 def test_stored_responses_go_on_and_are_their_teams(keyed: tuple[Server, str, str]) -> None:
-    """OpenAI's own client, in a conversation with a tool; a stream; work in the background; another team."""
+    """Covers a conversation with a tool, a stream, work in the background, and another team's requests."""
     server, harbour, market = keyed
     server.command("teams", "edit", "harbour", "--store-responses", "1")
     with (

@@ -1,4 +1,4 @@
-"""Keys on the real server: the first one closes it, each dialect's client shows its own way, a revoked one ends."""
+"""Keys on the real server: the first one closes it, each API's client sends it, a revoked one stops working."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.system.serving import STARTER, Server
 pytestmark = pytest.mark.real
 EMBED = {"model": "starter-embed", "input": "hello"}
 SINCE = "2026-01-01"
-"""Reports begin with the day by default, and a day may end while a test runs."""
+"""Start of reports: by default they begin today, and a day may end while a test runs."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def used_by(server: Server) -> list[tuple[str, str, int]]:
-    """Teams, models and requests; what is asked through the API is flushed before."""
+    """Return teams, models and numbers of requests. The API flushes the ledger before it answers."""
     found = server.http.get("/v1/usage", params={"group_by": "team,model", "from": SINCE}).json()["data"]
     return [(row["team_id"], row["model"], row["requests"]) for row in found]
 
@@ -84,8 +84,8 @@ def test_from_open_to_closed_and_a_key_from_its_making_to_its_end(closed: Server
     _is_nowhere(closed, key, successor)
 
 
-def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> None:
-    """Every answer that was complete is a row with its tokens; what was under way is interrupted, and nothing open."""
+def test_a_kill_loses_nothing_from_the_ledger_that_clients_got(closed: Server) -> None:
+    """Every complete answer is a row with its tokens. Running ones are interrupted, and no row stays open."""
     closed.command("teams", "create", "counted")
     key = closed.command("keys", "create", "--team", "counted", "--scopes", "infer,usage")["value"]
     operator = {"x-api-key": closed.command("keys", "create", "--scopes", "models")["value"]}
@@ -136,7 +136,7 @@ def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> 
 
 
 def _is_nowhere(server: Server, *texts: str) -> None:
-    """Not in the log, the metrics, a command line, nor in the data directory."""
+    """Check that the texts are not in the log, the metrics, a command line or the data directory."""
     operator = server.command("keys", "create", "--scopes", "models")["value"]
     headers = {"x-api-key": operator}
     eventually(lambda: server.http.get("/metrics", headers=headers).status_code == 200)

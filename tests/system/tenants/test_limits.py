@@ -1,4 +1,4 @@
-"""Limits on the real server: a hundred that race for one cap, and a window that a kill does not open again."""
+"""Limits on the real server: a hundred requests race for one limit, and a kill does not reset a window."""
 
 import threading
 import time
@@ -15,29 +15,29 @@ from tests.system.tenants.test_keys import EMBED
 
 pytestmark = pytest.mark.real
 CAP = 20
-"""A minute: one more every three seconds."""
+"""Requests per minute: one more every three seconds."""
 RESERVED, USED = 7, 3
-"""Tokens of a request: a letter each and what begins and ends a text; what the model counts."""
+"""Tokens of a request. Reserved: one for each letter, and for the text's begin and end. Used: the model's count."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A token costs a millionth. The last test kills it."""
+    """Yield a server on which a token costs a millionth. The last test kills it."""
     folder = tmp_path_factory.mktemp("limits")
     recipe = yaml.safe_load((STARTER / "starter-embed.yaml").read_text()) | {"price": {"input": 1.0}}
     (folder / "starter-embed.yaml").write_text(yaml.safe_dump(recipe))
     found = Server(folder / "a" / "data", [folder / "starter-embed.yaml"], "--slots", "1")
     loaded = found.wait_ready().http.post("/v1/models/starter-embed/load")
-    assert loaded.status_code == 200, loaded.text  # slow loads take longer than clients wait
+    assert loaded.status_code == 200, loaded.text  # a slow load takes longer than clients wait
     yield found
     found.close()
 
 
 def limited(server: Server, team: str, kind: str, amount: str) -> str:
-    """The key of a new team whose limit holds. It is about noon there: no day ends while a test runs."""
+    """Return the key of a new team whose limit is in effect. It is about noon there, so no day ends during a test."""
     server.command("teams", "create", team, "--timezone", f"Etc/GMT{time.gmtime().tm_hour - 12:+d}")
     server.command("limits", "set", kind, amount, "--team", team)
-    for _ in range(2):  # once the second key is known, all that came with the first one is
+    for _ in range(2):  # when the server knows the second key, it knows everything that came with the first
         key: str = server.command("keys", "create", "--team", team, "--scopes", "infer,models")["value"]
         headers = {"Authorization": f"Bearer {key}"}
         server.wait_closed()
@@ -63,12 +63,12 @@ def race(server: Server, key: str, requests: int) -> list[httpx.Response]:
 
 
 def used(answers: list[httpx.Response]) -> int:
-    """Tokens of those that were let in."""
+    """Return the tokens of the admitted requests."""
     return sum(answer.json()["usage"]["total_tokens"] for answer in answers if answer.status_code == 200)
 
 
 def test_a_hundred_spend_no_more_than_a_day_has(server: Server) -> None:
-    """30 millionths: at least four have room at the worst."""
+    """The limit is 30 millionths, which is enough for at least four requests."""
     answers = race(server, limited(server, "money", "spend_per_day", "0.000030"), 100)
     assert {answer.status_code for answer in answers} == {200, 429}
     assert 30 // RESERVED * USED <= used(answers) <= 30

@@ -1,4 +1,4 @@
-"""A route that is new in the table is covered by test_every_route.py as it is, with a seed or without."""
+"""test_every_route.py covers a new route in the table without changes, with a seed or without."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ def route() -> Route:
 
 
 def leaky(raw: Raw) -> httpx.Response:
-    """It shows an alias to whoever names an adapter in a part."""
+    """Show an alias to any team that names an adapter in a form part."""
     body = json.loads(raw.body)
     parts = body.get("parts", []) if isinstance(body, dict) else []
     names = [str(part.get("adapter")) for part in parts if isinstance(part, dict)]
