@@ -324,7 +324,7 @@ def test_limits_that_change_and_come_while_requests_run() -> None:
 
 
 def test_new_limits_start_from_the_last_minute_of_the_ledger() -> None:
-    of, per_minute = limiter(Clock()), limit(Kind.TOKENS, 120)
+    of, per_minute = limiter(LimiterClock()), limit(Kind.TOKENS, 120)
     for age, left in ((5.0, 90), (-3.0, 80), (60.0, 120)):  # another server's clock may be ahead
         of.replace([], {})
         of.replace([per_minute], {}, [PastRequest("search", "key00001", "m", age, Amounts(tokens=40))])
@@ -332,7 +332,7 @@ def test_new_limits_start_from_the_last_minute_of_the_ledger() -> None:
 
 
 def test_a_new_limit_counts_what_its_own_team_runs() -> None:
-    of = limiter(Clock(), limit(Kind.REQUESTS, 9), Limit("other", "team", "other", Kind.REQUESTS, 9))
+    of = limiter(LimiterClock(), limit(Kind.REQUESTS, 9), Limit("other", "team", "other", Kind.REQUESTS, 9))
     of.admit(CALLER, "m", NOTHING)
     of.admit(Caller("other", "key00002"), "m", NOTHING)
     of.replace([limit(Kind.AT_ONCE, 2)], {})
@@ -340,7 +340,7 @@ def test_a_new_limit_counts_what_its_own_team_runs() -> None:
 
 
 def test_fewer_or_more_requests_at_once_hold_from_the_change_on() -> None:
-    of = limiter(Clock(), limit(Kind.AT_ONCE, 1))
+    of = limiter(LimiterClock(), limit(Kind.AT_ONCE, 1))
     of.admit(CALLER, "m", NOTHING)
     refused(of)
     of.replace([limit(Kind.AT_ONCE, 2)], {})
@@ -351,7 +351,7 @@ def test_fewer_or_more_requests_at_once_hold_from_the_change_on() -> None:
 
 
 def test_levels_tell_when_the_whole_limit_is_there_again() -> None:
-    of = limiter(Clock(), limit(Kind.TOKENS, 60), limit(Kind.AT_ONCE, 2))
+    of = limiter(LimiterClock(), limit(Kind.TOKENS, 60), limit(Kind.AT_ONCE, 2))
     assert [level.seconds for level in of.levels(CALLER, "m").values()] == [0.0, 0.0]
     of.admit(CALLER, "m", Amounts(tokens=30))
     assert [level.seconds for level in of.levels(CALLER, "m").values()] == [30.0, 1.0]
@@ -359,7 +359,7 @@ def test_levels_tell_when_the_whole_limit_is_there_again() -> None:
 
 def test_there_is_room_where_a_request_would_be_admitted() -> None:
     most = Amounts(tokens=40)
-    of = limiter(Clock(), limit(Kind.TOKENS, 60), limit(Kind.REQUESTS, 1, Mode.WARN))
+    of = limiter(LimiterClock(), limit(Kind.TOKENS, 60), limit(Kind.REQUESTS, 1, Mode.WARN))
     assert of.has_room(CALLER, "m", most)
     of.admit(CALLER, "m", most)
     assert not of.has_room(CALLER, "m", most)
@@ -368,7 +368,7 @@ def test_there_is_room_where_a_request_would_be_admitted() -> None:
 
 
 def test_a_request_that_costs_the_whole_budget_waits_for_the_next_day() -> None:
-    of = limiter(Clock(), limit(Kind.DAY, 10 * MICRO))
+    of = limiter(LimiterClock(), limit(Kind.DAY, 10 * MICRO))
     of.settle(of.admit(CALLER, "m", Amounts(money=4 * MICRO)), Amounts(money=4 * MICRO))
     error = refused(of, Amounts(money=10 * MICRO))
     assert error.retry_after is not None
@@ -377,7 +377,7 @@ def test_a_request_that_costs_the_whole_budget_waits_for_the_next_day() -> None:
 
 
 def test_a_limit_of_one_server_is_told_without_a_part_of_it() -> None:
-    of = limiter(Clock(), limit(Kind.REQUESTS, 1))
+    of = limiter(LimiterClock(), limit(Kind.REQUESTS, 1))
     of.admit(CALLER, "m", NOTHING)
     assert str(refused(of)) == "requests per minute of team 'search' is 1."
 
