@@ -35,8 +35,9 @@ def required_scopes(method: str, path: str) -> frozenset[Scope] | None:
     """
     if path.startswith(FOLDERS):
         return None
+    method = "GET" if method == "HEAD" else method
     methods = _methods(method, path) or _methods(method, path.rstrip("/"))
-    scopes = methods.get("GET" if method == "HEAD" else method)
+    scopes = methods.get(method)
     if scopes is None and path in PAGES:
         return None
     if not methods:

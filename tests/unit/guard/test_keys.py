@@ -254,6 +254,11 @@ def test_a_slash_at_the_end_needs_the_same_scope(path: str) -> None:
     assert required_scopes("GET", path) == required_scopes("GET", path.rstrip("/"))
 
 
+@pytest.mark.parametrize("path", ["/v1/usage", "/v1/models/org/load", "/v1/models/org/name/pin", "/health/live"])
+def test_a_head_request_needs_the_scope_of_a_get(path: str) -> None:
+    assert required_scopes("HEAD", path) == required_scopes("GET", path)
+
+
 def test_a_method_that_a_path_does_not_have_needs_one_of_its_scopes() -> None:
     assert required_scopes("PATCH", "/v1/usage") == {Scope.USAGE, Scope.ADMIN}
     assert required_scopes("DELETE", "/v1/chat/completions") == {Scope.INFER}
