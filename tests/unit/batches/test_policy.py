@@ -86,6 +86,14 @@ def test_a_late_batch_goes_before_all_others() -> None:
     assert taken(works, rooms) == [("late", "m", 5), ("later", "m", 3)], "whoever's they are"
 
 
+def test_only_lines_of_late_and_pressed_batches_have_the_class_of_people() -> None:
+    rooms = {"m": RoomUse(dict.fromkeys(Level, 8), raised=1, half=4)}
+    for level, raised in ((Level.LATE, 8), (Level.PRESSED, 3), (Level.SOON, 0), (Level.IDLE, 0)):
+        claims = choose([work("b", LineGroup("m", "m", 50), level=level)], rooms)
+        assert sum(claim.count for claim in claims) == 8
+        assert sum(claim.count for claim in claims if claim.is_raised) == raised
+
+
 def test_suspects_come_one_at_a_time() -> None:
     works = [work("b", LineGroup("m", "m", 1, suspects=3)), work("c", LineGroup("m", "m", 0, suspects=3), team="b")]
     claims = choose(works, {"m": room(9)})

@@ -199,6 +199,10 @@ def test_the_same_on_another_server_at_the_prices_of_each_day(database: Database
     (found,) = compared(database, table, 0, 3 * DAY, None)
     assert found == PriceComparison("p", "big", 4000 + 2000, 2 * 825, 200)
     assert found.saving == pytest.approx(72.5)
+    assert (found.fields["theirs"], found.fields["ours"], found.fields["own"]) == (0.006, 0.00165, 0.0002)
+    assert found.fields["own_saving_percent"] == pytest.approx(100 * (1 - 200 / 6000))
+    free = replace(found, theirs=0)
+    assert (free.saving, free.own_saving) == (None, None)
     assert compared(database, [], 0, DAY, None) == []
 
 
