@@ -118,7 +118,8 @@ def main(arguments: Sequence[str]) -> int:
         if ready is None:
             return 0
         if not as_json:
-            say(f"answering at {url} after {time.monotonic() - began:.1f} s; models load at their first request")
+            seconds = time.monotonic() - began
+            say(f"answering at {url} after {seconds:.1f} s; models without preload load at their first request")
         named = wait_for_loads(client, server, progress_bar)
     # without adapters, routers and providers' models
     models = [model for model in named or () if "state" in model]
