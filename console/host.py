@@ -157,7 +157,7 @@ class Host(Protocol):
         """Return the recipe as the text of a recipe file. Raises NotFound."""
         ...
 
-    def adapters(self) -> Sequence[object]:
+    async def adapters(self) -> Sequence[object]:
         """The adapters, as `GET /v1/adapters` describes them."""
         ...
 

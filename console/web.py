@@ -32,6 +32,7 @@ from console import pages as rooms
 from console.host import Host, Page, Visit
 from console.rendering import HEADERS, address, html_answer, json_object, read_json, redirect_to, static, templates
 from console.signing_in import SigningIn
+from registry.base.turns import FairTurns
 from registry.errors import Forbidden, MethodNotAllowed, NotFound, RoundhouseError, Unauthorized
 from tenants.caller import SCOPES, Scope
 
@@ -55,6 +56,8 @@ class Web:
 
     def __init__(self, host_of: Callable[[Asgi], Host], refused: Callable[[RoundhouseError], Response]) -> None:
         self._host_of, self._refused = host_of, refused
+        self._writing = FairTurns()
+        """Turns at writing pages; several threads that compute would leave the event loop little time."""
 
     def application(self) -> Starlette:
         routes = [
@@ -95,7 +98,8 @@ class Web:
         context = {**await page.context(visit), "visit": visit, "address": address(request)}
         if part is None:
             context |= _frame(visit, slug, page.title)
-        return html_answer(await asyncio.to_thread(_written, f"{slug}/{part or 'page'}.html", context))
+        async with self._writing.take(visit.caller.team):
+            return html_answer(await asyncio.to_thread(_written, f"{slug}/{part or 'page'}.html", context))
 
     async def of_node(self, request: Request) -> Response:
         """Return another server's page, rendered there for this caller."""

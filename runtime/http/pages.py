@@ -102,8 +102,9 @@ class ConsoleHost:
     async def recipe(self, model: str) -> str:
         return await self._gateway.services.editor.export(model)
 
-    def adapters(self) -> list[AdapterView]:
-        return list(self._gateway.services.adapters.all(self.caller))
+    async def adapters(self) -> list[AdapterView]:
+        services = self._gateway.services
+        return await services.lists.build(self.caller.team, services.adapters.all(self.caller))
 
     def routers(self) -> list[RouterView]:
         return self._gateway.services.routers.all()

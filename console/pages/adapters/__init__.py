@@ -6,7 +6,7 @@ from tenants.caller import Scope
 
 async def context(visit: Visit) -> Context:
     bases = [model.id for model in visit.host.models() if model.task == "chat"]
-    return {"adapters": visit.host.adapters(), "bases": bases}
+    return {"adapters": await visit.host.adapters(), "bases": bases}
 
 
 PAGE = Page("Adapters", 30, frozenset((Scope.ADAPTERS,)), context, frozenset(("rows",)))

@@ -33,7 +33,10 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
         names = {"chat": NAMES}
         return [msgspec.structs.replace(one, adapters=names.get(one.id, [])) for one in known(host)]
 
-    monkeypatch.setattr(ConsoleHost, "adapters", lambda _: list(map(adapter, NAMES)))
+    async def adapters(_: ConsoleHost) -> list[object]:
+        return list(map(adapter, NAMES))
+
+    monkeypatch.setattr(ConsoleHost, "adapters", adapters)
     monkeypatch.setattr(ConsoleHost, "models", models)
 
 

@@ -1,10 +1,12 @@
 """Every page as a browser gets it: what it shows, what it is allowed to run, how much it brings."""
 
+import asyncio
 import gzip
 import hashlib
 import json
 import re
 import threading
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlencode
@@ -240,6 +242,23 @@ async def test_a_page_is_written_beside_the_event_loop(console: Console, monkeyp
         await displayed.page("models?part=rows")
     assert seen
     assert threading.get_ident() not in seen
+
+
+async def test_pages_are_written_one_at_a_time(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long ones would otherwise leave the event loop a small share of the interpreter's time."""
+    writing, most = list[int](), list[int]()
+
+    def ago(_: object) -> str:
+        writing.append(threading.get_ident())
+        most.append(len(writing))
+        time.sleep(0.02)  # lets other threads write
+        writing.remove(threading.get_ident())
+        return "now"
+
+    monkeypatch.setitem(templates.filters, "ago", ago)
+    async with console() as displayed:
+        await asyncio.gather(*(displayed.page("models") for _ in range(5)))
+    assert set(most) == {1}
 
 
 async def test_it_works_below_a_prefix(console: Console) -> None:
