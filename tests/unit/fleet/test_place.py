@@ -104,6 +104,15 @@ def test_by_hand_wins_over_demand() -> None:
     assert ("b", "load", "hand") in actions(plan)
 
 
+def test_the_model_with_the_least_demand_per_replica_makes_room_for_one_by_hand() -> None:
+    reports = [node(f"n{n}", 40, replicas=[replica("spread")]) for n in (1, 2)]
+    table = table_of([node("n0", 80, replicas=[replica("spread"), replica("alone")]), *reports])
+    models = [need("spread"), need("alone"), need("new", on=("n0",))]
+    plan = place(models, table, {"spread": 0.6, "alone": 0.3}, 0.0)
+    assert plan.replicas == {"spread": ("n1", "n2"), "alone": ("n0",), "new": ("n0",)}
+    assert actions(plan) == [("new", "load", "hand"), ("spread", "unload", "room")]
+
+
 def test_a_number_by_hand_is_the_number() -> None:
     table = nodes(6, 40)
     before = place([need("a")], table, {"a": 3.0}, 0.0)

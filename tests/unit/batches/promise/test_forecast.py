@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from batches.work.forecast import (
     ANSWER_WORK,
+    BYTE_WORK,
+    LINE_BYTES,
     LONGEST,
     WINDOW_SECONDS,
     BatchNeed,
@@ -65,9 +67,9 @@ def test_the_last_model_ends_a_batch_and_an_unknown_rate_is_no_forecast() -> Non
 def test_the_last_lines_of_a_batch_take_longer_than_their_work() -> None:
     lines = LineWork()
     assert lines.tail("b", CHAT, "m") == 0.0
-    for seconds in (2.0, 6.0) * 200:
+    for seconds in (2.0, 8.0) * 200:
         lines.learn("b", CHAT, "m", 100, Usage(prompt_tokens=50), seconds)
-    assert lines.tail("b", CHAT, "m") == pytest.approx(4.0 / 2 + 2 * 2.0, rel=0.05)
+    assert lines.tail("b", CHAT, "m") == pytest.approx(5.0 / 2 + 2 * 3.0, rel=0.05)
     both = [BatchNeed(id_, "a", 1.0, Level.IDLE, 1, 0.0, {"m": RoomWork(100.0, EXACT, tail=6.0)}) for id_ in "ab"]
     ends = {id_: one.likely for id_, one in forecast(both, {"m": RoomRate(10.0, EXACT)}, 0.0).items()}
     assert ends == {"a": 16.0, "b": 26.0}, "the next one begins meanwhile"
@@ -159,10 +161,13 @@ def test_the_work_of_lines_is_that_of_lines_like_them() -> None:
     lines = LineWork()
     assert lines.of("b", CHAT, "m", 10, 1000) == (200.0 + 10 * ANSWER_WORK, 1.0)
     assert lines.of("b", "/v1/embeddings", "m", 10, 1000) == (200.0, 1.0)
+    assert lines.one("b", CHAT, "m") == LINE_BYTES * BYTE_WORK + ANSWER_WORK
+    assert lines.one("b", "/v1/embeddings", "m") == LINE_BYTES * BYTE_WORK
     for _ in range(100):
         lines.learn("b", CHAT, "m", 100, Usage(prompt_tokens=50, completion_tokens=25))
     work, spread = lines.of("b", CHAT, "m", 10, 1000)
     assert (work, spread) == (pytest.approx(500.0 + 1000.0), pytest.approx(0.15))
+    assert lines.one("b", CHAT, "m") == pytest.approx(150.0)
     assert lines.of("c", CHAT, "m", 10, 1000) == (pytest.approx(1500.0), pytest.approx(0.35))
     assert lines.of("c", CHAT, "n", 10, 1000) == (pytest.approx(1500.0), pytest.approx(0.55))
     for _ in range(100):
