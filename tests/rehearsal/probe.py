@@ -111,6 +111,8 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
         ).PunicaWrapperGPU.update_metadata.__module__,
         "groups_are_ours": runner.get_num_active_loras_for_dispatch.__module__,
         "manager_is_ours": manager.add_adapter.__module__,
+        "sleep_is_ours": import_module("vllm.v1.worker.gpu_worker").Worker.sleep.__module__,
+        "number_of_its_gpu": import_module("vllm.platforms").current_platform.device_id_to_physical_device_id(0),
         "start": started(arguments),
     }
 

@@ -26,10 +26,13 @@ pytestmark = pytest.mark.real
 def test_a_gpu_recipe_gets_as_far_as_the_gpu(
     python: Path, driver: Path, tmp_path: Path, name: str, config: dict[str, Any]
 ) -> None:
-    """Only EngineCore touches CUDA, after its fork: a process that has touched CUDA cannot be forked."""
+    """Only EngineCore touches CUDA, after its fork: a process that has touched CUDA cannot be forked.
+
+    CUDA_VISIBLE_DEVICES has the beginning of the GPU's UUID, which is enough for CUDA, but not for vLLM by itself.
+    """
     chat_model(tmp_path / "model", config)
     command = [str(python), "-m", "tests.rehearsal.probe", f"recipes/{name}.yaml", str(tmp_path / "model")]
-    env = variables(driver, tmp_path)
+    env = variables(driver, tmp_path) | {"CUDA_VISIBLE_DEVICES": "GPU-00000000"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
@@ -59,6 +62,8 @@ def test_a_gpu_recipe_gets_as_far_as_the_gpu(
         "metadata_is_ours": "models.chat.vllm.adapters.metadata",
         "groups_are_ours": "models.chat.vllm.adapters.active_counts",
         "manager_is_ours": "models.chat.vllm.adapters.manager",
+        "sleep_is_ours": "models.chat.vllm.cuda.sleep_memory",
+        "number_of_its_gpu": 0,
         "start": {
             "told": "vLLM's engine did not start: "
             + (
