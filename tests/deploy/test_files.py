@@ -208,7 +208,7 @@ def test_alerts_use_existing_buckets_classes_ends_and_series() -> None:
         ),
     ],
 )
-def test_keda_scales_to_the_wanted_replicas(name: str, target: dict[str, str]) -> None:
+def test_keda_scales_to_the_desired_replicas(name: str, target: dict[str, str]) -> None:
     """All fields exist in KEDA's ScaledObject and its Prometheus scaler."""
     scaled = read(name)
     assert scaled["spec"]["scaleTargetRef"] == target

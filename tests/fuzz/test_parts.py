@@ -60,7 +60,7 @@ def test_invalid_http_may_be_left_without_an_answer(header: tuple[str, str]) -> 
     assert finding(broken, reply(500)) is not None
 
 
-def test_a_gap_is_blamed_on_whoever_had_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gap_is_blamed_on_the_process_that_had_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other programs had three quarters of 1 s of waiting. Our 0.2 s of work kept both CPUs busy for at most 0.1 s."""
     monkeypatch.setattr(gaps, "CPUS", 2)
     before = Sample(0.0, {1: {1: (0.0, 0.0)}, 2: {2: (0.0, 0.0)}}, 0.0, {1: 0.0, 9: 0.0})

@@ -84,7 +84,7 @@ def test_of_two_homes_the_one_that_costs_less_counts() -> None:
     assert choose(there, keys, 0.9) == (p, "prompt")
 
 
-def test_a_home_is_not_left_for_less_than_its_adapter_costs_elsewhere() -> None:
+def test_a_home_is_not_left_for_less_than_its_adapter_costs_on_another() -> None:
     for start, expected in ((0.9, (0, "adapter")), (1.1, (1, "soonest"))):
         states = [ReplicaState(0, start, 1.0), ReplicaState(0, 0.0, 1.0, adapter=0.5)]
         assert choose_near(states, 0, -1, prefill=0.0) == expected

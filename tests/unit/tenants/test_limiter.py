@@ -376,7 +376,7 @@ def test_a_request_that_costs_the_whole_budget_waits_for_the_next_day() -> None:
     assert refused(of, Amounts(money=10 * MICRO + 1)).retry_after is None
 
 
-def test_a_limit_of_one_server_is_told_without_a_part_of_it() -> None:
+def test_a_limit_of_one_server_is_reported_without_a_part_of_it() -> None:
     of = limiter(LimiterClock(), limit(Kind.REQUESTS, 1))
     of.admit(CALLER, "m", NOTHING)
     assert str(refused(of)) == "requests per minute of team 'search' is 1."

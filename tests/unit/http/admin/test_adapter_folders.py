@@ -15,10 +15,10 @@ from registry.records import RegisteredVersion
 from runtime.config.settings import Settings
 from runtime.http.admin.folders import check_folder
 from tenants.caller import SCOPES, Caller, Scope
+from tests.fakes.multipart import END, HEADERS
 from tests.unit.http.admin.test_adapter_upload import BASE, CHAT, FILE, NAME
 from tests.unit.http.admin.test_names import asking_as
 from tests.unit.http.fakes import FakeGateway, application
-from tests.unit.http.multipart import END, HEADERS
 from tests.unit.registry.makers import adapter, digest
 
 CALLER = Caller("mine", scopes=SCOPES - {Scope.ADMIN})

@@ -13,8 +13,8 @@ from registry.bounds import Bounds
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, RegisteredVersion
 from tenants.limits.records import Kind, Limit, Mode
+from tests.fakes.multipart import END, HEADERS, part
 from tests.unit.http.fakes import FakeGateway
-from tests.unit.http.multipart import END, HEADERS, part
 from tests.unit.registry.makers import adapter
 
 PATH = "/v1/adapters?dry_run=true"

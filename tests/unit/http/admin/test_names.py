@@ -15,8 +15,8 @@ from registry.records import Adapter, AdapterKey, NewVersion, Probe, RegisteredV
 from registry.state.database import State
 from runtime.scheduling.probes import ProbeResult
 from tenants.caller import Caller, Scope
+from tests.fakes.multipart import HEADERS, part
 from tests.unit.http.fakes import CallerLayer, FakeGateway, application
-from tests.unit.http.multipart import HEADERS, part
 from tests.unit.registry.makers import digest, recipe
 
 BASE = recipe("small", aliases=("chat",))

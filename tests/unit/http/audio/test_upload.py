@@ -17,8 +17,8 @@ from registry.bounds import Bounds
 from runtime.http.audio.endpoints import RecordingResponse
 from runtime.http.guard.access import dialect_of
 from runtime.http.middleware import ContextMiddleware
+from tests.fakes.multipart import BOUNDARY, END, HEADERS, part
 from tests.unit.http.fakes import FakeGateway, Wire, application, nothing
-from tests.unit.http.multipart import BOUNDARY, END, HEADERS, part
 
 PATH = "/v1/audio/transcriptions"
 INFO = TranscriptInfo(language="en", language_probability=1, duration=1, duration_after_vad=1)
