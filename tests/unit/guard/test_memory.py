@@ -121,3 +121,14 @@ def test_time_in_which_nothing_is_awaited_does_not_count() -> None:
     one.take_piece(0, 1.0, RATE, SLACK)
     one.await_piece(100.0)
     assert one.stalls_at == 101.0
+
+
+def test_a_body_does_not_give_way_while_the_server_does_not_wait_for_its_client() -> None:
+    memory, waited, other = BodyMemory(100, 10), body(address="x"), body(address="y")
+    waited.await_piece(0.0)
+    waited.take_piece(60, 1.0, RATE, SLACK)
+    assert memory.add(waited, 60, 1.0) == []
+    with pytest.raises(QueueFull):
+        memory.add(other, 60, 100.0)
+    waited.await_piece(100.0)
+    assert memory.add(other, 60, 100.0 + SLACK) == [waited]
