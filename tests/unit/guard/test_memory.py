@@ -134,13 +134,17 @@ def test_a_body_does_not_give_way_while_the_server_does_not_wait_for_its_client(
     assert memory.add(other, 60, 100.0 + SLACK) == [waited]
 
 
-@pytest.mark.parametrize("caller", [Caller("a", "a1"), Caller("a", "a3"), ANONYMOUS], ids=["key", "team", "no key"])
-def test_no_key_team_or_caller_without_a_key_can_fill_the_memory_alone(caller: Caller) -> None:
+@pytest.mark.parametrize(
+    ("caller", "size"),
+    [(Caller("a", "a1"), 14), (Caller("a", "a3"), 19), (ANONYMOUS, 14)],
+    ids=["key", "team", "no key"],
+)
+def test_no_key_team_or_caller_without_a_key_can_fill_the_memory_alone(caller: Caller, size: int) -> None:
     memory = BodyMemory(100, 10)
-    for key, place in (("a1", "x"), ("a2", "y")):
-        memory.add(body(Caller("a", key), place), 37, 0.0)
+    memory.add(body(Caller("a", "a1"), "x"), 37, 0.0)
+    memory.add(body(Caller("a", "a2"), "y"), 20, 0.0)
     with pytest.raises(QueueFull):
-        memory.add(body(caller, "z"), 14, 0.0)
-    memory.add(body(Caller("b", "b1"), "w"), 26, 0.0)
+        memory.add(body(caller, "z"), size, 0.0)
+    memory.add(body(Caller("b", "b1"), "w"), 43, 0.0)
     with pytest.raises(QueueFull):
         memory.add(body(Caller("c", "c1"), "v"), 1, 0.0)
