@@ -43,7 +43,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "logprobs too many": (CHAT, {"logprobs": True, "top_logprobs": 1000}),
     "prompt logprobs too many": (CHAT, {"prompt_logprobs": 1000}),
     "stop list huge": (CHAT, {"stop": ["xxxxx"] * 5000}),
-    "stop empty": (CHAT, {"stop": ""}),
     "stop ids outside the vocabulary": (CHAT, {"stop_token_ids": [2**70]}),
     "allowed ids none": (CHAT, {"allowed_token_ids": []}),
     "allowed ids outside": (CHAT, {"allowed_token_ids": [99_999]}),
@@ -116,6 +115,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 """Case -> (path, changes to a valid body). Each gets a 4xx."""
 
 ANSWERED: dict[str, tuple[str, dict[str, Any]]] = {
+    "stop empty": (CHAT, {"stop": ""}),
     "a field of nobody's": (CHAT, {"nonsense": 1}),
     "a vendor's own tool": (RESPONSES, {"input": "x", "tools": [{"type": "web_search"}]}),
     "cut to fit": (RESPONSES, {"input": "x", "truncation": "auto"}),

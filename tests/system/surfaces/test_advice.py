@@ -135,7 +135,8 @@ TABLE = [
            strict=True),
     Advice("demands a call: send a function", RESPONSES, {"tools": [MIRRORED], "tool_choice": "required"},
            {"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "set_light"}}),
-    Advice("This engine would ignore it: leave it out", CHAT, {"stream_options": {"color": 1}}, {}, strict=True),
+    Advice("This engine would ignore it: leave it out", CHAT, {"stream": True, "stream_options": {"color": 1}}, {},
+           strict=True),
     Advice("The chat template of this model does not read it", CHAT, {"chat_template_kwargs": {"slip": 1}}, {},
            strict=True),
     Advice("Say which model in 'model'", EMBED, {"input": "a"}, texts()),
@@ -285,7 +286,7 @@ def test_what_is_no_form_is_sent_as_one(server: Server) -> None:
     assert file.status_code == 200, file.text
 
 
-CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": 5}}
 
 
 @pytest.mark.real
