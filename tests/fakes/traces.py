@@ -62,8 +62,8 @@ def chat_events(
     return [start, *chunks, end, usage, b"data: [DONE]\n\n"]
 
 
-def chat_stream(model: str, tool: bool = False) -> Play:
-    return Play(chat_events(model, tool), content_type=EVENTS)
+def chat_stream(model: str, tool: bool = False, finish: str | None = None, arguments: str = TOOL_ARGUMENTS) -> Play:
+    return Play(chat_events(model, tool, finish, arguments), content_type=EVENTS)
 
 
 # --- Anthropic -------------------------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ def message_events(model: str, tool: bool = False, arguments: str = TOOL_ARGUMEN
     return [_data(event, event["type"]) for event in events]
 
 
-def message_stream(model: str, tool: bool = False) -> Play:
-    return Play(message_events(model, tool), content_type=EVENTS)
+def message_stream(model: str, tool: bool = False, arguments: str = TOOL_ARGUMENTS) -> Play:
+    return Play(message_events(model, tool, arguments), content_type=EVENTS)
 
 
 # --- both ------------------------------------------------------------------------------------------------------------
