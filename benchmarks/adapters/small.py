@@ -102,7 +102,7 @@ async def few_places(
         servers = pair(model, folder)
         start_all(stack, servers)
         bench.say("the servers are ready")
-        bench.series[f"{label}: commands"] = {server.name: " ".join(server.command()) for server in servers}
+        bench.series[f"{label}: commands"] = {server.name: server.portable_command for server in servers}
         for server in servers:
             for file in files:
                 register(server, file.name, file)

@@ -77,6 +77,11 @@ class Server:
     def command(self) -> Sequence[str]:
         raise NotImplementedError
 
+    @property
+    def portable_command(self) -> str:
+        """The command for a results file, without the paths of this machine's checkout."""
+        return " ".join(self.command()).replace(f"{ROOT}/", "").replace(str(ROOT), ".")
+
     def variables(self) -> Mapping[str, str]:
         """Return environment variables to add to the caller's. An empty value removes one."""
         return {}

@@ -8,6 +8,7 @@ from benchmarks.adapters.pair import pair
 from benchmarks.harness import RunSettings
 from benchmarks.models import chat
 from benchmarks.peers.servers import BEFORE, Before, Roundhouse
+from benchmarks.report.environment import ROOT
 
 
 def test_the_checkout_of_before_is_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,3 +27,10 @@ def test_the_checkout_of_before_is_a_server_of_its_own(tmp_path: Path, monkeypat
     assert older.folder != today.folder
     assert older.folder.parent == today.folder.parent, "adapters' files may come from there"
     assert older.port != today.port
+
+
+def test_results_name_no_folder_of_the_checkout(tmp_path: Path) -> None:
+    server = Roundhouse("starter-chat", tmp_path, [ROOT / "recipes" / "starter"])
+    assert str(ROOT) in " ".join(server.command())
+    assert str(ROOT) not in server.portable_command
+    assert "--recipes recipes/starter" in server.portable_command
