@@ -31,7 +31,8 @@ async def logged(folder: Path, stream: io.StringIO, *bodies: Any, script: Any = 
     gateway.links["chat"].script = lambda _: script
     displayed = handler(stream)
     log.addHandler(displayed)
-    level, log.level = log.level, logging.INFO
+    level = log.level
+    log.setLevel(logging.INFO)  # also empties the logger's cache of levels, which setting `level` does not
     try:
         transport = httpx.ASGITransport(app=application(gateway))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
@@ -39,7 +40,7 @@ async def logged(folder: Path, stream: io.StringIO, *bodies: Any, script: Any = 
                 await client.post("/v1/chat/completions", json=body, headers={"X-Request-Id": f"r-{number}"})
     finally:
         log.removeHandler(displayed)
-        log.level = level
+        log.setLevel(level)
     return stream.getvalue().splitlines()
 
 
