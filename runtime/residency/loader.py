@@ -18,6 +18,7 @@ from runtime.slots.link import UNKNOWN, Cause, SlotLink
 
 WAKE_SECONDS = 120.0
 """Timeout of a wake."""
+STOPPED = Cause("unloaded", "it was unloaded while it loaded")
 
 
 class Loader:
@@ -31,6 +32,8 @@ class Loader:
     |               |                        |         | asleep, plus a claim    | ABSENT or ASLEEP and into the line  |
     | load          | LOADING                | READY   | the estimate, then the  | FAILED; if out of memory, retried   |
     |               |                        |         | measurement             | once after evicting all idle models |
+    | stop          | LOADING, not a wake    | ABSENT  | until its engine is     | -                                   |
+    |               |                        |         | gone                    |                                     |
     | wake          | LOADING                | READY   | the same                | process ended, ABSENT; waiting      |
     |               |                        |         |                         | requests are served after a load    |
 
@@ -40,6 +43,7 @@ class Loader:
 
     def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None]) -> None:
         self._table, self._drainer, self._decide = table, drainer, decide
+        self._stopped: set[str] = set()
 
     def start(self, entry: ModelEntry, plan: Plan) -> None:
         """Carry out a plan: dismiss the victims at once, do the rest in a task."""
@@ -56,6 +60,16 @@ class Loader:
         victims = self._drainer.dismiss_all(plan.victims)
         work = self._wake(entry, victims) if wakes else self._load(entry, plan, victims)
         self._table.spawn(work, f"load-{entry.id}")
+
+    def stop(self, entry: ModelEntry) -> None:
+        """Give up a load: end its engine, or let it take no slot. Does nothing to a wake or a download."""
+        if entry.state is not S.LOADING or entry.loaded is not None or entry.path is None or entry.id in self._stopped:
+            return
+        log.info("a load is stopped", extra={"model": entry.id})
+        self._stopped.add(entry.id)
+        entry.requested_since = None
+        if entry.link is not None:
+            self._table.spawn(entry.link.end(cause=STOPPED), f"stop-{entry.id}")
 
     # --- room -----------------------------------------------------------------------------------------------------
     async def _make_room(self, entry: ModelEntry, victims: list[ModelEntry]) -> bool:
@@ -133,8 +147,13 @@ class Loader:
             link, loaded = await self._load_into_slot(entry)
         except Exception as error:  # whatever it is, the entry must not stay LOADING forever
             self._table.claims.discard(entry.id)
-            self._load_failed(entry, map_error(error, "load"))
+            if entry.id in self._stopped:
+                self._load_stopped(entry)
+            else:
+                self._load_failed(entry, map_error(error, "load"))
             return
+        finally:
+            self._stopped.discard(entry.id)
         seconds = entry.clock() - started
         self._table.observer.loaded(entry, loaded, seconds, plan.expected_seconds, entry.needed)
         entry.load_seconds = sum(loaded.seconds.values()) or seconds
@@ -156,7 +175,7 @@ class Loader:
         except RoundhouseError as error:
             cause = UNKNOWN if entry.link is None else entry.link.cause
             died = error.code == "engine_died" and cause.may_be_memory
-            if error.code != "out_of_memory" and not died:
+            if entry.id in self._stopped or (error.code != "out_of_memory" and not died):
                 raise
             if not await self._evict_idle(entry, Cause.of(error) if cause is UNKNOWN else cause):
                 raise
@@ -166,10 +185,14 @@ class Loader:
     async def _try(self, entry: ModelEntry, engine: str) -> tuple[SlotLink, LoadResult]:
         """Load into one slot. If the load fails, end the slot and wait until its memory is free."""
         memory = self._table.memory_of(entry)
+        if entry.id in self._stopped:
+            raise Unavailable(STOPPED.text)
         link = entry.link = await self._table.pool.take(engine)
         self._table.claims.discard(entry.id)
         empty = None
         try:
+            if entry.id in self._stopped:
+                raise Unavailable(STOPPED.text)
             empty = await memory.used()
             loaded = await self._send_load(entry, link)
             if self._table.counts_processes:  # the peak during the load counts, too
@@ -229,6 +252,12 @@ class Loader:
         )
         self._table.note_change()
         self._decide()
+
+    def _load_stopped(self, entry: ModelEntry) -> None:
+        entry.link, entry.progress = None, None
+        entry.bytes = entry.host_bytes = 0
+        entry.to(S.ABSENT)
+        self._drainer.on_absent(entry)
 
     # --- wake -----------------------------------------------------------------------------------------------------
     async def _wake(self, entry: ModelEntry, victims: list[ModelEntry]) -> None:

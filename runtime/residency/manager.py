@@ -37,8 +37,9 @@ class ResidencyManager:
     | _load   |               | back-off is over      |              |                 | left                         |
     | load    | the same, and | the same, ignoring    | the same,    | nothing to do   | waits until it is ready      |
     |         | waits         | the back-off          | and waits    |                 |                              |
-    | unload  | nothing to do | nothing to do         | ends         | drains and ends | waits, then acts by its new  |
-    |         |               |                       |              |                 | state                        |
+    | unload  | nothing to do | nothing to do         | ends         | drains and ends | stops a load that no request |
+    |         |               |                       |              |                 | waits for; else waits, then  |
+    |         |               |                       |              |                 | acts by its new state        |
 
     `Loader` and `ModelFetcher` bring models in, `Drainer` removes them, `RecipeExchanger` changes them, and `Watcher`
     handles deaths, growth and idle time. Only these and the manager write entries.
@@ -205,6 +206,8 @@ class ResidencyManager:
 
     async def _unload(self, entry: ModelEntry, reason: str = "by hand") -> None:
         while entry.state in (S.LOADING, S.UNLOADING, S.DRAINING):
+            if not entry.queue.waiting:
+                self.loader.stop(entry)
             await self.table.change()
         if entry.state in (S.READY, S.ASLEEP):
             await self.drainer.evict(entry, reason)

@@ -79,7 +79,8 @@ async def load_model(gateway: CurrentGateway, name: Name, wait: Annotated[bool, 
 async def unload_model(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
     """Unload a model.
 
-    Running requests finish first. A pinned model is unloaded only with force=true.
+    Running requests finish first. A load that no request waits for is stopped. A pinned model is unloaded only with
+    force=true.
     """
     return json_answer(await gateway.services.models.unload(name, force=force))
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from registry.errors import DoesNotFit, EngineFailed, RoundhouseError, Unavailable
+from registry.errors import Conflict, DoesNotFit, EngineFailed, NotFound, RoundhouseError, Unavailable
 from runtime.residency.states import ModelState
 from runtime.slots.link import UNKNOWN, Cause, SlotLink
 from tests.fakes.engine import FakeEngine
@@ -178,6 +178,63 @@ async def test_a_model_whose_processes_do_not_end_holds_its_bytes(world: World, 
     ended.set()
     await asyncio.gather(*leaving)
     assert await world.ask("a")
+
+
+@pytest.mark.parametrize("how", ["unload", "remove"])
+async def test_a_load_that_no_request_waits_for_is_stopped(world: World, how: str) -> None:
+    await world.ask("a")
+    hangs = FakeEngine()
+    hangs.load_gate.clear()
+    world.pool.make = lambda: hangs
+    entry = world.manager.entries["b"]
+    loading = asyncio.create_task(world.manager.load(entry))
+    while len(world.pool.links) < 2 or not world.pool.links[1].server._loading:
+        await asyncio.sleep(0.001)
+    if how == "unload":
+        await asyncio.wait_for(world.manager.unload(entry), 200)
+        with pytest.raises(Conflict, match="was unloaded while it loaded"):
+            await loading
+        assert (entry.state, entry.failure, entry.bytes) == (ModelState.ABSENT, None, 0)
+        world.pool.make = FakeEngine
+        assert await world.ask("b")
+    else:
+        await asyncio.wait_for(world.manager.remove(entry, NotFound("It was removed.")), 200)
+        with pytest.raises(Conflict):
+            await loading
+    assert world.pool.links[1].ended >= 1
+    assert world.state("a") is ModelState.READY, "a load that was stopped is no lack of memory"
+    assert "failed b" not in world.witness.events
+
+
+async def test_a_load_that_is_stopped_before_it_has_a_slot_takes_none(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    entry = world.manager.entries["c"]
+    async with in_use(world, "a"), in_use(world, "b"):
+        loading = asyncio.create_task(world.manager.load(entry))
+        while entry.state is not ModelState.LOADING:
+            await asyncio.sleep(0.001)
+        unloading = asyncio.create_task(world.manager.unload(entry))
+        await asyncio.sleep(0.01)
+    await asyncio.wait_for(unloading, 200)
+    with pytest.raises(Conflict):
+        await loading
+    assert (entry.state, entry.bytes, len(world.pool.links)) == (ModelState.ABSENT, 0, 2)
+
+
+async def test_a_load_that_a_request_waits_for_is_not_stopped(world: World) -> None:
+    hangs = FakeEngine()
+    hangs.load_gate.clear()
+    world.pool.make = lambda: hangs
+    waiting = asyncio.create_task(world.ask("a"))
+    while not world.pool.links or not world.pool.links[0].server._loading:
+        await asyncio.sleep(0.001)
+    unloading = asyncio.create_task(world.manager.unload(world.manager.entries["a"]))
+    await asyncio.sleep(0.01)
+    hangs.load_gate.set()
+    assert await asyncio.wait_for(waiting, 200)
+    await unloading
+    assert world.witness.events == ["loaded a", "evicted a"]
 
 
 async def test_a_load_that_gets_no_second_slot_ends_nothing_in_its_first(world: World) -> None:
