@@ -18,7 +18,7 @@ from runtime.slots.link import UNKNOWN, Cause, SlotLink
 
 WAKE_SECONDS = 120.0
 """Timeout of a wake."""
-STOPPED = Cause("unloaded", "it was unloaded while it loaded")
+STOPPED = "The model was unloaded while it loaded."
 
 
 class Loader:
@@ -69,7 +69,7 @@ class Loader:
         self._stopped.add(entry.id)
         entry.requested_since = None
         if entry.link is not None:
-            self._table.spawn(entry.link.end(cause=STOPPED), f"stop-{entry.id}")
+            self._table.spawn(entry.link.end(), f"stop-{entry.id}")
 
     # --- room -----------------------------------------------------------------------------------------------------
     async def _make_room(self, entry: ModelEntry, victims: list[ModelEntry]) -> bool:
@@ -186,13 +186,13 @@ class Loader:
         """Load into one slot. If the load fails, end the slot and wait until its memory is free."""
         memory = self._table.memory_of(entry)
         if entry.id in self._stopped:
-            raise Unavailable(STOPPED.text)
+            raise Unavailable(STOPPED)
         link = entry.link = await self._table.pool.take(engine)
         self._table.claims.discard(entry.id)
         empty = None
         try:
             if entry.id in self._stopped:
-                raise Unavailable(STOPPED.text)
+                raise Unavailable(STOPPED)
             empty = await memory.used()
             loaded = await self._send_load(entry, link)
             if self._table.counts_processes:  # the peak during the load counts, too
