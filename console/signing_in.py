@@ -24,7 +24,7 @@ from starlette.types import Scope as Asgi
 from console.host import Host, Visit
 from console.rendering import address, html_answer, is_secure, json_object, read_json, redirect_to, templates
 from console.sessions import SECONDS, Credential
-from registry.errors import BadRequest, NotFound, QueueFull, Unauthorized, Unavailable
+from registry.errors import BadRequest, NotFound, Unauthorized, Unavailable
 from tenants.caller import EVERYBODY
 
 log = logging.getLogger("roundhouse.console")
@@ -90,7 +90,8 @@ class SigningIn:
             raise Unauthorized(f"The provider did not sign you in: {words}. Start again.", code="sign_in_failed")
         cookie = sessions.departure(request.headers.get("cookie", ""))
         state, code = query.get("state", ""), query.get("code", "")
-        person, page = await sign_in.finish(cookie, state, code, _back(request, host), query.get("iss"))
+        client = request.client.host if request.client else ""
+        person, page = await sign_in.finish(cookie, state, code, _back(request, host), query.get("iss"), client)
         host.member(person)  # raises Unauthorized if the team does not exist
         log.info("signed in", extra={"person": person.id, "team": person.team})
         after = page if page in self._pages() else "."
@@ -106,7 +107,7 @@ class SigningIn:
         await sessions.end(cookies)
         after = "sign-in"
         if credential is not None and not isinstance(credential, str) and (sign_in := host.console.sign_in):
-            with suppress(Unavailable, Unauthorized, QueueFull):  # the session here has ended anyway
+            with suppress(Unavailable, Unauthorized):  # the session here has ended anyway
                 after = await sign_in.provider.sign_out_url(_back(request, host, "sign-in")) or after
         response = json_object({"signed_in": False, "next": after})
         response.delete_cookie(sessions.cookie, path="/", httponly=True, samesite="strict")

@@ -47,17 +47,18 @@ class SignIn:
         self._secret = secret
 
     async def begin(self, redirect_uri: str, page: str) -> Departure:
-        """Start a sign-in. page: where to go afterwards, lower-case letters or ''. Raises Unavailable, QueueFull."""
+        """Start a sign-in. page: where to go afterwards, lower-case letters or ''. Raises Unavailable."""
         cookie = f"{page}-{self._clock():.0f}-{secrets.token_hex(16)}"
         parts = (self._derive(name, cookie) for name in ("state", "nonce", "verifier"))
         return Departure(await self.provider.authorization_url(redirect_uri, *parts), cookie)
 
     async def finish(
-        self, cookie: str, state: str, code: str, redirect_uri: str, issuer: str | None = None
+        self, cookie: str, state: str, code: str, redirect_uri: str, issuer: str | None = None, address: str = ""
     ) -> tuple[Person, str]:
         """Return the person and the page given to `begin`. Raises Unauthorized, Forbidden, Unavailable, QueueFull.
 
         issuer: `iss`, if the provider sent it with the code (RFC 9207).
+        address: of the browser. Addresses take turns.
         """
         match = _COOKIE.fullmatch(cookie)
         if match is None or not 0 <= self._clock() - int(match[2]) + 1 <= SECONDS + 1:
@@ -69,7 +70,7 @@ class SignIn:
         if not 0 < len(code) <= LONGEST_CODE:
             raise _stale("there is no code")
         nonce, verifier = self._derive("nonce", cookie), self._derive("verifier", cookie)
-        person = person_of(self.settings, await self.provider.claims(code, redirect_uri, nonce, verifier))
+        person = person_of(self.settings, await self.provider.claims(code, redirect_uri, nonce, verifier, address))
         return person, match[1]
 
     def _derive(self, name: str, cookie: str) -> str:

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import httpx2 as httpx
 import msgspec
@@ -18,6 +20,7 @@ from joserfc.errors import ClaimError, ExpiredTokenError, InvalidKeyIdError, Jos
 from joserfc.jwk import KeySet
 
 from registry.base.json import NOT_JSON
+from registry.base.turns import FairTurns
 from registry.errors import QueueFull, Unauthorized, Unavailable
 from tenants.sign_in.settings import OidcSettings, is_safe, value_of
 
@@ -36,7 +39,11 @@ KEYS_AGAIN = 30.0
 LARGEST = 1 << 20
 """Largest answer in bytes."""
 MOST_STEPS = 32
-"""Most concurrent steps that call the provider."""
+"""Most codes that are exchanged at a time, and most of one address that are exchanged or wait for their turn.
+
+Anybody can send made-up codes, so addresses take turns.
+"""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +64,27 @@ class OidcProvider:
         self._settings, self._clock = settings, clock
         self._endpoints: tuple[float, Endpoints] | None = None
         self._keys: tuple[float, KeySet] | None = None
-        self._fetch: asyncio.Task[KeySet] | None = None
-        self._steps = 0
+        self._endpoints_fetch, self._keys_fetch = _SharedCall[Endpoints](), _SharedCall[KeySet]()
+        self._tls: ssl.SSLContext | None = None
+        self._turns, self._steps = FairTurns(MOST_STEPS), Counter[str]()
 
     async def authorization_url(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
         """Return the URL of the provider's sign-in page."""
-        async with self._step(redirect_uri) as client:
-            endpoints = await self._discover(client)
+        endpoints = await self._shared_endpoints()
+        async with self._client(redirect_uri) as client:
             url, _ = client.create_authorization_url(
                 endpoints.authorization, state=state, nonce=nonce, code_verifier=verifier
             )
             return str(url)
 
-    async def claims(self, code: str, redirect_uri: str, nonce: str, verifier: str) -> Mapping[str, object]:
-        """Exchange a code for the person's verified claims.
+    async def claims(
+        self, code: str, redirect_uri: str, nonce: str, verifier: str, address: str = ""
+    ) -> Mapping[str, object]:
+        """Exchange a code for the person's verified claims. address: of the client. Raises QueueFull.
 
         If the ID token has no groups, they come from the userinfo endpoint.
         """
-        async with self._step(redirect_uri) as client:
+        async with self._step(redirect_uri, address) as client:
             endpoints = await self._discover(client)
             token = await client.fetch_token(
                 endpoints.token, grant_type="authorization_code", code=code, code_verifier=verifier
@@ -117,8 +127,7 @@ class OidcProvider:
         """Return the page that ends the browser's session with the provider. None if it has none."""
         if not self._settings.ends_session:
             return None
-        async with self._step(back_to) as client:
-            address = (await self._discover(client)).end_session
+        address = (await self._shared_endpoints()).end_session
         if address is None:
             return None
         query = {"client_id": self._settings.client_id, "post_logout_redirect_uri": back_to}
@@ -126,13 +135,31 @@ class OidcProvider:
 
     # --- parts ------------------------------------------------------------------------------------------------------
     @asynccontextmanager
-    async def _step(self, redirect_uri: str) -> AsyncIterator[AsyncOAuth2Client]:
-        """Yield a client for the calls of one step. Raises QueueFull, Unavailable, Unauthorized."""
-        if self._steps >= MOST_STEPS:
-            raise QueueFull("Too many people are signing in at the moment. Try again in a few seconds.", retry_after=5)
+    async def _step(self, redirect_uri: str, address: str) -> AsyncIterator[AsyncOAuth2Client]:
+        """Yield a client at the turn of the browser's address. Raises QueueFull, and as `_client`."""
+        if self._steps[address] >= MOST_STEPS:
+            raise _too_many()
+        self._steps[address] += 1
+        try:
+            async with AsyncExitStack() as stack:
+                try:
+                    async with asyncio.timeout(SECONDS):
+                        await stack.enter_async_context(self._turns.take(address))
+                except TimeoutError:
+                    raise _too_many() from None
+                yield await stack.enter_async_context(self._client(redirect_uri))
+        finally:
+            self._steps[address] -= 1
+            if not self._steps[address]:
+                del self._steps[address]
+
+    @asynccontextmanager
+    async def _client(self, redirect_uri: str) -> AsyncIterator[AsyncOAuth2Client]:
+        """Yield a client for the calls of one step. Raises Unavailable, Unauthorized."""
         settings = self._settings
         secret = settings.client_secret()
-        self._steps += 1
+        if self._tls is None:  # takes 0.1 s, for which everything else would wait
+            self._tls = await asyncio.to_thread(httpx.create_ssl_context)
         try:
             async with (
                 asyncio.timeout(SECONDS),
@@ -146,6 +173,7 @@ class OidcProvider:
                     event_hooks={"response": [_bound]},
                     headers={"Accept-Encoding": "identity"},
                     timeout=SECONDS,
+                    verify=self._tls,
                 ) as client,
             ):
                 yield client
@@ -154,8 +182,6 @@ class OidcProvider:
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError) as error:
             log.error("the sign-in provider does not answer", extra={"cause": type(error).__name__})
             raise self._silent() from None
-        finally:
-            self._steps -= 1
 
     async def _discover(self, client: AsyncOAuth2Client) -> Endpoints:
         if self._endpoints is not None and self._clock() - self._endpoints[0] < FRESH:
@@ -215,23 +241,25 @@ class OidcProvider:
         self._keys = self._clock(), keys
         return keys
 
+    async def _shared_endpoints(self) -> Endpoints:
+        """Return the provider's endpoints. Concurrent sign-ins share a fetch; known endpoints need no client."""
+        if self._endpoints is not None and self._clock() - self._endpoints[0] < FRESH:
+            return self._endpoints[1]
+        return await self._endpoints_fetch.run(self._fetch_endpoints)
+
+    async def _fetch_endpoints(self) -> Endpoints:
+        async with self._client("") as client:
+            return await self._discover(client)
+
     async def _shared_keys(self, *, again: bool = False) -> KeySet:
         """Return the provider's keys. Concurrent requests share a fetch; known keys need no client."""
         if self._keys is not None and self._clock() - self._keys[0] < (KEYS_AGAIN if again else FRESH):
             return self._keys[1]
-        if self._fetch is None:
-            self._fetch = asyncio.create_task(self._fetch_keys(again), name="keys of the sign-in provider")
-            self._fetch.add_done_callback(self._fetched)
-        return await asyncio.shield(self._fetch)
+        return await self._keys_fetch.run(lambda: self._fetch_keys(again))
 
     async def _fetch_keys(self, again: bool) -> KeySet:
-        async with self._step("") as client:
+        async with self._client("") as client:
             return await self._key_set(client, await self._discover(client), again=again)
-
-    def _fetched(self, task: asyncio.Task[KeySet]) -> None:
-        self._fetch = None
-        if not task.cancelled():
-            task.exception()  # already raised by those who wait for it, if any
 
     def _silent(self, words: str = "Try again in a moment, or sign in with a key.") -> Unavailable:
         return Unavailable(
@@ -239,6 +267,25 @@ class OidcProvider:
             code="sign_in_unavailable",
             retry_after=5,
         )
+
+
+class _SharedCall(Generic[T]):
+    """A call whose result all get who ask for it in the meantime."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[T] | None = None
+
+    async def run(self, work: Callable[[], Coroutine[None, None, T]]) -> T:
+        """Return the result of the running call, or begin one. If a caller leaves, it goes on."""
+        if self._task is None:
+            self._task = asyncio.create_task(work(), name="call to the sign-in provider")
+            self._task.add_done_callback(self._ended)
+        return await asyncio.shield(self._task)
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.exception()  # already raised by those who wait for it, if any
 
 
 class _BoundedStream(httpx.AsyncByteStream):
@@ -271,6 +318,10 @@ def _object(response: httpx.Response) -> dict[str, object]:
         return msgspec.json.decode(response.content, type=dict[str, object])
     except NOT_JSON:
         raise httpx.DecodingError("no JSON object", request=response.request) from None
+
+
+def _too_many() -> QueueFull:
+    return QueueFull("Too many people are signing in at the moment. Try again in a few seconds.", retry_after=5)
 
 
 def _token_error(words: str) -> Unauthorized:

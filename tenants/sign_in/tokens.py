@@ -63,7 +63,7 @@ class AccessTokens:
             return False
 
     async def check(self, token: str) -> None:
-        """Verify a token, so that `person` accepts it. Raises Unauthorized, Forbidden, Unavailable, QueueFull."""
+        """Verify a token, so that `person` accepts it. Raises Unauthorized, Forbidden, Unavailable."""
         if (digest := _digest(token)) in self._people:
             return
         audience = self._settings.audience

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from registry.errors import Forbidden, NotFound, QueueFull, RoundhouseError, Unauthorized, Unavailable
+from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized, Unavailable
 from runtime.http.errors import error_response
 from runtime.http.guard.access import dialect_of, required_scopes
 from runtime.http.guard.origin import Headers
@@ -59,7 +59,7 @@ async def _take_cookies(scope: Scope) -> None:
 
 
 async def _authorize(scope: Scope) -> Caller:
-    """Raises Unauthorized, Forbidden, NotFound, Unavailable, QueueFull."""
+    """Raises Unauthorized, Forbidden, NotFound, Unavailable."""
     method, path = scope["method"], scope["path"]
     try:
         scopes = required_scopes(method, path)
@@ -69,7 +69,7 @@ async def _authorize(scope: Scope) -> Caller:
             return EVERYBODY  # the application's 404 lists what exists
         raise
     if scopes is None:
-        with suppress(Unauthorized, Forbidden, Unavailable, QueueFull):
+        with suppress(Unauthorized, Forbidden, Unavailable):
             await _check_token(scope)
         return current_caller(scope)
     await _check_token(scope)
@@ -91,7 +91,7 @@ def check_scopes(caller: Caller, scopes: frozenset[KeyScope] | None, path: str) 
 async def _check_token(scope: Scope) -> None:
     """Check a provider's access token, if one came with the request; this may call the provider.
 
-    Raises Unauthorized, Forbidden, Unavailable, QueueFull.
+    Raises Unauthorized, Forbidden, Unavailable.
     """
     sign_in = gateway_of(scope).services.console.sign_in
     if sign_in is not None and (token := _token(sign_in, presented_keys(scope["headers"]))) is not None:
