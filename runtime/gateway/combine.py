@@ -4,8 +4,8 @@ import asyncio
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +18,7 @@ from adapters.fetch import disk_errors
 from adapters.service import AdapterService
 from adapters.types import ComposedAdapter
 from models.sources.resolve import revision
+from registry.base.turns import FairTurns
 from registry.catalog import ResolvedName
 from registry.errors import BadRequest, Conflict, EngineFailed, Unavailable
 from registry.records import AdapterKey, Version
@@ -28,6 +29,10 @@ from tenants.caller import Caller
 
 MERGED = "merged"
 """Folder for merged models in the data directory."""
+LONGEST_NAME = 128
+"""Most characters of the names of base and adapter in a folder's name, which has at most 255 bytes."""
+WAIT = 60.0
+"""Seconds that a team's job waits for other teams' jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,15 @@ class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Combiner:
-    """Combines or merges, one job at a time because each uses all cores."""
+    """Combines or merges, one job at a time because each uses all cores.
+
+    A team may have one job. It waits `WAIT` seconds for its turn, so that no team that begins one after another keeps
+    others out.
+    """
 
     def __init__(self, names: Names, service: AdapterService, adapters: Adapters) -> None:
-        self._names, self._service, self._adapters, self._busy = names, service, adapters, False
+        self._names, self._service, self._adapters = names, service, adapters
+        self._turns, self._teams = FairTurns(), set[str]()
 
     async def combine(self, combination: Combination, caller: Caller) -> Registration:
         """Combine adapters and register the result like any other adapter.
@@ -68,7 +78,7 @@ class Combiner:
         compose_timeout, disk_full, storage_full), Conflict (adapter_deleted), EngineFailed (compose_failed); Unfit as a
         registration does.
         """
-        with self._exclusive():
+        async with self._turn(caller.team):
             return await self._combine(combination, caller)
 
     async def merge(self, name: str, caller: Caller, folder: Path) -> AdapterMergedView:
@@ -81,10 +91,11 @@ class Combiner:
         [version] = _versions([target])
         key = version.key
         base = self._adapters.base_for(version.key.name, version.key.base, caller.team)
-        with self._exclusive():
+        async with self._turn(caller.team):
             await self._service.ready(version.digest)
             base_revision = await asyncio.to_thread(revision, target.recipe.source, base.path)
-            words = f"{version.key.base}-{version.key.name}-{version.digest[7:19]}-{base_revision[:12]}"
+            readable = f"{version.key.base}-{version.key.name}"[:LONGEST_NAME]
+            words = f"{readable}-{version.digest[7:19]}-{base_revision[:12]}"
             out = folder / f"{caller.team}+{re.sub(r'[^A-Za-z0-9._-]', '-', words)}"
             if out.is_dir():
                 size = await asyncio.to_thread(size_of, out)
@@ -99,15 +110,21 @@ class Combiner:
             name=key.name, base=key.base, version=version.tag, digest=version.digest, output=str(out), bytes=size
         )
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        if self._busy:
-            raise Unavailable("Another combination is being made. Try again.", code="combine_busy", retry_after=10)
-        self._busy = True
+    @asynccontextmanager
+    async def _turn(self, team: str) -> AsyncIterator[None]:
+        if team in self._teams:
+            raise _busy_error()
+        self._teams.add(team)
         try:
-            yield
+            async with AsyncExitStack() as stack:
+                try:
+                    async with asyncio.timeout(WAIT):
+                        await stack.enter_async_context(self._turns.take(team))
+                except TimeoutError:
+                    raise _busy_error() from None
+                yield
         finally:
-            self._busy = False
+            self._teams.remove(team)
 
     async def _combine(self, combination: Combination, caller: Caller) -> Registration:
         service = self._service
@@ -148,6 +165,10 @@ class Combiner:
                     code="adapter_deleted",
                 ) from None
             raise
+
+
+def _busy_error() -> Unavailable:
+    return Unavailable("Another combination is being made. Try again.", code="combine_busy", retry_after=10)
 
 
 def sizes(folder: Path) -> Callable[[str], Mapping[str, int]]:

@@ -12,11 +12,13 @@ import pytest
 from adapters.compose.jobs import Combine, WeightedAdapter
 from adapters.types import Base, ComposedAdapter
 from registry.bounds import Bounds
-from registry.errors import EngineFailed
+from registry.errors import EngineFailed, Unavailable
 from registry.records import Adapter, AdapterKey, NewVersion, RegisteredVersion
 from registry.state.database import State
 from registry.storage.reserve import DiskReserve
 from runtime.gateway import combine
+from runtime.gateway.combine import Combination
+from tenants.caller import Caller
 from tenants.limits.records import Kind, Limit
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.registry.makers import digest, recipe
@@ -187,6 +189,44 @@ async def test_one_at_a_time(client: httpx.AsyncClient, monkeypatch: pytest.Monk
     assert (await client.post(PATH, json=body)).status_code == 200
 
 
+async def test_teams_take_turns(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a team that begins one job after another would keep all others out."""
+    gate, jobs = asyncio.Event(), list[Combine]()
+    monkeypatch.setattr(combine, "compose", _process(jobs, gate))
+    combiner, callers = gateway.gateway.services.combiner, [Caller(team=team) for team in ("a", "b")]
+    gateway.state.adapters.share(AdapterKey("small", "one"), True)
+    gateway.state.adapters.share(AdapterKey("small", "two"), True)
+    gateway.names.refresh()
+
+    def begin(caller: Caller, seed: int) -> asyncio.Task[object]:
+        parts = (("default/one", 0.7), ("default/two", 0.3))
+        return asyncio.create_task(combiner.combine(Combination("both", parts, "linear", 0.5, seed=seed), caller))
+
+    first = begin(callers[0], 1)
+    while not jobs:
+        await asyncio.sleep(0)
+    waiting = begin(callers[1], 2)
+    with pytest.raises(Unavailable, match="Another combination"):
+        await begin(callers[0], 3)
+    gate.set()
+    await first
+    last = begin(callers[0], 4)
+    await asyncio.gather(waiting, last)
+    assert [job.seed for job in jobs] == [1, 2, 4]
+
+
+async def test_a_job_waits_for_others_only_for_a_while(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(combine, "WAIT", 0.0)
+    gateway.state.adapters.share(AdapterKey("small", "one"), True)
+    gateway.names.refresh()
+    combiner, caller = gateway.gateway.services.combiner, Caller(team="a")
+    async with combiner._turn("b"):
+        with pytest.raises(Unavailable, match="Another combination"):
+            await combiner.merge("default/one", caller, gateway.settings.data_dir)
+    async with combiner._turn("a"):
+        pass
+
+
 def test_what_a_merge_left_that_was_killed_goes_with_the_next_start(tmp_path: Path) -> None:
     """It may have the size of a model."""
     half, whole = tmp_path / ".team+small-one-abc-1234", tmp_path / "team+small-one-abc"
@@ -242,3 +282,26 @@ async def test_a_base_that_has_changed_is_merged_anew(
         outputs.append(Path(answer.json()["output"]))
         assert (outputs[-1] / "model.safetensors").read_bytes() == content
     assert outputs[0] == outputs[1] != outputs[2]
+
+
+async def test_the_longest_names_are_merged_too(
+    client: httpx.AsyncClient, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "n" * 64
+    gateway.state.adapters.register(AdapterKey("small", name), NewVersion(digest(7), 8, 100, "test"))
+    gateway.names.refresh()
+    base = gateway.entries["small"].path = tmp_path / "base"
+    base.mkdir()
+    (base / "model.safetensors").write_bytes(b"x")
+    monkeypatch.setattr(combine, "LONGEST_NAME", 40)
+
+    async def merged(base: Path, adapter: Path, out: Path, *, trusted: bool) -> int:
+        out.mkdir()
+        return 1
+
+    monkeypatch.setattr(combine, "merge_model", merged)
+    monkeypatch.setattr(combine, "_make_room", _room)
+    answer = await client.post(f"/v1/adapters/{name}/merge")
+    assert answer.status_code == 200, answer.text
+    output = Path(answer.json()["output"]).name
+    assert output.startswith(f"default+small-{'n' * 34}-{digest(7)[7:19]}-")
