@@ -1,5 +1,6 @@
 """The entry point: all commands under one name; every failure becomes one line and an exit code."""
 
+import errno
 import io
 import os
 import sys
@@ -85,9 +86,13 @@ class CommandGroup(Subcommands):
             output.print_failure(UsageError("An argument or the input is not valid UTF-8."), bool(ctx.meta.get("json")))
             raise typer.Exit(UsageError.exit_code) from None
         except OSError as error:
-            where = f"{error.filename}: " if error.filename is not None else ""
-            output.print_failure(RefusedError(f"{where}{error.strerror or error}."), bool(ctx.meta.get("json")))
+            output.print_failure(_refusal(error), bool(ctx.meta.get("json")))
             raise typer.Exit(RefusedError.exit_code) from None
+
+
+def _refusal(error: OSError) -> RefusedError:
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return RefusedError(f"{where}{error.strerror or error}.")
 
 
 def _what_to_write(missing: Any) -> str:
@@ -173,12 +178,27 @@ for panel, groups in {
 app.command(rich_help_panel="Server")(inspect.version)
 
 
+class ClosedOutput(io.TextIOBase):
+    """Standard output that was closed before the start (`>&-`): a result printed there would be lost."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.EBADF, "Standard output is closed")
+
+
 def main() -> None:
     """Run `roundhouse`."""
+    # Python sets streams that are closed to None
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
+    sys.stdout = sys.stdout or ClosedOutput()
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # terminals without UTF-8 show '?' instead
             stream.reconfigure(errors="replace")
-    app(prog_name="roundhouse")
+    try:
+        app(prog_name="roundhouse")
+    except OSError as error:  # of help and --install-completion; those of commands become exit codes in `CommandGroup`
+        output.print_failure(_refusal(error), as_json=False)
+        raise SystemExit(RefusedError.exit_code) from None
 
 
 if __name__ == "__main__":

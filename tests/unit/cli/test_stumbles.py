@@ -234,6 +234,23 @@ def test_a_reader_that_has_enough_is_no_error(server: FakeServer) -> None:
         assert child.wait() == 0
 
 
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("--help > /dev/full", "No space left on device."),
+        ("--install-completion bash", "/dev/null/home: Not a directory."),
+        ("version >&-", "Standard output is closed."),
+        ("chat <&-", "Standard input was empty. Give the text, or pipe it in."),
+    ],
+)
+def test_streams_and_folders_that_cannot_be_used_are_one_line(line: str, cause: str) -> None:
+    command = ["bash", "-c", f"{sys.executable} -m runtime.cli.main {line}"]
+    environment = {**os.environ, "HOME": "/dev/null/home"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.stderr == f"error: {cause}\n"
+    assert done.returncode in (1, 2)
+
+
 def test_a_log_on_a_full_disk_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is started again with its log there has more to do than to say so."""
     full = io.StringIO()
