@@ -209,6 +209,21 @@ async def test_a_restored_server_ends_what_was_under_way_at_its_backup(tmp_path:
     database.close()
 
 
+async def test_a_start_leaves_other_servers_of_a_shared_file_alone(tmp_path: Path) -> None:
+    for name in ("shared", "a", "b"):
+        (tmp_path / name).mkdir()
+    database = open_tables(tmp_path / "shared")
+    running, starting = Ledger(tmp_path / "a"), Ledger(tmp_path / "b")
+    await running.enable(database)
+    await running.begin(entry())
+    await starting.enable(database)
+    (found,) = used(database, UsageFilter(0, HOUR))
+    assert found.interrupted == 0
+    await running.close()
+    await starting.close()
+    database.close()
+
+
 async def test_after_its_end_no_one_waits_for_it(gate: Gate) -> None:
     """A look at the keys that comes while the server stops."""
     writer = over(gate)

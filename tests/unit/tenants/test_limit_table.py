@@ -96,6 +96,14 @@ def test_meters_begin_after_a_kill_with_what_was_used_and_at_most_used(database:
     assert ledger.differences() == []
 
 
+def test_a_restarted_server_counts_prompts_answers_and_recordings(database: Database) -> None:
+    begun = entry("a", NOW - 1)
+    ended = Settlement(begun, "done", 200, None, prompt_tokens=400, completion_tokens=70, audio_ms=9000)
+    LedgerTable(database, "s").write([begun], [ended])
+    [past] = history_of(database, [], {}, NOW).recent
+    assert (past.used, past.age) == (Amounts(470, 9000, 0), 1)
+
+
 def test_one_server_spent_at_most_what_its_rows_tell(database: Database, table: KeyTable, clock: Clock) -> None:
     """Open and interrupted requests count with the most that they could cost."""
     table.create_team("search")
@@ -200,6 +208,35 @@ def test_what_a_limit_would_have_done(database: Database) -> None:
     assert refused(Kind.AT_ONCE, 2) == 20 - 14
     assert refused(Kind.DAY, 70) == 10
     assert simulate(database, Limit("", "team", "else", Kind.DAY, 1), utc, 0, NOW * 2).requests == 0
+
+
+def test_a_replayed_recording_reserves_the_longest_one_until_it_ends(database: Database) -> None:
+    """Three of 10 s, each of which might have had 30 s; only the first ends before the next begins."""
+    entries = [replace(entry(f"{number}", NOW + number), reserved_audio_ms=30_000) for number in range(3)]
+    ended = [
+        Settlement(one, "done", 200, None, audio_ms=10_000, total_ms=ms)
+        for one, ms in zip(entries, (500, 5000, 5000), strict=True)
+    ]
+    LedgerTable(database, "s").write(entries, ended)
+    for seconds, refused in ((70, 0), (65, 1)):
+        limit = Limit("", "team", "search", Kind.AUDIO, seconds * 1000)
+        assert simulate(database, limit, ZoneInfo("UTC"), NOW, NOW + 60).refused == refused
+
+
+@pytest.mark.parametrize("minutes", [40, 10, -50, 40 - 23 * 60 - 30])
+def test_a_budget_counts_a_request_at_the_start_of_an_hour_once(database: Database, minutes: int) -> None:
+    """The team's day begins at 18:30 UTC; its whole hours are summed, and its halves row by row."""
+    at = NOW - minutes * 60
+    LedgerTable(database, "s").write([begun := entry("a", at)], [done(begun, 1, 7)])
+    limit = Limit("l", "team", "search", Kind.DAY, 100)
+    assert history_of(database, [limit], {"search": KOLKATA}, NOW).spent == {"l": 7}
+
+
+def test_a_budget_counts_requests_whose_rows_were_deleted(database: Database) -> None:
+    begun = [entry("a", NOW - 10 * 86_400), entry("b", NOW)]
+    LedgerTable(database, "s").write(begun, [done(one, 1, 7) for one in begun])
+    list(prune(database, NOW - 86_400))
+    assert history_of(database, [Limit("l", "team", "search", Kind.MONTH, 100)], {}, NOW).spent == {"l": 14}
 
 
 def test_what_former_versions_of_a_model_used_counts_for_it(database: Database) -> None:
