@@ -19,7 +19,7 @@ One team's adapters:
 So a name that once was a team's own never comes to mean another team's weights, even after its adapter was deleted.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import NoReturn
@@ -44,6 +44,8 @@ class TeamAdapters:
     def __init__(self, adapters: Iterable[Adapter], ever: Iterable[AdapterKey], bases: Collection[str]) -> None:
         self.team = DEFAULT_TEAM
         self._sees_all = False
+        self._names: dict[str | None, list[str]] = {}
+        """Results of `names`: with thousands of adapters they take milliseconds, and any unknown name needs them."""
         self.all = {adapter.key: adapter for adapter in adapters}
         self.ever = frozenset(ever) | self.all.keys()
         self._existed = {(key.team, key.name) for key in self.ever}
@@ -56,7 +58,7 @@ class TeamAdapters:
     def of(self, team: str, sees_all: bool = False) -> "TeamAdapters":
         """Return a team's view. sees_all: include what other teams do not share, as for administrators."""
         visible = copy(self)
-        visible.team, visible._sees_all = team, sees_all
+        visible.team, visible._sees_all, visible._names = team, sees_all, {}
         return visible
 
     def sees(self, key: AdapterKey) -> bool:
@@ -87,13 +89,16 @@ class TeamAdapters:
         """Return the name as the team writes it: `name` or `team/name`."""
         return key.name if key in self.find(key.name) else f"{key.team}/{key.name}"
 
-    def names(self, base: str | None = None) -> list[str]:
+    def names(self, base: str | None = None) -> Sequence[str]:
         """Return the names of served adapters that the team sees, as it writes them.
 
         In order of registration, because sorting by name and team would reveal hidden ones.
         """
-        served = (key for key in self.all if key in self._named.get((key.team, key.name), ()))
-        return [self.spelled(key) for key in served if (base is None or key.base == base) and self.sees(key)]
+        if (names := self._names.get(base)) is None:
+            served = (key for key in self.all if key in self._named.get((key.team, key.name), ()))
+            seen = (key for key in served if (base is None or key.base == base) and self.sees(key))
+            names = self._names[base] = [self.spelled(key) for key in seen]
+        return names
 
     def without_model(self, base: str, spelling: str) -> tuple[AdapterKey, ...]:
         """Find an adapter whose base is no longer served. It cannot be resolved, but can still be removed."""

@@ -70,7 +70,7 @@ class AdapterTable(VersionTable[AdapterKey, Adapter]):
             raise BadRequest(f"'{key.name[:80]}' is not a valid adapter name: {NAME_RULE}.", param="name")
         if not DIGEST.match(new.digest):
             raise BadRequest("A digest is 'sha256:' and 64 hex digits.", param="digest")
-        with self._write() as db:
+        with self._write(key) as db:
             row_id = self._id(db, key)
             if row_id is None:
                 self._access.check_free(db, key.name, "an adapter's name")
@@ -200,7 +200,7 @@ class RouterTable(VersionTable[RouterKey, RouterRecord]):
         """Make this content current and point `alias` to it. Returns False if it was already current."""
         if alias is not None:
             check_alias(alias)
-        with self._write() as db:
+        with self._write(key) as db:
             row_id = self._id(db, key)
             if row_id is None:
                 self._access.check_free(db, key.name, "a router's name")

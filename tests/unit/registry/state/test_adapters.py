@@ -235,3 +235,27 @@ def test_a_new_version_is_shared_as_the_one_before(state: State) -> None:
     assert state.adapters.register(KEY, new(2)).adapter.shared
     same = state.adapters.register(KEY, new(2), shared=False)
     assert (same.created, same.adapter.shared) == (False, False)
+
+
+def test_a_change_reads_only_its_own_name_again(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading thousands of adapters after each registration would take longer the more there are."""
+    adapters = state.adapters
+    keys = [AdapterKey("small", name, team) for name in ("b", "d", "a") for team in ("z", "y")]
+    for number, key in enumerate(keys):
+        adapters.register(key, new(number))
+    before = adapters.all()
+    with monkeypatch.context() as patched:
+        patched.setattr(adapters, "_load", None)
+        new_key = AdapterKey("small", "c", "y")
+        adapters.register(new_key, new(9), "prod", shared=True)
+        adapters.register(keys[0], new(8))
+        adapters.rollback(keys[0])
+        adapters.pin(keys[1])
+        adapters.delete(keys[2])
+        with pytest.raises(NotFound):
+            adapters.delete(keys[2])
+        remembered = adapters.all(), adapters.ever()
+    assert remembered[0] != before
+    assert all(one in remembered[0] for one in before if one.key in keys[3:]), "others are the same"
+    adapters._cache = None
+    assert (adapters.all(), adapters.ever()) == remembered

@@ -70,7 +70,7 @@ async def arrive(flow: SignIn, code: str, address: str) -> None:
     await flow.finish(departure.cookie, state, code, BACK, None, address)
 
 
-async def test_nobodys_made_up_codes_lock_others_out() -> None:
+async def test_made_up_codes_of_one_address_leave_room_for_others() -> None:
     async with slow_provider() as (provider, flow):
         made_up = [asyncio.create_task(arrive(flow, f"made-up-{n}", "192.0.2.7")) for n in range(MOST_STEPS)]
         await provider.has(MOST_STEPS)
@@ -90,7 +90,7 @@ async def test_nobodys_made_up_codes_lock_others_out() -> None:
         await asyncio.gather(person, again, *made_up, return_exceptions=True)
 
 
-async def test_made_up_codes_of_many_addresses_keep_nobody_from_beginning() -> None:
+async def test_a_sign_in_begins_while_many_codes_are_exchanged() -> None:
     async with slow_provider() as (provider, flow):
         made_up = [asyncio.create_task(arrive(flow, f"made-up-{n}", f"192.0.2.{n}")) for n in range(MOST_STEPS)]
         await provider.has(MOST_STEPS)
