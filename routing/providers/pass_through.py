@@ -119,26 +119,28 @@ def merged(before: Usage, raw: msgspec.Raw) -> Usage:
         return before
     if reported is None:
         return before
-    cached = reported.cache_read_input_tokens or reported.cached_tokens or reported.prompt_cache_hit_tokens or 0
-    written = reported.cache_creation_input_tokens or 0
+    read, written = reported.cache_read_input_tokens, reported.cache_creation_input_tokens
     prompt = reported.prompt_tokens
+    if reported.input_tokens is not None:
+        if prompt is None and reported.input_tokens_details is None:  # the second part may omit counts of the first
+            read = before.cached_tokens if read is None else read
+            written = before.written_tokens if written is None else written
+        prompt = reported.input_tokens + (written or 0) + (read or 0)
+    cached = read or reported.cached_tokens or reported.prompt_cache_hit_tokens or 0
+    written = written or 0
     for details in (reported.prompt_tokens_details, reported.input_tokens_details):
         cached = cached or (details.cached_tokens or 0 if details else 0)
         written = written or (details.cache_write_tokens or 0 if details else 0)
-    if reported.input_tokens is not None:
-        prompt = (
-            reported.input_tokens
-            + (reported.cache_creation_input_tokens or 0)
-            + (reported.cache_read_input_tokens or 0)
-        )
     completion = reported.completion_tokens if reported.output_tokens is None else reported.output_tokens
     if reported.prompt_tokens is not None and reported.total_tokens is not None and reported.output_tokens is None:
         completion = with_reasoning(reported.prompt_tokens, completion or 0, reported.total_tokens)
+    prompt = max(0, before.prompt_tokens if prompt is None else prompt)
+    cached = min(prompt, max(0, cached or before.cached_tokens))  # a part of the prompt, or its price would be negative
     return Usage(
-        prompt_tokens=max(0, before.prompt_tokens if prompt is None else prompt),
+        prompt_tokens=prompt,
         completion_tokens=max(0, before.completion_tokens if completion is None else completion),
-        cached_tokens=max(0, cached or before.cached_tokens),
-        written_tokens=max(0, written or before.written_tokens),
+        cached_tokens=cached,
+        written_tokens=min(prompt - cached, max(0, written or before.written_tokens)),
     )
 
 

@@ -43,12 +43,13 @@ class UsageBounds:
 
     def cut(self, reported: Usage) -> Usage:
         prompt = min(reported.prompt_tokens, self.prompt)
+        cached = min(reported.cached_tokens, prompt)
         return msgspec.structs.replace(
             reported,
             prompt_tokens=prompt,
             completion_tokens=min(reported.completion_tokens, self.completion),
-            cached_tokens=min(reported.cached_tokens, self.prompt),
-            written_tokens=min(reported.written_tokens, self.prompt),
+            cached_tokens=cached,
+            written_tokens=min(reported.written_tokens, prompt - cached),
             audio_seconds=min(reported.audio_seconds, self.audio_seconds),
         )
 

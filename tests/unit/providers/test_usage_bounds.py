@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from models.messages import RerankRequest, TranscribeRequest, Usage
+from routing.providers.pass_through import merged
 from routing.providers.usage_bounds import (
     LONGEST,
     OVERHEAD,
@@ -49,6 +50,40 @@ async def test_one_false_answer_does_not_end_a_month(
         metrics = (await rig.http.get("/metrics")).text
     assert 'roundhouse_provider_attempts_total{name="big",outcome="excess_usage",provider="there"} 1.0' in metrics
     assert "reported more usage than request" in caplog.text
+
+
+@pytest.mark.parametrize("details", [{"cached_tokens": FALSE}, {"cached_tokens": 900, "cache_write_tokens": 900}])
+async def test_a_false_count_of_cached_tokens_earns_nothing(tmp_path: Path, details: dict[str, int]) -> None:
+    """Cached tokens cost less. If they were more than the prompt's, the request would have a negative cost."""
+    usage = {"prompt_tokens": 12, "completion_tokens": 5, "prompt_tokens_details": details}
+    answer = Play([json.dumps({"model": "big", "choices": [CHOICE], "usage": usage}).encode()])
+    models = [{"name": "big", "price": {"input": 4, "cached_input": 1, "written_input": 5, "output": 6}}]
+    async with rigged(tmp_path, lambda seen: answer, models=models) as rig:
+        await rig.chat()
+        assert rig.gateway.records.all[-1].cost == 12 * 1 + 5 * 6
+
+
+def test_the_second_part_of_anthropics_usage_may_omit_the_caches() -> None:
+    first = b'{"input_tokens": 8, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 2, "output_tokens": 1}'
+    began = merged(Usage(), msgspec.Raw(first))
+    for second in (b'{"output_tokens": 5}', b'{"input_tokens": 8, "output_tokens": 5}'):
+        found = merged(began, msgspec.Raw(second))
+        assert found == Usage(prompt_tokens=100, completion_tokens=5, cached_tokens=90, written_tokens=2)
+    renewed = b'{"input_tokens": 3, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 97}'
+    assert merged(began, msgspec.Raw(renewed)).prompt_tokens == 100
+
+
+def test_usage_that_is_reported_with_every_piece_is_not_added_up() -> None:
+    both = b'{"prompt_tokens": 12, "input_tokens": 12, "prompt_tokens_details": {"cached_tokens": 4}}'
+    responses = b'{"input_tokens": 12, "input_tokens_details": {"cached_tokens": 4}}'
+    for piece in (both, responses):
+        once = merged(Usage(), msgspec.Raw(piece))
+        assert merged(once, msgspec.Raw(piece)) == once == Usage(prompt_tokens=12, cached_tokens=4)
+
+
+def test_a_cut_prompt_has_no_more_cached_tokens_than_others() -> None:
+    found = UsageBounds(100).cut(Usage(prompt_tokens=1000, cached_tokens=900, written_tokens=50))
+    assert (found.prompt_tokens, found.cached_tokens, found.written_tokens) == (100, 100, 0)
 
 
 async def test_an_honest_answer_is_counted_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
