@@ -4,7 +4,9 @@ A struct is the only definition of a body: for decoding, for validation and for 
 """
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -33,7 +35,7 @@ _FAULT_PATH = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Read the whole body. Raises TooLarge as soon as it exceeds `limit` bytes.
+    """Read the whole body, without a byte order mark. Raises TooLarge as soon as it exceeds `limit` bytes.
 
     `guard.bodies` bounds its pace and decompresses it.
     """
@@ -51,7 +53,7 @@ async def read_body(request: Request, limit: int) -> bytes:
         if size > limit:
             raise too_large_error(limit)
         parts.append(part)
-    return b"".join(parts)
+    return b"".join(parts).removeprefix(BOM_UTF8)
 
 
 def too_large_error(limit: int) -> TooLarge:
@@ -73,31 +75,45 @@ def unreadable_error(error: Exception) -> BadRequest:
     """Describe why msgspec could not decode a body."""
     if isinstance(error, RecursionError):
         return BadRequest("the JSON body is nested too deeply", code="json_too_deep")
+    if isinstance(error, UnicodeDecodeError):  # its position is within one string
+        return BadRequest("The body is not UTF-8: encode it so.", code="invalid_json")
     return BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json")
 
 
-def decode(body: bytes, kind: type[T]) -> T:
-    """Decode JSON bytes to `kind`, with whole floats as integers. Raises BadRequest with fault and position."""
+def decode(body: bytes, kind: type[T], *, quoted_values: bool = False) -> T:
+    """Decode JSON bytes to `kind`, with whole floats as integers. Raises BadRequest with fault and position.
+
+    `quoted_values`: as in `convert`.
+    """
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        if _WHOLE_FLOAT.search(body) is None:
+        if not quoted_values and _WHOLE_FLOAT.search(body) is None:
             raise validation_error(error, kind) from None
     except NOT_JSON as error:
         raise unreadable_error(error) from None
-    return convert(parse_object(body), kind)
+    return convert(parse_object(body), kind, quoted_values=quoted_values)
 
 
-def convert(data: dict[str, Any], kind: type[T]) -> T:
-    """Convert a parsed object to `kind`. Raises BadRequest as `decode` does."""
+def convert(data: dict[str, Any], kind: type[T], *, quoted_values: bool = False) -> T:
+    """Convert a parsed object to `kind`. Raises BadRequest as `decode` does.
+
+    `quoted_values`: takes "true" and "3" for true and 3 where no string is allowed, as other servers of such a body do.
+    Not for a kind with floats: "nan" would be one.
+    """
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError:
         pass
+    data = with_integers(data)
     try:
-        return msgspec.convert(with_integers(data), kind)
+        return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise validation_error(error, kind) from None
+        fault = error
+    if quoted_values:
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(data, kind, strict=False)
+    raise validation_error(fault, kind)
 
 
 def with_integers(value: Any) -> Any:
@@ -165,13 +181,17 @@ def _inside(one: inspect.Type, step: str) -> list[inspect.Type]:
 
 
 def decode_known(
-    body: bytes, kind: type[T], defaults: Mapping[str, Sequence[object]] = MappingProxyType({})
+    body: bytes,
+    kind: type[T],
+    defaults: Mapping[str, Sequence[object]] = MappingProxyType({}),
+    *,
+    quoted_values: bool = False,
 ) -> tuple[T, list[str]]:
     """Decode as `decode` does, and return the names of fields that `kind` does not have.
 
     `defaults`: values with which such fields have no effect, so they count as absent.
     """
-    decoded, fields = decode(body, kind), _KEYS.decode(body)
+    decoded, fields = decode(body, kind, quoted_values=quoted_values), _KEYS.decode(body)
     unknown = unknown_fields(fields, kind)
     asking = [
         name for name in unknown if name not in defaults or msgspec.json.decode(fields[name]) not in defaults[name]

@@ -59,7 +59,7 @@ def _parsed_request(
 
 
 def _parse_openai(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    body, unknown = decode_known(data, EmbeddingsBody, DEFAULTS)
+    body, unknown = decode_known(data, EmbeddingsBody, DEFAULTS, quoted_values=True)
 
     async def write(vectors: Matrix, model: str, tokens: int) -> bytes:
         return await openai_json(vectors, model, tokens, as_base64=body.encoding_format == "base64")
@@ -69,7 +69,7 @@ def _parse_openai(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
 
 
 def _parse_tei(data: bytes, query: Mapping[str, str]) -> ParsedRequest:
-    body, unknown = decode_known(data, EmbedBody, DEFAULTS)
+    body, unknown = decode_known(data, EmbedBody, DEFAULTS, quoted_values=True)
 
     async def write(vectors: Matrix, _model: str, _tokens: int) -> bytes:
         return await tei_json(vectors)

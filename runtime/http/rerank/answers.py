@@ -65,9 +65,15 @@ def _document(value: str | dict[str, Any]) -> dict[str, Any]:
 
 
 def jina(
-    ranking: Ranking, model: str, top_n: int | None, documents: Sequence[str | dict[str, Any]] | None, *, raw: bool
+    ranking: Ranking,
+    model: str,
+    top_n: int | None,
+    documents: Sequence[str | dict[str, Any]] | None,
+    *,
+    raw: bool,
+    counts: bool,
 ) -> bytes:
-    """`documents`: repeated in the results, unless None."""
+    """`documents`: repeated in the results, unless None. `counts`: also as Xinference writes them."""
     results: list[dict[str, Any]] = []
     for index in ranking.best(top_n):
         logit, chunks = ranking.result.logits[index], ranking.result.chunks[index]
@@ -81,6 +87,8 @@ def jina(
         results.append(item)
     usage = {"prompt_tokens": ranking.tokens, "total_tokens": ranking.tokens}
     body = {"id": f"rerank-{uuid.uuid4().hex}", "object": "list", "model": model, "usage": usage, "results": results}
+    if counts:
+        body["meta"] = {"tokens": {"input_tokens": ranking.tokens, "output_tokens": 0}}
     return msgspec.json.encode(body)
 
 
@@ -160,7 +168,9 @@ JINA_RANKING = component(
                     ["index", "relevance_score"],
                 )
             ),
-        }
+            "meta": record({"tokens": record({"input_tokens": COUNT, "output_tokens": COUNT})}),
+        },
+        ["id", "object", "model", "usage", "results"],
     ),
 )
 COHERE_RANKING = component(

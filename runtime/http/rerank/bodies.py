@@ -78,7 +78,9 @@ class JinaBody(msgspec.Struct, kw_only=True):
     max_doc_length: Limit | None = None
     max_query_length: Limit | None = None
     return_embeddings: Literal[False] | None = None
-    return_len: Literal[False] | None = None
+    return_len: Annotated[bool | None, Meta(description="Xinference's: add the counts of tokens as `meta.tokens`.")] = (
+        None
+    )
     kwargs: Literal["{}"] | None = None
     use_activation: Literal[True] | None = None
     user: str | None = None

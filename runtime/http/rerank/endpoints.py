@@ -80,7 +80,8 @@ def _parsed(
 def _jina(body: JinaBody, unknown: Sequence[str]) -> ParsedRequest:
     def write(ranking: Ranking, model: str) -> bytes:
         documents = None if body.return_documents is False else body.documents
-        return results.jina(ranking, model, body.top_n, documents, raw=bool(body.raw_scores))
+        raw, counts = bool(body.raw_scores), bool(body.return_len)
+        return results.jina(ranking, model, body.top_n, documents, raw=raw, counts=counts)
 
     return _parsed(_rerank_request(body), write, ModelRef(Task.RERANK, body.model), Dialect.JINA, unknown)
 
@@ -135,7 +136,7 @@ def _tei(body: TeiBody, unknown: Sequence[str], named: str | None) -> ParsedRequ
 
 def _score(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
     """Parse a score request: one engine call for each query."""
-    body, unknown = decode_known(data, ScoreBody)
+    body, unknown = decode_known(data, ScoreBody, quoted_values=True)
     left_out = refuse_fields(unknown, CHANGING)
     score_pairs = pairs(body)
     truncate = context_only(body.truncate_prompt_tokens)
@@ -166,19 +167,19 @@ def _score(data: bytes, _query: Mapping[str, str]) -> ParsedRequest:
 
 # --- paths -----------------------------------------------------------------------------------------------------------
 def _parse_jina(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    return _jina(*decode_known(body, JinaBody))
+    return _jina(*decode_known(body, JinaBody, quoted_values=True))
 
 
 def _parse_cohere(body: bytes, _query: Mapping[str, str]) -> ParsedRequest:
-    return _cohere(*decode_known(body, CohereBody))
+    return _cohere(*decode_known(body, CohereBody, quoted_values=True))
 
 
 def _parse_tei_or_jina(body: bytes, query: Mapping[str, str]) -> ParsedRequest:
     """Parse the body as TEI's if it has the field `texts`, else as Jina's."""
     data = parse_object(body)
     if "texts" in data:
-        return _tei(convert(data, TeiBody), unknown_fields(data, TeiBody), query.get("model"))
-    return _jina(convert(data, JinaBody), unknown_fields(data, JinaBody))
+        return _tei(convert(data, TeiBody, quoted_values=True), unknown_fields(data, TeiBody), query.get("model"))
+    return _jina(convert(data, JinaBody, quoted_values=True), unknown_fields(data, JinaBody))
 
 
 class _TextsOrNot(msgspec.Struct):

@@ -136,6 +136,14 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
     assert (engine_request(gateway).prompt_name, engine_request(gateway).truncate) == ("passage", True)
 
 
+async def test_numbers_may_be_quoted_but_not_misspelled(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    response = await client.post("/v1/embeddings", json={"model": "embed", "input": ["1", "true"], "dimensions": "4"})
+    assert response.status_code == 200
+    assert (engine_request(gateway).inputs, engine_request(gateway).dimensions) == (["1", "true"], 4)
+    response = await client.post("/v1/embeddings", json={"model": "embed", "input": "a", "dimensions": "four"})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "dimensions")
+
+
 @pytest.mark.parametrize(
     ("message", "names"),
     [
@@ -171,7 +179,7 @@ async def test_models_call_their_prompts_by_several_names(
         ({"model": "embed", "input": {"text": "x"}}, "input"),
         ({"model": "embed", "input": ["x"] * 2049}, "input"),
         ({"model": "embed", "input": "x", "dimensions": 0}, "dimensions"),
-        ({"model": "embed", "input": "x", "dimensions": "3"}, "dimensions"),
+        ({"model": "embed", "input": "x", "dimensions": "three"}, "dimensions"),
         ({"model": "embed", "input": "x", "encoding_format": "int8"}, "encoding_format"),
         ({"model": "embed", "input": "x", "input_type": "cat"}, "input_type"),
         ({"model": "embed", "input": "x", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),

@@ -41,11 +41,12 @@ ADDED_HEADER = "X-Roundhouse-Replica"
 ADDED_ANSWERS = {"/v1/route": "429"}
 CHANGED_PROPERTIES = {
     "AddModelBody": "source", "RegisterRequest": "source", "OllamaChatBody": "think", "OllamaGenerateBody": "think",
-    "OllamaOptions": "top_k",
+    "OllamaOptions": "top_k", "JinaBody": "return_len",
 }  # fmt: skip
-"""Sources may be a text or an object; Ollama's values are all taken."""
+"""Sources may be a text or an object; Ollama's values are all taken, and Xinference's counts of tokens are given."""
 ADDED_PROPERTIES = {
     "Adapter": {"notes"}, "Device": {"uuid", "fault"}, "Failure": {"at"}, "Health": {"degraded"},
+    "JinaRanking": {"meta"},
     "Model": {"devices", "replicas"},
     "OllamaLogprob": {"bytes"}, "OllamaTopLogprob": {"bytes"},
     "Plan": {"devices", "replicas"}, "Status": {"devices", "degraded"},

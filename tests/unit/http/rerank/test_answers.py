@@ -44,6 +44,16 @@ async def test_top_n_return_documents_and_raw_scores(client: httpx.AsyncClient) 
     assert len((await client.post("/v1/rerank", json=body(top_n=99))).json()["results"]) == 3
 
 
+async def test_the_request_of_ragflow_for_xinference(client: httpx.AsyncClient) -> None:
+    """It writes booleans as strings, and reads the count of tokens from `meta`."""
+    found = (await client.post("/v1/rerank", json=body(return_documents="true", return_len="true"))).json()
+    assert [result["document"]["text"] for result in found["results"]] == ["high", "middle", "low"]
+    assert found["meta"] == {"tokens": {"input_tokens": 30, "output_tokens": 0}}
+    found = (await client.post("/v1/rerank", json=body(return_documents="False", top_n="1"))).json()
+    assert [result.keys() for result in found["results"]] == [{"index", "relevance_score"}]
+    assert "meta" not in found
+
+
 async def test_objects_and_rank_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     documents = [{"text": "high", "url": "u"}, "low"]
     found = (await client.post("/v1/rerank", json=body(query={"text": "q"}, documents=documents))).json()
@@ -103,7 +113,7 @@ async def test_limits_reach_the_engine(
         ({"query": ""}, "query"),
         ({"query": None}, "query"),
         ({"top_n": -1}, "top_n"),
-        ({"top_n": "2"}, "top_n"),
+        ({"top_n": "two"}, "top_n"),
         ({"max_chunks_per_doc": 0}, "max_chunks_per_doc"),
         ({"max_tokens_per_doc": -1}, "max_tokens_per_doc"),
         ({"return_embeddings": True}, "return_embeddings"),
