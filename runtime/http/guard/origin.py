@@ -76,7 +76,7 @@ class OriginPolicy:
             address = ipaddress.ip_address(name)
         except ValueError:
             return False
-        return self.addresses or address.is_loopback
+        return self.addresses or address.is_loopback or address.is_unspecified
 
     def origin(self, value: str, host: str) -> bool:
         """Whether an origin is our own or allowed. Ignores the scheme, since a proxy may add TLS."""
@@ -94,8 +94,11 @@ class OriginPolicy:
         own = host.lower()
         return own == f"{name}:{port or usual}" or (own == name and port in (None, usual))
 
-    def check(self, method: str, path: str, headers: Headers) -> None:
-        """Check a request. Raises Forbidden, UnsupportedMedia or BadRequest with advice."""
+    def check(self, method: str, path: str, headers: Headers, *, needs_host: bool = True) -> None:
+        """Check a request. Raises Forbidden, UnsupportedMedia or BadRequest with advice.
+
+        needs_host: whether a missing Host is refused. It is optional in HTTP/1.0, which no browser speaks.
+        """
         values: dict[bytes, str] = {}
         for name, value in headers:
             if name in _READ:
@@ -103,7 +106,7 @@ class OriginPolicy:
                     raise BadRequest(f"Send one {once} header.", code="invalid_http")
                 values[name] = value.decode("latin-1")
         host = values.get(b"host", "")
-        if not self.host(host):
+        if (host or needs_host) and not self.host(host):
             raise _host_error(host)
         if method in READS:
             return
@@ -203,7 +206,8 @@ class OriginMiddleware:
         """Not a coroutine, since one per layer would stay in memory as long as a stream runs."""
         if scope["type"] == "http":
             try:
-                self._allowed.check(scope["method"], scope["path"], scope["headers"])
+                needs_host = scope["http_version"] != "1.0"
+                self._allowed.check(scope["method"], scope["path"], scope["headers"], needs_host=needs_host)
             except RoundhouseError as refusal:
                 if isinstance(refusal, UnsupportedMedia):
                     refusal = _unknown_path(scope) or refusal

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from httptools import HttpParserUpgrade, HttpRequestParser
+from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -225,6 +226,8 @@ class GuardedConnection(HttpToolsProtocol):
         self._disarm()
         self._bounds.idle.remove(self)
         super().on_headers_complete()
+        if self.cycle.scope["http_version"] == "1.0":
+            _send_without_chunks(self.cycle)
         if not self.cycle.keep_alive:
             self.cycle.transport = cast(asyncio.Transport, _LastAnswer(self))
         self.cycle.transport = cast(asyncio.Transport, _FirstWrite(self.cycle, self.loop))
@@ -363,6 +366,21 @@ def _wrong_coding(headers: list[tuple[bytes, bytes]]) -> RoundhouseError | None:
     return UnsupportedCoding(
         f"The transfer coding {quoted(names[0])} is not supported: send the body with Transfer-Encoding: chunked alone."
     )
+
+
+def _send_without_chunks(cycle: RequestResponseCycle) -> None:
+    """End an answer of unknown length with the connection, as HTTP/1.0 has no transfer codings (RFC 9112, 6.1).
+
+    uvicorn would send chunks, whose sizes such a client takes for text.
+    """
+    send, cycle.chunked_encoding = cycle.send, False
+
+    async def send_as_it_is(message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.body":
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.send = send_as_it_is  # type: ignore[method-assign]
 
 
 class _FirstWrite:

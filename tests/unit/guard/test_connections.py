@@ -403,6 +403,24 @@ async def test_a_last_answer_is_not_destroyed_by_the_rest_of_its_body(tmp_path: 
                 await asyncio.sleep(0.01)
 
 
+async def test_a_byte_order_mark_is_no_part_of_the_json(tmp_path: Path) -> None:
+    """Windows' editors write one, and RFC 8259, 8.1, lets a parser ignore it."""
+    body = b"\xef\xbb\xbf" + BODY
+    head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n" % len(body)
+    async with served(tmp_path) as server:
+        server.gateway.links["chat"].script = lambda _: (ResponseStart(200, "application/json"), Chunk(data=b"{}"))
+        assert (await server.ask(head, body)).status == 200
+
+
+async def test_the_error_for_another_encoding_names_utf_8(tmp_path: Path) -> None:
+    body = '{"model": "embed", "input": "café"}'.encode("latin-1")
+    head = b"POST /v1/embeddings HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n" % len(body)
+    async with served(tmp_path) as server:
+        answer = await server.ask(head, body)
+        assert (answer.status, answer.error()["code"]) == (400, "invalid_json")
+        assert "UTF-8" in answer.error()["message"]
+
+
 @pytest.mark.parametrize("path", [b"/health", b"/api/tags", b"/api/version", b"/v1/models", b"/docs", b"/v1/nothing"])
 async def test_head_is_what_get_is_without_its_body(tmp_path: Path, path: bytes) -> None:
     """Load balancers ask so for /health, and Ollama's clients for two of its paths."""
@@ -427,6 +445,22 @@ async def test_who_half_closes_after_the_request_gets_the_answer(tmp_path: Path,
         wire.writer.write_eof()
         assert (await wire.answer()).body == b'{"status":"live"}'
         assert await wire.ended() == b""
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_http_1_0_gets_no_chunks_but_the_end_of_the_connection(tmp_path: Path, is_stream: bool) -> None:
+    kind = "text/event-stream" if is_stream else "application/json"
+    async with served(tmp_path) as server:
+        server.gateway.links["chat"].script = lambda _: (
+            ResponseStart(200, kind), Chunk(data=b"data: 1\n\n"), Chunk(data=b"data: 2\n\n")
+        )  # fmt: skip
+        wire = await server.connect()
+        await wire.send(REQUESTED.replace(b"HTTP/1.1", b"HTTP/1.0").replace(HOST, b"Connection: keep-alive\r\n"))
+        head, _, body = (await wire.ended()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"transfer-encoding" not in head.lower()
+        assert body == b"data: 1\n\ndata: 2\n\n"
+        wire.close()
 
 
 @pytest.mark.parametrize("requests", [1, 2])

@@ -15,7 +15,10 @@ OPEN = OriginPolicy.of("0.0.0.0", ("Models.Example:443", "::ffff"), ("https://ch
 BODY = b'{"model": "embed", "input": "a"}'
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:1", "127.9.9.9", "[::1]:80"])
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:1", "127.9.9.9", "[::1]:80", "0.0.0.0:8000", "[::]:8000"],
+)
 def test_loopback_is_always_a_host(host: str) -> None:
     assert LOCAL.host(host)
     assert OPEN.host(host)
@@ -263,3 +266,13 @@ async def test_what_is_refused_on_the_way_is_in_the_dialect_of_its_path(
             assert (answer.status, found.keys()) == (status, shape), found
             if path == "/api/chat":
                 assert isinstance(found["error"], str)
+
+
+def test_only_http_1_0_may_leave_the_host_out() -> None:
+    """HAProxy's health checks do. A page's request has the page's origin."""
+    LOCAL.check("GET", "/health/ready", [], needs_host=False)
+    with pytest.raises(Forbidden, match="Send a Host header"):
+        LOCAL.check("GET", "/health/ready", [])
+    for headers in ([(b"host", b"evil.example")], [(b"origin", b"http://evil.example")]):
+        with pytest.raises(Forbidden):
+            LOCAL.check("POST", "/api/chat", headers, needs_host=False)

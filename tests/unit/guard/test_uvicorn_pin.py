@@ -64,3 +64,12 @@ def test_a_cycle_writes_by_its_own_transport_and_first_the_head() -> None:
     head, body = sent.split("# Sending response body")
     assert 'content.append(b"\\r\\n")\n            self.transport.write(' in head
     assert body.count("self.transport.write(") == 2
+
+
+def test_a_cycle_sends_by_its_own_method_and_checks_the_length_of_each_message() -> None:
+    """Ours replaces it for HTTP/1.0, and sets the length that is expected next."""
+    assert "self.scope, self.receive, self.send" in inspect.getsource(RequestResponseCycle.run_asgi)
+    sent = inspect.getsource(RequestResponseCycle.send)
+    assert 'if name == b"content-length" and self.chunked_encoding is None:' in sent
+    assert "if self.chunked_encoding is None and" in sent
+    assert "self.expected_content_length -= num_bytes" in sent
