@@ -192,9 +192,10 @@ def _count(value: object) -> int | None:
     if value is None:  # the usual case: raising would cost as much as all other hints
         return None
     try:
-        return max(0, msgspec.convert(with_integers(value), int))
+        count = msgspec.convert(with_integers(value), int)
     except msgspec.ValidationError:
         return None  # the body's parser reports the fault
+    return None if count < 0 else count  # -1 stands for no limit
 
 
 def _seconds(text: str) -> float:

@@ -14,6 +14,7 @@
 | `stream_options` without a stream            | removed: a complete answer has its usage anyway                |
 | `tool_choice` `auto` or `none` without tools | removed: it asks for nothing                                   |
 | an empty string in `stop`                    | removed: it ends no answer                                     |
+| a chat's `max_tokens: -1`                    | removed: no limit, to Ollama, LM Studio and llama.cpp          |
 | `name: null` in a message                    | removed                                                        |
 | a call's arguments as an object, or null     | written as JSON text                                           |
 
@@ -35,7 +36,7 @@ GUIDED: Mapping[str, str] = {
 }
 """Fields that constrain an answer's form, and their keys in `structured_outputs`."""
 _EMPTY = (msgspec.Raw(b"[]"), msgspec.Raw(b'""'))
-_NULL, _BLANK = msgspec.Raw(b"null"), msgspec.Raw(b'""')
+_NULL, _BLANK, _UNLIMITED = msgspec.Raw(b"null"), msgspec.Raw(b'""'), msgspec.Raw(b"-1")
 _ASSISTANT = msgspec.Raw(b'"assistant"')
 _ANSWER = (b'"output_text"', b'"refusal"')
 """Types of an answer's content parts. Inside a text their quotes would be escaped."""
@@ -60,6 +61,9 @@ def move(request: ChatRequest) -> None:
         _move_guided(request)
         move_schema(request)
         if request.path == CHAT:
+            for name in ("max_tokens", "max_completion_tokens"):
+                if request.fields.get(name) == _UNLIMITED:
+                    request.drop(name)
             _move_thinking(request)
         if request.has("repeat_penalty") and not request.has("repetition_penalty"):
             request.replace("repetition_penalty", request.fields["repeat_penalty"])

@@ -23,7 +23,7 @@ def _tool(**function: Any) -> dict[str, Any]:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "max_tokens negative": (CHAT, {"max_tokens": -1}),
+    "max_tokens negative": (CHAT, {"max_tokens": -2}),
     "max_tokens a word": (CHAT, {"max_tokens": "many"}),
     "n huge": (CHAT, {"n": 10**6}),
     "n over 128": (CHAT, {"n": 129}),

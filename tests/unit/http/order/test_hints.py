@@ -88,6 +88,7 @@ def test_what_a_body_tells_of_its_work() -> None:
     hints = read(context, CHAT, picture)[0].hints
     assert (hints.size, hints.most_tokens) == (len(picture) - 5008, 7)
     assert read(context, CHAT, b'{"max_tokens":"many","max_output_tokens":3}')[0].hints.most_tokens == 3
+    assert read(context, CHAT, b'{"max_tokens":-1}')[0].hints.most_tokens is None
     assert read(context, CHAT, b"[1]")[0].hints.size == 3
 
 

@@ -52,6 +52,12 @@ def test_fields_of_other_servers_move(path: str, before: dict[str, Any], after: 
     assert moved(path, {"model": "m", **before}) == {"model": "m", **after}
 
 
+def test_minus_one_is_no_limit_of_a_chats_tokens() -> None:
+    assert moved(CHAT, {"max_tokens": -1, "max_completion_tokens": -1}) == {}
+    assert moved(CHAT, {"max_tokens": -2}) == {"max_tokens": -2}
+    assert moved(COMPLETIONS, {"max_tokens": -1}) == {"max_tokens": -1}, "without it, its default of 16 would apply"
+
+
 @pytest.mark.parametrize("others", [{}, {"mood": "calm"}])
 def test_qwens_switch_for_thinking_moves_to_the_templates_variables(others: dict[str, Any]) -> None:
     before = {"enable_thinking": False} | ({"chat_template_kwargs": others} if others else {})
