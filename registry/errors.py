@@ -214,7 +214,7 @@ class Unavailable(RoundhouseError):
 
 
 class DoesNotFit(Unavailable):
-    code = "insufficient_memory"
+    code, should_retry = "insufficient_memory", False
 
 
 class NodeFailed(Unavailable):
@@ -251,6 +251,7 @@ class ProviderFailed(RoundhouseError):
     ) -> None:
         super().__init__(message, code=code, retry_after=retry_after)
         self.again, self.counts = again, counts
+        self.should_retry = again or counts or retry_after is not None  # else the operator has to act first
 
 
 class ProviderBusy(ProviderFailed):

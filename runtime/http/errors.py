@@ -56,6 +56,8 @@ _TEI = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
 _TGI = {429: "overloaded", 500: "generation", 503: "overloaded"}
 """Other statuses are "validation"."""
 _UNREADABLE = ("invalid_json", "json_too_deep")
+_OF_COHERES_SDKS = (Dialect.COHERE, Dialect.JINA)
+"""Dialects of the paths that Cohere's SDKs use: version 1's rerank is Jina's."""
 
 
 def status(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> int:
@@ -111,11 +113,15 @@ def _bounded_faults(faults: Sequence[str]) -> list[str]:
     return listed
 
 
-def headers(error: RoundhouseError) -> dict[str, str]:
-    """Retry-After in whole seconds if known, and WWW-Authenticate if needed."""
+def headers(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str, str]:
+    """Retry-After in whole seconds if known, and WWW-Authenticate if needed.
+
+    Cohere's SDKs do not know x-should-retry, and sleep for up to a minute of a Retry-After, twice. So they are not told
+    of a wait that no retry can bridge, such as a budget's until the end of the month.
+    """
     if error.status == 401:
         return {"WWW-Authenticate": "Bearer"}
-    if error.retry_after is None:
+    if error.retry_after is None or (dialect in _OF_COHERES_SDKS and not error.should_retry):
         return _retry_headers(error)
     found = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
     if isinstance(error, LimitExceeded):
@@ -133,7 +139,9 @@ def encode(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
 
 
 def error_response(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> Response:
-    return Response(encode(error, dialect), status(error, dialect), headers(error), media_type="application/json")
+    return Response(
+        encode(error, dialect), status(error, dialect), headers(error, dialect), media_type="application/json"
+    )
 
 
 class _ForeignFields(msgspec.Struct):

@@ -333,7 +333,7 @@ def refusal(error: RoundhouseError, dialect: Dialect, opened: Head | None = None
     if opened is not None:
         return [http_errors.sse(error, dialect)] if opened.is_stream else []
     data = http_errors.encode(error, dialect)
-    headers = {"content-length": str(len(data)), **http_errors.headers(error)}
+    headers = {"content-length": str(len(data)), **http_errors.headers(error, dialect)}
     if isinstance(error, LimitExceeded):
         headers |= limit_headers(error.levels, dialect)
     return [Head(http_errors.status(error, dialect), JSON, headers), data]

@@ -10,6 +10,7 @@ from routing.providers import upstream
 from routing.providers.faults import failure, is_the_clients
 from routing.providers.faults import retry_after as read_after
 from routing.providers.upstream import Upstream
+from runtime.http import errors as http_errors
 from runtime.http import serving
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen
@@ -97,6 +98,7 @@ def test_what_a_failure_is(
 ) -> None:
     found = failure("x", status, body, headers)
     assert (found.code, found.again, found.counts) == (code, again, counts)
+    assert (http_errors.headers(found).get("x-should-retry") != "false") == (again or counts)
     assert not is_the_clients(status, body)
 
 

@@ -13,12 +13,13 @@ import pytest
 
 from models.messages import Chunk, RerankResult, ResponseEnd, ResponseStart, Usage
 from models.tasks.chat import ChatPayload
-from registry.errors import EngineFailed
+from registry.errors import BudgetExceeded, EngineFailed, LimitExceeded
 from registry.recipes.definition import Prices
 from runtime.gateway.charging import demand_of
 from runtime.gateway.context import RequestContext
 from runtime.gateway.target import Target
-from runtime.http.errors import format_duration, format_time
+from runtime.http import errors as http_errors
+from runtime.http.errors import Dialect, format_duration, format_time
 from runtime.http.routes import ENDPOINTS
 from tenants.caller import EVERYBODY
 from tenants.costs.prices import PriceList
@@ -133,6 +134,17 @@ async def test_a_budget_that_is_spent_is_not_tried_again(tmp_path: Path) -> None
     assert (error.value.type, error.value.code) == ("insufficient_quota", "project_spend_limit_exceeded")
     assert error.value.response.headers["x-should-retry"] == "false"
     assert int(error.value.response.headers["retry-after"]) > 60
+
+
+@pytest.mark.parametrize(("dialect", "has_header"), [("openai", True), ("cohere", False), ("jina", False)])
+def test_coheres_sdks_do_not_wait_for_a_new_budget(dialect: str, has_header: bool) -> None:
+    """They would block for two minutes: they sleep for at most one of a Retry-After, and retry in vain."""
+    spent = BudgetExceeded("spend per day is 1.", [], retry_after=40_000)
+    spent.should_retry = False
+    found = http_errors.headers(spent, Dialect(dialect))
+    assert ("Retry-After" in found, found["x-should-retry"]) == (has_header, "false")
+    busy = LimitExceeded("requests per minute is 1.", [], retry_after=7)
+    assert http_errors.headers(busy, Dialect(dialect))["Retry-After"] == "7"
 
 
 @pytest.mark.parametrize("end", ["left", "failed", "refused"])
