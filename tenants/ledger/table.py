@@ -70,7 +70,7 @@ class LedgerTable:
         self._priced: set[str] = set()
         """Versions of prices that are in the database."""
         self._price = insert(PRICES).on_conflict_do_nothing()
-        upsert = (sqlite.insert if database.is_sqlite else postgresql.insert)(HOURS)
+        upsert = insert(HOURS)
         grown = {name: HOURS.c[name] + upsert.excluded[name] for name in SUMS}
         grow = upsert.on_conflict_do_update(index_elements=_KEY, set_=grown)
         dialect = database.engine.dialect

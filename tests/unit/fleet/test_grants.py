@@ -112,6 +112,17 @@ def test_old_windows_are_removed(table: BlockTable) -> None:
     assert table.granted("a") == grant.amount
 
 
+def test_a_day_that_is_nearly_over_is_not_removed(table: BlockTable) -> None:
+    grant = table.take("d", 100, 90, 1, "day")
+    with table._database.write() as connection:
+        soon = int(connection.execute(sa.select(sa.func.extract("epoch", sa.func.now()))).scalar_one()) + 600
+        for rows in (BLOCKS, GRANTS):
+            connection.execute(sa.update(rows).values(ends=soon))
+    assert table.prune() == 0
+    table.give_back("d", grant.window, 60, "day")
+    assert table.granted("d") == 30
+
+
 def test_what_was_spent_before_counts_in_its_window_and_only_once(table: BlockTable) -> None:
     today = table.take("other", 1, 1, 1, "day").window
     assert table.take("a", 100, 1, 1, "day", spent=Spent(today, 95))[:2] == (2, today)

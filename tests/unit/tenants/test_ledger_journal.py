@@ -105,6 +105,15 @@ def test_it_takes_no_more_than_its_size(tmp_path: Path) -> None:
     again.close()
 
 
+async def test_a_short_journal_is_tried_again_after_a_pause(table: SickTable, tmp_path: Path) -> None:
+    writer = LedgerWriter(table, journal := Journal(tmp_path / "journal", SIZE))
+    await writer.begin(entry())
+    assert writer._pause() is None
+    journal.append([entry()], [])
+    assert writer._pause() == writer_module.RETRY_SECONDS
+    await writer.close()
+
+
 async def test_requests_go_on_and_are_in_the_ledger_once(table: SickTable, database: Database, tmp_path: Path) -> None:
     writer = LedgerWriter(table, Journal(tmp_path / "journal", SIZE))
     running = entry()

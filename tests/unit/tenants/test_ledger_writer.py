@@ -93,6 +93,27 @@ async def test_it_fails_until_a_transaction_succeeds(gate: Gate, monkeypatch: py
     await writer.close()
 
 
+async def test_what_cannot_be_written_is_not_tried_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the thread would take a whole core for as long as the database is away."""
+    tries: list[str] = []
+
+    class Counted(Gate):
+        def write(self, begun: Sequence[Entry], ended: Sequence[Settlement], *, again: bool = False) -> None:
+            tries.append("again" if again else "first")
+            super().write(begun, ended, again=again)
+
+    monkeypatch.setattr(writer_module, "RETRY_SECONDS", PATIENCE)
+    gate = Counted()
+    gate.broken = True
+    writer = over(gate)
+    writer.end(done(entry()))
+    await asyncio.to_thread(eventually, lambda: writer.is_failing)
+    for _ in range(100):
+        await asyncio.to_thread(int)
+    assert tries == ["first"]
+    await writer.close()
+
+
 async def test_nothing_runs_that_cannot_be_reported(gate: Gate) -> None:
     writer = over(gate)
     running = entry()

@@ -15,14 +15,14 @@ from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
 from tenants.ledger.ledger import Ledger
 from tenants.ledger.pruning import prune
-from tenants.ledger.rows import Entry, Settlement
+from tenants.ledger.rows import BATCH, Entry, Settlement
 from tenants.ledger.table import LedgerTable
 from tenants.limits import history
 from tenants.limits.history import history_of
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.loader import LimitLoader
 from tenants.limits.records import Kind, Limit, Mode
-from tenants.limits.simulate import simulate
+from tenants.limits.simulate import Outcome, simulate
 from tenants.limits.stored import QueueLimiter
 from tenants.limits.table import LimitTable
 from tenants.storage.tables import LIMITS
@@ -208,6 +208,21 @@ def test_what_a_limit_would_have_done(database: Database) -> None:
     assert refused(Kind.AT_ONCE, 2) == 20 - 14
     assert refused(Kind.DAY, 70) == 10
     assert simulate(database, Limit("", "team", "else", Kind.DAY, 1), utc, 0, NOW * 2).requests == 0
+
+
+def test_a_replay_tells_when_the_first_and_the_last_request_would_have_been_refused(database: Database) -> None:
+    entries = [entry(f"{number}", NOW + number) for number in range(5)]
+    LedgerTable(database, "s").write(entries, [done(one, 1, 10) for one in entries])
+    limit = Limit("", "team", "search", Kind.DAY, 20)
+    assert simulate(database, limit, ZoneInfo("UTC"), NOW, NOW + 60) == Outcome(5, 3, NOW + 2, NOW + 4)
+
+
+def test_replayed_batch_lines_count_for_budgets_only(database: Database) -> None:
+    entries = [replace(entry(f"{number}", NOW + number), source=BATCH) for number in range(5)]
+    LedgerTable(database, "s").write(entries, [done(one, 100, 10) for one in entries])
+    for kind, requests in ((Kind.REQUESTS, 0), (Kind.TOKENS, 0), (Kind.AT_ONCE, 0), (Kind.MONTH, 5)):
+        limit = Limit("", "team", "search", kind, 20)
+        assert simulate(database, limit, ZoneInfo("UTC"), NOW, NOW + 60).requests == requests
 
 
 def test_a_replayed_recording_reserves_the_longest_one_until_it_ends(database: Database) -> None:
