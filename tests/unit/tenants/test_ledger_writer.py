@@ -214,6 +214,19 @@ async def test_a_second_start_ends_what_the_first_left(tmp_path: Path) -> None:
     assert (tmp_path / "server-id").stat().st_mode & 0o777 == 0o600
 
 
+async def test_a_stop_writes_rows_that_nobody_waits_for(tmp_path: Path) -> None:
+    database = open_tables(tmp_path)
+    ledger = Ledger(tmp_path)
+    await ledger.enable(database)
+    one = entry()
+    ledger.note(one)
+    ledger.end(done(one), soon=True)
+    await ledger.close()
+    (found,) = used(database, UsageFilter(0, HOUR))
+    assert found.requests == 1
+    database.close()
+
+
 async def test_a_restored_server_ends_what_was_under_way_at_its_backup(tmp_path: Path) -> None:
     """It has a name of its own, and nobody else ends those rows."""
     database = open_tables(tmp_path)
@@ -256,13 +269,15 @@ async def test_after_its_end_no_one_waits_for_it(gate: Gate) -> None:
 async def test_rows_that_no_request_waits_for_are_gathered(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "GATHER_SECONDS", PATIENCE)
     writer = over(gate)
+    await writer.begin(entry())
     rows = [entry() for _ in range(50)]
     for one in rows:
         writer.note(one)
         writer.end(done(one), soon=True)
-    assert gate.seen == []
+        await asyncio.to_thread(int)  # the writer may run
+    assert len(gate.seen) == 1
     await writer.flush()
-    assert [(len(begun), len(ended)) for begun, ended, _ in gate.seen] == [(50, 50)]
+    assert [(len(begun), len(ended)) for begun, ended, _ in gate.seen] == [(1, 0), (50, 50)]
     await writer.close()
 
 

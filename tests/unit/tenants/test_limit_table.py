@@ -297,6 +297,13 @@ def test_a_keys_successors_share_its_limits(database: Database, table: KeyTable,
     assert len(limits.all()) == 2
 
 
+def test_a_request_with_many_attempts_is_replayed_as_one(database: Database) -> None:
+    entries = [entry(f"{number}", NOW + number, request="r", attempt=number) for number in (1, 2, 3, 4)]
+    LedgerTable(database, "s").write(entries, [done(one, 1, 1) for one in entries])
+    limit = Limit("", "team", "search", Kind.REQUESTS, 1)
+    assert simulate(database, limit, ZoneInfo("UTC"), NOW, NOW + 60) == Outcome(1, 0)
+
+
 @pytest.mark.parametrize(("begin", "refused"), [(NOW - 50 * 60, 6), (NOW - 20 * 60, 5), (NOW, 5), (NOW + 5.5, 4)])
 def test_a_budget_begins_with_what_its_period_had_spent_before(database: Database, begin: float, refused: int) -> None:
     """From 18:20, 18:50 and 19:10 UTC, and from among the ten. 500 were spent before the day begins at 18:30."""
