@@ -27,7 +27,8 @@ def layers(settings: Settings) -> list[Layer]:
     """The layers, innermost first. CORS headers are added only to allowed origins."""
     stack: list[Layer] = [body_layer(settings), (KeyMiddleware, {})]
     if settings.cors_origins:
-        every = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["*"]}
+        every: dict[str, Any] = {name: ["*"] for name in ("allow_methods", "allow_headers", "expose_headers")}
+        every["allow_private_network"] = True  # Chrome may ask for it when a public page calls a private address
         stack.append((CORSMiddleware, {"allow_origins": settings.cors_origins, **every}))
     allowed = OriginPolicy.of(settings.host, settings.allowed_hosts, settings.cors_origins)
     return [*stack, (OriginMiddleware, {"allowed": allowed})]

@@ -229,6 +229,9 @@ async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Pat
     async with served(tmp_path, cors_origins=("https://chat.example",)) as server:
         first = await server.ask(b"OPTIONS /v1/embeddings HTTP/1.1\r\n" + HOST + page + expected)
         assert (first.status, first.headers["access-control-allow-origin"]) == (200, "https://chat.example")
+        private = b"Access-Control-Request-Private-Network: true\r\n"
+        first = await server.ask(b"OPTIONS /v1/embeddings HTTP/1.1\r\n" + HOST + page + expected + private)
+        assert (first.status, first.headers["access-control-allow-private-network"]) == (200, "true")
         answer = await server.ask(head + page + b"Sec-Fetch-Site: cross-site\r\n", body)
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (404, "https://chat.example")
         assert answer.headers["access-control-expose-headers"] == "*", "SDKs read x-should-retry, people what answered"
