@@ -71,14 +71,14 @@ def dialect_of(path: str) -> Dialect:
 
 
 def unknown_path_error(path: str) -> NotFound:
-    """The error for an unknown path. Suggests the path with or without /v1, or with single slashes, if that exists."""
+    """The error for an unknown path. Suggests a path that differs only by slashes or its beginning."""
     single = _SLASHES.sub("/", path)
     if single != path and _methods("POST", single):
         advice = f"It is at {quoted(single)}: leave the last slash of the client's address out."
         return NotFound(f"There is no {quoted(path)} here. {advice}", code="unknown_path")
     stripped = single.rstrip("/")
     bare = stripped.removeprefix("/v1").removeprefix("/")
-    others = (f"/v1/{bare}", f"/{bare}", stripped.removeprefix("/api"))
+    others = (f"/v1/{bare}", f"/{bare}", stripped[stripped.rfind("/v1/") :], stripped[stripped.rfind("/api/") :])
     near = next((one for one in others if one in PATHS and one != path), None)  # the fleet's port lacks some of PATHS
     if near is None:
         advice = foreign.advice(stripped) or "See /docs."

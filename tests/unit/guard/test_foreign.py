@@ -35,6 +35,9 @@ def test_what_the_advice_names_exists(path: str, advice: str) -> None:
         ("/v1/chat/completion", "See /docs."),
         ("/nonsense", "See /docs."),
         ("/chat/completions", "It is at /v1/chat/completions."),
+        ("/api/v1/chat/completions", "It is at /v1/chat/completions."),
+        ("/openai/v1/chat/completions/", "It is at /v1/chat/completions."),
+        ("/ollama/api/tags", "It is at /api/tags."),
     ],
 )
 def test_the_advice_on_a_path(path: str, words: str) -> None:
