@@ -114,7 +114,7 @@ def router_info(card: RouterCardView) -> OllamaModelInfo:
         parameters="",
         template=_template(card.task, card.abilities),
         details=ROUTER,
-        model_info={"general.architecture": "router"},
+        model_info={"general.architecture": "router", "general.basename": card.id},
         capabilities=[*([TASKS[card.task]] if card.task in TASKS else []), *card.abilities],
         modified_at=_time(card.created),
     )

@@ -13,14 +13,15 @@ import pytest
 from models.messages import Chunk, Event, HttpCall, ResponseEnd, ResponseStart, Usage
 from registry.errors import BadRequest, EngineFailed, RoundhouseError
 from registry.files.context import Ability, abilities_of
-from registry.recipes.definition import EngineSpec, Recipe
+from registry.recipes.definition import EngineSpec, Recipe, Task
+from runtime.gateway.routing.dispatcher import RouterCardView
 from runtime.http.dialect import Head
 from runtime.http.ollama import models
 from runtime.http.ollama.answers import Timings
 from runtime.http.ollama.bodies import OllamaChatBody
 from runtime.http.ollama.endpoints import ENDPOINTS
 from runtime.http.ollama.translation import chat
-from runtime.http.ollama.views import OllamaModel, model_entry
+from runtime.http.ollama.views import OllamaModel, model_entry, router_info
 from tests.unit.http.fakes import FakeGateway, application, recipe
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -401,3 +402,17 @@ async def test_a_model_that_leaves_while_the_list_is_made_is_still_in_it(
         response = await client.get("/api/tags")
     assert response.status_code == 200
     assert [one["name"] for one in response.json()["models"]] == ["chat:latest", "embed:latest"]
+
+
+def test_a_router_has_the_name_that_copilot_shows() -> None:
+    card = RouterCardView(
+        id="auto",
+        created=0,
+        task=Task.CHAT,
+        version="v1",
+        digest="sha256:00",
+        targets=["a"],
+        abilities=[],
+        description="",
+    )
+    assert router_info(card).model_info["general.basename"] == "auto"
