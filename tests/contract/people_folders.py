@@ -1,4 +1,4 @@
-"""Folders of adapters and models as people have them, with what archives, trainers and mistakes leave."""
+"""Folders of adapters and models as archives, trainers and mistakes leave them."""
 
 import json
 import shutil
@@ -189,7 +189,7 @@ def bert(folder: Path, *, has_dense: bool = False) -> Path:
 
 
 def matryoshka_note(folder: Path) -> Path:
-    """Write a model whose card only has the word in a link, as sentence-transformers does for all models."""
+    """Write a model whose card mentions Matryoshka only in a link, as sentence-transformers does for all models."""
     return bert(folder)
 
 

@@ -1,4 +1,4 @@
-"""What peft makes of stored adapters: combinations against their definition, a merged model against base + adapter."""
+"""Adapters composed with peft: combinations match their definition, a merged model its base with the adapter."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
 @pytest.fixture
 async def rig(tmp_path: Path, base: Base) -> AsyncIterator[Rig]:
     rig = Rig(tmp_path / "data", base)
-    await rig.service.start(warm=False)  # adapters are added one after another here: one checking process will do
+    await rig.service.start(warm=False)  # one checking process is enough, because adapters are added one by one
     yield rig
     await rig.service.close()
     rig.state.close()
@@ -63,7 +63,7 @@ async def rig(tmp_path: Path, base: Base) -> AsyncIterator[Rig]:
 
 @pytest.fixture
 async def stored(rig: Rig, tmp_path: Path) -> tuple[Path, ...]:
-    """Two adapters of rank 8 as the store keeps them."""
+    """Two stored adapters of rank 8."""
     found = [await rig.add(name, tmp_path / "sources", seed) for seed, name in enumerate(("one", "two"), 1)]
     return tuple(rig.service.stored(registered.version).path for registered in found)
 
@@ -78,7 +78,7 @@ def job(
 
 
 def product(folder: Path, module: str) -> torch.Tensor:
-    """What an adapter adds to a layer."""
+    """Return what an adapter adds to a layer."""
     weights = load_file(folder / "adapter_model.safetensors")
     config = json.loads((folder / "adapter_config.json").read_text())
     a, b = (weights[f"base_model.model.{module}.lora_{half}.weight"].float() for half in "AB")
@@ -86,17 +86,17 @@ def product(folder: Path, module: str) -> torch.Tensor:
 
 
 def combine_here(job: Combine) -> None:
-    """Without a process of its own, which imports peft for 6 s."""
+    """Combine in this process, because a separate one takes 6 s to import peft."""
     from adapters.compose.peft_jobs import combine
 
     combine(job, lambda text, fraction: None)
 
 
-def off(got: torch.Tensor, want: torch.Tensor) -> float:
-    return float((got - want).norm() / want.norm())
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((actual - expected).norm() / expected.norm())
 
 
-async def test_linear_is_the_weighted_sum_and_registered_as_any_other(
+async def test_a_linear_combination_is_the_weighted_sum_and_can_be_registered(
     base: Base, rig: Rig, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
     reported: list[ComposeProgress] = []
@@ -109,14 +109,14 @@ async def test_linear_is_the_weighted_sum_and_registered_as_any_other(
     for module in (Q, DOWN):
         want = sum(weight * product(folder, module) for weight, folder in zip(WEIGHTS, stored, strict=True))
         assert isinstance(want, torch.Tensor)
-        assert off(product(expected.out, module), want) < 1e-5
-        assert off(product(kept, module), want) < 1e-2  # bfloat16
+        assert relative_error(product(expected.out, module), want) < 1e-5
+        assert relative_error(product(kept, module), want) < 1e-2  # bfloat16
 
 
 TEMPLATE = "{% for message in messages %}({{ message.content }}){% endfor %}"
 
 
-async def test_a_chat_template_goes_on_where_all_parts_have_it(
+async def test_a_chat_template_is_kept_if_all_parts_have_it(
     base: Base, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
     folders = [tmp_path / "own" / folder.name for folder in stored]
@@ -132,7 +132,7 @@ async def test_a_chat_template_goes_on_where_all_parts_have_it(
         assert (file.read_text() if file.exists() else None) == want
 
 
-async def test_a_sum_that_has_too_high_a_rank_is_the_nearest_one(
+async def test_a_sum_of_too_high_a_rank_is_approximated_best(
     base: Base, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
     small = Base(base.id, base.path, max_rank=8)
@@ -141,11 +141,11 @@ async def test_a_sum_that_has_too_high_a_rank_is_the_nearest_one(
     combine_here(expected)
     want = WEIGHTS[0] * product(stored[0], Q) + WEIGHTS[1] * product(stored[1], Q)
     u, s, v = torch.linalg.svd(want, full_matrices=False)
-    assert off(product(expected.out, Q), u[:, :8] @ torch.diag(s[:8]) @ v[:8]) < 1e-4
+    assert relative_error(product(expected.out, Q), u[:, :8] @ torch.diag(s[:8]) @ v[:8]) < 1e-4
 
 
-async def test_a_decomposition_has_the_rank_that_its_config_tells(base: Base, tmp_path: Path) -> None:
-    """k_proj is 64 wide: of a sum of rank 70 it has 64, and the adapter that was made was refused as a wrong one."""
+async def test_a_decomposition_has_the_rank_of_its_config(base: Base, tmp_path: Path) -> None:
+    """k_proj is 64 wide, so a sum of rank 70 has only 64 there. The result used to be refused as a faulty adapter."""
     roomy = Base(base.id, base.path, max_rank=70)
     folders = [makers.write_adapter(tmp_path / str(seed), rank=36, seed=seed) for seed in (1, 2)]
     kind, rank = plan("linear", [36, 36], roomy.max_rank)
@@ -158,13 +158,13 @@ async def test_a_decomposition_has_the_rank_that_its_config_tells(base: Base, tm
     assert check(Job(source=made, base=roomy, bounds=Bounds())).faults == ()
     keys = "model.layers.0.self_attn.k_proj"
     want = WEIGHTS[0] * product(folders[0], keys) + WEIGHTS[1] * product(folders[1], keys)
-    assert off(product(made, keys), want) < 1e-3
+    assert relative_error(product(made, keys), want) < 1e-3
 
 
 async def test_halves_of_unequal_ranks_in_one_layer_are_refused(
     base: Base, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
-    """rank_pattern's, where the adapters' own ranks are equal: it was an error of the server's."""
+    """With ranks from rank_pattern although the adapters' own ranks are equal. It was a 500."""
     weights = makers.tensors(8)
     a, b = makers.name(0, "mlp.up_proj", "A"), makers.name(0, "mlp.up_proj", "B")
     weights |= {a: weights[a][:4].contiguous(), b: weights[b][:, :4].contiguous()}
@@ -173,7 +173,7 @@ async def test_halves_of_unequal_ranks_in_one_layer_are_refused(
         combine_here(job(base, (stored[0], low), tmp_path / "out", "ties", halves=True))
 
 
-async def test_ties_keeps_the_larger_half_and_the_sign_that_wins(
+async def test_ties_keeps_the_larger_half_and_the_majority_sign(
     base: Base, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
     expected = job(base, stored, tmp_path / "out", "ties")
@@ -187,16 +187,16 @@ async def test_ties_keeps_the_larger_half_and_the_sign_that_wins(
     weighted = stack * torch.tensor(WEIGHTS)[:, None, None] * agree
     want = weighted.sum(0) / agree.sum(0).clamp(min=1)
     u, s, v = torch.linalg.svd(want, full_matrices=False)
-    assert off(product(expected.out, Q), u[:, :16] @ torch.diag(s[:16]) @ v[:16]) < 1e-3
+    assert relative_error(product(expected.out, Q), u[:, :16] @ torch.diag(s[:16]) @ v[:16]) < 1e-3
 
 
 @pytest.mark.parametrize("halves", [False, True])
-async def test_dare_is_what_its_seed_makes_it(
+async def test_dare_depends_only_on_its_seed(
     base: Base, rig: Rig, stored: tuple[Path, ...], tmp_path: Path, halves: bool
 ) -> None:
-    """In whatever process of this machine: how many threads one has tells how sums are rounded, and tests change it.
+    """Also in another process, whose number of threads might round sums otherwise.
 
-    That processes make the same is tested without halves: each imports peft for seconds.
+    Separate processes are tested only without halves, because each one imports peft for seconds.
     """
     digests = []
     for number, seed in enumerate((1, 1, 2)):
@@ -211,7 +211,7 @@ async def test_dare_is_what_its_seed_makes_it(
 
 @pytest.fixture
 def stuck(tmp_path: Path) -> Base:
-    """A base whose weights file never opens (a FIFO): it keeps a process at work."""
+    """A base whose weights are a FIFO that never opens, which keeps a process busy."""
     (tmp_path / "base").mkdir()
     os.mkfifo(tmp_path / "base" / "model.safetensors")
     return Base("small", tmp_path / "base", 16)
@@ -235,8 +235,8 @@ async def test_a_process_that_takes_too_long_or_dies_is_reported(
     assert not running("adapters.compose.process", others)
 
 
-async def test_it_ends_with_its_caller(stuck: Base, stored: tuple[Path, ...], tmp_path: Path) -> None:
-    """Whose end closes the pipe."""
+async def test_the_process_ends_with_its_caller(stuck: Base, stored: tuple[Path, ...], tmp_path: Path) -> None:
+    """The caller's end closes the pipe."""
     requested = job(stuck, stored, tmp_path / "out", "linear")
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "adapters.compose.process", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -260,7 +260,7 @@ async def test_quantised_weights_are_refused(base: Base, stored: tuple[Path, ...
 
 
 async def test_a_merged_model_answers_as_base_and_adapter_do(tmp_path: Path) -> None:
-    """Both served by the engine, greedy: every token of every answer."""
+    """Both are served by the engine. All greedy tokens of all answers must be equal."""
     adapter, out, own = PACK / "adapters" / "uppercase", tmp_path / "merged", tmp_path / "own"
     out.mkdir()
     shutil.copytree(adapter, own)

@@ -1,4 +1,4 @@
-"""Each folder as people have it is taken right, or refused with the truth: as peft and the models' libraries see it."""
+"""Folders as people have them are read as peft and the models' libraries read them, or refused with the right cause."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ BASE = Base("starter-chat", CHAT, 16)
 TEXTS = ["steam", "Zug, 列車: naïve café!", "the quick brown fox jumps over the lazy dog " * 5]
 
 
-def judge(source: Path, folder: Path) -> CheckAnswer:
+def checked(source: Path, folder: Path) -> CheckAnswer:
     for name in ("unpacked", "out"):
         (folder / name).mkdir()
     unpack_to = folder / "unpacked" if source.is_file() else None
@@ -38,7 +38,7 @@ def network() -> Any:
 
 
 def logits(network: Any, folder: Path) -> torch.Tensor:
-    """What peft makes of an adapter's folder."""
+    """Return the logits of peft with the adapter in this folder."""
     from peft import PeftModel
 
     tokens = torch.arange(60, 100).unsqueeze(0)
@@ -52,13 +52,13 @@ def logits(network: Any, folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("maker", TAKEN_ADAPTERS, ids=lambda maker: maker.__name__)
-def test_an_adapter_is_taken_as_peft_reads_it(maker: Maker, tmp_path: Path, network: Any) -> None:
-    answer = judge(maker(tmp_path / "it"), tmp_path)
+def test_an_adapter_is_read_as_peft_reads_it(maker: Maker, tmp_path: Path, network: Any) -> None:
+    answer = checked(maker(tmp_path / "it"), tmp_path)
     assert answer.outcome == "fit", answer.faults
     expected, stored = logits(network, ADAPTER), logits(network, tmp_path / "out")
     with torch.inference_mode():
         base = network(torch.arange(60, 100).unsqueeze(0)).logits
-    assert (expected - base).abs().max() > 1, "it changes the answer"
+    assert (expected - base).abs().max() > 1, "the adapter has an effect"
     assert torch.allclose(stored, expected, atol=1e-2)
 
 
@@ -66,7 +66,7 @@ def test_an_adapter_whose_tokens_the_base_lacks_is_refused(tmp_path: Path) -> No
     from transformers import AutoConfig, AutoTokenizer
 
     folder = made.own_template(tmp_path / "it")
-    answer = judge(folder, tmp_path)
+    answer = checked(folder, tmp_path)
     assert answer.outcome == "unfit"
     assert "2 tokens that the base lacks ('<|im_end|>', '<|im_start|>')" in " ".join(answer.faults)
     rows = AutoConfig.from_pretrained(str(CHAT)).vocab_size
@@ -108,13 +108,13 @@ def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_template_in_a_processors_file_is_used(tmp_path: Path) -> None:
-    """vLLM would not find it there, and answer that the model has no chat template."""
+    """vLLM would not find it there, and would say that the model has no chat template."""
     folder = made.template_of_a_processor(tmp_path / "it")
     recipe = proposal_of(folder).recipe
     assert recipe.engine.flags["chat_template"] == (CHAT / "chat_template.jinja").read_text()
     assert faults(folder) == ""
     (folder / "preprocessor_config.json").write_text("{}")
-    assert "chat_template" not in proposal_of(folder).recipe.engine.flags, "vLLM reads it of a processor"
+    assert "chat_template" not in proposal_of(folder).recipe.engine.flags, "vLLM finds it in the processor"
     assert faults(folder) == ""
 
 
@@ -170,7 +170,7 @@ async def test_an_embedding_model_gives_the_librarys_vectors(maker: Maker, tmp_p
 
 
 def test_every_maker_has_its_test() -> None:
-    """Each function of the makers that gives a folder is one of those above."""
+    """Each maker of a folder is used in one of the tests above."""
     helpers = {made.adapter, made.llama, made.bert}
     makers = {
         one for name, one in vars(made).items()

@@ -1,7 +1,7 @@
-"""Engines that sleep and wake on the real libraries: what they answer afterwards is what they answered before.
+"""Engines on the real libraries give the same answers before and after a sleep.
 
-Here is no GPU. What frees memory only there is driven through the same code on the CPU: sentence-transformers by
-calling the engine although it reports that it cannot, vLLM with its sleep (which does nothing on a CPU) let in.
+There is no GPU, so the code that frees memory on one runs on the CPU. The sentence-transformers engine sleeps here
+although it reports that it cannot.
 """
 
 import shutil
@@ -27,20 +27,23 @@ TEXTS = ["a kitten rests on a rug", "the brake stops the engine", "x"]
 
 
 def starter(name: str) -> Recipe:
-    """As it ships, but with the library's own network as on a GPU: `models.text.bert`, for CPUs, has its own layout."""
-    (found,) = load_recipes([Path(f"recipes/starter/{name}.yaml")])
-    if found.engine.name != "sentence-transformers":
-        return found
-    engine = found.engine.model_copy(update={"flags": {**found.engine.flags, "packed": False}})
-    return found.model_copy(update={"engine": engine})
+    """Return the shipped recipe, but with the library's own network as on a GPU.
+
+    `models.text.bert`, which is used on CPUs, has a layout of its own.
+    """
+    (recipe,) = load_recipes([Path(f"recipes/starter/{name}.yaml")])
+    if recipe.engine.name != "sentence-transformers":
+        return recipe
+    engine = recipe.engine.model_copy(update={"flags": {**recipe.engine.flags, "packed": False}})
+    return recipe.model_copy(update={"engine": engine})
 
 
 async def loaded(engine: Engine, name: str, path: Path) -> LoadResult:
     return await engine.load(starter(name), path, "cpu", lambda progress: None)
 
 
-async def refuses_all(engine: Engine, work: Any) -> None:
-    """Asleep it lives, and does nothing but wake."""
+async def check_asleep(engine: Engine, work: Any) -> None:
+    """Check that a sleeping engine is alive and refuses everything except to wake."""
     await engine.ping()
     with pytest.raises(EngineFailed, match="asleep"):
         await work()
@@ -49,7 +52,7 @@ async def refuses_all(engine: Engine, work: Any) -> None:
 
 
 def storages(module: Any) -> dict[int, Any]:
-    """Addresses of all tensors. The memory is held on to, so that no other tensor can get its address meanwhile."""
+    """Return the addresses of all tensors, with their memory, so that no other tensor can get the same address."""
     tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.numel()]
     return {tensor.data_ptr(): tensor.untyped_storage() for tensor in tensors}
 
@@ -66,8 +69,8 @@ async def test_embeddings_are_the_same_after_a_sleep() -> None:
         awake = storages(engine._embedder.model)
         assert (await engine.sleep()).host_bytes == 0
         asleep = storages(engine._embedder.model)
-        assert not awake.keys() & asleep.keys(), "a tensor kept its storage: on a GPU it would not have left"
-        await refuses_all(engine, lambda: engine.embed(request))
+        assert not awake.keys() & asleep.keys(), "a tensor that keeps its storage would stay on a GPU"
+        await check_asleep(engine, lambda: engine.embed(request))
         await engine.wake()
         assert not asleep.keys() & storages(engine._embedder.model).keys()
         after, _ = await engine.embed(request)
@@ -101,7 +104,7 @@ async def test_scores_are_the_same_after_a_sleep() -> None:
     request = RerankRequest(query="which brake stops the engine?", documents=list(TEXTS))
     before, _ = await engine.rerank(request)
     await engine.sleep()
-    await refuses_all(engine, lambda: engine.rerank(request))
+    await check_asleep(engine, lambda: engine.rerank(request))
     await engine.wake()
     after, _ = await engine.rerank(request)
     assert after.logits == before.logits
@@ -129,21 +132,21 @@ def test_tied_tensors_stay_tied() -> None:
 
 async def transcribed(engine: WhisperEngine) -> list[tuple[str, float, float, float]]:
     request = TranscribeRequest(path=str(PACK / "samples" / "kitchen-light.wav"))
-    found = [part async for part in engine.transcribe(request)]
-    return [(one.text, one.start, one.end, one.avg_logprob) for one in found if isinstance(one, Segment)]
+    parts = [part async for part in engine.transcribe(request)]
+    return [(one.text, one.start, one.end, one.avg_logprob) for one in parts if isinstance(one, Segment)]
 
 
 async def test_speech_is_transcribed_alike_after_a_sleep(tmp_path: Path) -> None:
     engine = WhisperEngine()
-    found = await loaded(engine, "starter-speech", PACK / "starter-speech")
-    assert found.asleep is not None
+    result = await loaded(engine, "starter-speech", PACK / "starter-speech")
+    assert result.asleep is not None
     before = await transcribed(engine)
     assert before
     for _ in range(2):
         await engine.sleep()
         assert engine._model is not None
         assert not engine._model.whisper.model.model_is_loaded
-        await refuses_all(engine, lambda: transcribed(engine))
+        await check_asleep(engine, lambda: transcribed(engine))
         await engine.wake()
         after = await transcribed(engine)
         assert [one[:3] for one in after] == [one[:3] for one in before]

@@ -1,4 +1,4 @@
-"""Engines that sleep on a GPU: memory comes back, answers are the same. Skipped where there is none.
+"""Engines that sleep on a GPU free memory and then give the same answers. Skipped without a GPU.
 
 The chat engine comes first: it forks, and the others touch CUDA in this process.
 """
@@ -23,14 +23,14 @@ from tests.system.serving import PACK
 
 pytestmark = [
     pytest.mark.real,
-    # asked of the driver's own library: a process that has touched CUDA cannot be forked any more
+    # with the driver's own library, because a process that has used CUDA cannot be forked
     pytest.mark.skipif(not device._gpus("auto", ()), reason="there is no GPU here"),
 ]
 DEVICE = "cuda:0"
 
 
 async def naps(engine: Engine, ask: Any, least: int) -> None:
-    """Three sleeps and wakes with the same answers; at least so many bytes come back."""
+    """Sleep and wake three times; check that answers stay the same and at least `least` bytes are freed."""
     before = await ask()
     for _ in range(3):
         awake = nvml.gpu(DEVICE).used
@@ -66,7 +66,7 @@ async def test_chat_with_adapters(tmp_path: Path) -> None:
         assert len(set(found)) == 3
         return found
 
-    await naps(engine, ask, 48 << 20)  # of a KV cache of 64 MiB
+    await naps(engine, ask, 48 << 20)  # most of the KV cache's 64 MiB
 
 
 async def test_rerank() -> None:

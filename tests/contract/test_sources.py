@@ -1,4 +1,4 @@
-"""Where models come from: folders, packages and a hub (a small local one), and which revision they are."""
+"""Sources of models (folders, packages, and a small local hub) and their revisions."""
 
 import json
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_path_starts_at_the_recipes_folder(model: Path) -> None:
+def test_a_path_is_relative_to_the_recipes_folder(model: Path) -> None:
     source = PathSource(path="model")
     assert resolve(source, model.parent) == model.resolve()
     with pytest.raises(Unfit, match="no folder"):
@@ -54,7 +54,7 @@ def test_a_package_is_found_without_being_imported() -> None:
         resolve(PackageSource(package="no_such_package_here"), Path())
 
 
-def test_the_revision_of_a_folder_is_its_content(model: Path) -> None:
+def test_the_revision_of_a_folder_depends_on_its_content(model: Path) -> None:
     source = PathSource(path=str(model))
     before = revision(source, model)
     assert len(before) == 12
@@ -67,7 +67,7 @@ def test_the_revision_of_a_folder_is_its_content(model: Path) -> None:
     assert revision(source, model) == before
 
 
-def test_a_hub_gives_safetensors_at_a_commit(hub: FakeHub, model: Path) -> None:
+def test_safetensors_are_fetched_from_a_hub_at_a_commit(hub: FakeHub, model: Path) -> None:
     (model / "pytorch_model.bin").write_bytes(b"code")
     commit = hub.push(REPO, model)
     source = HubSource(hub=REPO, revision=commit)
@@ -82,7 +82,7 @@ def test_a_hub_gives_safetensors_at_a_commit(hub: FakeHub, model: Path) -> None:
     assert resolve(source, Path(), download=False) == path
 
 
-def test_what_a_hub_does_not_have_says_what_to_do(hub: FakeHub, model: Path) -> None:
+def test_a_source_that_a_hub_lacks_is_refused_with_what_to_do(hub: FakeHub, model: Path) -> None:
     hub.push(REPO, model)
     with pytest.raises(NotFound, match="no repository 'team/none'"):
         resolve(HubSource(hub="team/none", revision="main"), Path())

@@ -1,7 +1,7 @@
 """A Llama with scripted answers: a hand-made checkpoint, for answers that no starter model gives.
 
 It has one layer and no training. Embeddings of tokens are one-hot, and `lm_head` adds two tables: which tokens may
-follow the last one, and, weaker, which belong to the answer of the question. Attention to all tokens alike (queries and
+follow the last one, and, with less weight, which belong to the question's answer. Uniform attention (queries and
 keys are 0) brings the question to every position. So the greedy answer to a question is its script, token by token,
 even if scripts share tokens such as `</think>`.
 """
@@ -15,7 +15,7 @@ import torch
 HIDDEN, HEADS = 512, 8
 SPECIAL = ("<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>")
 MARKS = ("<think>", "</think>")
-"""Tokens that are not special ones, as in models that think, so that they stay in the text for the parser."""
+"""Ordinary tokens, as in reasoning models, so that they stay in the text for the parser."""
 WEAK = 0.5
 TEMPLATE = (
     "{%- for message in messages -%}{{- '<|' + message['role'] + '|>' + (message['content'] or '') -}}{%- endfor -%}"
@@ -30,11 +30,11 @@ def write_script(
 ) -> Path:
     """Write a checkpoint of these scripts. Other text gets the first script as its answer.
 
-    If a prompt has several questions, as a conversation does, the one that is last in `scripts` is answered.
+    If a prompt has several questions, as a conversation has, the answer is that of the one last in `scripts`.
 
     Args:
-        per_token: bytes of other text per token. More than one loses the text, which saves time for a coding agent's
-            long instructions.
+        per_token: bytes of other text for each token. More than one loses the text, but saves time with the long
+            instructions of coding agents.
         certainty: factor of the logits. A million gives the script at any temperature.
     """
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -65,7 +65,7 @@ def _write_tokenizer(folder: Path, scripts: Scripts, per_token: int) -> dict[str
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))
-    pieces = dict.fromkeys([*MARKS, *scripts, *(piece for stated in scripts.values() for piece in stated)])
+    pieces = dict.fromkeys([*MARKS, *scripts, *(piece for answer in scripts.values() for piece in answer)])
     tokenizer.add_tokens([AddedToken(piece, normalized=False, special=False) for piece in pieces])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|pad|>")
     fast.chat_template = TEMPLATE
@@ -88,8 +88,8 @@ def _write_weights(model: torch.nn.Module, tokens: dict[str, int], scripts: Scri
             later = (number + 1) / len(scripts)
             value[number, tokens[question]] = later / HIDDEN**0.5  # relative to a one after the norm
             output[topic, number] = 1.0
-            stated = [tokens[text] for text in ("<|assistant|>", *pieces, "<|end|>")]
-            assert len(set(stated)) == len(stated), f"a piece comes twice in the answer to {question!r}"
-            for before, after in pairwise(stated):
+            script = [tokens[text] for text in ("<|assistant|>", *pieces, "<|end|>")]
+            assert len(set(script)) == len(script), f"a piece comes twice in the answer to {question!r}"
+            for before, after in pairwise(script):
                 head[after, before] = 1.0
                 head[after, topic] = WEAK

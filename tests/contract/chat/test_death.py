@@ -1,4 +1,4 @@
-"""An engine whose process is killed: running calls end at once, and another engine starts in the same slot."""
+"""When an engine's process is killed, running calls end at once, and another engine can start in the same slot."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tests.contract.chat import fixtures as chat_fixtures
 pytestmark = pytest.mark.real
 HEAD = {"head_dim": 16}
 MANY = 64
-"""Answers to one call that take thousands of steps, a few at a time: no busy test comes after the last one."""
+"""Answers to one call: so many that the test acts before the last one ends, however busy the machine is."""
 
 
 def _begin(engine: VllmEngine, *, stream: bool) -> ChatCall:
@@ -34,12 +34,12 @@ async def _read(call: ChatCall, started: asyncio.Event) -> None:
 
 
 def engine_core() -> psutil.Process:
-    """The process that tries grammars out is a child, too."""
+    """Return EngineCore's process. The process that checks grammars is another child."""
     (core,) = (child for child in psutil.Process().children() if "EngineCore" in child.name())
     return core
 
 
-async def test_killed_and_started_again(tmp_path: Path) -> None:
+async def test_a_killed_engine_ends_its_calls_and_another_starts(tmp_path: Path) -> None:
     others = psutil.Process().children()
     base = chat_fixtures.write_base(tmp_path / "base")
     recipe = chat_fixtures.recipe(base)
@@ -77,7 +77,7 @@ async def test_killed_and_started_again(tmp_path: Path) -> None:
 
 
 async def test_a_token_without_a_row_in_the_embeddings_is_refused(tmp_path: Path) -> None:
-    """A fine-tune whose tokenizer was given words that its network was not: vLLM takes them as known."""
+    """As in a fine-tune that added tokens to its tokenizer but not to its network. vLLM would accept them."""
     base = chat_fixtures.write_base(tmp_path / "base", vocabulary=256)  # its tokenizer has six more
     engine = VllmEngine()
     await engine.load(chat_fixtures.recipe(base), base, "cpu", lambda progress: None)  # which asks for chats, too
@@ -102,11 +102,11 @@ async def test_a_token_without_a_row_in_the_embeddings_is_refused(tmp_path: Path
 
 
 async def test_an_engine_that_ends_at_its_first_step_says_why(tmp_path: Path) -> None:
-    """vLLM writes it to its log only, and its own answer to the request is an error of ours."""
+    """vLLM writes the cause only to its log, and answers the request with an internal error."""
     others = psutil.Process().children()
     base = chat_fixtures.write_base(tmp_path / "base")
     config = json.loads((base / "config.json").read_text())
-    # heads that vLLM has no attention for on a CPU, which it does not see until it computes
+    # a head size for which vLLM has no attention on a CPU, which it notices only at the first step
     (base / "config.json").write_text(json.dumps(config | {"num_attention_heads": 8, "num_key_value_heads": 4} | HEAD))
     engine = VllmEngine()
     with pytest.raises(EngineFailed, match=r"^tiny could not be loaded: RuntimeError: .*head_dim=16"):

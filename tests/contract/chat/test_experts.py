@@ -1,4 +1,4 @@
-"""A model of experts, whose shared expert has a gate of its own: adapters of attention and gate answer as peft's."""
+"""Adapters of attention and of the shared expert's gate in a mixture of experts answer as in peft."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.contract.chat.oracle import Oracle, greedy
 
 pytestmark = pytest.mark.real
 LAYERS = {"self_attn.q_proj": (128, 128), "mlp.shared_expert_gate": (128, 1)}
-"""(in, out)."""
+"""Inputs and outputs of each layer with an adapter."""
 
 
 def write_base(folder: Path) -> Path:
@@ -47,8 +47,8 @@ async def test_adapters_of_a_model_of_experts_equal_peft(tmp_path: Path, monkeyp
         for one in adapters:
             await engine.stage(one)
             await engine.place(one, None)
-            prompt, given = await greedy(engine, one)
-            assert oracle.agrees(one, prompt, given), one.path
-            assert not oracle.agrees(None, prompt, given), "the base's answer"
+            prompt, answer = await greedy(engine, one)
+            assert oracle.agrees(one, prompt, answer), one.path
+            assert not oracle.agrees(None, prompt, answer), "not the base's answer"
     finally:
         await engine.close()

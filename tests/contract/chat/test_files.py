@@ -1,4 +1,4 @@
-"""Which of a folder's files answer."""
+"""Which weights of a model's folder are used."""
 
 from pathlib import Path
 
@@ -23,11 +23,11 @@ VENDORS = {
     "feed_forward.w3", "self_attn.o_proj": "attention.wo", "mlp.gate_proj": "feed_forward.w1", "mlp.down_proj":
     "feed_forward.w2", "input_layernorm": "attention_norm", "lm_head": "output",
 }  # fmt: skip
-"""transformers' names of Mistral's layers, and its own."""
+"""transformers' names of Mistral's layers, and Mistral's own."""
 
 
 def write_mistral(folder: Path) -> Path:
-    """In parts, as transformers reads it, with other weights beside it as Mistral lays them out."""
+    """Write sharded weights in transformers' layout, and different ones in Mistral's own layout beside them."""
     from transformers import MistralConfig, MistralForCausalLM
 
     torch.manual_seed(0)
@@ -49,8 +49,8 @@ def write_mistral(folder: Path) -> Path:
     return folder
 
 
-async def test_weights_in_mistrals_layout_beside_a_model_answer_nothing(tmp_path: Path) -> None:
-    """Whoever tunes the model that is there leaves these as they were: vLLM preferred them."""
+async def test_transformers_weights_are_used_where_mistrals_own_lie_beside_them(tmp_path: Path) -> None:
+    """Fine-tuning leaves the files in Mistral's layout as they were, but vLLM prefers them."""
     base = write_mistral(tmp_path / "base")
     oracle = Oracle(base, [fixtures.write_adapter(tmp_path / "adapter", seed=1)])
     expected = ModelRequest(str(base), id="tiny", overrides={"dtype": "float32", "memory.kv_cache": "64MiB"})
@@ -65,7 +65,7 @@ async def test_weights_in_mistrals_layout_beside_a_model_answer_nothing(tmp_path
 
 
 async def test_a_model_whose_files_lack_weights_is_not_loaded(tmp_path: Path) -> None:
-    """vLLM's own check exempts both: the answers came from what was in memory."""
+    """vLLM's own check exempts both weights, and would answer with uninitialised memory."""
     base = fixtures.write_base(tmp_path / "base")
     weights = load_file(base / "model.safetensors")
     for name in ("lm_head.weight", "model.layers.1.self_attn.k_proj.weight"):

@@ -1,4 +1,4 @@
-"""Places that are written by lists of tensors hold what vLLM's layers would have put there, bit for bit."""
+"""Places written by GpuCopier hold bit for bit what vLLM's layers would have put there."""
 
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,9 @@ from models.chat.vllm.adapters import gpu_copy, read, stage
 from models.chat.vllm.adapters.read import read_adapter
 from tests.contract.vllm import manager_fixtures as fixtures
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patched_loader", "unpinned")]
 RANK = 16
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def patched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU's host, but for the pinning, which needs a driver."""
-    from vllm.lora import lora_model
-
-    monkeypatch.setattr(lora_model, "safetensors", lora_model.safetensors)
-    read.patch_loader(lora_model)
-    monkeypatch.setattr(read, "_empty", lambda count, dtype, pinned: torch.empty(count, dtype=dtype))
 
 
 def read_lora(worker: Any, folder: Path, number: int) -> Any:
@@ -32,8 +22,8 @@ def read_lora(worker: Any, folder: Path, number: int) -> Any:
         return read_adapter(worker, number, str(folder))
 
 
-def held(manager: Any) -> list[torch.Tensor]:
-    """The bits of all places."""
+def contents(manager: Any) -> list[torch.Tensor]:
+    """Return the bits of all places."""
     return [
         stacked.view(torch.int16)
         for module in manager.modules.values()
@@ -52,7 +42,7 @@ RANKS = st.dictionaries(st.sampled_from(fixtures.names()), st.sampled_from([1, 5
 def test_places_hold_what_the_layers_would_put_there(
     tmp_path: Path, ranks: list[dict[str, int]], dtype: torch.dtype
 ) -> None:
-    """One after another in the same two places: nothing is left of the one before."""
+    """Adapters take turns in the same two places, where nothing of the previous one may be left."""
     ours, theirs = fixtures.worker_manager(RANK), fixtures.worker_manager(RANK)
     writer = gpu_copy.GpuCopier(ours._adapter_manager)
     for number, chosen in enumerate(ranks, 1_000):
@@ -61,11 +51,11 @@ def test_places_hold_what_the_layers_would_put_there(
         assert sources is not None
         writer.write(sources, number % 2)
         stage.write_place(theirs._adapter_manager, read_lora(theirs, tmp_path, number), number % 2)
-        pairs = zip(held(ours._adapter_manager), held(theirs._adapter_manager), strict=True)
+        pairs = zip(contents(ours._adapter_manager), contents(theirs._adapter_manager), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_halves_of_several_files_are_left_to_the_layers(tmp_path: Path) -> None:
+def test_an_adapter_that_is_not_in_one_piece_is_left_to_the_layers(tmp_path: Path) -> None:
     worker = fixtures.worker_manager(RANK)
     fixtures.write_adapter(tmp_path, dict.fromkeys(fixtures.names(), 8), 0, torch.bfloat16)
     lora = read_lora(worker, tmp_path, 1_000)
@@ -74,8 +64,8 @@ def test_halves_of_several_files_are_left_to_the_layers(tmp_path: Path) -> None:
     assert gpu_copy.GpuCopier(worker._adapter_manager).sources(lora) is None
 
 
-def test_layers_of_other_ways_are_left_alone() -> None:
-    """The fixture's layers are not vLLM's; one worker of several has a part of each layer."""
+def test_unknown_and_sharded_layers_are_left_to_vllm() -> None:
+    """The fixture's layers are not vLLM's, and with several workers each has a part of every layer."""
     from vllm.lora import layers
 
     class Layer:
@@ -91,8 +81,8 @@ def test_layers_of_other_ways_are_left_alone() -> None:
     assert gpu_copy.gpu_copier(manager) is None
 
 
-def test_which_layers_put_adapters_in_as_it_does() -> None:
-    """Another that does so in its own way is left to itself; those of Llama's kin must not be."""
+def test_all_of_vllms_plain_layers_are_written_by_it() -> None:
+    """Layers that write adapters in another way are left to vLLM, but those of Llama-like models must not be."""
     from vllm.lora import layers
 
     plain = {layers.ColumnParallelLinearWithLoRA, layers.QKVParallelLinearWithLoRA, layers.RowParallelLinearWithLoRA}

@@ -1,4 +1,4 @@
-"""The names of parsers that recipes may use are those that vLLM registers."""
+"""Recipes may name the parsers that vLLM registers."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from registry.recipes.validation import PARSER_TABLES, parsers
 
 
 @pytest.mark.real
-def test_the_names_are_those_that_vllm_registers() -> None:
+def test_parser_names_are_those_that_vllm_registers() -> None:
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
 

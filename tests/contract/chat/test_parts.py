@@ -68,18 +68,18 @@ def test_every_fault_of_the_flags_is_named(base: Path) -> None:
     assert len(refused.value.faults) == len(flags)
     assert "context_length" in refused.value.faults[0]
     assert refused.value.faults[2] == "enforce-eagre: this vLLM has no such flag; write enforce_eager"
-    assert all(fault in refused.value.message for fault in refused.value.faults), "only it reaches the gateway's log"
+    assert all(fault in refused.value.message for fault in refused.value.faults), "the log has only the message"
 
 
 @pytest.mark.real
-def test_a_value_that_vllm_does_not_take(base: Path) -> None:
+def test_a_value_that_vllm_does_not_accept_is_refused(base: Path) -> None:
     with pytest.raises(Unfit, match="seed"):
         settings.arguments(chat_fixtures.recipe(base, seed="x"), base, "cpu", launch.parser())
 
 
 @pytest.mark.real
-def test_what_a_cpu_gets_wrong_is_not_loaded_there(base: Path, tmp_path: Path) -> None:
-    """Also where a recipe was written by hand. ERNIE's experts were chosen without their bias."""
+def test_an_architecture_that_is_wrong_on_a_cpu_is_not_loaded_there(base: Path, tmp_path: Path) -> None:
+    """Also with a recipe written by hand. On a CPU, vLLM chooses ERNIE's experts without their bias."""
     config = json.loads((base / "config.json").read_text())
     for more in ({"kv_lora_rank": 32, "qk_rope_head_dim": 16}, {"architectures": ["Ernie4_5_MoeForCausalLM"]}):
         (tmp_path / "config.json").write_text(json.dumps({**config, **more}))
@@ -91,32 +91,32 @@ def test_what_a_cpu_gets_wrong_is_not_loaded_there(base: Path, tmp_path: Path) -
 
 
 @pytest.mark.real
-def test_no_position_is_requested_that_vllm_does_not_have(base: Path, tmp_path: Path) -> None:
-    """It takes 4 x 2048 for a context stretched dynamically, and has 2048 of them."""
+def test_the_context_is_limited_to_the_positions_that_vllm_has(base: Path, tmp_path: Path) -> None:
+    """For a dynamically scaled context it accepts 4 x 2048, but has 2048."""
     config = json.loads((base / "config.json").read_text())
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
     (tmp_path / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
     recipe = chat_fixtures.recipe(tmp_path)
-    for requested, given in ((None, 2048), (512, 512), (2048, 2048)):
+    for requested, effective in ((None, 2048), (512, 512), (2048, 2048)):
         expected = recipe.model_copy(update={"context_length": requested})
-        assert settings.arguments(expected, tmp_path, "cpu", launch.parser()).max_model_len == given
+        assert settings.arguments(expected, tmp_path, "cpu", launch.parser()).max_model_len == effective
     with pytest.raises(Unfit, match="2,048 positions") as refused:
         settings.arguments(recipe.model_copy(update={"context_length": 2049}), tmp_path, "cpu", launch.parser())
     assert refused.value.param == "context_length"
 
 
 @pytest.mark.real
-def test_kv_cache_without_a_figure_is_what_the_estimate_counts(tmp_path: Path) -> None:
-    """Eight full contexts of 512 tokens; float32, as the fixture's recipe says."""
+def test_the_default_kv_cache_is_the_one_that_the_estimate_counts(tmp_path: Path) -> None:
+    """Eight full contexts of 512 tokens in float32, the dtype of the fixture's recipe."""
     base = chat_fixtures.write_base(tmp_path / "base")
     recipe = chat_fixtures.recipe(base)
     recipe = recipe.model_copy(update={"memory": recipe.memory.model_copy(update={"kv_cache": None})})
-    given = settings.arguments(recipe, base, "cpu", launch.parser()).kv_cache_memory_bytes
-    assert int(given) == estimate(recipe, base, "cpu").kv_cache == 2 * 2 * chat_fixtures.KV * 4 * 512 * 8
+    kv_cache = settings.arguments(recipe, base, "cpu", launch.parser()).kv_cache_memory_bytes
+    assert int(kv_cache) == estimate(recipe, base, "cpu").kv_cache == 2 * 2 * chat_fixtures.KV * 4 * 512 * 8
 
 
-def test_a_load_that_a_template_ended_says_so() -> None:
-    """It was: "unexpected '}'"."""
+def test_a_load_that_fails_at_its_template_says_so() -> None:
+    """The message used to be only "unexpected '}'"."""
     with pytest.raises(TemplateSyntaxError) as broken:
         Environment().parse("{{ message }")
     assert launch.describe_failure(broken.value) == "its chat template is no Jinja template: unexpected '}'"
@@ -143,7 +143,7 @@ def test_tokenizing_is_bounded() -> None:
     check_size(ChatRequest("/v1/completions", b"x" * (1 << 20)), 512, Bounds())
 
 
-def test_names_are_changed_where_they_are_names_only() -> None:
+def test_names_are_replaced_only_where_they_are_names() -> None:
     rename = Renamer("sha256:" + "0" * 64, 'my "näme"')
     text = json.dumps({"model": "sha256:" + "0" * 64, "content": 'he said "model":"sha256:' + "0" * 64 + '"'})
     for data in (text.encode(), text.replace('": "', '":"').encode()):
@@ -173,7 +173,7 @@ def _exchange(app: Any) -> Exchange:
     return Exchange(app, "/x", b"body", contextvars.copy_context(), {})
 
 
-async def test_parts_come_whole_and_in_order() -> None:
+async def test_parts_of_an_answer_arrive_whole_and_in_order() -> None:
     exchange = _exchange(_app(5))
     assert await exchange.start()
     assert (exchange.status, exchange.content_type) == (200, "text/x")
@@ -193,7 +193,7 @@ async def test_a_slow_reader_holds_the_application_back() -> None:
     assert len(sent) < BUFFER
     exchange.leave()
     await exchange.ended(within=10)
-    assert len(sent) < BUFFER + 2, "who sends to a reader that left learns it at once"
+    assert len(sent) < BUFFER + 2, "a sender to a closed reader notices at once"
 
 
 async def test_an_error_of_the_application_reaches_the_reader() -> None:
@@ -331,8 +331,8 @@ def test_only_on_a_gpu_and_with_one_worker_vllm_is_made_able_to_sleep(tmp_path: 
         recipe = chat_fixtures.recipe(base)
         residency = recipe.residency.model_copy(update={"sleep": sleep})
         changes = {"residency": residency, "dtype": "bfloat16", "parallel": Parallel(tensor=tensor)}
-        given = recipe.model_copy(update=changes)
-        return bool(settings.arguments(given, base, device, launch.parser()).enable_sleep_mode)
+        changed = recipe.model_copy(update=changes)
+        return bool(settings.arguments(changed, base, device, launch.parser()).enable_sleep_mode)
 
     assert able("cuda:0")
     assert not able("cuda:0", tensor=2)

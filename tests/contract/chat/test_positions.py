@@ -1,4 +1,4 @@
-"""Networks that treat positions in ways of their own."""
+"""Networks with unusual positions answer as in transformers."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.real
 
 
 def write_lfm2(folder: Path) -> Path:
-    """A convolution and an attention. vLLM reads two sizes that the makers' files have and transformers does not."""
+    """Write a convolution and an attention. vLLM needs two sizes that the makers' files have and transformers' lack."""
     from transformers import Lfm2Config, Lfm2ForCausalLM
 
     torch.manual_seed(0)
@@ -29,7 +29,7 @@ def write_lfm2(folder: Path) -> Path:
 
 
 def write_ministral(folder: Path) -> Path:
-    """Trained with 8 positions first, so that each prompt is longer."""
+    """Write a model first trained with 8 positions, so that every prompt is longer than that."""
     from transformers import Ministral3Config, Ministral3ForCausalLM
 
     torch.manual_seed(0)
@@ -46,7 +46,7 @@ def write_ministral(folder: Path) -> Path:
 
 
 async def test_ministral_3_answers_long_prompts_as_transformers(tmp_path: Path) -> None:
-    """vLLM left out what makes its attention sharper from there on."""
+    """vLLM left out the scale that sharpens attention beyond the first training's positions."""
     base = write_ministral(tmp_path / "base")
     oracle = Oracle(base, [fixtures.write_adapter(tmp_path / "adapter", seed=1)])
     engine = VllmEngine()
@@ -58,7 +58,7 @@ async def test_ministral_3_answers_long_prompts_as_transformers(tmp_path: Path) 
 
 
 async def test_lfm2_answers_as_transformers_and_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU each answer was another one."""
+    """On a CPU, answers used to differ from run to run."""
     monkeypatch.setattr(fixtures, "SHAPES", {"conv.in_proj": (128, 384)})
     base = write_lfm2(tmp_path / "base")
     adapter = fixtures.write_adapter(tmp_path / "adapter", seed=1, layers=1, modules=("conv.in_proj",))

@@ -1,7 +1,7 @@
 """The chat engine falls asleep and wakes, on the real vLLM.
 
-On a CPU its sleep frees nothing and is let in for the test only: what is shown here is everything around it, that is
-adapters, caches, refusals, states and processes.
+On a CPU its sleep frees nothing and is allowed only for the tests. They check everything around it: adapters, caches,
+refusals, states and processes.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
     await engine.close()
 
 
-async def test_on_a_cpu_it_says_that_it_cannot_and_goes_on(bench: Bench) -> None:
+async def test_an_engine_on_a_cpu_says_that_it_cannot_sleep_and_goes_on(bench: Bench) -> None:
     assert bench.loaded.asleep is None
     before = await bench.ask()
     with pytest.raises(EngineFailed, match="cannot sleep"):
@@ -69,7 +69,7 @@ async def test_on_a_cpu_it_says_that_it_cannot_and_goes_on(bench: Bench) -> None
     assert await bench.utility(core.sleep_facts) == [0, 0, 0, 0]
 
 
-async def test_without_a_gpu_no_memory_of_a_sleep_is_prepared(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_gpu_no_memory_is_prepared_for_a_sleep(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sleep, "TICK", 0.0)
     for more in (True, False):
         assert await launch.ask(bench.engine._engine, sleep_memory.prepare_sleep, more) == [0, 0]
@@ -99,7 +99,7 @@ async def test_adapters_do_not_outlive_a_sleep_and_answer_the_same_when_placed_a
                 await bench.ask(adapter)
         assert await bench.ask() == base
         await bench.place(two)
-        await bench.place(one)  # in the other one's place
+        await bench.place(one)  # into the place that `two` had
         answers = await asyncio.gather(bench.ask(one), bench.ask(two), bench.ask())
         assert answers == [first, second, base]
     await bench.engine.drop(one.digest)
@@ -107,8 +107,11 @@ async def test_adapters_do_not_outlive_a_sleep_and_answer_the_same_when_placed_a
     assert await bench.ask(three) not in {base, first, second}
 
 
-async def refuses(bench: Bench, adapters: EngineAdapters) -> bool:
-    """Whether the core refuses to forget under a request; False: a busy machine came to it after the last token."""
+async def is_refused(bench: Bench, adapters: EngineAdapters) -> bool:
+    """Return whether the core refuses to forget adapters during a request.
+
+    False if the call came after the request's last token, as on a busy machine.
+    """
     waiting = asyncio.create_task(bench.ask(tokens=480))
     while await bench.utility(core.forget_adapters) != ["busy"]:
         if waiting.done():
@@ -122,7 +125,7 @@ async def refuses(bench: Bench, adapters: EngineAdapters) -> bool:
     return False
 
 
-async def test_it_does_not_sleep_under_a_request(bench: Bench) -> None:
+async def test_an_engine_does_not_sleep_during_a_request(bench: Bench) -> None:
     adapters = bench.engine._adapters
     assert adapters is not None
     asking = asyncio.create_task(bench.ask())
@@ -131,7 +134,7 @@ async def test_it_does_not_sleep_under_a_request(bench: Bench) -> None:
     with pytest.raises(EngineFailed, match="still run"):
         await bench.engine.sleep()
     assert await asking
-    while not await refuses(bench, adapters):  # the core's own count, were the one above wrong
+    while not await is_refused(bench, adapters):  # the core has its own count, in case the one above is wrong
         pass
 
 

@@ -1,4 +1,4 @@
-"""A model whose only tokenizer is Mistral's own (tekken.json), as Mistral Small 3.2 and Devstral come."""
+"""A model whose only tokenizer is Mistral's own (tekken.json), as with Mistral Small 3.2 and Devstral."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ ENDINGS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "sp
 
 
 def write_tekken(folder: Path, words: int = 1000) -> None:
-    """The first words of the file that the package brings along."""
+    """Write a vocabulary of the first words of the package's own file."""
     whole = Path(mistral_common.__file__).parent / "data" / "tekken_240911.json"
     reported = json.loads(whole.read_text())
     special = reported["config"]["default_num_special_tokens"]
@@ -33,7 +33,7 @@ def write_tekken(folder: Path, words: int = 1000) -> None:
     (folder / "tekken.json").write_text(json.dumps(reported))
 
 
-async def test_its_messages_are_written_as_mistral_writes_them(tmp_path: Path) -> None:
+async def test_messages_become_the_tokens_of_mistrals_own_tokenizer(tmp_path: Path) -> None:
     base = fixtures.write_base(tmp_path / "Mistral-Small", vocabulary=2000)
     for name in ENDINGS:
         (base / name).unlink(missing_ok=True)

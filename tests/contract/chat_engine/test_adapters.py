@@ -1,4 +1,4 @@
-"""Adapters in the chat engine on the real vLLM: right weights, places, refusals, nothing left of what was refused."""
+"""Adapters in the chat engine on the real vLLM: the right weights, places, and refusals that leave nothing behind."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ async def test_a_mixed_batch_equals_transformers_and_peft(bench: Bench) -> None:
         for (_, ref), (prompt, answer) in zip(requested, answers, strict=True)
         if ref
     ]
-    assert not any(others), "an adapter's answer must not pass for the base's"
+    assert not any(others), "an adapter's answer differs from the base's"
 
 
 async def test_base_and_adapter_alone_equal_the_mixed_batch(bench: Bench) -> None:
@@ -49,7 +49,7 @@ async def test_base_and_adapter_alone_equal_the_mixed_batch(bench: Bench) -> Non
         assert one == other or (bench.oracle.agrees(ref, prompt, one) and bench.oracle.agrees(ref, prompt, other))
 
 
-async def test_an_unplaced_adapter_is_refused_never_the_base(bench: Bench) -> None:
+async def test_an_unplaced_adapter_is_refused_and_never_answered_by_the_base(bench: Bench) -> None:
     await bench.hold()
     ref = bench.adapters[0]
     with pytest.raises(EngineFailed):
@@ -64,7 +64,7 @@ async def test_an_unplaced_adapter_is_refused_never_the_base(bench: Bench) -> No
     assert (await bench.ask(TEXT, {"prompt": "x", "max_tokens": 1}, ref)).status == 200
 
 
-async def test_an_adapter_that_vllm_knows_but_that_is_in_no_place_fails_that_request_only(bench: Bench) -> None:
+async def test_an_adapter_that_vllm_knows_but_that_has_no_place_fails_only_its_request(bench: Bench) -> None:
     from vllm.lora.request import LoRARequest
 
     names = bench.engine._app.state.openai_serving_models.lora_requests
@@ -109,7 +109,7 @@ async def test_places_are_counted_and_used_adapters_stay(bench: Bench) -> None:
 
 
 async def test_a_swap_takes_the_engine_two_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each further one would have to wait until the step that runs has ended."""
+    """Each further call would wait for the end of a step."""
     await bench.hold()
     await bench.engine.drop(bench.adapters[0].digest)
     adapters, requested = bench.engine._adapters, list[str]()
@@ -204,7 +204,7 @@ async def test_bad_adapters_are_refused_and_leave_nothing(bench: Bench, tmp_path
     assert await bench.held() == (1, 1)
 
 
-async def test_files_may_go_once_an_adapter_is_staged(bench: Bench, tmp_path: Path) -> None:
+async def test_files_may_be_deleted_once_an_adapter_is_staged(bench: Bench, tmp_path: Path) -> None:
     await bench.hold()
     ref = chat_fixtures.write_adapter(tmp_path / "gone", 60)
     oracle = Oracle(bench.base, [ref])
@@ -217,10 +217,10 @@ async def test_files_may_go_once_an_adapter_is_staged(bench: Bench, tmp_path: Pa
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-async def test_a_warm_up_for_a_gpu_meets_each_kernel_and_leaves_nothing(
+async def test_a_warm_up_for_a_gpu_runs_each_kernel_and_leaves_nothing(
     device: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each request is answered: one that vLLM refuses would compile nothing, without a word."""
+    """Each request must be answered, because one that vLLM refuses compiles nothing, without an error."""
     await bench.hold()
     bodies: list[dict[str, Any]] = []
     answers: dict[int, tuple[int, bytes]] = {}
@@ -247,13 +247,13 @@ async def test_a_warm_up_for_a_gpu_meets_each_kernel_and_leaves_nothing(
     assert all(body["model"].startswith("sha256:") for body in with_adapter)
     assert len({body["cache_salt"] for body in with_adapter}) == len(lengths), "no prompt is in the prefix cache"
     assert [body.get("logprobs") for body in last] == [0, 2, 5, 10, 20, None]
-    assert last[-1]["prompt_logprobs"] == 1, "they shorten the steps of those that follow"
+    assert last[-1]["prompt_logprobs"] == 1, "the last, because these shorten the steps that follow"
     assert texts[-1]["choices"][0]["prompt_logprobs"]
     host, placed = await launch.ask(engine._engine, core.held_adapters)
     assert (host, placed) == ([], [])
 
 
-async def test_a_model_that_cannot_be_warmed_up_with_an_adapter_goes_without(
+async def test_a_model_that_cannot_be_warmed_up_with_an_adapter_starts_without(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.hold()
@@ -289,7 +289,7 @@ async def test_the_last_request_of_a_warm_up_may_still_be_in_the_engine(
 OWN = "{% for message in messages %}{% generation %}~{{ message.content }}~{% endgeneration %}{% endfor %}{{ mood }}"
 
 
-async def test_an_adapters_own_chat_template_writes_its_prompts_alone(bench: Bench, tmp_path: Path) -> None:
+async def test_an_adapters_own_chat_template_writes_only_its_prompts(bench: Bench, tmp_path: Path) -> None:
     plain = bench.adapters[0]
     own = chat_fixtures.write_adapter(tmp_path, 100, rank=16)
     config = json.loads((tmp_path / "adapter_config.json").read_text())

@@ -27,7 +27,7 @@ async def test_progress_goes_up_to_ready(bench: Bench) -> None:
 
 
 async def test_each_handler_of_answers_has_its_kind_of_parser(bench: Bench) -> None:
-    """`handlers.patch_parsers` replaces it."""
+    """`handlers.patch_parsers` replaces these parsers."""
     for name, attribute in handlers.HANDLERS.items():
         assert hasattr(getattr(bench.engine._app.state, name), attribute)
 
@@ -65,7 +65,7 @@ async def test_the_answer_has_the_clients_name(bench: Bench, path: str, body: di
         (RESPONSES, {"input": "hi", "max_output_tokens": 2}),
     ],
 )
-async def test_a_wish_to_store_is_left_out_unless_the_recipe_is_strict(
+async def test_a_request_to_store_is_dropped_unless_the_recipe_is_strict(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     assert (await bench.ask(path, {**body, "store": True})).status == 200
@@ -74,7 +74,7 @@ async def test_a_wish_to_store_is_left_out_unless_the_recipe_is_strict(
         await bench.ask(path, {**body, "store": True})
 
 
-async def test_count_and_tokenize(bench: Bench) -> None:
+async def test_counts_and_tokens_of_a_text_agree(bench: Bench) -> None:
     count = await bench.ask(MESSAGES + "/count_tokens", {"messages": chat_nasty.HELLO})
     tokens = (await bench.ask("/tokenize", {"messages": chat_nasty.HELLO})).json["tokens"]
     assert count.json["input_tokens"] == len(tokens)
@@ -108,18 +108,18 @@ async def test_usage_is_reported_only_on_request(bench: Bench) -> None:
 
 
 async def cut_short(bench: Bench, body: dict[str, Any]) -> ChatCall | None:
-    """A call whose task is cancelled after some tokens. None: a busy machine came to it after the last one."""
+    """Cancel a call's task after some tokens and return the call, or None if it ended before the cancellation."""
     call = bench.begin(TEXT, body)
-    seen = asyncio.Event()
+    begun = asyncio.Event()
 
     async def read() -> None:
         async for event in call:
             if isinstance(event, Chunk):
-                seen.set()
+                begun.set()
 
     task = asyncio.create_task(read())
     if body["stream"]:
-        await seen.wait()
+        await begun.wait()
     while call.usage.completion_tokens < 5:
         await asyncio.sleep(0.001)
     task.cancel()
@@ -144,7 +144,7 @@ async def test_a_cancelled_task_aborts_in_the_engine(bench: Bench, stream: bool,
     assert call.usage == usage, "nothing was computed after the abort"
 
 
-async def test_a_closed_call_is_aborted_too(bench: Bench) -> None:
+async def test_a_closed_call_is_aborted_in_the_engine(bench: Bench) -> None:
     call = bench.begin(TEXT, {"prompt": "x", "max_tokens": 500, "stream": True, "ignore_eos": True})
     await anext(call)
     await call.aclose()
@@ -161,7 +161,7 @@ async def test_a_closed_call_is_aborted_too(bench: Bench) -> None:
         (MESSAGES, {"messages": chat_nasty.HELLO, "max_tokens": 10**6}),
     ],
 )
-async def test_more_tokens_than_the_context_has_are_cut(
+async def test_a_token_limit_beyond_the_context_is_cut(
     bench: Bench, path: str, body: dict[str, Any], stream: bool
 ) -> None:
     call = bench.begin(path, {**body, "temperature": 0, "stream": stream})
@@ -172,7 +172,7 @@ async def test_more_tokens_than_the_context_has_are_cut(
     await call.aclose()
 
 
-async def test_more_tokens_than_the_context_has_are_refused_for_a_strict_client(bench: Bench) -> None:
+async def test_a_token_limit_beyond_the_context_is_refused_for_a_strict_client(bench: Bench) -> None:
     call = bench.begin(CHAT, {"messages": chat_nasty.HELLO, "max_tokens": 10**6}, strict=True)
     started = await call.__anext__()
     assert isinstance(started, ResponseStart)
@@ -182,7 +182,7 @@ async def test_more_tokens_than_the_context_has_are_refused_for_a_strict_client(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "body"), [(CHAT, {"messages": chat_nasty.HELLO}), (TEXT, {"prompt": "hi"})])
-async def test_nothing_is_null_that_may_not_be(bench: Bench, path: str, body: dict[str, Any], stream: bool) -> None:
+async def test_absent_fields_are_left_out(bench: Bench, path: str, body: dict[str, Any], stream: bool) -> None:
     answer = await bench.ask(path, {**body, "max_tokens": 4, "stream": stream})
     names: set[str] = set()
     for part in answer.events if stream else [answer.json]:

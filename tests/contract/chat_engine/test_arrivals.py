@@ -1,4 +1,4 @@
-"""Calls that come while their adapter is on its way into a place, on the real vLLM."""
+"""Calls that arrive while their adapter is being placed, on the real vLLM."""
 
 import asyncio
 import random
@@ -22,11 +22,11 @@ def adapters_of(bench: Bench) -> EngineAdapters:
 
 
 async def until_waits(bench: Bench, ref: AdapterRef) -> None:
-    """Until vLLM has rendered the call, which then waits for its adapter."""
+    """Wait until vLLM has rendered the call, which then waits for its adapter."""
     arrival = adapters_of(bench).arrival(ref.digest)
     assert arrival is not None
     async with asyncio.timeout(PATIENCE):
-        while not arrival._callbacks or len(arrival._callbacks) < 2:  # ours, and that of the call
+        while not arrival._callbacks or len(arrival._callbacks) < 2:  # ours and the call's
             await asyncio.sleep(0.005)
 
 
@@ -49,7 +49,7 @@ async def test_a_call_behind_its_placement_waits_and_gets_the_adapters_answer(be
     assert not bench.oracle.agrees(None, prompt, answer)
 
 
-async def test_a_placement_that_fails_fails_the_calls_behind_it_and_no_others(
+async def test_a_failed_placement_fails_only_the_calls_that_wait_for_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.hold()
@@ -86,7 +86,7 @@ async def test_a_placement_that_fails_fails_the_calls_behind_it_and_no_others(
     assert bench.oracle.agrees(ref, prompt, answer)
 
 
-async def test_a_client_that_leaves_while_its_adapter_comes_leaves_nothing(bench: Bench) -> None:
+async def test_a_client_that_disconnects_while_its_adapter_is_placed_leaves_nothing(bench: Bench) -> None:
     await bench.hold()
     ref, before = bench.adapters[0], bench.registered()
     await bench.engine.stage(ref)
@@ -105,7 +105,7 @@ async def test_a_client_that_leaves_while_its_adapter_comes_leaves_nothing(bench
     assert bench.oracle.agrees(ref, prompt, answer)
 
 
-async def test_swaps_with_calls_right_behind_them_never_answer_with_other_weights(bench: Bench) -> None:
+async def test_calls_right_behind_swaps_are_never_answered_by_other_weights(bench: Bench) -> None:
     await bench.hold(*bench.adapters[:PLACES])
     chance, placed = random.Random(7), list(bench.adapters[:PLACES])
     for number in range(30):

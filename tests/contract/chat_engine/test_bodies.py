@@ -1,4 +1,4 @@
-"""Bodies that the chat engine on the real vLLM refuses or answers, and that it lives after all of them."""
+"""Nasty and odd bodies: the chat engine on the real vLLM refuses or answers them, and survives them all."""
 
 import pytest
 
@@ -28,7 +28,7 @@ async def test_odd_bodies_are_answered(bench: Bench, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", chat_nasty.RAW)
-async def test_bytes_that_are_no_request(bench: Bench, case: str) -> None:
+async def test_bytes_that_are_no_request_are_refused(bench: Bench, case: str) -> None:
     try:
         status = (await bench.ask(CHAT, chat_nasty.RAW[case])).status
     except RoundhouseError as error:
@@ -36,13 +36,13 @@ async def test_bytes_that_are_no_request(bench: Bench, case: str) -> None:
     assert 400 <= status < 500
 
 
-async def test_other_paths_are_not_there(bench: Bench) -> None:
+async def test_other_paths_are_refused(bench: Bench) -> None:
     for path in ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/models", "/metrics", "/sleep"):
         with pytest.raises(NotFound):
             await bench.ask(path, {})
 
 
-async def test_the_engine_lives_after_all_this(bench: Bench) -> None:
+async def test_the_engine_still_answers_after_all_of_them(bench: Bench) -> None:
     await bench.engine.ping()
     assert bench.unfinished() == 0
     prompt, answer = await bench.greedy("and at the end", None)

@@ -1,4 +1,4 @@
-"""What vLLM counts of a real engine is what was asked of it; nothing stays counted as running that was aborted."""
+"""vLLM's metrics of a real engine match the requests, and aborted requests do not stay counted as running."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,8 +10,8 @@ from tests.contract.chat_engine.bench import Bench
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
 
-async def counted(bench: Bench) -> dict[str, float]:
-    """Sums by name, of vLLM's own series. All of them name the model, and none names an adapter."""
+async def vllm_metrics(bench: Bench) -> dict[str, float]:
+    """Return the sums of vLLM's own series by name; check that all name the model and none an adapter."""
     sums: dict[str, float] = {}
     for family in text_string_to_metric_families((await bench.engine.metrics()).decode()):
         for sample in family.samples:
@@ -23,12 +23,12 @@ async def counted(bench: Bench) -> dict[str, float]:
     return sums
 
 
-async def test_tokens_times_and_cache_hits_are_those_of_the_requests(bench: Bench) -> None:
+async def test_tokens_times_and_cache_hits_match_the_requests(bench: Bench) -> None:
     await bench.hold(bench.adapters[0])
-    before = await counted(bench)
+    before = await vllm_metrics(bench)
     answers = [await bench.ask(TEXT, {"prompt": "c" * 300, "max_tokens": 5, "ignore_eos": True}) for _ in range(2)]
     answers.append(await bench.ask(TEXT, {"prompt": "d", "max_tokens": 2, "ignore_eos": True}, bench.adapters[0]))
-    after = await counted(bench)
+    after = await vllm_metrics(bench)
     grown = {name: after[name] - before[name] for name in after}
     assert grown["vllm:generation_tokens_total"] == sum(a.usage.completion_tokens for a in answers) == 12
     assert grown["vllm:prompt_tokens_total"] == sum(a.usage.prompt_tokens for a in answers)
@@ -46,9 +46,9 @@ async def test_running_requests_are_counted_until_an_abort(bench: Bench) -> None
     async for event in answer:
         if isinstance(event, Chunk):
             break
-    running = await counted(bench)
+    running = await vllm_metrics(bench)
     await answer.aclose()
-    ended = await counted(bench)
+    ended = await vllm_metrics(bench)
     assert running["vllm:num_requests_running"] == 1
     assert running["vllm:kv_cache_usage_perc"] > 0
     assert ended["vllm:num_requests_running"] == ended["vllm:kv_cache_usage_perc"] == 0

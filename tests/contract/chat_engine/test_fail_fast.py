@@ -1,4 +1,4 @@
-"""Lists of a hundred thousand faults: the first one is told, and the loop that feeds all streams goes on."""
+"""Lists of a hundred thousand faults are refused at the first one, without blocking the loop that feeds all streams."""
 
 from typing import Any
 
@@ -26,11 +26,11 @@ BOMBS: dict[str, tuple[str, dict[str, Any]]] = {
     "blocks that are none": (MESSAGES, {"max_tokens": 4, "messages": [{"role": "user", "content": [{}] * 100_000}]}),
 }
 CPU_SECONDS = 2.0
-"""CPU seconds of the slot's process for one of them: each took 1 to 32 before, and takes less than 0.1 now."""
+"""Most CPU seconds of the slot's process for one list. Each took 1 to 32 before, and takes less than 0.1 now."""
 
 
 @pytest.mark.parametrize("name", BOMBS)
-async def test_it_is_refused_at_its_first_fault(bench: Bench, name: str) -> None:
+async def test_a_list_of_faults_is_refused_at_the_first_one(bench: Bench, name: str) -> None:
     path, body = BOMBS[name]
     with processor_time() as seconds:
         try:

@@ -1,4 +1,4 @@
-"""Grammars that were made to break an engine: each is refused by a bound that it names, or served; others go on."""
+"""Grammars made to break an engine: each is served, or refused with the bound's name, while other requests go on."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ from tests.contract.chat_engine.bench import Answer, Bench
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
 GROWTH = 256 << 20
-"""Bytes that slot and EngineCore may grow by under all attacks together: four times EngineCore's cache of grammars."""
+"""Most bytes by which slot and EngineCore may grow under all attacks: four times EngineCore's cache of grammars."""
 NAMED = {
     "grammar_too_large",
     "grammar_too_slow",
@@ -35,7 +35,7 @@ async def _outcome(bench: Bench, path: str, body: dict[str, Any]) -> tuple[int, 
 
 
 async def test_each_is_refused_or_served_and_a_stream_goes_on(bench: Bench) -> None:
-    """The stream's tokens come on while a grammar is tried out, in the order that they have without any."""
+    """The stream gets the tokens that it gets without attacks."""
     body = {"prompt": "on and on", "max_tokens": 200, "temperature": 0, "ignore_eos": True, "stream": True}
     alone = _text(await bench.ask(TEXT, body))
     before = bench.engine._host_bytes()
@@ -51,7 +51,7 @@ async def test_each_is_refused_or_served_and_a_stream_goes_on(bench: Bench) -> N
 
 
 def _text(answer: Answer) -> str:
-    """How a stream is cut into chunks depends on how busy the machine is; its text does not."""
+    """Return the text of a stream, because the sizes of its chunks depend on how busy the machine is."""
     return "".join(part["choices"][0]["text"] for part in answer.events if part["choices"])
 
 
@@ -73,7 +73,7 @@ def _text(answer: Answer) -> str:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_bound_is_named_before_the_answer_begins(
+async def test_a_refusal_by_a_bound_comes_before_the_answer_begins(
     bench: Bench, path: str, body: dict[str, Any], code: str, stream: bool
 ) -> None:
     status, found, _ = await _outcome(bench, path, {**body, "stream": stream})
@@ -81,8 +81,8 @@ async def test_a_bound_is_named_before_the_answer_begins(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_grammars_bind_what_is_answered(bench: Bench, stream: bool) -> None:
-    """What was checked is what the engine follows: choices too, which the check turns into a grammar."""
+async def test_grammars_bind_the_answers(bench: Bench, stream: bool) -> None:
+    """The engine follows what was checked, also choices, which the check turns into a grammar."""
     body = {"prompt": "say", "max_tokens": 8, "temperature": 0, **guided(choice=["tea", "water"])}
     for _ in range(2):  # the second time from the cache
         answer = await bench.ask(TEXT, {**body, "stream": stream})
@@ -102,8 +102,10 @@ async def test_grammars_bind_what_is_answered(bench: Bench, stream: bool) -> Non
 async def test_an_ambiguous_grammar_ends_its_own_request(
     bench: Bench, path: str, request_fields: dict[str, Any], stream: bool
 ) -> None:
-    """What a walk of some tokens does not show: here the ambiguity begins after 80 of them, and each token takes more
-    than the one before. In a stream of Chat Completions or Completions the last event says it."""
+    """The check walks fewer tokens than this grammar's 80, after which each one takes longer than the one before.
+
+    In a stream of Chat Completions or Completions the last event says so.
+    """
     grammar = f"root ::= {' '.join(['[a-b]'] * 80)} rest\n" + AMBIGUOUS.replace("root", "rest")
     body = {**request_fields, "temperature": 0, "logit_bias": {"64": 50}, "stream": stream, **guided(grammar=grammar)}
     if stream and path in (CHAT, TEXT):
@@ -117,13 +119,13 @@ async def test_an_ambiguous_grammar_ends_its_own_request(
 
 
 async def test_a_check_ends_when_its_client_leaves(bench: Bench) -> None:
-    """The process of the grammar is gone, and the next grammar is checked at once."""
+    """The grammar's process is killed, and the next grammar is checked at once."""
     slow = {"messages": HELLO, "max_tokens": 8, **ATTACKS["rules that all name one another"]}
     judge = bench.engine._checker._judge
     assert judge is not None
     watched = psutil.Process(judge.process.pid)
-    unseen = slow["structured_outputs"]["grammar"] + '\nunused ::= "z"'
-    call = bench.begin(CHAT, {**slow, **guided(grammar=unseen)})
+    uncached = slow["structured_outputs"]["grammar"] + '\nunused ::= "z"'
+    call = bench.begin(CHAT, {**slow, **guided(grammar=uncached)})
     first = asyncio.ensure_future(call.__anext__())
     while not watched.children():
         await asyncio.sleep(0)
@@ -136,8 +138,8 @@ async def test_a_check_ends_when_its_client_leaves(bench: Bench) -> None:
     assert bench.unfinished() == 0
 
 
-async def test_a_request_without_a_grammar_waits_for_none(bench: Bench) -> None:
-    """Its first token comes while a grammar is being checked, which holds the only turn."""
+async def test_a_request_without_a_grammar_does_not_wait_for_checks(bench: Bench) -> None:
+    """Its first token comes while a grammar occupies the only turn of the check."""
     async with bench.engine._checker._turns.take(""):
         waiting = asyncio.create_task(
             _outcome(bench, TEXT, {"prompt": "x", "max_tokens": 2, **guided(regex="not yet seen")})
@@ -148,16 +150,16 @@ async def test_a_request_without_a_grammar_waits_for_none(bench: Bench) -> None:
     assert (await waiting)[0] == 200
 
 
-async def test_others_come_to_their_end_while_a_grammar_is_compiled(bench: Bench) -> None:
-    """However long it takes: its processes stand still from the middle of compiling until the others were answered."""
+async def test_other_requests_complete_while_a_grammar_is_compiled(bench: Bench) -> None:
+    """The compiling processes are suspended until the others are answered, as if compiling took very long."""
     free = {"prompt": "on and on", "max_tokens": 100, "temperature": 0, "ignore_eos": True, "stream": True}
     bound = {"prompt": "say", "max_tokens": 100, "temperature": 0, "stream": True, **guided(regex="([a-m]|[n-z ]){90}")}
     alone = [_text(await bench.ask(TEXT, body)) for body in (free, bound)]
     assert len(alone[1]) == 90
     assert bench.engine._checker._judge is not None
     judge = psutil.Process(bench.engine._checker._judge.process.pid)
-    unseen = ATTACKS["rules that all name one another"]["structured_outputs"]["grammar"] + '\nunused ::= "y"'
-    bomb = asyncio.create_task(_outcome(bench, TEXT, {"prompt": "x", "max_tokens": 4, **guided(grammar=unseen)}))
+    uncached = ATTACKS["rules that all name one another"]["structured_outputs"]["grammar"] + '\nunused ::= "y"'
+    bomb = asyncio.create_task(_outcome(bench, TEXT, {"prompt": "x", "max_tokens": 4, **guided(grammar=uncached)}))
     while not (compiling := judge.children()):
         await asyncio.sleep(0)
     stopped = [judge, *compiling]
@@ -174,8 +176,8 @@ async def test_others_come_to_their_end_while_a_grammar_is_compiled(bench: Bench
     assert status == 200 or code in NAMED | {"grammar_check_busy"}
 
 
-async def test_the_bound_on_memory_is_of_one_grammars_own_process(bench: Bench) -> None:
-    """The engine's processes are as before: what the check takes, it takes elsewhere, up to its bound."""
+async def test_a_check_takes_its_memory_outside_the_engines_processes(bench: Bench) -> None:
+    """The engine's processes do not grow by the memory that a check may use."""
     before = bench.engine._host_bytes()
     body = {"messages": HELLO, "max_tokens": 8, **of_schema(properties(999, pattern="^[a-z]{3}[0-9]{2,90}x?[^a]*$"))}
     status, code, _ = await _outcome(bench, CHAT, body)

@@ -1,4 +1,4 @@
-"""A number that 64 bits cannot hold is refused by its field's name, and leaves nothing in the slot."""
+"""Numbers that do not fit into 64 bits are refused with the field's name, and leave nothing in the slot."""
 
 import asyncio
 import contextlib
@@ -15,8 +15,8 @@ from tests.contract.chat_engine.numeric import BODIES, EXTREMES, Field, fields
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
 
-async def reported(bench: Bench, field: Field, number: str) -> tuple[int, str | None]:
-    """Status and param of the answer."""
+async def outcome(bench: Bench, field: Field, number: str) -> tuple[int, str | None]:
+    """Return status and param of the answer."""
     try:
         answer = await bench.ask(field.path, field.body(number, BODIES))
     except RoundhouseError as error:
@@ -27,21 +27,21 @@ async def reported(bench: Bench, field: Field, number: str) -> tuple[int, str | 
     return answer.status, error.get("param")
 
 
-async def test_every_number_of_every_body(bench: Bench) -> None:
+async def test_each_number_of_each_body_is_accepted_or_refused_by_name(bench: Bench) -> None:
     numbers = fields(bench.engine._app.openapi(), BODIES)
     assert len(numbers) > 60
     wrong = []
     for field in numbers:
         for number in EXTREMES:
-            status, param = await reported(bench, field, number)
+            status, param = await outcome(bench, field, number)
             if status not in (200, 400) or (status == 400 and not param) or bench.unfinished():
                 wrong.append((field.path, field.name, field.value, number, status, param, bench.unfinished()))
     assert not wrong
     await bench.engine.ping()
 
 
-async def test_a_number_of_a_schema(bench: Bench) -> None:
-    """A schema is text on its way to the core."""
+async def test_a_large_number_in_a_schema_leaves_nothing(bench: Bench) -> None:
+    """Schemas reach the core as text."""
     schema = {"type": "integer", "minimum": 0, "maximum": 2**70}
     requested = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
     try:
@@ -54,10 +54,10 @@ async def test_a_number_of_a_schema(bench: Bench) -> None:
 
 @pytest.mark.parametrize("error", [OverflowError("can't serialize"), asyncio.CancelledError()], ids=["fails", "leaves"])
 @pytest.mark.parametrize("answers", [1, 3])
-async def test_what_fails_on_its_way_to_the_core_is_taken_back(
+async def test_a_request_that_fails_on_its_way_to_the_core_is_removed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, error: BaseException, answers: int
 ) -> None:
-    """After its state is registered, as vLLM does first: touches.py names where."""
+    """vLLM registers the request's state before it sends it; touches.py names the place."""
     engine = bench.engine._engine
     registered = []
 

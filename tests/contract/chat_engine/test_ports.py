@@ -1,4 +1,4 @@
-"""What an engine listens on: Unix sockets, and Gloo's ports of loopback, which do no harm to whom speaks to them."""
+"""An engine listens on Unix sockets and on Gloo's ports on loopback, which are harmless."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from tests.contract.chat_engine.bench import Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 GLOO_GROUPS = 13
-"""As many as were seen with vLLM 0.32; each of its groups of workers (tensor, pipeline, data and more) has its own."""
+"""The number of ports with vLLM 0.32: one for each group of workers (tensor, pipeline, data and more)."""
 
 
 def listening(process: psutil.Process) -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""JSON schemas on the real engine, in each dialect: an answer that ends by itself fits the schema, or it is a 400.
+"""JSON schemas on the real engine, in each dialect: a complete answer fits its schema, or the request is a 400.
 
 ROUNDHOUSE_SCHEMA_EXAMPLES sets the number of requests (default 200).
 """
@@ -75,7 +75,7 @@ DIALECTS: dict[str, tuple[str, str, Callable[[Any], Body]]] = {
         },
     ),
 }
-"""Path, the field that holds the schema, and the body, by what a request is called here."""
+"""Path, the field that holds the schema, and the body, by a name for the request."""
 ANSWERED = ("chat", "not strict", "structured_outputs", "completions", "responses", "messages", "named tool")
 
 
@@ -84,7 +84,7 @@ def _limit(path: str) -> str:
 
 
 def _texts(path: str, answer: Answer) -> list[str]:
-    """The answers that ended by themselves."""
+    """Return the answers that ended by themselves."""
     if path == RESPONSES:
         whole = answer.json
         return [whole["output"][-1]["content"][0]["text"]] if whole["status"] == "completed" else []
@@ -105,7 +105,7 @@ def _texts(path: str, answer: Answer) -> list[str]:
 
 
 async def test_answers_fit_their_schemas(bench: Bench) -> None:
-    """Plain and in streams, one and two of them: only whole answers count."""
+    """One or two answers to a request, whole and streamed. Only answers that ended by themselves are checked."""
     drawn: list[Any] = []
 
     @settings(
@@ -139,7 +139,7 @@ async def test_answers_fit_their_schemas(bench: Bench) -> None:
             assert not wrong, f"{schema} was answered by {text!r}: {wrong[0]}"
         return len(texts)
 
-    twice = [schema for schema in drawn for _ in range(2)]  # it is checked once
+    twice = [schema for schema in drawn for _ in range(2)]  # each is checked once
     ended = sum(await asyncio.gather(*(check(number, schema) for number, schema in enumerate(twice))))
     assert ended > len(twice) / 3
     assert codes <= {"invalid_grammar", "grammar_too_large", "unsatisfiable_constraint"}
@@ -158,8 +158,8 @@ async def test_a_keyword_that_cannot_be_enforced_is_a_400_with_its_path(bench: B
         assert f"at properties.a.{keyword}: " in refused.value.message
 
 
-async def test_tools_that_the_model_may_call_are_no_constraint(bench: Bench) -> None:
-    """Without `strict`, and where the model chooses, a schema only describes."""
+async def test_tools_that_the_model_may_call_do_not_constrain_it(bench: Bench) -> None:
+    """Without `strict`, and with the choice left to the model, a schema only describes."""
     schema = {"type": "object", "properties": {"a": {"not": {"type": "object"}}}}
     for more in ({}, {"tool_choice": "auto"}, {"tool_choice": "none"}):
         answer = await bench.ask(CHAT, {"messages": HELLO, "max_tokens": 4, **_tool(schema), **more})

@@ -1,6 +1,6 @@
 """A bomb never delays another request's token by more than one step, whether that one is constrained or not.
 
-ROUNDHOUSE_BOMB_ROUNDS: how often all bombs are sent (default 1). Each round prints the longest row of missed steps.
+ROUNDHOUSE_BOMB_ROUNDS sets how often all bombs are sent (default 1). Each round prints the longest run of missed steps.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ async def test_no_stream_misses_more_than_one_step_in_a_row(bench: Bench) -> Non
         over, longest = asyncio.Event(), 0
 
         async def stream(kind: str, over: asyncio.Event = over, round_: int = round_) -> list[str]:
-            """One after the other until all bombs are through; their names."""
+            """Send one stream after the other until all bombs are answered; return their names."""
             names: list[str] = []
             while not over.is_set():
                 names.append(f"cmpl-{kind}-{round_}-{len(names)}-")

@@ -1,4 +1,4 @@
-"""Decoding in a process that can be killed: every format, every cap, and files that are none."""
+"""Decoding in a process that can be killed: all formats, all caps, and files that are no recordings."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def test_formats(decoders: Decoders, tmp_path: Path, ending: str) -> None:
     assert np.argmax(spectrum) / 10.0 == pytest.approx(440, abs=1)
 
 
-def test_a_wav_comes_sample_by_sample_whatever_its_name(decoders: Decoders, tmp_path: Path) -> None:
+def test_a_wav_file_is_decoded_exactly_whatever_its_name(decoders: Decoders, tmp_path: Path) -> None:
     sound = noise(9.0)
     path = write(tmp_path / "a.wav", sound).rename(tmp_path / "really.mp3")
     np.testing.assert_allclose(decoded(decoders, path), sound, atol=1e-4)
@@ -81,10 +81,10 @@ def test_stereo_of_another_rate_becomes_one_channel(decoders: Decoders, tmp_path
 
 
 @pytest.mark.parametrize("forms", [[(44_100, 2), (44_100, 1)], [(16_000, 1), (44_100, 1), (16_000, 1)]])
-def test_a_recording_may_change_its_form_on_its_way(
+def test_a_recording_may_change_its_format_midway(
     decoders: Decoders, tmp_path: Path, forms: list[tuple[int, int]]
 ) -> None:
-    """As recordings that were put together, and broadcasts, do."""
+    """As concatenated recordings and broadcasts do."""
     import av
 
     data = b""
@@ -103,7 +103,7 @@ def test_a_recording_may_change_its_form_on_its_way(
     samples = decoded(decoders, tmp_path / "whole.mp3")
     assert len(samples) / RATE == pytest.approx(3.0 * len(forms), abs=0.4)
     for part in np.array_split(samples, len(forms)):
-        assert np.sqrt(np.mean(part**2)) == pytest.approx(0.3 / np.sqrt(2), rel=0.1), "all of it sounds"
+        assert np.sqrt(np.mean(part**2)) == pytest.approx(0.3 / np.sqrt(2), rel=0.1), "no part is silent"
 
 
 def test_caps_hold_while_decoding(decoders: Decoders, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_caps_hold_while_decoding(decoders: Decoders, tmp_path: Path) -> None:
 
 
 def wav(path: Path, rate: int, channels: int, size: int) -> Path:
-    """Silence with a header that says what it is told to say."""
+    """Write silence with a header of these values."""
     align = channels * 2
     head = struct.pack("<IHHIIHH", 16, 1, channels, rate, rate * align & 0xFFFFFFFF, align & 0xFFFF, 16)
     data = b"data" + struct.pack("<I", size) + bytes(size)
@@ -137,7 +137,7 @@ def wav(path: Path, rate: int, channels: int, size: int) -> Path:
         (2**32 - 1, 1, "read as a recording"),
     ],
 )
-def test_a_header_that_no_recording_has_is_refused_before_anything_is_decoded(
+def test_an_impossible_header_is_refused_before_anything_is_decoded(
     decoders: Decoders, tmp_path: Path, rate: int, channels: int, why: str
 ) -> None:
     path = wav(tmp_path / "odd.wav", rate, channels, 4_000_000)
@@ -151,13 +151,13 @@ def test_a_header_that_no_recording_has_is_refused_before_anything_is_decoded(
 def test_sound_that_no_codec_decodes_is_the_clients_fault(decoders: Decoders, tmp_path: Path) -> None:
     path = wav(tmp_path / "odd.wav", 16_000, 1, 32_000)
     content = bytearray(path.read_bytes())
-    struct.pack_into("<H", content, 34, 0)  # bits of a sample
+    struct.pack_into("<H", content, 34, 0)  # bits per sample
     path.write_bytes(content)
     with pytest.raises(BadRequest, match="how its sound is stored"), decoders.open(str(path), 60.0) as recording:
         list(recording)
 
 
-def test_a_claim_of_many_times_the_allowed_length_is_enough(decoders: Decoders, tmp_path: Path) -> None:
+def test_a_header_that_states_too_long_a_recording_is_refused_at_once(decoders: Decoders, tmp_path: Path) -> None:
     path = write(tmp_path / "long.flac", np.zeros(121 * RATE, dtype=np.float32))
     with decoders.open(str(path), 30.0) as recording:
         with pytest.raises(TooLarge, match="longer than 30 seconds"):
@@ -167,7 +167,7 @@ def test_a_claim_of_many_times_the_allowed_length_is_enough(decoders: Decoders, 
 
 @pytest.mark.parametrize("claimed", [0, 2 * RATE, 2**32 - 1])
 def test_no_more_of_a_wav_file_is_decoded_than_is_reserved(decoders: Decoders, tmp_path: Path, claimed: int) -> None:
-    """Whatever its header says of its length."""
+    """The length in its header does not matter."""
     path = write(tmp_path / "a.wav", tone(3.0))
     data = bytearray(path.read_bytes())
     at = data.index(b"data") + 4
@@ -176,8 +176,8 @@ def test_no_more_of_a_wav_file_is_decoded_than_is_reserved(decoders: Decoders, t
     assert len(decoded(decoders, path)) / RATE <= seconds_of(path) <= 3.1
 
 
-def test_no_more_of_a_wav_file_with_two_forms_is_decoded_than_is_reserved(decoders: Decoders, tmp_path: Path) -> None:
-    """The second would be of 768,000 samples a second in 32 channels."""
+def test_no_more_of_a_wav_file_with_two_formats_is_decoded_than_is_reserved(decoders: Decoders, tmp_path: Path) -> None:
+    """The second one states 768,000 samples a second in 32 channels."""
     path = write(tmp_path / "a.wav", tone(3.0))
     data = path.read_bytes()
     at = data.index(b"fmt ") + 8 + struct.unpack("<I", data[data.index(b"fmt ") + 4 :][:4])[0]
@@ -190,7 +190,7 @@ def test_no_more_of_a_wav_file_with_two_forms_is_decoded_than_is_reserved(decode
 def test_no_more_of_an_extensible_wav_file_is_decoded_than_is_reserved(
     decoders: Decoders, tmp_path: Path, bits: int, valid: int
 ) -> None:
-    """A decoder takes the valid bits for those that are stored."""
+    """Decoders read the number of valid bits as the number of stored bits."""
     path = extensible(tmp_path / "a.wav", bits, valid, bytes(3 * RATE * bits // 8))
     seconds = len(decoded(decoders, path)) / RATE
     assert 2.9 <= seconds <= seconds_of(path) <= seconds + 0.1
@@ -204,8 +204,8 @@ def extensible(path: Path, bits: int, valid: int, sound: bytes) -> Path:
     return path
 
 
-def test_a_wav_file_with_other_sound_than_it_says_is_refused(decoders: Decoders, tmp_path: Path) -> None:
-    """FFmpeg looks at the bytes, and would decode hours of what was reserved as a moment."""
+def test_a_wav_file_with_sound_in_another_codec_is_refused(decoders: Decoders, tmp_path: Path) -> None:
+    """FFmpeg detects the codec from the bytes, and would decode hours where a moment was reserved."""
     sound = write(tmp_path / "a.mp3", tone(20.0)).read_bytes()
     path = wav(tmp_path / "a.wav", 768_000, 32, len(sound))
     path.write_bytes(path.read_bytes()[: -len(sound)] + sound)
@@ -227,13 +227,13 @@ def test_no_more_of_speech_at_the_lowest_rate_is_decoded_than_is_reserved(decode
         frame.sample_rate = RATE
         for packet in [*stream.encode(frame), *stream.encode(None)]:
             file.mux(packet)
-    assert path.stat().st_size * 8 < 10_000 * 10, "it is small"
+    assert path.stat().st_size * 8 < 10_000 * 10, "fewer than 10,000 bits a second"
     assert len(decoded(decoders, path)) / RATE <= seconds_of(path)
 
 
 @pytest.mark.parametrize("ending", ["flac", "mp3", "opus", "ogg"])
-def test_a_bomb_is_decoded_no_further_than_is_allowed(decoders: Decoders, tmp_path: Path, ending: str) -> None:
-    """Hours in a few kilobytes, whose container does not say so: as a stream that was not closed has it."""
+def test_a_bomb_is_decoded_only_up_to_the_allowed_length(decoders: Decoders, tmp_path: Path, ending: str) -> None:
+    """Hours in a few kilobytes, in a container without a length, as of a stream that was not closed."""
     import av
 
     path = tmp_path / f"bomb.{ending}"
@@ -250,7 +250,7 @@ def test_a_bomb_is_decoded_no_further_than_is_allowed(decoders: Decoders, tmp_pa
             file.mux(packet)
     data = bytearray(path.read_bytes())
     if ending == "flac":
-        data[4 + 4 + 13] &= 0xF0  # the number of samples: not known
+        data[4 + 4 + 13] &= 0xF0  # an unknown number of samples
         data[4 + 4 + 14 : 4 + 4 + 18] = bytes(4)
     path.write_bytes(data if kind != "ogg" else data[: len(data) * 9 // 10])
     with decoders.open(str(path), 300.0) as recording:
@@ -261,14 +261,14 @@ def test_a_bomb_is_decoded_no_further_than_is_allowed(decoders: Decoders, tmp_pa
     assert len(decoded(decoders, write(tmp_path / "next.wav", tone(1.0)))) == RATE
 
 
-def test_a_server_may_have_bounds_of_its_own(tmp_path: Path) -> None:
+def test_decoders_follow_the_servers_bounds(tmp_path: Path) -> None:
     decoders = Decoders(Bounds(sample_rate_least=17_000))
     with pytest.raises(BadRequest, match="17000 to 768000"):
         decoded(decoders, write(tmp_path / "a.wav", tone(1.0)))
     decoders.close()
 
 
-def test_what_a_header_hides_is_seen_frame_by_frame() -> None:
+def test_each_frame_is_checked_for_what_the_header_does_not_state() -> None:
     with pytest.raises(decoder.UndecodableFile, match="33 channels"):
         decoder.check_shape(16_000, 33, FIT)
     with pytest.raises(decoder.UndecodableFile, match="stored as rawvideo"):
@@ -295,7 +295,7 @@ def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
     }  # fmt: skip
 
 
-def test_what_is_no_recording_is_the_clients_fault(decoders: Decoders, tmp_path: Path) -> None:
+def test_a_file_that_is_no_recording_is_the_clients_fault(decoders: Decoders, tmp_path: Path) -> None:
     for name, (data, why) in bad_files(tmp_path).items():
         path = tmp_path / name
         path.write_bytes(data)
@@ -306,7 +306,7 @@ def test_what_is_no_recording_is_the_clients_fault(decoders: Decoders, tmp_path:
     assert len(decoded(decoders, write(tmp_path / "after.wav", tone(1.0)))) == RATE
 
 
-def test_a_film_without_sound(decoders: Decoders, tmp_path: Path) -> None:
+def test_a_film_without_sound_is_refused(decoders: Decoders, tmp_path: Path) -> None:
     import av
 
     path = tmp_path / "film.mp4"
@@ -335,7 +335,7 @@ def test_tags_that_are_not_utf8_do_no_harm(decoders: Decoders, tmp_path: Path) -
 
 
 def test_a_fault_of_ours_is_not_the_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that is another one than we know."""
+    """With a version of PyAV that has another interface."""
     (tmp_path / "av.py").write_text(
         "from types import SimpleNamespace\n__version__ = '99.0'\nFFmpegError = type('FFmpegError', (Exception,), {})\n"
         "logging = SimpleNamespace(set_level=lambda level: None)\n"
@@ -348,7 +348,7 @@ def test_a_fault_of_ours_is_not_the_recordings(tmp_path: Path, monkeypatch: pyte
     fresh.close()
 
 
-def test_decoders_are_used_again_and_left_ones_are_killed(tmp_path: Path) -> None:
+def test_decoders_are_reused_and_abandoned_ones_are_killed(tmp_path: Path) -> None:
     decoders = Decoders(spare=1)
     path = str(write(tmp_path / "a.wav", tone(60.0)))
     for _ in range(3):
@@ -370,7 +370,7 @@ def test_decoders_are_used_again_and_left_ones_are_killed(tmp_path: Path) -> Non
         assert (killed.value.code, killed.value.retry_after) == ("out_of_memory", 5)
     with decoders.open(path, 60.0) as recording:
         assert sum(map(len, recording)) == 60 * RATE
-    decoders._idle[0]._child.kill()  # an idle one dies: nobody notices
+    decoders._idle[0]._child.kill()  # an idle one that dies is replaced
     decoders._idle[0]._child.wait()
     with decoders.open(path, 60.0) as recording:
         assert sum(map(len, recording)) == 60 * RATE

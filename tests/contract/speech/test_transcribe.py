@@ -1,5 +1,8 @@
-"""The speech engine on the real library with tiny random Whispers: same words as faster-whisper's own pipeline, times
-that fit the recording, bounded memory, clear refusals. What the words are is the starter model's card to test."""
+"""The speech engine on the real library, with tiny random Whispers.
+
+Words as in faster-whisper's own pipeline, times that fit the recording, bounded memory, clear refusals. The starter
+model's tests check that words are right.
+"""
 
 import asyncio
 import json
@@ -84,7 +87,7 @@ async def multilingual(folder: Path) -> AsyncIterator[WhisperEngine]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def short_windows(folder: Path, multilingual: WhisperEngine) -> AsyncIterator[WhisperEngine]:
-    """The multilingual model again, in windows of 5 s that are padded to 8."""
+    """The multilingual model with windows of 5 s that are padded to 8 s."""
     engine = WhisperEngine()
     await engine.load(whisper_recipe(window={"seconds": 5, "padded": 8}), folder / "multilingual", "cpu", Reports())
     yield engine
@@ -101,7 +104,7 @@ def segments(events: Sequence[Event]) -> list[Segment]:
 
 
 def check(events: Sequence[Event], seconds: float) -> None:
-    """What must hold for every transcript."""
+    """Check what must hold for every transcript."""
     infos = [event for event in events if isinstance(event, TranscriptInfo)]
     assert isinstance(events[0], TranscriptInfo)
     assert isinstance(events[-1], Usage)
@@ -138,7 +141,7 @@ class TestEngine:
             str(sounds["short.wav"]), beam_size=1, without_timestamps=False, max_initial_timestamp=1.0
         )
         first_time = library.model.hf_tokenizer.token_to_id("<|notimestamps|>") + 1
-        # The library leaves out what follows the last finished segment; here it is kept.
+        # The library drops what follows the last finished segment; we keep it.
         expected_ = [token for segment in expected for token in segment.tokens if token < first_time]
         found = [t for s in segments(await everything(english, sounds["short.wav"])) for t in s.tokens]
         assert expected_
@@ -156,13 +159,15 @@ class TestEngine:
         assert all(start < 54.5 or start > 61 for start in starts)
 
     @pytest.mark.parametrize("name", ["silence.wav", "noise.ogg", "tone.m4a"])
-    async def test_what_is_no_speech_has_no_text(
+    async def test_sounds_other_than_speech_have_no_text(
         self, english: WhisperEngine, sounds: dict[str, Path], name: str
     ) -> None:
         events = await everything(english, sounds[name])
         check(events, 5.0)
         assert not segments(events)
-        assert segments(await everything(english, sounds[name], vad=False))  # a random network hears things
+        assert segments(
+            await everything(english, sounds[name], vad=False)
+        )  # without voice detection, a random network writes something
 
     async def test_words(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
         events = await everything(english, sounds["long.flac"], word_timestamps=True)
@@ -172,7 +177,7 @@ class TestEngine:
     async def test_without_voice_detection_windows_are_the_librarys_own(
         self, multilingual: WhisperEngine, folder: Path
     ) -> None:
-        """Each begins where the last finished segment of the one before ended."""
+        """Each begins at the end of the previous window's last finished segment."""
         from faster_whisper import WhisperModel
 
         path = write(folder / "longer.wav", voice(47))
@@ -185,20 +190,20 @@ class TestEngine:
         seeks = sorted({segment.seek for segment in found})
         assert seeks == sorted({segment.seek for segment in expected})
         assert len(seeks) > 1
-        assert seeks[1] < 2900, "not at its end"
+        assert seeks[1] < 2900, "the second window begins before the end of the first"
 
     async def test_the_text_is_the_same_with_word_times(
         self, short_windows: WhisperEngine, sounds: dict[str, Path]
     ) -> None:
-        """Without voice detection a window begins where the network said, not where the first word was found."""
+        """Without voice detection a window begins where the network says, not at the first word's time."""
         plain, timed = [
             [segment.tokens for segment in segments(await everything(short_windows, sounds["long.flac"], **requested))]
             for requested in ({"vad": False}, {"vad": False, "word_timestamps": True})
         ]
         assert plain == timed
 
-    async def test_words_of_next_to_nothing_do_no_harm(self, english: WhisperEngine) -> None:
-        """All windows of a step are aligned together, and the library cannot align by a single frame."""
+    async def test_words_in_a_tiny_window_can_be_aligned(self, english: WhisperEngine) -> None:
+        """The windows of a step are aligned together, and the library fails for windows of a single frame."""
         model = english._model
         assert model is not None
         tokens = model._tokenizer.encode(" turn on the light")
@@ -225,16 +230,16 @@ class TestEngine:
         assert [s.tokens for s in segments(plain)] != [s.tokens for s in segments(prompted)]
         assert {segment.temperature for segment in segments(again)} <= {0.0, 0.5}
 
-    async def test_marks_in_a_prompt_do_no_harm(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
-        """With one more <|startoftranscript|> in one of several prompts of a length the library failed their step."""
+    async def test_special_tokens_in_a_prompt_do_no_harm(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+        """A second <|startoftranscript|> in one of several prompts of equal length made the library fail the step."""
         prompts = ["steam rail"] + ["steam<|startoftranscript|> rail"] * 3
         found = await asyncio.gather(
             *(everything(english, sounds["short.wav"], prompt=prompt, temperature=[0.0]) for prompt in prompts)
         )
         assert len({tuple(s.text for s in segments(events)) for events in found}) == 1
 
-    async def test_the_network_says_how_many_bins_it_hears(self, english_model: Path, tmp_path: Path) -> None:
-        """Trainers leave no preprocessor_config.json, and the library's default of 80 fits no large-v3."""
+    async def test_the_network_determines_the_number_of_mel_bins(self, english_model: Path, tmp_path: Path) -> None:
+        """Trainers save no preprocessor_config.json, and the library's default of 80 does not fit large-v3."""
         folder = shutil.copytree(english_model, tmp_path / "other")
         wrong = json.loads((folder / "preprocessor_config.json").read_text()) | {"feature_size": 128}
         (folder / "preprocessor_config.json").write_text(json.dumps(wrong))
@@ -252,7 +257,7 @@ class TestEngine:
             assert [(s.start, s.tokens) for s in segments(events)] == [(s.start, s.tokens) for s in alone[name]]
         assert max(event.batch for events in together for event in events if isinstance(event, Usage)) > 1
 
-    async def test_windows_that_are_spread_over_cores_keep_their_words(
+    async def test_windows_computed_on_several_cores_keep_their_words(
         self, english: WhisperEngine, english_model: Path, sounds: dict[str, Path]
     ) -> None:
         names = ["long.flac", "short.wav", "pause.mp3", "long.flac"]
@@ -272,7 +277,7 @@ class TestEngine:
     async def test_short_windows(
         self, short_windows: WhisperEngine, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch, vad: bool
     ) -> None:
-        """No window is longer, nothing is lost between them, and the network computes no more than their padding."""
+        """No window is longer than 5 s, nothing is lost between windows, and the network computes no more than 8 s."""
         received: list[tuple[Any, float]] = []
         batcher = short_windows._batcher
         assert batcher is not None
@@ -342,7 +347,7 @@ class TestEngine:
             await everything(english, sounds["long.flac"], max_seconds=30.0)
         await english.ping()
 
-    async def test_windows_are_tried_again_also_at_the_limit_of_recordings(
+    async def test_windows_are_repeated_at_the_next_temperature_also_at_the_limit_of_recordings(
         self, english_model: Path, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         engine = WhisperEngine()
@@ -357,8 +362,11 @@ class TestEngine:
             return submit(*items)
 
         def run(windows: Sequence[WindowRequest]) -> list[WindowResult]:
-            """One window, at the first temperature badly: the first one once both recordings wait with theirs, the
-            second once the first is to be heard again."""
+            """Return a bad result at temperature 0 and a good one at the next.
+
+            The first call waits until both recordings have submitted a window, and the second one until a window was
+            submitted again.
+            """
             for _ in range(next(awaited, 0)):
                 requested.acquire()
             (window,) = windows
@@ -414,21 +422,21 @@ class TestEngine:
             async for event in events:
                 if isinstance(event, Usage):
                     break
-            assert 15 < event.audio_seconds <= 90, "what was heard until then"
+            assert 15 < event.audio_seconds <= 90, "what was transcribed so far"
         assert english._running == 0
         await english.ping()
         assert not len(batcher._turns)
-        held: list[int] = []
+        sizes: list[int] = []
         blocks = TranscriptionRun._blocks
 
         async def watched(run: TranscriptionRun) -> Any:
             async with aclosing(blocks(run)) as source:
                 async for block in source:
-                    held.append(len(block.audio) + sum(len(window.audio) for window in block.windows))
+                    sizes.append(len(block.audio) + sum(len(window.audio) for window in block.windows))
                     yield block
 
         monkeypatch.setattr(TranscriptionRun, "_blocks", watched)
         events = await everything(english, path)
         check(events, 900.0)
-        assert len(held) == 4
-        assert max(held) <= 120 * RATE  # 20 s of each minute are speech, of 300 s
+        assert len(sizes) == 4
+        assert max(sizes) <= 120 * RATE  # a block is 300 s, of which 20 s of each minute are speech

@@ -1,4 +1,4 @@
-"""Where the parts of a recording end changes nothing in the speech that is found, and little is held meanwhile."""
+"""Voice detection finds the same speech however a recording is cut into parts, and buffers little."""
 
 import random
 import wave
@@ -21,8 +21,11 @@ WINDOW = 30 * RATE
 WINDOWS = [RATE, 5 * RATE, 12 * RATE, WINDOW]
 
 
-def found(audio: Samples, cuts: Sequence[int] = (), window: int = WINDOW) -> list[Stretch]:
-    """Stretches of a recording that comes in parts. Their sound is the recording's; no more is held than they need."""
+def detected(audio: Samples, cuts: Sequence[int] = (), window: int = WINDOW) -> list[Stretch]:
+    """Return the stretches of speech in a recording that arrives in parts.
+
+    Check that their sound is the recording's, and that no more is buffered than necessary.
+    """
     voices, stretches, begin = VoiceDetector(THRESHOLD, window), list[Stretch](), 0
     for end in [*cuts, len(audio)]:
         for start, part in voices.add(audio[begin:end], final=end == len(audio)):
@@ -35,7 +38,7 @@ def found(audio: Samples, cuts: Sequence[int] = (), window: int = WINDOW) -> lis
 
 @pytest.fixture(scope="module")
 def talk() -> Samples:
-    """Three minutes: sentences, pauses of all lengths, a little noise."""
+    """Three minutes of sentences, pauses of all lengths, and a little noise."""
     rng, parts = random.Random(4), list[Samples]()
     sentences = []
     for file in sorted(SAMPLES.glob("*.wav")):
@@ -54,29 +57,29 @@ def cuts_of(audio: Samples, every: float) -> list[int]:
 
 @pytest.mark.real
 @pytest.mark.parametrize("every", [0.9, 7.0, 20.0, 60.0])
-def test_parts_of_any_length(talk: Samples, every: float) -> None:
-    whole = found(talk)
+def test_parts_of_equal_length_change_nothing(talk: Samples, every: float) -> None:
+    whole = detected(talk)
     assert len(whole) > 10
-    assert found(talk, cuts_of(talk, every)) == whole
+    assert detected(talk, cuts_of(talk, every)) == whole
 
 
 @pytest.mark.real
-def test_parts_of_all_lengths(talk: Samples) -> None:
-    rng, whole = random.Random(1), found(talk)
+def test_parts_of_random_lengths_change_nothing(talk: Samples) -> None:
+    rng, whole = random.Random(1), detected(talk)
     for count in (1, 5, 40):
-        assert found(talk, sorted(rng.sample(range(len(talk)), count))) == whole
+        assert detected(talk, sorted(rng.sample(range(len(talk)), count))) == whole
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("window", WINDOWS)
-def test_a_speech_without_a_pause(window: int) -> None:
-    """It is cut into what is heard at once, at the same places whatever the parts."""
+def test_speech_without_a_pause_is_cut_into_windows(window: int) -> None:
+    """At the same places, however the recording is cut into parts."""
     audio = np.concatenate([silence(3), voice(75), silence(3)])
-    whole = found(audio, window=window)
+    whole = detected(audio, window=window)
     assert len(whole) >= 75 * RATE // window
     assert all(end - start <= window for start, end in whole)
     for every in (5.0, 31.0):
-        assert found(audio, cuts_of(audio, every), window) == whole
+        assert detected(audio, cuts_of(audio, every), window) == whole
 
 
 @pytest.mark.real
@@ -85,14 +88,14 @@ def test_one_pass_finds_what_the_library_finds(talk: Samples) -> None:
 
     options = VadOptions(threshold=THRESHOLD, max_speech_duration_s=30.0, min_silence_duration_ms=160)
     theirs = [(part["start"], part["end"]) for part in get_speech_timestamps(talk, options)]
-    assert found(talk) == join_stretches(theirs, WINDOW)
+    assert detected(talk) == join_stretches(theirs, WINDOW)
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("after", [silence(30), noise(30) / 10])
-def test_a_word_before_a_long_silence_is_not_waited_for(talk: Samples, after: Samples) -> None:
-    """Nor is the silence kept."""
-    [(start, end), *_] = found(talk)
+def test_a_word_before_a_long_silence_is_returned_during_the_silence(talk: Samples, after: Samples) -> None:
+    """The silence is not buffered."""
+    [(start, end), *_] = detected(talk)
     voices = VoiceDetector(THRESHOLD, WINDOW)
     assert voices.add(talk[: end - RATE // 2], final=False) == []
     [(begin, _)] = voices.add(after, final=False)
@@ -103,8 +106,8 @@ def test_a_word_before_a_long_silence_is_not_waited_for(talk: Samples, after: Sa
     assert voices.add(silence(0), final=True) == []
 
 
-def test_an_empty_recording() -> None:
-    assert found(silence(0)) == []
+def test_an_empty_recording_has_no_speech() -> None:
+    assert detected(silence(0)) == []
 
 
 RUNS = st.lists(
@@ -116,25 +119,27 @@ RUNS = st.lists(
 
 
 class _Scripted:
-    """Tells probabilities that were made up, one for each FRAME of what comes."""
+    """Returns these probabilities, one for each FRAME of audio."""
 
     def __init__(self, probabilities: list[float]) -> None:
         self._left, self._rest = probabilities, 0
 
     def hear(self, audio: Samples, *, final: bool) -> Samples:
         count, self._rest = divmod(self._rest + len(audio), FRAME)
-        reported, self._left = self._left[:count], self._left[count:]
-        return np.array(reported, dtype=np.float32)
+        probabilities, self._left = self._left[:count], self._left[count:]
+        return np.array(probabilities, dtype=np.float32)
 
 
 @given(RUNS, st.lists(st.floats(0, 1), max_size=12), st.sampled_from(WINDOWS))
-def test_rules_for_any_course_of_voices(runs: list[tuple[float, int]], places: list[float], window: int) -> None:
+def test_any_sequence_of_probabilities_follows_the_rules(
+    runs: list[tuple[float, int]], places: list[float], window: int
+) -> None:
     probabilities = [level for level, length in runs for _ in range(length)]
     audio = np.zeros(len(probabilities) * FRAME, dtype=np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transcribe_voices, "_Model", lambda: _Scripted(probabilities))
-        whole = found(audio, window=window)
-        assert found(audio, sorted(int(place * len(audio)) for place in places), window) == whole
+        whole = detected(audio, window=window)
+        assert detected(audio, sorted(int(place * len(audio)) for place in places), window) == whole
     assert all(0 < end - start <= window for start, end in whole)
     assert all(before[1] <= after[0] for before, after in pairwise(whole))
     inside = np.zeros(len(audio) + 1, dtype=bool)

@@ -1,4 +1,4 @@
-"""The shipped router against its figures, on held-out inputs: with the embedding model, and by letters alone."""
+"""The shipped router reaches its figures on held-out inputs, with the embedding model and by letters alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starter_training.routing.train import embed, measure
 
 pytestmark = pytest.mark.real
 NAME, FEW = "auto", 6
-"""Inputs of each route that are looked at with the embedding model here; the figures are of 60."""
+"""Inputs of each route that are tested with the embedding model; the figures are from 60."""
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +42,16 @@ def test_its_figures_are_good_enough(section: figures.Section) -> None:
     measured = section["measured"]
     assert measured["both"]["right"] >= 0.97
     assert measured["both"]["abstained"] >= 0.90
-    assert measured["typed"]["right"] >= 0.92, "with typing errors and other capitals"
+    assert measured["typed"]["right"] >= 0.92, "with typing errors and changed capitals"
 
 
-def test_letters_alone_give_their_figures(section: figures.Section, model: IntentModel) -> None:
+def test_letters_alone_reach_their_figures(section: figures.Section, model: IntentModel) -> None:
     examples = held_out(60)
     assert len(examples) == section["measured"]["inputs"]
     assert measure(model, examples, None) == pytest.approx(section["measured"]["letters"], abs=0.005)
 
 
-def test_with_the_embedding_model_it_gives_its_figures(section: figures.Section, model: IntentModel) -> None:
+def test_the_embedding_model_reaches_its_figures(section: figures.Section, model: IntentModel) -> None:
     examples, rng = held_out(FEW), Random(7)
     found = measure(model, examples, embed([e.text for e in examples]))
     expected: dict[str, Any] = section["measured"]["both"]

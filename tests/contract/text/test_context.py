@@ -1,4 +1,4 @@
-"""How many tokens a network of the library takes, and that its files alone tell the same."""
+"""The longest input of a network is the same by the library and by its files alone."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real
 
 
 class Model(list[SimpleNamespace]):
-    """A SentenceTransformer as far as it is asked here."""
+    """The part of a SentenceTransformer that is used here."""
 
     max_seq_length: int
 
@@ -33,7 +33,7 @@ class Model(list[SimpleNamespace]):
         ("Bert", 514),
     ],
 )
-def test_the_padding_takes_positions_in_robertas_kin_whatever_the_tokenizer_says(
+def test_padding_takes_positions_in_models_like_roberta(
     tmp_path: Path, kind: str, positions: int, max_length: int
 ) -> None:
     import transformers

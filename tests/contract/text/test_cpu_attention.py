@@ -1,4 +1,4 @@
-"""Attention over inputs of any lengths beside PyTorch's, and what happens where the library cannot be compiled."""
+"""Our attention over inputs of any lengths equals PyTorch's, and PyTorch's is used where ours cannot be compiled."""
 
 import random
 import shutil
@@ -46,7 +46,9 @@ def expected(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, leng
     large=st.sampled_from([0.01, 1.0, 4.0]),
     threads=st.sampled_from([1, 2]),
 )
-def test_as_in_float64(lengths: list[int], heads: int, size: int, single: bool, large: float, threads: int) -> None:
+def test_attention_equals_that_in_float64(
+    lengths: list[int], heads: int, size: int, single: bool, large: float, threads: int
+) -> None:
     generator = torch.Generator().manual_seed(sum(lengths))
     rows = torch.randn(sum(lengths), 3 * heads * size, generator=generator) * large
     query, keys, values = rows.chunk(3, 1)
@@ -60,7 +62,7 @@ def test_as_in_float64(lengths: list[int], heads: int, size: int, single: bool, 
         torch.set_num_threads(before)
     expected_ = expected(query, keys, values, lengths, heads)
     torch.testing.assert_close(found.double(), expected_, atol=2e-4 * large, rtol=1e-4)
-    # an input's result does not depend on the inputs beside it
+    # an input's result does not depend on the other inputs
     last = lengths[-1]
     alone = kernels.Attention(heads, size)(
         query[-1:] if single else query[-last:], keys[-last:], values[-last:], [last]
@@ -69,7 +71,7 @@ def test_as_in_float64(lengths: list[int], heads: int, size: int, single: bool, 
 
 
 @needs_avx512
-def test_what_is_no_number_stays_so_in_its_input_alone() -> None:
+def test_nan_and_infinity_stay_within_their_input() -> None:
     rows = torch.randn(40, 3 * 64)
     attention = kernels.Attention(2, 32)
     clean = attention(*rows.chunk(3, 1), [20, 20])
@@ -98,7 +100,7 @@ def test_rows_that_do_not_fit_are_refused() -> None:
             attention(q, k, v, lengths)
 
 
-def test_other_sizes_are_pytorchs() -> None:
+def test_other_head_sizes_are_left_to_pytorch() -> None:
     assert kernels.attention_for(12, 48, 512) is None
     assert kernels.attention_for(12, 160, 512) is None
     assert kernels.attention_for(12, 32, 513) is None
@@ -108,7 +110,7 @@ def test_other_sizes_are_pytorchs() -> None:
 @needs_avx512
 @pytest.mark.parametrize("first_only", [False, True])
 @pytest.mark.parametrize("rounded", [False, True])
-def test_a_bert_says_the_same_with_it(first_only: bool, rounded: bool) -> None:
+def test_a_bert_has_the_same_states_with_it(first_only: bool, rounded: bool) -> None:
     model, rng = network(4, num_attention_heads=1, hidden_size=64), random.Random(4)
     inputs = [Ids([rng.randrange(100) for _ in range(n)]) for n in (5, 1, 17, 17, 64, 2)]
     with torch.inference_mode():
@@ -125,7 +127,9 @@ def test_a_bert_says_the_same_with_it(first_only: bool, rounded: bool) -> None:
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", shutil.which("false") or "false"])
-def test_without_a_compiler_pytorch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
+def test_without_a_compiler_pytorchs_attention_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
+) -> None:
     monkeypatch.setattr(processor, "features", lambda: kernels.AVX512)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", compiler)

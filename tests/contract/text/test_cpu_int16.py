@@ -1,4 +1,4 @@
-"""Products in 16 bit integers beside float64, and where an engine uses them."""
+"""Products in 16 bit integers against float64, and when engines use them."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ needs_vnni = pytest.mark.skipif(bool(missing), reason=f"this processor has no {'
 @pytest.fixture(scope="module")
 def library() -> Any:
     found = kernels.load_int16()
-    assert found is not None, "this machine has no C compiler: `make` needs one too"
+    assert found is not None, "this machine has no C compiler, which `make` needs too"
     return found
 
 
@@ -47,10 +47,12 @@ def some(*shape: int, seed: int = 0) -> torch.Tensor:
     seed=st.integers(0, 1000),
     threads=st.sampled_from([1, 2]),
 )
-def test_as_in_float64_within_the_rounding(rows: int, inputs: int, outputs: int, seed: int, threads: int) -> None:
+def test_products_equal_those_in_float64_up_to_rounding(
+    rows: int, inputs: int, outputs: int, seed: int, threads: int
+) -> None:
     x, weight, bias = some(rows, inputs, seed=seed), some(inputs, outputs, seed=seed + 1), some(outputs, seed=seed + 2)
     linear = kernels.Int16Linear(kernels.load_int16(), weight, bias)  # type: ignore[arg-type]
-    # Each value is off by half a step at most: the largest of its block over the largest integer.
+    # Each value is wrong by at most half a step, which is the largest value of its block over the largest integer.
     most_row, most_weight = kernels.largest(linear.block)
     off = (
         x.abs().max() / most_row / 2 * weight.abs().sum(0)
@@ -67,7 +69,7 @@ def test_as_in_float64_within_the_rounding(rows: int, inputs: int, outputs: int,
         assert ((linear.add(x, to.clone()) - to - exact).abs() <= bound).all()
         active = torch.nn.functional.gelu(found.double())
         torch.testing.assert_close(linear.gelu(x).double(), active, atol=2e-6, rtol=1e-5)
-        # a row's result does not depend on the rows beside it, nor on how they lie
+        # a row's result does not depend on the other rows or on their layout
         wide = some(rows, inputs + 3, seed=9)
         wide[:, 2 : 2 + inputs] = x
         assert torch.equal(linear.rows(wide[:, 2 : 2 + inputs]), found)
@@ -78,8 +80,8 @@ def test_as_in_float64_within_the_rounding(rows: int, inputs: int, outputs: int,
 
 @needs_vnni
 @pytest.mark.parametrize("inputs", [32, 192, 384, 1536, 3072])
-def test_sums_never_wrap_round(library: Any, inputs: int) -> None:
-    """All values as large as they can be, with equal signs: the largest sums that there are."""
+def test_sums_never_overflow(library: Any, inputs: int) -> None:
+    """The largest possible sums, of the largest values with equal signs."""
     for sign in (1.0, -1.0):
         x, weight = torch.full((3, inputs), 7.0), torch.full((inputs, 33), sign * 0.5)
         found = kernels.Int16Linear(library, weight, torch.zeros(33)).rows(x)
@@ -91,7 +93,7 @@ def test_sums_never_wrap_round(library: Any, inputs: int) -> None:
 
 
 @needs_vnni
-def test_what_is_not_finite_stays_so_in_its_row_alone(library: Any) -> None:
+def test_nan_and_infinity_stay_within_their_row(library: Any) -> None:
     linear = kernels.Int16Linear(library, some(400, 40), torch.zeros(40))
     x = some(5, 400, seed=1)
     clean = linear.rows(x)
@@ -102,7 +104,7 @@ def test_what_is_not_finite_stays_so_in_its_row_alone(library: Any) -> None:
         assert found[2].isnan().all()
         assert torch.equal(found[[0, 1, 3, 4]], clean[[0, 1, 3, 4]])
     assert torch.equal(linear.rows(torch.zeros(2, 400)), torch.zeros(2, 40))
-    tiny = linear.rows(x * 1e-35)  # below what is divided by
+    tiny = linear.rows(x * 1e-35)  # smaller than the divisor's floor
     assert tiny.abs().max() <= 1e-30
 
 
@@ -122,7 +124,7 @@ def test_rows_that_do_not_fit_are_refused(library: Any) -> None:
 
 @needs_vnni
 @pytest.mark.parametrize("first_only", [False, True])
-def test_a_bert_in_integers_says_the_same_and_holds_nothing_twice(first_only: bool) -> None:
+def test_a_bert_in_integers_has_the_same_states_and_its_weights_only_once(first_only: bool) -> None:
     model = network(1)
     bert = Bert(model, first_only)
     inputs = embed_int16.probes(100, 64)
@@ -131,14 +133,14 @@ def test_a_bert_in_integers_says_the_same_and_holds_nothing_twice(first_only: bo
         before = sum(p.numel() * 4 for p in model.encoder.parameters())
         held = embed_int16.to_int16(bert)
         found = bert.states(inputs)
-    assert not torch.equal(found, exact), "these are the products in float32"
+    assert not torch.equal(found, exact), "the products are no longer in float32"
     assert torch.nn.functional.cosine_similarity(found, exact).min() > embed_int16.LEAST
     assert held > 0
     assert sum(p.numel() * 4 for p in model.encoder.parameters()) < before / 5
 
 
 @needs_vnni
-def test_a_model_that_would_say_something_else_stays_as_it_is(
+def test_a_model_whose_states_would_change_stays_in_float32(
     library: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bert = Bert(network(2), False)
@@ -152,7 +154,7 @@ def test_a_model_that_would_say_something_else_stays_as_it_is(
 
 
 async def vectors(dtype: str, flags: dict[str, Any]) -> tuple[Any, Any, int]:
-    """Vectors of some texts, the engine's bytes of weights, and the kind of its products."""
+    """Return vectors of some texts, the class of the engine's products, and its bytes of weights."""
     engine = EmbeddingEngine()
     loaded = await engine.load(recipe("embed", flags).model_copy(update={"dtype": dtype}), minilm(), "cpu", Reports())
     try:
@@ -167,7 +169,7 @@ async def vectors(dtype: str, flags: dict[str, Any]) -> tuple[Any, Any, int]:
 
 
 @needs_vnni
-async def test_embeddings_in_integers_are_those_in_float32() -> None:
+async def test_embeddings_in_integers_equal_those_in_float32() -> None:
     exact, kind, size = await vectors("float32", {})
     assert kind is Linear
     found, kind, smaller = await vectors("auto", {})
@@ -185,7 +187,7 @@ async def test_embeddings_in_integers_are_those_in_float32() -> None:
 
 
 @needs_vnni
-async def test_rerank_in_integers_is_that_in_float32() -> None:
+async def test_scores_in_integers_equal_those_in_float32() -> None:
     logits = []
     for flags in ({"compute_type": "float32"}, {"compute_type": "int16"}):
         engine = RerankingEngine()
@@ -197,7 +199,7 @@ async def test_rerank_in_integers_is_that_in_float32() -> None:
     np.testing.assert_allclose(logits[1], logits[0], atol=0.02)
 
 
-async def test_a_compute_type_that_cannot_be_had_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unavailable_compute_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineFailed, match="compute_type is one of auto, float32, int16, not 'int8'"):
         await vectors("auto", {"compute_type": "int8"})
     monkeypatch.setattr(kernels, "load_int16", lambda: None)
@@ -206,9 +208,9 @@ async def test_a_compute_type_that_cannot_be_had_is_refused(monkeypatch: pytest.
     assert (await vectors("auto", {}))[1] is Linear
 
 
-def test_a_thread_keeps_its_memory_for_rounded_rows() -> None:
+def test_a_thread_reuses_its_memory_for_rounded_rows() -> None:
     first = kernels._scratch(1000, 10)
     assert kernels._scratch(1000, 10) == first
-    assert kernels._scratch(10, 1) == first, "less fits as well"
+    assert kernels._scratch(10, 1) == first, "fewer rows fit, too"
     kernels._scratch(1 << 20, 10)
     assert kernels._scratch(1000, 10) == kernels._scratch(1 << 20, 10)

@@ -1,4 +1,4 @@
-"""The embedding engine on the real library: equal to `encode` one at a time, exact counts, clear refusals."""
+"""The embedding engine on the real library: vectors as from `encode`, exact counts, clear refusals."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ def encoded(library: Any, texts: list[str], **more: Any) -> npt.NDArray[np.float
     return np.stack([library.encode(one, show_progress_bar=False, **more) for one in texts])
 
 
-async def test_vectors_are_the_librarys_own_in_order(engine: EmbeddingEngine, library: Any) -> None:
+async def test_vectors_are_the_librarys_in_the_inputs_order(engine: EmbeddingEngine, library: Any) -> None:
     result, usage = await engine.embed(EmbedRequest(inputs=list(TEXTS)))
     np.testing.assert_allclose(matrix(result), encoded(library, TEXTS), atol=1e-5)
     assert result.tokens == [len(library.tokenizer(one).input_ids) for one in TEXTS]
@@ -73,13 +73,13 @@ async def test_vectors_are_the_librarys_own_in_order(engine: EmbeddingEngine, li
     await engine.ping()
 
 
-async def test_no_semaphore_is_left_in_shared_memory(engine: EmbeddingEngine) -> None:
-    """By a slot that is killed, as all are: the lock of the library's progress bar was one."""
+async def test_the_engine_makes_no_semaphore_in_shared_memory(engine: EmbeddingEngine) -> None:
+    """A slot is killed at its end and would leave it. The lock of the library's progress bar was one."""
     await engine.embed(EmbedRequest(inputs=["x"]))
     assert isinstance(tqdm.get_lock(), type(threading.RLock()))
 
 
-async def test_many_requests_at_once_get_their_own(engine: EmbeddingEngine, library: Any) -> None:
+async def test_concurrent_requests_get_their_own_vectors(engine: EmbeddingEngine, library: Any) -> None:
     requested = [[text(1 + number % 23, number), text(number % 5 + 1, number)] for number in range(40)]
     answers = await asyncio.gather(*(engine.embed(EmbedRequest(inputs=list(texts))) for texts in requested))
     for texts, (result, _) in zip(requested[::8], answers[::8], strict=True):
@@ -97,7 +97,7 @@ async def test_token_lists_with_and_without_special_tokens(engine: EmbeddingEngi
             await engine.embed(EmbedRequest(inputs=["x", [5, wrong]]))
 
 
-async def test_what_is_too_long_or_empty_is_refused_by_index(engine: EmbeddingEngine, library: Any) -> None:
+async def test_inputs_that_are_too_long_or_empty_are_refused_by_index(engine: EmbeddingEngine, library: Any) -> None:
     long = text(400)
     count = len(library.tokenizer(long, truncation=False).input_ids)
     with pytest.raises(ContextLengthExceeded, match=f"takes 256 tokens, but input 1 has {count}"):
@@ -110,7 +110,7 @@ async def test_what_is_too_long_or_empty_is_refused_by_index(engine: EmbeddingEn
             await engine.embed(EmbedRequest(inputs=inputs))
 
 
-async def test_dimensions_only_where_the_recipe_says_so(engine: EmbeddingEngine, library: Any) -> None:
+async def test_dimensions_are_accepted_only_if_the_recipe_has_them(engine: EmbeddingEngine, library: Any) -> None:
     result, _ = await engine.embed(EmbedRequest(inputs=["steam"], dimensions=128))
     cut = encoded(library, ["steam"])[0][:128]
     np.testing.assert_allclose(matrix(result)[0], cut / np.linalg.norm(cut), atol=1e-5)
@@ -121,7 +121,7 @@ async def test_dimensions_only_where_the_recipe_says_so(engine: EmbeddingEngine,
     assert refused.value.param == "dimensions"
 
 
-async def test_a_huge_request_does_not_hold_up_a_small_one(engine: EmbeddingEngine) -> None:
+async def test_a_small_request_overtakes_a_huge_one(engine: EmbeddingEngine) -> None:
     huge = asyncio.create_task(engine.embed(EmbedRequest(inputs=[text(120, number) for number in range(300)])))
     while not engine._batcher or not len(engine._batcher._turns):  # until it is queued
         await asyncio.sleep(0.001)
@@ -135,7 +135,7 @@ async def test_a_huge_request_does_not_hold_up_a_small_one(engine: EmbeddingEngi
     assert not len(engine._batcher._turns)
 
 
-async def test_prompts_by_name_left_out_of_the_mean_where_the_model_says_so(tmp_path: Path) -> None:
+async def test_prompts_by_name_are_left_out_of_the_mean_if_the_model_says_so(tmp_path: Path) -> None:
     shutil.copytree(minilm(), tmp_path / "model", copy_function=lambda a, b: Path(b).symlink_to(a))
     for name, change in (
         ("config_sentence_transformers.json", {"prompts": {"query": "ask this: "}, "default_prompt_name": None}),
@@ -162,7 +162,7 @@ async def test_prompts_by_name_left_out_of_the_mean_where_the_model_says_so(tmp_
     await engine.close()
 
 
-async def test_a_model_without_prompts_takes_inputs_as_they_are(engine: EmbeddingEngine) -> None:
+async def test_a_model_without_prompts_embeds_inputs_unchanged(engine: EmbeddingEngine) -> None:
     plain, _ = await engine.embed(EmbedRequest(inputs=["steam"]))
     for name in ("query", "document"):
         named, _ = await engine.embed(EmbedRequest(inputs=["steam"], prompt_name=name))
@@ -184,10 +184,10 @@ async def test_a_model_without_prompts_takes_inputs_as_they_are(engine: Embeddin
         ({}, {"document": "", "passage": "", "query": ""}),
     ],
 )
-async def test_the_prompt_for_documents_by_whichever_name_the_model_has_for_it(
+async def test_the_prompt_for_documents_is_found_under_each_of_its_usual_names(
     engine: EmbeddingEngine, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], expected: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(engine, "_prompts", {"query": "", "document": "", **own})  # as the library fills them up
+    monkeypatch.setattr(engine, "_prompts", {"query": "", "document": "", **own})  # the library adds the two empty ones
     for kind, prompt in expected.items():
         found, _ = await engine.embed(EmbeddingsBody(model="m", input="steam", input_type=kind).request())  # type: ignore[arg-type]
         expected_, _ = await engine.embed(EmbedRequest(inputs=[prompt + "steam"]))

@@ -1,4 +1,4 @@
-"""`dtype: auto` on a GPU, with the library's own models on the CPU in its place."""
+"""`dtype: auto` on a GPU, whose place the CPU takes here."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ def opened(
     monkeypatch: pytest.MonkeyPatch, *, dtype: str = "auto", device: str = CARD,
     spoil: Callable[[Any], Any] = lambda model: model,
 ) -> tuple[torch.dtype, list[str]]:  # fmt: skip
-    """The dtype of the model that serves, and what happened to TF32. spoil: done to a model in float16."""
+    """Return the dtype of the model that serves, and the setting of TF32. `spoil` changes a model in float16."""
     from sentence_transformers import SentenceTransformer
 
     tf32: list[str] = []
@@ -58,7 +58,7 @@ def mixes_dtypes(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("spoil", [overflows, answers_otherwise, mixes_dtypes])
-def test_a_network_that_float16_does_not_suit_stays_in_float32(
+def test_a_network_that_is_wrong_in_float16_stays_in_float32(
     monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], Any]
 ) -> None:
     assert opened(monkeypatch, spoil=spoil) == (torch.float32, ["high"])

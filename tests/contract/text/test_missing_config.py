@@ -1,4 +1,4 @@
-"""Models whose files leave something unsaid, as people have them: served as they were meant, or refused with why."""
+"""Models with incomplete files, as people have them, are served as they were meant or refused with the cause."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -29,7 +29,10 @@ CHATML = (
 
 
 def write(folder: Path, network: Any, tokenizer: dict[str, Any] | None = None, **config: Any) -> Path:
-    """A network with MiniLM's tokenizer. tokenizer: what its config says besides. config: of the network, changed."""
+    """Write a network with MiniLM's tokenizer.
+
+    tokenizer: additions to the tokenizer's config. config: changes to the network's config.
+    """
     network.save_pretrained(folder)
     own = Tokenizer.from_file(str(minilm() / "tokenizer.json"))
     own.no_padding()
@@ -62,7 +65,7 @@ def bert_scorer() -> Any:
 
 
 def llama_scorer() -> Any:
-    """It reads the last token that is no padding."""
+    """Return a network that scores by the last token that is no padding."""
     import torch
     from transformers import LlamaConfig, LlamaForSequenceClassification
 
@@ -98,7 +101,7 @@ async def logits(folder: Path) -> list[float]:
 
 
 def scored(network: Any, folder: Path, types: bool = False) -> list[float]:
-    """The network's own scores, pair by pair."""
+    """Return the network's own scores, computed pair by pair."""
     import torch
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -111,8 +114,8 @@ def scored(network: Any, folder: Path, types: bool = False) -> list[float]:
     return found
 
 
-async def test_weights_that_no_file_has_are_not_made_by_chance(tmp_path: Path) -> None:
-    """As when a whole SentenceTransformer's state was saved, or a head was left out."""
+async def test_missing_weights_are_not_replaced_by_random_ones(tmp_path: Path) -> None:
+    """As in folders with a whole SentenceTransformer's state, or without the head."""
     folder = write(tmp_path / "prefix", bert())
     rename(folder, lambda name: f"0.auto_model.{name}")
     with pytest.raises(EngineFailed, match=r"lack \d+ of the weights of a BertModel, such as embeddings"):
@@ -130,7 +133,9 @@ async def test_weights_that_no_file_has_are_not_made_by_chance(tmp_path: Path) -
 @pytest.mark.parametrize("padding", [None, "<added>"])
 async def test_a_tokenizer_without_padding_of_the_networks_embeds(tmp_path: Path, padding: str | None) -> None:
     texts = ["steam", text(20)]
-    whole = await vectors(write(tmp_path / "padded", bert(hidden_act="relu")), texts)  # which our own BERT leaves alone
+    whole = await vectors(
+        write(tmp_path / "padded", bert(hidden_act="relu")), texts
+    )  # an activation that our own BERT does not support
     found = await vectors(write(tmp_path / "other", bert(hidden_act="relu"), {"pad_token": padding}), texts)
     np.testing.assert_allclose(found, whole, atol=1e-6)
 
@@ -157,7 +162,7 @@ async def test_a_reranker_of_a_chat_models_kind_scores_each_pair_as_if_alone(
     np.testing.assert_allclose(await logits(folder), scored(network, folder), atol=1e-4)
 
 
-async def test_a_bert_whose_tokenizer_gives_no_types_scores_without_them(tmp_path: Path) -> None:
+async def test_a_bert_whose_tokenizer_has_no_token_types_scores_without_them(tmp_path: Path) -> None:
     network = bert_scorer()
     folder = write(tmp_path / "model", network)
     np.testing.assert_allclose(await logits(folder), scored(network, folder), atol=1e-4)
@@ -170,7 +175,7 @@ async def test_a_token_of_every_text_that_the_network_lacks_is_refused_at_the_lo
         await vectors(folder, ["steam"])
 
 
-async def test_vectors_are_cut_where_the_model_says_so(tmp_path: Path) -> None:
+async def test_vectors_are_cut_to_the_models_dimensions(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     whole = SentenceTransformer(str(write(tmp_path / "bare", bert())), device="cpu", truncate_dim=8)
@@ -191,7 +196,7 @@ async def test_texts_that_go_into_a_chat_template_first_are_refused_at_the_load(
 
 
 def convbert() -> Any:
-    """Its convolution reaches from a text's last token into the padding behind it."""
+    """Return a network whose convolution reaches from a text's last token into the padding after it."""
     import torch
     from transformers import ConvBertConfig, ConvBertModel
 
@@ -212,13 +217,13 @@ async def test_a_pair_has_the_same_score_whatever_shares_its_step(tmp_path: Path
     import torch
     from transformers import FNetConfig, FNetForSequenceClassification
 
-    torch.manual_seed(3)  # it mixes all tokens of a step, those of the padding too
+    torch.manual_seed(3)  # this network mixes all tokens of a step, also padding
     network = FNetForSequenceClassification(FNetConfig(**SIZES, num_labels=1))
     folder = write(tmp_path / "model", network)
     np.testing.assert_allclose(await logits(folder), scored(network, folder), atol=1e-3)
 
 
-async def test_a_step_that_ends_in_code_of_others_is_not_served_with_another_function(tmp_path: Path) -> None:
+async def test_a_model_that_ends_in_unknown_code_is_refused(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense
 
@@ -233,21 +238,21 @@ async def test_a_step_that_ends_in_code_of_others_is_not_served_with_another_fun
 
 
 def bare(folder: Path) -> Path:
-    """Without the special tokens that others put around each text."""
+    """Remove the special tokens that tokenizers put around each text."""
     tokenizer = folder / "tokenizer.json"
     tokenizer.write_text(json.dumps(json.loads(tokenizer.read_text()) | {"post_processor": None}))
     return folder
 
 
 @pytest.mark.parametrize("act", ["gelu", "relu"])
-async def test_a_text_of_no_tokens_is_the_clients_to_change(tmp_path: Path, act: str) -> None:
+async def test_a_text_of_no_tokens_is_the_clients_fault(tmp_path: Path, act: str) -> None:
     folder = bare(write(tmp_path / "model", bert(hidden_act=act)))
     assert (await vectors(folder, ["steam"])).shape == (1, 32)
     with pytest.raises(BadRequest, match="Input 1 has no tokens"):
         await vectors(folder, ["steam", "\u200b"])
 
 
-async def test_a_pair_of_no_tokens_is_the_clients_to_change(tmp_path: Path) -> None:
+async def test_a_pair_of_no_tokens_is_the_clients_fault(tmp_path: Path) -> None:
     engine = RerankingEngine()
     await engine.load(recipe("rerank"), bare(write(tmp_path / "model", bert_scorer())), "cpu", Reports())
     with pytest.raises(BadRequest, match="have no tokens"):
@@ -256,7 +261,7 @@ async def test_a_pair_of_no_tokens_is_the_clients_to_change(tmp_path: Path) -> N
     await engine.close()
 
 
-async def test_a_text_is_cut_where_the_processing_says_so(tmp_path: Path) -> None:
+async def test_a_text_is_cut_at_the_length_of_the_processing(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     whole = SentenceTransformer(str(write(tmp_path / "bare", bert())), device="cpu")
@@ -273,7 +278,7 @@ async def test_a_text_is_cut_where_the_processing_says_so(tmp_path: Path) -> Non
     np.testing.assert_allclose(np.frombuffer(found.vectors, "<f4"), expected[0], atol=1e-4)
 
 
-async def test_a_reranker_that_scores_by_the_next_word_computes_that_word_alone(
+async def test_a_reranker_that_scores_by_the_next_token_computes_only_that_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
@@ -299,10 +304,8 @@ async def test_a_reranker_that_scores_by_the_next_word_computes_that_word_alone(
 
 
 @pytest.mark.parametrize("tokenizer_config", [{"tokenizer_class": "BertTokenizer"}, None])
-async def test_a_tokenizer_that_no_file_has_is_not_made_up(
-    tmp_path: Path, tokenizer_config: dict[str, str] | None
-) -> None:
-    """The library makes one of five special tokens: every text of three words would have the same vector."""
+async def test_a_missing_tokenizer_is_not_made_up(tmp_path: Path, tokenizer_config: dict[str, str] | None) -> None:
+    """The library makes one of five special tokens, with which all texts of three words have the same vector."""
     folder = write(tmp_path / "model", bert())
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").unlink()
@@ -316,8 +319,8 @@ async def test_a_tokenizer_that_no_file_has_is_not_made_up(
     assert abs(one - other).max() > 1e-2
 
 
-async def test_positions_are_turned_by_a_texts_own_length(tmp_path: Path) -> None:
-    """Phi-3 turns them otherwise in all of a step one of whose texts is longer than what it was first trained on."""
+async def test_rotary_positions_depend_on_a_texts_own_length(tmp_path: Path) -> None:
+    """Phi-3 scales them for a whole step if one of its texts is longer than in the first training."""
     import torch
     from sentence_transformers import SentenceTransformer
     from transformers import Phi3Config, Phi3Model
@@ -335,7 +338,7 @@ async def test_positions_are_turned_by_a_texts_own_length(tmp_path: Path) -> Non
 
 
 async def test_separate_steps_for_queries_are_refused_at_the_load(tmp_path: Path) -> None:
-    """All texts would have taken the documents'."""
+    """All texts would get the steps for documents."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense, Router
 

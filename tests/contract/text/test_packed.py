@@ -1,4 +1,4 @@
-"""BERT without padding beside the library's own network: the same states, whatever shares a step; else not used."""
+"""BERT without padding has the states of the library's own network, whatever shares a step, or is not used."""
 
 import random
 from typing import Any
@@ -28,7 +28,7 @@ def network(seed: int, **more: Any) -> Any:
 
 
 def states(model: Any, given: Ids) -> Any:
-    """The library's, for one input by itself."""
+    """Return the library's states of one input by itself."""
     import torch
 
     types = torch.tensor([given.types or [0] * len(given.ids)])
@@ -44,14 +44,14 @@ def test_states_are_the_librarys_whatever_shares_the_step(seed: int) -> None:
     inputs = [
         Ids([rng.randrange(100) for _ in range(n)], [rng.randrange(2) for _ in range(n)] if n % 2 else None)
         for n in lengths
-    ]  # in no order: neighbours of one length only by chance
+    ]  # in random order, so that neighbours rarely have the same length
     with torch.inference_mode():
         expected = [states(model, given) for given in inputs]
         found = Bert(model, first_only=False).states(inputs)
         torch.testing.assert_close(found, torch.cat(expected), atol=2e-5, rtol=1e-4)
         firsts = Bert(model, first_only=True).states(inputs)
         torch.testing.assert_close(firsts, torch.stack([one[0] for one in expected]), atol=2e-5, rtol=1e-4)
-        # the library's network still works, on the same weights
+        # the library's network still works with the same weights
         torch.testing.assert_close(states(model, inputs[0]), expected[0], atol=2e-5, rtol=1e-4)
 
 
@@ -60,7 +60,7 @@ class Pooling:
 
 
 class Own:
-    """A module that we know nothing of."""
+    """An unknown module."""
 
 
 class FirstStep:
@@ -68,7 +68,7 @@ class FirstStep:
         self.model = model
 
 
-def test_only_what_is_known_is_packed() -> None:
+def test_only_known_architectures_are_packed() -> None:
     import torch
 
     assert of_embedder([FirstStep(network(0)), Pooling()], "cpu") is not None

@@ -1,4 +1,4 @@
-"""The rerank engine on the real library: equal to `predict`, long documents in chunks."""
+"""The rerank engine on the real library: scores as from `predict`, and long documents in chunks."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ QUERY = "which brake stops the engine?"
 
 
 def build(folder: Path, labels: int = 1) -> Path:
-    """A small cross-encoder with random weights and MiniLM's tokenizer."""
+    """Write a small cross-encoder with random weights and MiniLM's tokenizer."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
@@ -134,7 +134,7 @@ class TestEngine:
         requested = [[text(2 + number, number), text(9, number)] for number in range(12)]
         requests = [RerankRequest(query=f"query {n}", documents=documents) for n, documents in enumerate(requested)]
         expected = {number: predicted(library, f"query {number}", requested[number]) for number in (0, 5, 11)}
-        for _ in range(20):  # until they came while a step ran
+        for _ in range(20):  # until some requests arrive during a step
             answers = await asyncio.gather(*(engine.rerank(request) for request in requests))
             for number in expected:
                 assert answers[number][0].logits == pytest.approx(expected[number], abs=1e-4)
@@ -142,7 +142,7 @@ class TestEngine:
                 return
         raise AssertionError("no batch was shared")
 
-    async def test_refusals(self, engine: RerankingEngine) -> None:
+    async def test_long_queries_and_empty_pairs_are_refused(self, engine: RerankingEngine) -> None:
         with pytest.raises(ContextLengthExceeded, match=r"query has .* tokens") as refused:
             await engine.rerank(RerankRequest(query=text(300), documents=["d"]))
         assert refused.value.param == "query"
@@ -211,9 +211,9 @@ def test_a_limited_number_of_chunks_covers_the_start(length: int, room: int, mos
     document = list(range(length))
     parts = chunks(document, room, most)
     assert len(parts) == min(most, len(chunks(document, room)))
-    seen = sorted({token for part in parts for token in part})
-    assert seen == document[: len(seen)]
-    assert len(seen) == length or sum(map(len, parts)) == most * room  # nothing is left out while a part has room
+    covered = sorted({token for part in parts for token in part})
+    assert covered == document[: len(covered)]
+    assert len(covered) == length or sum(map(len, parts)) == most * room  # all of it, or all chunks are full
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(4, 200))

@@ -1,4 +1,4 @@
-"""The patches to vLLM's EngineCore and adapter manager: the fault on a fresh copy, and that it is gone."""
+"""The patches to vLLM's EngineCore and adapter manager: the faults in a fresh copy, and their fixes."""
 
 import json
 import queue
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real
 
 
 class _Manager:
-    """As much of vLLM's model manager as `add_adapter` looks at."""
+    """The part of vLLM's model manager that `add_adapter` uses."""
 
     def __init__(self, cached: int) -> None:
         self._registered_adapters = dict.fromkeys(range(1, cached + 1))
@@ -61,7 +61,7 @@ def test_an_adapter_is_never_loaded_from_a_path() -> None:
     manager._load_adapter = lambda request: read.append(request.lora_path)
     request = LoRARequest("x", 5, "/some/where")
     with pytest.raises(AttributeError):
-        manager.add_adapter(request)  # goes on with the None that our reader gave
+        manager.add_adapter(request)  # continues with the None from our reader
     assert read == ["/some/where"]
     with pytest.raises(vllm_manager.NotPlaced):
         vllm_manager._add_adapter(manager, request)
@@ -85,13 +85,13 @@ class _Core:
         return request, 0
 
 
-def test_vllms_own_intake_takes_a_request_for_an_adapter_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its worker then loads from the request's path within a step, and what that raises ends the engine."""
+def test_vllms_own_intake_accepts_a_request_for_an_adapter_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker then loads from the request's path within a step, and an error there ends the engine."""
     from vllm.lora.request import LoRARequest
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine import EngineCoreRequest
 
-    monkeypatch.delenv(variables.CRITICAL_TOKENS, raising=False)  # there is no scheduler here
+    monkeypatch.delenv(variables.CRITICAL_TOKENS, raising=False)  # this core has no scheduler
     core = core_of(stock("vllm.v1.engine.core"))
     lora = LoRARequest("seven", 7, "/nowhere")
     request = EngineCoreRequest("r", [1, 2], None, SamplingParams(max_tokens=1), None, 0.0, lora, None, None)
@@ -107,7 +107,7 @@ def test_vllms_own_intake_takes_a_request_for_an_adapter_that_is_not_loaded(monk
 
 
 def core_of(module: ModuleType) -> Any:
-    """An EngineCore without model and scheduler: as much as its intake needs."""
+    """Return an EngineCore without model and scheduler, which is enough for its intake."""
     core = module.EngineCore.__new__(module.EngineCore)
     core.mm_receiver_cache = core.request_block_hasher = None
     return core
@@ -117,7 +117,7 @@ def core_of(module: ModuleType) -> Any:
 def test_the_reason_of_a_failed_start_reaches_the_slot(
     memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vLLM's own EngineCore raises in its process and leaves nothing; the parent hears 'initialization failed'."""
+    """vLLM's own EngineCore raises in its process; the parent only gets 'initialization failed'."""
     cause, fault = tmp_path / "cause", MemoryError("no room") if memory else ValueError("bad flag")
     monkeypatch.setenv(variables.CAUSE, str(cause))
 
@@ -139,7 +139,7 @@ def test_the_reason_of_a_failed_start_reaches_the_slot(
 
 def test_a_request_for_an_adapter_that_is_not_placed_is_refused_at_the_intake() -> None:
     request = SimpleNamespace(lora_request=SimpleNamespace(lora_int_id=7, lora_name="seven"), priority=1)
-    assert _Core({}).preprocess_add_request(request) == (request, 0), "vLLM's own intake lets it through"
+    assert _Core({}).preprocess_add_request(request) == (request, 0), "vLLM's own intake accepts it"
     kind = type("Core", (_Core,), {})
     begun: list[int] = []
     vllm_core.patch(kind, lambda: begun.append(1))
@@ -165,7 +165,7 @@ def test_a_request_for_an_adapter_that_is_not_placed_is_refused_at_the_intake() 
 
 
 class UniProcExecutor:
-    """vLLM's name for an executor whose worker lives in EngineCore's process."""
+    """vLLM's name for an executor whose worker is in EngineCore's process."""
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ class UniProcExecutor:
         (lambda reading: reading.cancel(), ["failed", "it was dropped while it was read"]),
     ],
 )
-def test_staging_is_answered_when_the_adapter_was_read(ends: Any, expected_outcome: list[str]) -> None:
-    """vLLM's own dispatcher of utilities holds the answer back until then, and takes the loop nothing."""
+def test_staging_is_answered_once_the_adapter_is_read(ends: Any, expected_outcome: list[str]) -> None:
+    """vLLM's own dispatcher of utilities delays the answer until then, without blocking the loop."""
     from vllm.v1.engine import UtilityOutput
     from vllm.v1.engine.core import EngineCoreProc
     from vllm.v1.executor import uniproc_executor
@@ -197,7 +197,7 @@ def test_staging_is_answered_when_the_adapter_was_read(ends: Any, expected_outco
 
 
 @pytest.mark.parametrize("outcome", [["done"], ["full"]])
-def test_an_answer_that_is_known_is_not_held_back(outcome: list[str]) -> None:
+def test_an_answer_that_is_known_is_not_delayed(outcome: list[str]) -> None:
     core = _Core({"stage_adapter": outcome})
     core.model_executor, core.input_queue = UniProcExecutor(), None
     assert vllm_core.stage_adapter(core, 1, "/x") == outcome
@@ -218,7 +218,7 @@ def test_workers_of_other_processes_are_polled() -> None:
         ([["done", "placed"], ["done", "placed"]], ["done", "placed"]),
     ],
 )
-def test_an_adapter_counts_once_every_worker_has_it(workers: list[list[str]], outcome: list[str]) -> None:
+def test_an_adapter_is_placed_once_all_workers_have_it(workers: list[list[str]], outcome: list[str]) -> None:
     core = _Core({})
     core.collective_rpc = lambda method, args=(): workers  # type: ignore[method-assign]
     assert vllm_core.poll_adapter(core, 7) == outcome
@@ -226,7 +226,7 @@ def test_an_adapter_counts_once_every_worker_has_it(workers: list[list[str]], ou
 
 
 def test_a_file_is_read_while_a_step_runs() -> None:
-    """vLLM's loop takes calls out of its queue between two steps; staging is not among them, and drops are foreseen."""
+    """vLLM's loop handles calls between steps, but staging does not wait for it, and expects queued drops."""
     from vllm.v1.engine import EngineCoreRequestType
     from vllm.v1.engine.core import EngineCoreProc, EngineShutdownState
 
@@ -249,7 +249,7 @@ def test_a_file_is_read_while_a_step_runs() -> None:
     for item in (drop, ping, (utility, (0, 3, vllm_core.METHOD, ["stage_adapter", [5, "/x"]])), other):
         core.input_queue.put_nowait(item)
     assert [core.input_queue.get_nowait() for _ in range(core.input_queue.qsize())] == [drop, ping, other]
-    assert requested[0] == ("stage_adapter", (5, "/x", 1)), "the one that leaves is told"
+    assert requested[0] == ("stage_adapter", (5, "/x", 1)), "one queued drop"
     assert core.output_queue.empty()
     reading.set_result("weights")
     client, outputs = core.output_queue.get_nowait()
@@ -258,7 +258,7 @@ def test_a_file_is_read_while_a_step_runs() -> None:
 
 # --- shorter steps -------------------------------------------------------------------------------------------------
 class _Time:
-    """A clock for `budget` that goes on when told."""
+    """A clock and timers for `budget` that only advance by `pass_`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -269,11 +269,11 @@ class _Time:
 
     def timer(self, seconds: float, then: Any, arguments: tuple[Any, ...]) -> Any:
         def start() -> None:
-            assert made.daemon
+            assert timer.daemon
             self.timers.append((self.now + seconds, then, arguments))
 
-        made = SimpleNamespace(start=start, daemon=False)
-        return made
+        timer = SimpleNamespace(start=start, daemon=False)
+        return timer
 
     def pass_(self, seconds: float) -> None:
         self.now += seconds
@@ -285,17 +285,15 @@ class _Time:
 
 @pytest.fixture
 def budget_clock(monkeypatch: pytest.MonkeyPatch) -> _Time:
-    found = _Time()
-    monkeypatch.setattr("models.chat.vllm.steps.budget.threading.Timer", found.timer)
-    monkeypatch.setattr("models.chat.vllm.steps.budget.time", found)
+    clock = _Time()
+    monkeypatch.setattr("models.chat.vllm.steps.budget.threading.Timer", clock.timer)
+    monkeypatch.setattr("models.chat.vllm.steps.budget.time", clock)
     for variable in (variables.SWAP_TOKENS, variables.CRITICAL_TOKENS, variables.LOGPROBS_TOKENS):
         monkeypatch.delenv(variable, raising=False)
-    return found
+    return clock
 
 
-def test_steps_are_shorter_while_adapters_come_and_as_ever_after(
-    monkeypatch: pytest.MonkeyPatch, budget_clock: _Time
-) -> None:
+def test_steps_are_shorter_while_adapters_are_staged(monkeypatch: pytest.MonkeyPatch, budget_clock: _Time) -> None:
     core = _Core({"stage_adapter": ["running"]})
     core.scheduler.max_num_scheduled_tokens = 8192
     vllm_core.stage_adapter(core, 5, "/x")
@@ -305,15 +303,15 @@ def test_steps_are_shorter_while_adapters_come_and_as_ever_after(
     budget_clock.pass_(budget.LINGER * 0.9)
     vllm_core.place_adapter(core, 5, 0)
     budget_clock.pass_(budget.LINGER * 0.9)
-    assert core.scheduler.max_num_scheduled_tokens == 2048, "the last one counts"
+    assert core.scheduler.max_num_scheduled_tokens == 2048, "until the last one is done"
     budget_clock.pass_(budget.LINGER)
     assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
     monkeypatch.setenv(variables.SWAP_TOKENS, "20480")
     vllm_core.place_adapter(core, 5, 0)
-    assert core.scheduler.max_num_scheduled_tokens == 8192, "never longer ones"
+    assert core.scheduler.max_num_scheduled_tokens == 8192, "a step never becomes longer"
 
 
-def test_steps_are_shorter_while_critical_requests_come(monkeypatch: pytest.MonkeyPatch, budget_clock: _Time) -> None:
+def test_steps_are_shorter_while_critical_requests_arrive(monkeypatch: pytest.MonkeyPatch, budget_clock: _Time) -> None:
     kind = type("Core", (_Core,), {})
     vllm_core.patch(kind, lambda: None)
     core = kind({})
@@ -326,13 +324,13 @@ def test_steps_are_shorter_while_critical_requests_come(monkeypatch: pytest.Monk
     assert core.scheduler.max_num_scheduled_tokens == 1024
     monkeypatch.setenv(variables.SWAP_TOKENS, "2048")
     vllm_core.place_adapter(core, 5, 0)
-    assert core.scheduler.max_num_scheduled_tokens == 1024, "the shorter of both"
+    assert core.scheduler.max_num_scheduled_tokens == 1024, "the shorter of the two bounds"
     budget_clock.pass_(budget.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 8192
 
 
 class _Prompt:
-    """A request, of which the engine has read a part."""
+    """A request whose prompt is partly read."""
 
     lora_request, priority, num_prompt_tokens = None, 1, 3000
 
@@ -345,10 +343,10 @@ class _Prompt:
 
 
 @pytest.mark.parametrize("end", ["read", "aborted", "gone"])
-def test_steps_are_shorter_while_logprobs_of_a_prompt_are_worked_out(
+def test_steps_are_shorter_while_logprobs_of_a_prompt_are_computed(
     end: str, monkeypatch: pytest.MonkeyPatch, budget_clock: _Time
 ) -> None:
-    """However long that takes: each of a step's tokens takes 12 bytes for each word of the vocabulary meanwhile."""
+    """Because each token of a step takes 12 bytes for each token of the vocabulary then."""
     monkeypatch.setenv(variables.LOGPROBS_TOKENS, "170")
     kind = type("Core", (_Core,), {})
     vllm_core.patch(kind, lambda: None)
@@ -371,7 +369,7 @@ def test_steps_are_shorter_while_logprobs_of_a_prompt_are_worked_out(
     assert (core.scheduler.max_num_scheduled_tokens, budget_clock.timers) == (8192, [])
 
 
-def test_vllms_own_request_tells_how_much_of_its_prompt_is_read(
+def test_vllms_own_request_has_the_length_of_the_prompt_read_so_far(
     monkeypatch: pytest.MonkeyPatch, budget_clock: _Time
 ) -> None:
     from vllm.sampling_params import SamplingParams
@@ -383,11 +381,11 @@ def test_vllms_own_request_tells_how_much_of_its_prompt_is_read(
     core = core_of(fresh)
     core.scheduler = SimpleNamespace(max_num_scheduled_tokens=8192)
     params = SamplingParams(max_tokens=1, prompt_logprobs=0)
-    requested = EngineCoreRequest("r", [1, 2], None, params, None, 0.0, None, None, None, priority=1)
-    taken, _ = core.preprocess_add_request(requested)
+    request = EngineCoreRequest("r", [1, 2], None, params, None, 0.0, None, None, None, priority=1)
+    accepted, _ = core.preprocess_add_request(request)
     budget_clock.pass_(budget.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 170
-    taken.num_computed_tokens = 2
+    accepted.num_computed_tokens = 2
     budget_clock.pass_(budget.LINGER)
     assert core.scheduler.max_num_scheduled_tokens == 8192
 
@@ -396,10 +394,8 @@ def test_vllms_own_request_tells_how_much_of_its_prompt_is_read(
     ("vocabulary", "device", "tokens"),
     [(131_072, "cpu", 170), (151_936, "cuda", 588), (288, "cpu", 77_672), (10**9, "cpu", 18)],
 )
-def test_a_step_with_logprobs_of_prompts_takes_what_memory_there_is_for_them(
-    vocabulary: int, device: str, tokens: int
-) -> None:
-    """And one for each request at least."""
+def test_a_step_with_logprobs_of_prompts_fits_into_their_memory(vocabulary: int, device: str, tokens: int) -> None:
+    """But it has at least one token for each request."""
     model = SimpleNamespace(get_vocab_size=lambda: vocabulary)
     config = SimpleNamespace(model_config=model, scheduler_config=SimpleNamespace(max_num_seqs=18))
     assert launch._logprobs_tokens(config, device) == tokens

@@ -1,4 +1,4 @@
-"""Whole CUDA graphs for steps with prompts: a flag of vLLM's, and what vLLM makes of it for a card's attention."""
+"""Full CUDA graphs for steps with prompts: vLLM's flag, and what vLLM makes of it for a GPU's attention."""
 
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.real
 
 
 def mode(value: str) -> str:
-    """The mode of graphs in vLLM's arguments for a recipe with this flag."""
+    """Return the mode of graphs in vLLM's arguments for a recipe with this flag."""
     flags = {"compilation_config": f'{{"cudagraph_mode": "{value}"}}'}
     given = recipe("m", engine={"name": "vllm", "flags": flags}, memory={"kv_cache": "1GiB"}, dtype="bfloat16")
     arguments = settings.arguments(given, Path("/weights"), "cuda:0", launch.parser())
@@ -24,7 +24,7 @@ def mode(value: str) -> str:
     return str(arguments.compilation_config.cudagraph_mode.name)
 
 
-def test_the_flag_asks_vllm_for_it_with_our_sizes() -> None:
+def test_the_flag_requests_full_graphs_of_our_sizes() -> None:
     assert mode("FULL") == "FULL"
     with pytest.raises(Unfit, match="recipe m: it does not know 'WHOLE', in compilation_config"):
         mode("WHOLE")
@@ -33,8 +33,8 @@ def test_the_flag_asks_vllm_for_it_with_our_sizes() -> None:
 @pytest.mark.parametrize(
     ("support", "found"), [("ALWAYS", "FULL"), ("UNIFORM_BATCH", "FULL_AND_PIECEWISE"), ("NEVER", None)]
 )
-def test_vllm_names_what_an_attention_cannot_do(support: str, found: str | None) -> None:
-    """FlashAttention 3, of Hopper cards, can always; others have whole graphs for decoding only, with a warning."""
+def test_vllm_reduces_graphs_to_what_the_attention_supports(support: str, found: str | None) -> None:
+    """FlashAttention 3 on Hopper supports all; others get full graphs only for decoding, with a warning."""
     supports = import_module("vllm.v1.attention.backend").AttentionCGSupport
     config = import_module("vllm.config.compilation").CompilationConfig(cudagraph_mode="FULL")
     config.splitting_ops = list(config._attention_ops)

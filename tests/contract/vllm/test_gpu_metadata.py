@@ -1,4 +1,4 @@
-"""Which token has which adapter, for the kernels of a GPU: equal to vLLM's own tensors, on the CPU."""
+"""The tensors that assign adapters to tokens for a GPU's kernels equal vLLM's own, on the CPU."""
 
 from importlib import import_module
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.chat.vllm.adapters import metadata
-from tests.contract.vllm.stock import stock
+from tests.contract.vllm.stock import SimpleLoRARequest, stock
 
 pytestmark = pytest.mark.real
 PLACES, TOKENS, REQUESTS, VOCABULARY = 5, 700, 40, 1000
@@ -21,11 +21,11 @@ BASE = ("_token_lora_indices", "_sampler_indices", "_sampler_indices_padded", "_
 
 
 def wrapper(specialize: bool) -> Any:
-    """vLLM's, unpatched; what it leaves undefined is 77."""
+    """Return vLLM's unpatched wrapper, in which undefined values are 77."""
     module = stock("vllm.lora.punica_wrapper.punica_gpu")
     vars(module)["LoRAKernelMeta"] = import_module(
         "vllm.lora.ops.triton_ops.lora_kernel_metadata"
-    ).LoRAKernelMeta  # it imports it where Triton has a device
+    ).LoRAKernelMeta  # vLLM imports it only if Triton has a device
     config = SimpleNamespace(max_loras=PLACES, specialize_active_lora=specialize)
     made = module.PunicaWrapperGPU(TOKENS, REQUESTS, torch.device("cpu"), lora_config=config)
     for name in BASE:
@@ -43,20 +43,20 @@ def tensors(made: Any) -> dict[str, torch.Tensor]:
 
 
 class Batches:
-    """Random batches: of one token each, of prompts, of both; without adapters, with some, with all."""
+    """Random batches of single tokens, prompts, or both; without adapters, with some, or with all."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self.index_to_id: list[int | None] = [None] * PLACES
 
     def swap(self) -> None:
-        """Fill a place with another adapter, or vacate it."""
+        """Put another adapter into a place, or empty it."""
         empty = self._random.random() < 0.2
         new = int(self._random.integers(1000, 1_000_000))
         self.index_to_id[self._random.integers(PLACES)] = None if empty else new
 
     def next(self) -> tuple[Any, Any, Any]:
-        """Adapters of requests, tokens of each, samples of each."""
+        """Return for each request its adapter, number of tokens and number of samples."""
         number = int(self._random.integers(1, REQUESTS + 1))
         placed = [one for one in self.index_to_id if one is not None]
         choices = [[0], [*placed, 0], placed or [0]][self._random.integers(3)]
@@ -87,7 +87,7 @@ def test_tensors_equal_vllms_own_over_random_batches(specialize: bool) -> None:
         assert ours.is_prefill is theirs.is_prefill
 
 
-def test_an_adapter_that_is_in_no_place_is_an_error_as_in_vllm() -> None:
+def test_an_adapter_without_a_place_is_an_error_as_in_vllm() -> None:
     mapping = import_module("vllm.lora.layers").LoRAMapping((7, 0), (7, 0))
     with pytest.raises(KeyError):
         wrapper(False).update_metadata(mapping, [None, 8], 3, VOCABULARY)
@@ -95,7 +95,7 @@ def test_an_adapter_that_is_in_no_place_is_an_error_as_in_vllm() -> None:
         metadata._update_metadata(wrapper(False), mapping, [None, 8], 3, VOCABULARY)
 
 
-def test_requests_of_the_second_runner_have_the_adapters_that_vllm_gives_them() -> None:
+def test_requests_of_the_second_runner_have_the_same_adapters_as_in_vllm() -> None:
     state = stock("vllm.v1.worker.gpu.lora_utils").LoraState(REQUESTS)
     batches = Batches(seed=45)
     for _ in range(PLACES):
@@ -104,25 +104,12 @@ def test_requests_of_the_second_runner_have_the_adapters_that_vllm_gives_them() 
         ids, counts, _ = batches.next()
         names = [f"request-{number}" for number in range(len(ids))]
         for number, adapter_id in enumerate(ids):
-            state.add_request(names[number], number, _Request(int(adapter_id)) if adapter_id else None)
+            state.add_request(names[number], number, SimpleLoRARequest(int(adapter_id)) if adapter_id else None)
         order = np.random.default_rng(1).permutation(len(ids))
         arguments = ([names[number] for number in order], order, counts[order])
         assert metadata._make_lora_inputs(state, *arguments) == state.make_lora_inputs(*arguments)
         for name in names:
             state.remove_request(name)
-
-
-class _Request:
-    """vLLM's LoRARequest, as far as it counts."""
-
-    def __init__(self, adapter_id: int) -> None:
-        self.lora_int_id = adapter_id
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Request) and other.lora_int_id == self.lora_int_id
-
-    def __hash__(self) -> int:
-        return hash(self.lora_int_id)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What an engine fetches for its clients: nothing, unless the recipe says from where; redirects are not followed."""
+"""An engine fetches media only from the domains in its recipe, and follows no redirects."""
 
 import base64
 import logging
@@ -26,7 +26,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def site() -> Iterator[tuple[str, list[str]]]:
-    """An address in this machine's own network, and the paths that were asked for there."""
+    """A server in this machine's own network: its address, and the paths requested from it."""
     requested: list[str] = []
 
     class Site(BaseHTTPRequestHandler):
@@ -55,7 +55,7 @@ def connector(base: Path, **flags: Any) -> Any:
 
 
 def png(width: int, height: int) -> bytes:
-    """A black picture."""
+    """Return a black picture."""
     rows = zlib.compress(b"".join(b"\0" + bytes(3 * width) for _ in range(height)))
     parts = (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", rows), (b"IEND", b"")
     framed = (
@@ -74,7 +74,7 @@ async def test_nothing_is_fetched_for_a_client(base: Path, site: tuple[str, list
     assert requested == []
 
 
-def test_what_a_client_sends_itself_is_taken(base: Path) -> None:
+def test_media_within_a_request_is_accepted(base: Path) -> None:
     image = connector(base).fetch_image(f"data:image/png;base64,{base64.b64encode(png(2, 3)).decode()}")
     assert image.size == (2, 3)
 

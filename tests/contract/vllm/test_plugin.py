@@ -1,4 +1,4 @@
-"""The vLLM plug-in besides its patches to LoRA: sampling, threads, staged weights, versions, the end of its process."""
+"""The vLLM plug-in except its patches to LoRA: sampling, threads, staged weights, versions, the end of its process."""
 
 import json
 import multiprocessing
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.real
 def test_ranks_of_a_stored_adapter_take_few_regular_expressions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vLLM finds them as peft does; one expression for each two modules took 0.2 s for an 8B model's."""
+    """vLLM uses peft's search; one expression for every two modules took 0.2 s for an 8B model."""
     ranks = {"q_proj": 8, "k_proj": 4, "v_proj": 4, "o_proj": 2, "gate_proj": 8, "up_proj": 2, "down_proj": 3}
     weights = makers.tensors(8)
     for key, value in weights.items():
@@ -68,26 +68,26 @@ assert sampler.batched_count_greater_than(torch.tensor([[1.0, 2.0, 3.0]]), torch
 
 
 def test_ranks_of_logprobs_are_counted_without_a_compiler() -> None:
-    clean = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"}  # another test's
+    clean = {name: value for name, value in os.environ.items() if name != "TORCHDYNAMO_DISABLE"}  # set by another test
     done = subprocess.run([sys.executable, "-c", LOGPROBS], capture_output=True, text=True, timeout=PATIENCE, env=clean)
     assert done.stdout.split() == ["False"], done.stderr[-2000:]
 
 
 def test_vllm_itself_compiles_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the first request with logprobs: 8 to 15 s on a CPU."""
+    """This takes 8 to 15 s on a CPU at the first request with logprobs."""
     monkeypatch.delenv("TORCHDYNAMO_DISABLE", raising=False)
     count = stock("vllm.v1.sample.ops.logprobs").batched_count_greater_than
     assert hasattr(count, "_torchdynamo_orig_callable")
 
 
-def test_compute_threads_are_bound_before_vllm_makes_that_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compute_threads_are_set_before_vllm_makes_that_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
     before, set_threads = torch.get_num_threads(), torch.set_num_threads
     monkeypatch.setenv(variables.THREADS, "1")
     try:
         torch.set_num_threads(3)
         monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # as vLLM's CPU worker does
         plugin._bound_threads()
-        assert torch.get_num_threads() == 3, "too late: a place in vLLM's own start-up is needed"
+        assert torch.get_num_threads() == 3, "after this, the number can no longer be set"
         monkeypatch.setattr(torch, "set_num_threads", set_threads)
         plugin._bound_threads()
         assert torch.get_num_threads() == 1
@@ -132,7 +132,7 @@ def test_no_layer_or_no_weights_are_faults() -> None:
     assert read.faults_of({"other": _pair(torch.ones(4, 6), torch.ones(8, 4))}, {"layer": _layer()}, 4)
 
 
-def test_a_plain_vllm_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_vllm_is_not_patched(monkeypatch: pytest.MonkeyPatch) -> None:
     applied: list[str] = []
     monkeypatch.setattr(plugin, "_patch_all", lambda: applied.append("all"))
     monkeypatch.delenv(variables.ACTIVE, raising=False)
@@ -169,7 +169,7 @@ time.sleep(600)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="fork and /proc")
 def test_the_engine_process_ends_with_its_slot_even_when_it_is_stopped() -> None:
-    before = multiprocessing.active_children()  # of other tests' engines
+    before = multiprocessing.active_children()  # of engines in other tests
     parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     stated = dict(parent.stdout.readline().split() for _ in range(2))
@@ -178,16 +178,18 @@ def test_the_engine_process_ends_with_its_slot_even_when_it_is_stopped() -> None
     parent.wait()
     try:
         eventually(lambda: has_ended(child))
-        assert stock_child.is_running(), "it lives on by itself"
+        assert stock_child.is_running(), "without our patch it survives"
         assert stock_child.status() != psutil.STATUS_ZOMBIE
     finally:
         stock_child.kill()
     assert set(multiprocessing.active_children()) <= set(before)
 
 
-def test_bars_of_progress_are_not_in_the_servers_log() -> None:
-    """vLLM draws one for CUDA graphs that no setting of its own switches off."""
-    environment = {name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"}  # of an earlier engine
+def test_progress_bars_are_not_in_the_servers_log() -> None:
+    """No setting of vLLM's own turns off the one for CUDA graphs."""
+    environment = {
+        name: value for name, value in os.environ.items() if name != "TQDM_DISABLE"
+    }  # set by an earlier engine
     code = "from models.chat.vllm import prewarm\nprewarm.environment()\nimport tqdm\nlist(tqdm.tqdm(range(3)))"
     run = partial(subprocess.run, capture_output=True, text=True, check=True, env=environment)
     assert "3/3" not in run([sys.executable, "-c", code]).stderr
@@ -195,7 +197,10 @@ def test_bars_of_progress_are_not_in_the_servers_log() -> None:
 
 
 class Card:
-    """A device shared with a model that loads 50 GB during a sleep. `freed`: whether the sleep frees everything."""
+    """A device shared with a model that loads 50 GB during a sleep.
+
+    freed: whether the sleep frees everything.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, freed: bool) -> None:
         from vllm.device_allocator.cumem import CuMemAllocator
@@ -219,7 +224,7 @@ class Card:
 
 
 def test_an_engine_sleeps_while_another_one_loads_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM takes the other's memory for a fault of its own, after which the engine would be ended."""
+    """vLLM counts the other's memory as its own failure to free, which would end the engine."""
     card = Card(monkeypatch, freed=True)
     monkeypatch.setattr(card.worker_class, "sleep", card.worker_class.sleep)  # undoes the patch
     with pytest.raises(AssertionError):
@@ -238,13 +243,13 @@ def test_a_sleep_that_frees_too_little_still_fails(monkeypatch: pytest.MonkeyPat
 
 
 class Driver:
-    """NVML with two GPUs, of which the second one is divided. Handles of its parts begin at 10."""
+    """NVML with two GPUs, the second with MIG parts, whose handles begin at 10."""
 
     NVMLError = NVMLError_NotFound = NVMLError_GpuIsLost = NVMLError_LibraryNotFound = LookupError
     uuids = ("GPU-aaaa-1", "GPU-bbbb-2")
 
     def nvmlInit(self) -> None:
-        """As pynvml has it."""
+        """pynvml's name."""
 
     nvmlShutdown = nvmlInit
 
@@ -278,7 +283,7 @@ def test_a_number_in_cuda_visible_devices_is_not_looked_up_in_the_driver(monkeyp
     assert platform.device_control_id_to_physical_device_id("7") == 7  # type: ignore[attr-defined]
 
 
-def test_cuda_visible_devices_may_name_a_gpu_in_all_of_cudas_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_visible_devices_may_name_gpus_in_each_way_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm._C_stable_libtorch", types.ModuleType("the CUDA build's kernels"))
     monkeypatch.setitem(sys.modules, "pynvml", Driver())  # type: ignore[arg-type]
     module = stock("vllm.platforms.cuda")

@@ -1,4 +1,4 @@
-"""A load in a warm slot imports no more large libraries, there or in EngineCore, and keeps the levels of logs."""
+"""A load in a warm slot imports no more large libraries, in the slot or EngineCore, and keeps the log levels."""
 
 import logging
 import subprocess
@@ -56,8 +56,8 @@ def test_a_load_in_a_warm_slot_imports_no_more(tmp_path: Path, monkeypatch: pyte
     assert more == "[] []", "slot, EngineCore"
 
 
-def test_a_package_of_vllms_server_raises_the_levels_of_all_logs() -> None:
-    """Whoever sees this fail can take `_keep_log_levels` out."""
+def test_a_package_of_vllms_server_raises_the_levels_of_all_loggers() -> None:
+    """If this fails, `_keep_log_levels` can go."""
     code = (
         f"import logging; logging.basicConfig(); import {prewarm.RAISES_LEVELS}; print(logging.root.handlers[0].level)"
     )

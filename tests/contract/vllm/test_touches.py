@@ -1,4 +1,4 @@
-"""What Roundhouse relies on in vLLM's private side is there, as it was when the code that relies on it was written."""
+"""The private parts of vLLM that Roundhouse uses are there, as they were when the code that uses them was written."""
 
 import ast
 import inspect
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def set_in_code(kind: type, name: str) -> bool:
-    """Whether a class, or one that it inherits from, declares `name` or sets it on `self`."""
+    """Return whether a class or one of its bases declares `name` or sets it on `self`."""
     for one in kind.__mro__[:-1]:
         for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one)))):
             targets = (
@@ -44,7 +44,7 @@ def is_self(node: ast.AST) -> bool:
 
 
 def missing(touch: VllmPatch) -> str:
-    """What is not as it was; empty: nothing. In a fresh copy of the module, which nobody has patched."""
+    """Return what has changed in a fresh, unpatched copy of the module, or ''."""
     module, _, path = touch.where.partition(":")
     *classes, name = path.split(".")
     owner: Any = stock(module)
@@ -54,8 +54,8 @@ def missing(touch: VllmPatch) -> str:
             return f"no {one}"
     found = inspect.getattr_static(owner, name, None)
     if found is None:
-        there = isinstance(owner, type) and set_in_code_of(module, classes[-1], name)
-        return "" if there else f"no {name}"
+        is_set = isinstance(owner, type) and set_in_code_of(module, classes[-1], name)
+        return "" if is_set else f"no {name}"
     expected = touch.takes.split()
     takes = list(inspect.signature(getattr(owner, name)).parameters)[: len(expected)] if expected else []
     return "" if takes == expected else f"{name} takes {takes}"
@@ -68,13 +68,13 @@ def set_in_code_of(module: str, kind: str, name: str) -> bool:
 
 
 @pytest.mark.parametrize("touch", TOUCHES, ids=lambda touch: touch.where)
-def test_it_is_as_it_was(touch: VllmPatch) -> None:
+def test_each_private_name_is_unchanged(touch: VllmPatch) -> None:
     assert missing(touch) == ""
     assert (ROOT / touch.test).is_file()
 
 
 @pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in PARSED.items() for name in names])
-def test_what_is_read_in_the_source_is_there(file: str, name: str) -> None:
+def test_names_that_are_read_from_vllms_source_are_there(file: str, name: str) -> None:
     root = vllm_source.root()
     assert root is not None
     body = ast.parse((root / file).read_text()).body
@@ -84,7 +84,7 @@ def test_what_is_read_in_the_source_is_there(file: str, name: str) -> None:
 
 
 def test_an_architecture_is_found_as_vllm_finds_it() -> None:
-    """Its class, by the same module that vLLM would import."""
+    """With the same module and class that vLLM would import."""
     from vllm.model_executor.models import ModelRegistry
 
     known = {name: source.class_of(name) for name in source.architectures()}
@@ -95,7 +95,7 @@ def test_an_architecture_is_found_as_vllm_finds_it() -> None:
     assert source.class_of("NobodysForCausalLM") is None
 
 
-def test_what_is_gone_or_changed_is_seen() -> None:
+def test_missing_and_changed_names_are_reported() -> None:
     def fault(where: str, takes: str = "") -> str:
         return missing(VllmPatch(where, "", "", "", takes))
 
@@ -107,23 +107,23 @@ def test_what_is_gone_or_changed_is_seen() -> None:
 
 
 def names_of(touch: VllmPatch) -> set[str]:
-    """What a row covers: its module, its class or name there, its attribute, and `also`."""
+    """Return the names that a row covers: its module, class or name, attribute, and those in `also`."""
     module, _, path = touch.where.partition(":")
     return {module, f"{module}:{path.split('.')[0]}", *path.split("."), *touch.also.split()}
 
 
-def test_all_that_the_product_uses_is_in_the_table() -> None:
+def test_everything_that_the_product_uses_is_in_the_table() -> None:
     covered = set[str]().union(*map(names_of, TOUCHES))
     assert [use for use in touch_scan.uses() if use.name not in covered] == []
 
 
-def test_the_table_has_nothing_that_is_not_used() -> None:
+def test_everything_in_the_table_is_used() -> None:
     used = {use.name for use in touch_scan.uses()}
     assert {name for touch in TOUCHES for name in touch.also.split()} - used == set()
     assert len({touch.where for touch in TOUCHES}) == len(TOUCHES)
 
 
-def test_what_the_scan_finds() -> None:
+def test_the_scan_finds_each_kind_of_use() -> None:
     source = """
 from vllm.lora.request import LoRARequest
 class A:

@@ -1,4 +1,4 @@
-"""Configurations of the LoRA kernels: files that ship, and files that the tuner writes, read by vLLM's own loader."""
+"""Configurations of the LoRA kernels, shipped ones and those that the tuner writes, read by vLLM's own loader."""
 
 import json
 import os
@@ -23,18 +23,18 @@ KEYS = {
     "SHRINK": {"block_m", "block_n", "block_k", "split_k", "num_warps", "num_stages", "num_ctas"},
     "EXPAND": {"block_m", "block_n", "block_k", "num_warps", "num_stages", "num_ctas"},
 }
-"""What vLLM's kernels take from a configuration."""
+"""The keys of a configuration that vLLM's kernels read."""
 
 
 @pytest.fixture
 def loader(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM's module that chooses a configuration, on a card of this name."""
+    """vLLM's module that chooses a configuration, on the GPU CARD."""
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: CARD)
     return stock("vllm.lora.ops.triton_ops.utils")
 
 
 def configs(loader: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int, int, int, int], Config]:
-    """What vLLM takes for a step of each size and layer of any model, by kernel, slices, tokens, inputs and outputs."""
+    """Return vLLM's configurations for all sizes of steps and layers, by kernel, slices, tokens, inputs and outputs."""
     monkeypatch.setenv(tuned.VARIABLE, str(folder))
     found = {}
     for slices, size, width, places in product((1, 2, 3), (1, 3, 90, 512, 700, 8192), (64, 4096, 151936), (2, 25, 65)):
@@ -48,7 +48,7 @@ def configs(loader: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
 
 
 def timed(signature: Signature, size: int, active: int, config: Config) -> float | None:
-    """Made up: small blocks are best for few tokens, and four warps; with eight it cannot run."""
+    """Return a made-up time: few tokens are fastest with small blocks and four warps; eight warps fail."""
     best = 16 if size < 128 else 32
     if config["num_warps"] == 8:
         return None
@@ -56,14 +56,14 @@ def timed(signature: Signature, size: int, active: int, config: Config) -> float
 
 
 def searched(seconds: float) -> Search:
-    """A search in which each kernel takes a second."""
+    """Run a search with this time limit, in which each kernel takes a second."""
     times = iter(range(10**9))
     search = Search(lambda *one: (next(times), timed(*one))[1], seconds, clock=lambda: float(next(times)))
     search.run(tuning.signatures(SHAPES["8b"], RANK, KINDS), RANK)
     return search
 
 
-def test_the_best_candidates_are_written_and_vllm_takes_them(
+def test_the_best_candidates_are_written_and_vllm_uses_them(
     loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search = searched(1e9)
@@ -81,7 +81,7 @@ def test_the_best_candidates_are_written_and_vllm_takes_them(
 
 
 @pytest.mark.parametrize(("switch", "expected"), [("0", KINDS), ("1", KINDS_BESIDE)])
-def test_the_kernels_beside_the_bases_are_tuned_where_vllm_runs_them(
+def test_kernels_that_run_beside_the_bases_are_tuned_if_vllm_runs_them(
     switch: str, expected: tuple[str, ...], loader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_LORA_ENABLE_DUAL_STREAM", switch)
@@ -94,7 +94,7 @@ def test_the_kernels_beside_the_bases_are_tuned_where_vllm_runs_them(
 
 
 @pytest.mark.parametrize("seconds", [0.0, 500.0, 3000.0])
-def test_a_search_that_was_cut_short_leaves_no_file_that_ends_an_engine(
+def test_a_search_that_is_cut_short_leaves_no_file_that_ends_an_engine(
     loader: Any, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search = searched(seconds)
@@ -108,7 +108,7 @@ def test_a_search_that_was_cut_short_leaves_no_file_that_ends_an_engine(
         assert KEYS[kernel] <= config.keys()
 
 
-def test_sizes_whose_kernels_are_compiled_anew_come_last() -> None:
+def test_sizes_whose_kernels_must_be_compiled_come_last() -> None:
     whole = searched(1e18)
     for seconds in (8_000.0, 10_000.0, 12_000.0):
         cut = searched(seconds)
@@ -118,7 +118,7 @@ def test_sizes_whose_kernels_are_compiled_anew_come_last() -> None:
             assert {size for _, size in cut.left_out} <= {1, 8}
 
 
-def test_a_model_without_a_number_of_slices_has_the_nearest() -> None:
+def test_a_model_without_this_number_of_slices_uses_the_nearest() -> None:
     one = Search(timed, 1e18)
     one.run([Signature("SHRINK", 1, 4096, RANK)], RANK)
     table = tuning.table_of(one, "SHRINK", PLACES)
@@ -145,7 +145,7 @@ def test_vllm_reads_each_file_that_ships(file: Path, loader: Any, monkeypatch: p
     assert max(tuned.sizes(card)) <= max(tuning.SIZES), "the warm-up compiles no more"
 
 
-def test_a_card_without_a_file_has_no_sizes_and_the_folder_is_named_only_where_files_are(
+def test_a_gpu_without_a_file_has_no_sizes_and_the_folder_is_used_only_with_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(tuned.VARIABLE, raising=False)

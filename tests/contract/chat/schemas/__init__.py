@@ -1,1 +1,1 @@
-"""JSON schemas: what is enforced is, and what vLLM declares is what is committed."""
+"""JSON schemas: the ones that grammars enforce, and the ones that vLLM declares."""

@@ -1,4 +1,4 @@
-"""The chat family's part of the OpenAPI document is what the installed vLLM gives."""
+"""The committed chat schemas of the OpenAPI document are those of the installed vLLM."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).resolve().parents[4]
 SETTINGS = ("VLLM_", "ROUNDHOUSE_VLLM")
-"""Beginnings of variables that an engine leaves in this process. vLLM writes its limits into its schemas."""
+"""Prefixes of variables that engines leave in this process, because vLLM writes limits from some into its schemas."""
 
 
 def test_the_chat_schemas_are_current() -> None:

@@ -1,6 +1,6 @@
-"""Random walks through compiled JSON schemas: whatever the grammar lets through fits the client's own schema.
+"""Random walks through compiled JSON schemas: any text that a grammar accepts is valid by the client's own schema.
 
-No engine and no model: a vocabulary of bytes, and a mixed choice of those that the grammar allows.
+There is no engine and no model, but a vocabulary of bytes and random choices among those that the grammar allows.
 ROUNDHOUSE_SCHEMA_EXAMPLES sets the number of schemas (default 200).
 """
 
@@ -43,7 +43,7 @@ def _compile(schema: Any, blanks: bool) -> Any:
 
 
 def _walk(grammar: Any, choose: random.Random) -> bytes | None:
-    """One text that a grammar lets through; None: it did not end within the steps."""
+    """Return a text that the grammar accepts, or None if it did not end within STEPS."""
     import xgrammar
 
     matcher, mask = xgrammar.GrammarMatcher(grammar), xgrammar.allocate_token_bitmask(1, END + 1)
@@ -65,7 +65,7 @@ def _walk(grammar: Any, choose: random.Random) -> bytes | None:
 
 
 def _check(schema: Any, seed: int, *, blanks: bool) -> int:
-    """Check some walks; returns how many came to an end."""
+    """Check some walks, and return how many of them ended."""
     try:
         rewritten = rewrite(schema)
     except SchemaError:
@@ -77,12 +77,12 @@ def _check(schema: Any, seed: int, *, blanks: bool) -> int:
     for _ in range(WALKS):
         if (text := _walk(grammar, choose)) is not None:
             wrong = faults(schema, text.decode(errors="replace"))
-            assert not wrong, f"{schema} became {rewritten}, which lets {text!r} through: {wrong[0]}"
+            assert not wrong, f"{schema} became {rewritten}, which accepts {text!r}: {wrong[0]}"
             ended += 1
     return ended
 
 
-def test_what_a_compiled_schema_lets_through_fits_the_schema() -> None:
+def test_texts_that_a_compiled_schema_accepts_are_valid_by_the_schema() -> None:
     ended = 0
 
     @settings(
@@ -95,9 +95,9 @@ def test_what_a_compiled_schema_lets_through_fits_the_schema() -> None:
         ended += _check(schema, seed, blanks=blanks)
 
     run()
-    assert ended >= EXAMPLES, "most schemas can be walked to an end, several times"
+    assert ended >= EXAMPLES, "walks through most schemas end"
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_a_format_lets_through_has_it(name: str) -> None:
+def test_strings_that_a_format_accepts_have_that_format(name: str) -> None:
     assert sum(_check({"type": "string", "format": name}, seed, blanks=False) for seed in range(5)) > 5

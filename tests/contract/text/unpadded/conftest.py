@@ -1,4 +1,4 @@
-"""Small networks run on one thread, as several would wait for each other longer than they compute."""
+"""Small networks run on one thread, because several would wait for each other longer than they compute."""
 
 from collections.abc import Iterator
 

@@ -60,10 +60,10 @@ CONFIGS: dict[str, Callable[..., Any]] = {
 
 def network(name: str, seed: int = 0, **more: Any) -> Any:
     """Return a network without a head."""
-    return made("AutoModel", CONFIGS[name](**more), seed)
+    return network_of("AutoModel", CONFIGS[name](**more), seed)
 
 
-def made(kind: str, config: Any, seed: int = 0) -> Any:
+def network_of(kind: str, config: Any, seed: int = 0) -> Any:
     """Return a network. `kind`: a class of transformers that makes models from configs."""
     import torch
     import transformers
@@ -73,7 +73,7 @@ def made(kind: str, config: Any, seed: int = 0) -> Any:
 
 
 class SameFunction:
-    """Captures by keeping the function, and counts captures and replays."""
+    """A capture that keeps the function. It counts captures and replays."""
 
     def __init__(self) -> None:
         self.captures = self.replays = 0

@@ -1,4 +1,4 @@
-"""Both engines without padding on a CPU, as on a GPU: the library's vectors and scores, whatever shares a step."""
+"""Both engines without padding, on a CPU as on a GPU, have the library's results, whatever shares a step."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from models.text.unpadded import network
 from models.text.unpadded.buckets import MOST_BYTES, USES
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 from tests.contract.text.test_rerank import QUERY, build
-from tests.contract.text.unpadded.networks import CONFIGS, PADDING, SameFunction, made
+from tests.contract.text.unpadded.networks import CONFIGS, PADDING, SameFunction, network_of
 
 pytestmark = pytest.mark.real
 TEXTS = ["steam", text(20), "Zug, 列車: naïve café!", text(50, 3), "a b", text(7)]
@@ -25,7 +25,7 @@ MODES = ("cls", "mean", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoke
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recipes that say so leave padding on a CPU, too."""
+    """Leave padding out on a CPU, too, if the recipe says so."""
     for module in (embeddings, rerank):
         monkeypatch.setattr(module, "leaves_padding", lambda recipe, _: loading.leaves_padding(recipe, "cuda:0"))
         monkeypatch.setattr(module, "packs", lambda _: False)
@@ -43,8 +43,8 @@ def embedder(mode: Any, *, include_prompt: bool = True) -> Embedder:
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
-def test_every_pooling_gives_the_vectors_that_it_gives_with_padding(include_prompt: bool) -> None:
-    """All at once, one behind another; the prompt is of two tokens for some inputs, of none for others."""
+def test_each_pooling_has_the_same_vectors_as_with_padding(include_prompt: bool) -> None:
+    """All inputs are in one step. The prompt has two tokens for some of them and none for others."""
     given = embedder(MODES, include_prompt=include_prompt)
     ids = given.tokens.inputs(TEXTS, "", truncate=True)
     inputs = [Ids(ids, None, 2 * (number % 2)) for number, ids in enumerate(ids)]
@@ -55,7 +55,7 @@ def test_every_pooling_gives_the_vectors_that_it_gives_with_padding(include_prom
     np.testing.assert_allclose(np.stack(given.run(inputs)), expected, atol=1e-5)
 
 
-def test_modules_that_are_not_known_keep_the_padding(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_modules_keep_the_padding(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "roundhouse.text")
     given = embedder("mean")
     given.model.append(type("Own", (type(given.model[2]),), {})())
@@ -65,7 +65,7 @@ def test_modules_that_are_not_known_keep_the_padding(caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
-async def test_vectors_are_those_with_padding() -> None:
+async def test_vectors_equal_those_with_padding() -> None:
     vectors = []
     for flags in ({"packed": False}, {"unpadded": True}):
         engine = EmbeddingEngine()
@@ -81,11 +81,11 @@ async def test_vectors_are_those_with_padding() -> None:
 
 
 def bge_reranker(folder: Path) -> Path:
-    """As BAAI/bge-reranker-v2-m3: XLM-RoBERTa with a score. Small, with random weights and MiniLM's tokenizer."""
+    """Write a small, random XLM-RoBERTa with a score, like BAAI/bge-reranker-v2-m3, with MiniLM's tokenizer."""
     from transformers import AutoTokenizer
 
     config = CONFIGS["xlm-roberta"](vocab_size=30522, num_labels=1, max_position_embeddings=130, type_vocab_size=2)
-    made("AutoModelForSequenceClassification", config).save_pretrained(folder)
+    network_of("AutoModelForSequenceClassification", config).save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(minilm(), local_files_only=True)
     tokenizer.model_max_length = 128
     tokenizer.pad_token = tokenizer.convert_ids_to_tokens(PADDING)
@@ -95,7 +95,7 @@ def bge_reranker(folder: Path) -> Path:
 
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("make", [build, bge_reranker])
-async def test_scores_are_those_with_padding(make: Any, tmp_path: Path) -> None:
+async def test_scores_equal_those_with_padding(make: Any, tmp_path: Path) -> None:
     model = make(tmp_path / "model")
     scores = []
     for flags in ({}, {"unpadded": True}):
@@ -121,7 +121,7 @@ async def test_scores_are_those_with_padding(make: Any, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("task", ["embed", "rerank"])
-def test_only_a_recipe_for_a_gpu_that_says_so_leaves_padding(
+def test_padding_is_left_out_only_on_a_gpu_and_if_the_recipe_says_so(
     task: str, device: str, flags: dict[str, Any], leaves: bool
 ) -> None:
     assert loading.leaves_padding(recipe(task, flags), device) is leaves
@@ -145,7 +145,7 @@ async def test_graphs_are_dropped_before_weights_move(monkeypatch: pytest.Monkey
     unpadded = engine._embedder.unpadded
     assert unpadded is not None
     assert unpadded.captured is not None
-    assert loaded.resident_bytes > MOST_BYTES, "what graphs may take counts from the start"
+    assert loaded.resident_bytes > MOST_BYTES, "memory for graphs counts from the start"
     vectors = set()
     for _ in range(2):
         for _ in range(USES + 1):

@@ -1,4 +1,4 @@
-"""Steps as graphs, on a CPU: in place of a graph the same function runs on the same fixed memory."""
+"""Steps as graphs, on a CPU, where the function itself runs on the graph's fixed memory."""
 
 import random
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def steps(seed: int, types: bool) -> list[list[Ids]]:
 
 
 @pytest.mark.parametrize("name", ["bert", "xlm-roberta"])
-def test_a_replay_gives_the_states_of_its_step_whatever_ran_before(name: str) -> None:
+def test_a_replay_has_the_states_of_its_step_whatever_ran_before(name: str) -> None:
     made = SameFunction()
     unpadded, graphs = captured(name, lambda: made)
     plain, _ = captured(name, lambda: SameFunction())
@@ -65,13 +65,13 @@ def test_only_a_captured_size_is_replayed_and_sleep_drops_all() -> None:
         before = made.replays
         unpadded.states(unpadded.pack(long))
         unpadded.states(unpadded.pack([Ids([5] * 64)] * 3))
-        assert (made.captures, made.replays) == (1, before), "other sizes, and one that no bucket holds"
+        assert (made.captures, made.replays) == (1, before), "other sizes, and one larger than all buckets"
         left = unpadded.bytes_left
         unpadded.clear()
         assert len(graphs) == 0
         assert unpadded.bytes_left > left
         unpadded.states(unpadded.pack(short))
-        assert (made.captures, len(graphs)) == (2, 1), "captured anew, for weights that moved"
+        assert (made.captures, len(graphs)) == (2, 1), "captured again, because the weights have moved"
 
 
 class WrongFunction(SameFunction):
@@ -87,7 +87,7 @@ class NoMemory(SameFunction):
 
 
 @pytest.mark.parametrize("kind", [WrongFunction, NoMemory])
-def test_a_capture_that_fails_or_differs_is_not_used_nor_tried_again(
+def test_a_capture_that_fails_or_differs_is_neither_used_nor_repeated(
     kind: type[SameFunction], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", "roundhouse.text")
@@ -100,10 +100,10 @@ def test_a_capture_that_fails_or_differs_is_not_used_nor_tried_again(
             torch.testing.assert_close(unpadded.states(unpadded.pack(given))[0], expected)
     assert (made.captures, len(graphs)) == (1, 0)
     assert "get no graph" in caplog.text
-    assert encoders.fallbacks(caplog.text), "a run on a card tells it"
+    assert encoders.fallbacks(caplog.text), "the check on a GPU finds it in the log"
 
 
-def test_padding_is_an_input_of_its_own() -> None:
+def test_padding_is_a_separate_input() -> None:
     unpadded, _ = captured("roberta", SameFunction)
     packing = unpadded.pack([Ids([9] * 30), Ids([8] * 40)])
     assert packing.bucket == Bucket(96, BUCKETS[2].inputs, 64)

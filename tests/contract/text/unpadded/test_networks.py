@@ -1,6 +1,6 @@
-"""Networks on inputs one behind another beside the library's own, one by one: on a CPU, where no kernel can differ.
+"""Networks on concatenated inputs have the states of the library's networks on single inputs.
 
-There is no FlashAttention there: PyTorch's attention over each input takes its place, by the same boundaries.
+On a CPU, where PyTorch's attention over each input, with the same boundaries, takes the place of FlashAttention.
 """
 
 import random
@@ -14,27 +14,27 @@ from models.text.tokens import Ids
 from models.text.unpadded import attention
 from models.text.unpadded.heads import head_of
 from models.text.unpadded.network import UnpaddedNetwork, without_padding
-from tests.contract.text.unpadded.networks import CONFIGS, PADDING, made, network
+from tests.contract.text.unpadded.networks import CONFIGS, PADDING, network, network_of
 
 pytestmark = pytest.mark.real
 
 
 def inputs(seed: int, *, types: bool) -> list[Ids]:
-    """In no order, one of a single token, some longer than any window, RoBERTa's padding in the middle of one."""
+    """Return inputs of mixed lengths: one token, more than any window, and one with RoBERTa's padding in the middle."""
     rng = random.Random(seed)
-    made = [[rng.randrange(4, 100) for _ in range(length)] for length in (5, 64, 1, 17, 17, 2, 40)]
-    made[3][8] = PADDING
-    return [Ids(ids, [rng.randrange(2) for _ in ids] if types else None) for ids in made]
+    ids_of = [[rng.randrange(4, 100) for _ in range(length)] for length in (5, 64, 1, 17, 17, 2, 40)]
+    ids_of[3][8] = PADDING
+    return [Ids(ids, [rng.randrange(2) for _ in ids] if types else None) for ids in ids_of]
 
 
 def alone(model: Any, given: Ids) -> Any:
-    """The library's output for one input."""
+    """Return the library's output for one input."""
     ids = {"input_ids": torch.tensor([given.ids])}
     return model(**ids, **({"token_type_ids": torch.tensor([given.types])} if given.types is not None else {}))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_states_are_the_librarys(name: str) -> None:
+def test_states_equal_the_librarys(name: str) -> None:
     model, types = network(name), name == "bert"
     given = inputs(1, types=types)
     with torch.inference_mode():
@@ -50,8 +50,8 @@ def test_states_are_the_librarys(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "modernbert"])
-def test_scores_are_the_librarys(name: str) -> None:
-    model = made("AutoModelForSequenceClassification", CONFIGS[name](num_labels=1))
+def test_scores_equal_the_librarys(name: str) -> None:
+    model = network_of("AutoModelForSequenceClassification", CONFIGS[name](num_labels=1))
     types, head = name == "bert", head_of(model)
     given = inputs(2, types=types)
     assert head is not None
@@ -63,21 +63,21 @@ def test_scores_are_the_librarys(name: str) -> None:
         torch.testing.assert_close(head(states[moved.boundaries[:-1]])[:, 0], expected, atol=2e-5, rtol=1e-4)
 
 
-def test_a_head_that_reads_more_than_first_states_is_not_known() -> None:
+def test_a_head_that_reads_more_than_first_states_is_refused() -> None:
     mean = CONFIGS["modernbert"](num_labels=1, classifier_pooling="mean")
-    assert head_of(made("AutoModelForSequenceClassification", mean)) is None
-    assert head_of(made("AutoModelForSequenceClassification", CONFIGS["qwen3"](num_labels=1))) is None
+    assert head_of(network_of("AutoModelForSequenceClassification", mean)) is None
+    assert head_of(network_of("AutoModelForSequenceClassification", CONFIGS["qwen3"](num_labels=1))) is None
 
 
 def t5() -> Any:
-    """Adds a bias by distance to what attention computes."""
+    """Return a network whose attention adds a bias by distance."""
     from transformers import T5Config, T5EncoderModel
 
     return T5EncoderModel(T5Config(vocab_size=100, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)).eval()
 
 
 def mpnet() -> Any:
-    """Has an attention of its own."""
+    """Return a network with its own attention."""
     from transformers import MPNetConfig, MPNetModel
 
     sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 80}
@@ -85,7 +85,7 @@ def mpnet() -> Any:
 
 
 @pytest.mark.parametrize("make", [t5, mpnet])
-def test_a_network_that_attends_otherwise_keeps_its_padding(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_network_with_another_attention_keeps_its_padding(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "roundhouse.text")
     model = make()
     before = model.config._attn_implementation
@@ -101,10 +101,10 @@ def test_a_network_that_attends_otherwise_keeps_its_padding(make: Any, caplog: p
         assert model.config._attn_implementation == before
         torch.testing.assert_close(alone(model, given[0]).last_hidden_state, expected)
     assert "runs with padding" in caplog.text
-    assert encoders.fallbacks(caplog.text), "a run on a card tells it"
+    assert encoders.fallbacks(caplog.text), "the check on a GPU finds it in the log"
 
 
-def test_a_network_that_answers_otherwise_keeps_its_padding(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_network_with_other_results_keeps_its_padding(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "roundhouse.text")
     model = network("bert")
     assert without_padding(model, "cpu", True, lambda _: False) is None
@@ -115,8 +115,8 @@ def test_a_network_that_answers_otherwise_keeps_its_padding(caplog: pytest.LogCa
 @pytest.mark.parametrize(
     "more", [{}, {"cu_seq_lens_q": torch.tensor([0, 3]), "softcap": 30.0}, {"cu_seq_lens_q": torch.tensor([0, 3])}]
 )
-def test_attention_refuses_what_it_would_compute_wrongly(more: dict[str, Any]) -> None:
-    """No boundaries, a bound on scores, a mask."""
+def test_attention_refuses_arguments_that_it_does_not_support(more: dict[str, Any]) -> None:
+    """They are missing boundaries, a cap on scores, and a mask."""
     rows = torch.zeros(1, 2, 3, 8)
     mask = torch.zeros(1, 1, 3, 3) if set(more) == {"cu_seq_lens_q"} else None
     with pytest.raises(NotImplementedError):
@@ -124,8 +124,8 @@ def test_attention_refuses_what_it_would_compute_wrongly(more: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (5, 5), (5, 0)])
-def test_the_kernel_of_cards_takes_these_arguments(window: tuple[int, int]) -> None:
-    """On tensors without memory: the shapes that it gives, here with half as many heads of keys and values."""
+def test_the_kernel_of_gpus_accepts_the_arguments(window: tuple[int, int]) -> None:
+    """Checks the shapes of results, on tensors without memory and with half as many heads of keys and values."""
     query, key = torch.zeros(9, 4, 16, device="meta"), torch.zeros(9, 2, 16, device="meta")
     ends = torch.zeros(3, dtype=torch.int32, device="meta")
     attended = attention._flash(query, key, key, ends, 6, 0.5, window)

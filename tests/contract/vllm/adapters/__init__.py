@@ -1,1 +1,1 @@
-"""Adapters in vLLM's own structures, against vLLM as it is."""
+"""Adapters in vLLM's own structures, against unpatched vLLM."""

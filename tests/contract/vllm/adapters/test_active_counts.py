@@ -1,4 +1,4 @@
-"""Graphs for few adapters: the graph of a step has room for each adapter in it, also beside rows of the base."""
+"""Graphs for few adapters: a step's graph has room for all its adapters, also if it has rows of the base."""
 
 from functools import partial
 from importlib import import_module
@@ -14,35 +14,22 @@ from models.chat import settings
 from models.chat.vllm import launch
 from models.chat.vllm.adapters import active_counts, metadata
 from registry.errors import Unfit
-from tests.contract.vllm.stock import stock
+from tests.contract.vllm.stock import SimpleLoRARequest, stock
 from tests.unit.registry.makers import recipe
 
 pytestmark = pytest.mark.real
 
 
 def lora_state(adapters: list[int]) -> Any:
-    """vLLM's, with one request for each adapter; 0: of the base."""
+    """Return vLLM's state with one request for each adapter. 0 means the base."""
     state = import_module("vllm.v1.worker.gpu.lora_utils").LoraState(len(adapters))
     for number, adapter in enumerate(adapters):
-        state.add_request(str(number), number, SimpleRequest(adapter) if adapter else None)
+        state.add_request(str(number), number, SimpleLoRARequest(adapter) if adapter else None)
     return state
 
 
-class SimpleRequest:
-    """vLLM's LoRARequest, as far as it counts."""
-
-    def __init__(self, adapter_id: int) -> None:
-        self.lora_int_id = adapter_id
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SimpleRequest) and other.lora_int_id == self.lora_int_id
-
-    def __hash__(self) -> int:
-        return self.lora_int_id
-
-
 def graph_of(counts: list[int], groups: int) -> int:
-    """Groups that the chosen graph runs, by vLLM's own table."""
+    """Return the number of groups in the graph that vLLM's own table chooses."""
     cudagraph_utils = import_module("vllm.v1.worker.gpu.cudagraph_utils")
     manager = SimpleNamespace(lora_capture_cases=[0, *counts])
     table, most = cudagraph_utils.CudaGraphManager._build_lora_dispatch_map(manager)
@@ -66,7 +53,7 @@ def test_a_graph_has_room_for_all_groups_of_its_step(places: int, adapters: list
 
 
 def captured_groups(places: int, counts: list[int], case: int, requests: int) -> int:
-    """Groups that the kernels run in the graph of a case: of the batch that vLLM makes up for its capture."""
+    """Return the number of groups that the kernels run in a case's graph, from the dummy batch of its capture."""
     found: list[int] = []
     mixin = import_module("vllm.v1.worker.lora_model_runner_mixin").LoRAModelRunnerMixin
     runner = SimpleNamespace(lora_manager=object(), _set_active_loras=lambda _, tokens, *rest: found.extend(tokens))
@@ -80,15 +67,15 @@ def captured_groups(places: int, counts: list[int], case: int, requests: int) ->
 
 @pytest.mark.parametrize("places", range(1, 41))
 def test_the_kernels_of_a_graph_run_as_many_groups_as_it_was_chosen_for(places: int) -> None:
-    """vLLM captures the largest case without rows of the base: a case for one group fewer would take its place."""
+    """vLLM captures the largest case without rows of the base, so a case for one group fewer would replace it."""
     counts = active_counts.captured_counts(places, True)
     for case in counts:
         for requests in range(1, places + 3):
             assert captured_groups(places, counts, case, requests) >= min(case, requests)
 
 
-def test_vllms_own_choice_leaves_the_last_adapter_out_beside_the_base() -> None:
-    """Why there is a patch: when this fails, vLLM has mended it."""
+def test_vllms_own_choice_leaves_out_the_last_adapter_in_steps_with_the_base() -> None:
+    """The reason for the patch. If this fails, vLLM has fixed it."""
     theirs = stock("vllm.v1.worker.gpu.lora_utils")
     counts = stock("vllm.lora.utils").get_captured_lora_counts(8, True)
     ids, config = [0, 7], SimpleNamespace(max_loras=8)
@@ -119,7 +106,7 @@ def test_graphs_are_captured_for_few_numbers(places: int, specialize: bool, coun
 def test_a_recipe_switches_it_on_but_not_with_vllms_first_runner(
     second_runner: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The patch is of the second runner's: with the first, answers would be wrong."""
+    """The patch is for the second runner. With the first one, answers would be wrong."""
     engine = {"name": "vllm", "flags": {"specialize_active_lora": True}}
     given = recipe("m", engine=engine, memory={"kv_cache": "1GiB"}, dtype="bfloat16")
     arguments = settings.arguments(given, Path("/weights"), "cuda:0", launch.parser())

@@ -1,6 +1,6 @@
-"""Adapters in an arena of blocks: the bytes are those of the files, and no block is used by two at a time.
+"""Adapters in an arena of blocks: tensors equal the files', and no block is used twice at the same time.
 
-There is no CUDA here, so nothing is pinned, and events are scripted.
+There is no CUDA, so nothing is pinned and events are scripted.
 """
 
 import gc
@@ -20,17 +20,9 @@ from models.chat.vllm.adapters.read import read_adapter, tensors
 from tests.contract.vllm import manager_fixtures as fixtures
 from tests.contract.vllm.adapters.test_templates import DTYPES, RANKS, assert_alike, stored
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patched_loader")]
 RANK = 16
 ALL = dict.fromkeys(fixtures.names(), 8)
-
-
-@pytest.fixture(autouse=True)
-def patched(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm.lora import lora_model
-
-    monkeypatch.setattr(lora_model, "safetensors", lora_model.safetensors)
-    read.patch_loader(lora_model)
 
 
 class Event:
@@ -47,7 +39,7 @@ class Event:
 
 
 class Pins:
-    """An arena that is not pinned; what it would have pinned, and its events."""
+    """An arena without pinning. It records what would be pinned, and its events."""
 
     def __init__(self, count: int = 4, size: int = 64 << 10, most: int = 100) -> None:
         self.ranges: list[tuple[int, int]] = []
@@ -70,7 +62,7 @@ def in_arena(pins: Pins, tensor: torch.Tensor) -> bool:
 
 
 # --- blocks --------------------------------------------------------------------------------------------------------
-def test_blocks_begin_at_large_pages_and_are_pinned_one_ahead() -> None:
+def test_blocks_begin_at_large_pages_and_the_next_one_is_pinned_ahead() -> None:
     pins = Pins(size=PAGE + 1)
     first = pins.arena.take(10)
     pins.arena.make_spare()
@@ -88,15 +80,15 @@ def test_a_block_is_free_once_no_tensor_of_it_is_left() -> None:
     assert data is not None
     view = data.view(torch.bfloat16)[4:8].view(2, 2)
     del data
-    assert pins.arena.take(1) is None, "a view of it lives"
+    assert pins.arena.take(1) is None, "a view of it is alive"
     storage = view.untyped_storage()
     del view
-    assert pins.arena.take(1) is None, "its storage lives"
+    assert pins.arena.take(1) is None, "its storage is alive"
     del storage
     assert pins.arena.take(1) is not None
 
 
-def test_a_block_is_not_used_again_before_the_copy_out_of_it_has_ended() -> None:
+def test_a_block_is_not_reused_before_the_copy_out_of_it_has_ended() -> None:
     pins = Pins(count=2)
     first, second = pins.arena.take(64), pins.arena.take(64)
     assert first is not None
@@ -114,7 +106,7 @@ def test_a_block_is_not_used_again_before_the_copy_out_of_it_has_ended() -> None
     assert other.data_ptr() == where[0]
 
 
-def test_what_is_too_large_or_cannot_be_pinned_is_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
+def test_tensors_that_are_too_large_or_cannot_be_pinned_are_left_to_torch(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "roundhouse.chat")
     pins = Pins(count=5, most=1)
     assert pins.arena.take(PAGE + 1) is None
@@ -122,9 +114,9 @@ def test_what_is_too_large_or_cannot_be_pinned_is_left_to_torch(caplog: pytest.L
     assert held is not None
     for _ in range(3):
         assert pins.arena.take(1) is None
-    assert len(caplog.records) == 1, "it is tried once"
+    assert len(caplog.records) == 1, "pinning is tried only once"
     pins.arena.copied(torch.zeros(4, dtype=torch.uint8))
-    assert pins.events == [], "memory of torch's own"
+    assert pins.events == [], "torch's own memory"
 
 
 @settings(max_examples=60)
@@ -132,7 +124,7 @@ def test_what_is_too_large_or_cannot_be_pinned_is_left_to_torch(caplog: pytest.L
     steps=st.lists(st.tuples(st.sampled_from(["take", "drop", "copy", "end", "spare"]), st.integers(0, 9)), max_size=60)
 )
 def test_no_two_tensors_ever_share_a_block(steps: list[tuple[str, int]]) -> None:
-    """Whatever the order of takes, copies, their ends, and drops."""
+    """In any order of allocations, copies, their ends, and drops."""
     pins, held = Pins(count=3), []
     copying: dict[int, Event] = {}
     for what, number in steps:
@@ -162,7 +154,7 @@ def test_no_two_tensors_ever_share_a_block(steps: list[tuple[str, int]]) -> None
 def test_adapters_in_the_arena_equal_those_in_memory_of_their_own(
     tmp_path: Path, ranks: dict[str, int], dtype: torch.dtype, place_dtype: torch.dtype
 ) -> None:
-    """Bit for bit, by vLLM's loader, by a template, and with a cast."""
+    """Bit for bit, read by vLLM's loader, by a template, and with a cast."""
     ours, theirs = (fixtures.worker_manager(RANK, place_dtype) for _ in range(2))
     pins = Pins(count=4)
     for number in range(1, 4):
@@ -180,7 +172,7 @@ def test_adapters_in_the_arena_equal_those_in_memory_of_their_own(
         )  # fmt: skip
         del found
     gc.collect()
-    assert pins.arena.made <= 3, "blocks are used again"
+    assert pins.arena.made <= 3, "blocks are reused"
 
 
 def test_a_place_is_filled_from_the_arena_and_its_copy_has_an_event(tmp_path: Path) -> None:
@@ -212,7 +204,7 @@ def test_a_place_is_filled_from_the_arena_and_its_copy_has_an_event(tmp_path: Pa
 
 
 def test_a_copy_by_vllms_layers_has_an_event_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An adapter that does not lie in one piece: B's of other memory, as vLLM scales them."""
+    """With an adapter that is not in one piece, because vLLM has scaled its B halves into other memory."""
     monkeypatch.setattr(stage, "read_adapter", _in_two_pieces)
     pins = Pins()
     worker = Worker(pins)
@@ -232,7 +224,7 @@ def _in_two_pieces(worker_manager: Any, adapter_id: int, path: str, arena: Arena
 
 
 class Worker(stage.StagedAdapters):
-    """The worker of an engine whose host has an arena; only its device is a CPU."""
+    """The worker of an engine whose host has an arena, but whose device is a CPU."""
 
     def __init__(self, pins: Pins) -> None:
         self.worker_manager = fixtures.worker_manager(RANK)
@@ -251,10 +243,10 @@ class Worker(stage.StagedAdapters):
         assert self.place_adapter(number, evict) == ["done"]
 
 
-def test_staged_adapters_use_a_block_each_and_the_next_is_there_before(
+def test_each_staged_adapter_uses_a_block_and_the_next_block_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice as many as fit into host memory, one after another."""
+    """With twice as many adapters as fit into host memory, one after another."""
     monkeypatch.setattr(stage, "read_adapter", _as_on_gpu)
     pins = Pins(count=fixtures.HOST + stage.BEING_READ)
     worker = Worker(pins)
@@ -265,7 +257,7 @@ def test_staged_adapters_use_a_block_each_and_the_next_is_there_before(
             for event in pins.events:
                 event.done = True
         worker.place(number, stored(tmp_path / str(number), ALL, number))
-        worker.state.threads.submit(int).result()  # behind the spare block
+        worker.state.threads.submit(int).result()  # waits until the spare block is made
         assert pins.arena._free
     assert len(pins.ranges) <= fixtures.PLACES + stage.BEING_READ
     worker.state.close()
@@ -276,7 +268,7 @@ def _as_on_gpu(worker_manager: Any, adapter_id: int, path: str, arena: Arena) ->
         return read_adapter(worker_manager, adapter_id, path)
 
 
-def test_the_estimate_counts_its_blocks() -> None:
+def test_the_estimate_counts_blocks_as_the_arena_does() -> None:
     assert (estimate.ARENA_PAGE, estimate.ARENA_SPARE) == (PAGE, stage.BEING_READ)
 
 

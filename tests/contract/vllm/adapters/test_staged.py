@@ -1,4 +1,4 @@
-"""Adapters from a file to a place: bit for bit what vLLM's loader makes of them, whatever happens to the file."""
+"""Adapters from a file to a place equal bit for bit what vLLM's loader makes, whatever happens to the file."""
 
 import math
 import os
@@ -23,21 +23,13 @@ from tests.contract.vllm.cpu.ways import WAYS, way
 from tests.contract.vllm.stock import stock
 from tests.eventually import PATIENCE
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patched_loader")]
 RANK = 16
 DTYPES = [torch.bfloat16, torch.float32, torch.float16]
 ALL = dict.fromkeys(fixtures.names(), 8)
 QUICK = settings(
     max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)  # files of one example are overwritten by the next
-
-
-@pytest.fixture(autouse=True)
-def patched(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm.lora import lora_model
-
-    monkeypatch.setattr(lora_model, "safetensors", lora_model.safetensors)  # as it was, afterwards
-    read.patch_loader(lora_model)
+)  # each example overwrites the files of the one before
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -45,7 +37,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_file_of_no_tensors_is_read(tmp_path: Path) -> None:
-    """What is wrong with it is told by whoever looks for weights."""
+    """The search for weights reports what is wrong with it."""
     save_file({}, tmp_path / FILES[1])
     with ReadFile(str(tmp_path / FILES[1])) as read:
         assert not read.keys()
@@ -54,8 +46,8 @@ def test_a_file_of_no_tensors_is_read(tmp_path: Path) -> None:
 # --- the file ------------------------------------------------------------------------------------------------------
 @QUICK
 @given(seed=st.integers(0, 999), dtypes=st.lists(st.sampled_from(DTYPES), min_size=1, max_size=4))
-def test_tensors_are_the_files(tmp_path: Path, seed: int, dtypes: list[torch.dtype]) -> None:
-    """Also where a wider one begins at an odd place."""
+def test_tensors_equal_the_files(tmp_path: Path, seed: int, dtypes: list[torch.dtype]) -> None:
+    """Also if a wider one begins at an odd offset."""
     generator = torch.Generator().manual_seed(seed)
     written = {f"{i}": torch.randn(1 + i, 3 + 2 * i, generator=generator).to(d) for i, d in enumerate(dtypes)}
     path = tmp_path / FILES[1]
@@ -86,13 +78,13 @@ def test_a_file_that_is_cut_short_is_a_fault_and_no_signal(tmp_path: Path, monke
 
     write()
     ended = subprocess.run([sys.executable, "-c", CUT_SHORT, str(path)], check=False, capture_output=True)
-    assert ended.returncode == -signal.SIGBUS, "what safetensors' own mapping does"
+    assert ended.returncode == -signal.SIGBUS, "safetensors' own mapping is killed"
     with pytest.raises(ValueError, match="truncated or has extra bytes"):
         ReadFile(str(path))
     write()
     with ReadFile(str(path)) as read:
         os.truncate(path, 4096)
-        assert bool((read.get_tensor("layer.lora_A.weight") == 1).all()), "its own memory"
+        assert bool((read.get_tensor("layer.lora_A.weight") == 1).all()), "it was copied to memory"
     stock_preadv = os.preadv
 
     def preadv(fd: int, buffers: list[Any], offset: int) -> int:
@@ -125,10 +117,10 @@ def test_other_dtypes_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
     alpha=st.sampled_from([8, 16, 5]),
     data=st.data(),
 )
-def test_what_is_read_is_what_vllm_makes_of_a_mapped_file(
+def test_an_adapter_is_read_as_vllm_reads_a_mapped_file(
     tmp_path: Path, seed: int, dtype: torch.dtype, place_dtype: torch.dtype, alpha: int, data: st.DataObject
 ) -> None:
-    """Any ranks, dtypes and scales, and modules left out, packed ones too."""
+    """With any ranks, dtypes and scales, and without some modules, also packed ones."""
     from vllm.lora.request import LoRARequest
 
     modules = data.draw(st.lists(st.sampled_from(fixtures.names()), min_size=1, unique=True))
@@ -151,10 +143,10 @@ def test_what_is_read_is_what_vllm_makes_of_a_mapped_file(
 @pytest.mark.parametrize("place", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("alpha", [8, 1 << 20])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, None])
-def test_what_is_not_finite_is_refused_with_its_module(
+def test_values_that_are_not_finite_are_refused_with_their_module(
     tmp_path: Path, bad: float | None, alpha: int, place: torch.dtype
 ) -> None:
-    """Also where only the scale makes it so."""
+    """Also if they only become so by the scale."""
     written = {}
     for name in fixtures.names():
         for half, shape in zip("AB", fixtures.shapes(name, 8), strict=True):
@@ -177,8 +169,8 @@ def test_what_is_not_finite_is_refused_with_its_module(
     assert sorted(str(fault.value).split("\n")) == [f"{name}: values that are not finite" for name in expected]
 
 
-def test_one_pair_for_a_layer_of_several_parts_is_parted(tmp_path: Path) -> None:
-    """Mamba-2's `in_proj` is one layer to peft, and five parts to vLLM: such adapters were refused."""
+def test_one_pair_for_a_layer_of_several_parts_is_split(tmp_path: Path) -> None:
+    """Mamba-2's `in_proj` is one layer in peft and five parts in vLLM. Such adapters used to be refused."""
     worker, name = fixtures.worker_manager(RANK), "model.layers.0.in_proj"
     manager = worker._adapter_manager
     manager.modules[name] = manager.modules.pop("model.layers.0.gate_up_proj")
@@ -198,15 +190,15 @@ def test_one_pair_for_a_layer_of_several_parts_is_parted(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_gone_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     path = fixtures.write_adapter(tmp_path / "a", ALL, 1, torch.bfloat16)
     (path / name).unlink()
     with pytest.raises(ValueError, match=f"{name} is not there"):
         read_adapter(fixtures.worker_manager(RANK), 1, str(path))
 
 
-def test_a_layer_that_adapters_have_in_one_piece_is_read_by_its_own_name(tmp_path: Path) -> None:
-    """GLM-4's `gate_up_proj`, of which vLLM knew gate_proj and up_proj alone: each request was refused."""
+def test_a_packed_layer_is_read_by_its_own_name_if_adapters_have_it_in_one_piece(tmp_path: Path) -> None:
+    """As GLM-4's `gate_up_proj`. vLLM only knows its parts gate_proj and up_proj, so each request was refused."""
     worker, name = Worker(), "model.layers.0.gate_up_proj"
     a, b = torch.randn(8, fixtures.INPUT).bfloat16(), torch.randn(2 * fixtures.WIDTHS["up_proj"], 8).bfloat16()
     path = fixtures.write_tensors(tmp_path / "a", {f"{name}.lora_A": a, f"{name}.lora_B": b}, r=8, lora_alpha=8)
@@ -222,7 +214,7 @@ def test_a_layer_that_adapters_have_in_one_piece_is_read_by_its_own_name(tmp_pat
 
 # --- places --------------------------------------------------------------------------------------------------------
 class Worker(stage.StagedAdapters):
-    """vLLM's worker with nothing but adapters."""
+    """vLLM's worker with only adapters."""
 
     def __init__(self) -> None:
         self.model_runner = SimpleNamespace(lora_manager=fixtures.worker_manager(RANK, torch.bfloat16))
@@ -245,7 +237,7 @@ class Worker(stage.StagedAdapters):
         return outcome
 
     def answer(self, ids: list[int]) -> dict[str, torch.Tensor]:
-        """What the layers add for rows with these adapters, each row of different inputs."""
+        """Return what the layers add to rows with these adapters, each of different inputs."""
         from vllm.lora.layers import LoRAMapping
 
         punica = self.manager.punica_wrapper_mapping["language_model"]
@@ -262,14 +254,14 @@ class Worker(stage.StagedAdapters):
 
 
 def poison(worker: Worker) -> None:
-    """The places hold what an earlier adapter may have left there."""
+    """Fill all places with NaN, as an earlier adapter may have left it there."""
     for module in worker.manager.modules.values():
         for half in (*module.lora_a_stacked, *module.lora_b_stacked):
             half.fill_(float("nan"))
 
 
 def exact(lora: Any, name: str, inputs: torch.Tensor, widths: tuple[int, ...]) -> torch.Tensor:
-    """What an adapter adds in one layer, by the plain product of its packed halves."""
+    """Return what an adapter adds in one layer, as the plain product of its packed halves."""
     weights = lora.loras.get(name)
     pairs = tensors(weights) if weights is not None else [(None, None)] * len(widths)
     parts = [
@@ -284,7 +276,7 @@ def exact(lora: Any, name: str, inputs: torch.Tensor, widths: tuple[int, ...]) -
 def test_places_answer_as_the_adapters_in_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, name: str, small: int, data: st.DataObject
 ) -> None:
-    """Three adapters of any ranks and modules, written by the thread or at once."""
+    """Three adapters of any ranks and modules, written by the thread or directly."""
     chosen = way(name)
     monkeypatch.setattr("models.chat.vllm.cpu.punica.load", lambda: chosen)
     monkeypatch.setattr(stage, "SMALL", small)
@@ -310,7 +302,7 @@ def test_places_answer_as_the_adapters_in_them(
 
 
 @pytest.mark.parametrize("small", [0, 1 << 30])
-def test_a_place_is_its_adapters_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+def test_a_place_has_nothing_of_earlier_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
     monkeypatch.setattr(stage, "SMALL", small)
     worker = Worker()
     paths = [fixtures.write_adapter(tmp_path / str(i), ALL, i, torch.bfloat16) for i in range(6)]
@@ -337,7 +329,7 @@ def test_a_place_is_its_adapters_alone(tmp_path: Path, monkeypatch: pytest.Monke
     assert worker.held_adapters() == [[], []]
 
 
-def test_one_that_was_read_takes_effect_when_it_is_placed(tmp_path: Path) -> None:
+def test_a_staged_adapter_takes_effect_when_it_is_placed(tmp_path: Path) -> None:
     worker = Worker()
     good = fixtures.write_adapter(tmp_path / "good", ALL, 1, torch.bfloat16)
     for number, path in ((1, good), (2, tmp_path / "nowhere")):
@@ -354,8 +346,8 @@ def test_one_that_was_read_takes_effect_when_it_is_placed(tmp_path: Path) -> Non
     assert worker.drop_adapter(2) == ["done"]
 
 
-def test_one_that_was_read_ahead_of_a_drop_evicts_nothing(tmp_path: Path) -> None:
-    """The drop may be refused; vLLM's table would then make room by itself."""
+def test_an_adapter_staged_before_a_drop_evicts_nothing(tmp_path: Path) -> None:
+    """If the drop is refused, vLLM's own table would evict an adapter."""
     worker = Worker()
     paths = [fixtures.write_adapter(tmp_path / str(i), ALL, i, torch.bfloat16) for i in range(6)]
     for number in (1, 2, 3, 4):
@@ -372,8 +364,8 @@ def test_one_that_was_read_ahead_of_a_drop_evicts_nothing(tmp_path: Path) -> Non
     assert worker.held_adapters() == [[1, 3, 4, 5], [5]]
 
 
-def test_a_place_that_is_being_written_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No step reads it before the copy has ended and was asked for."""
+def test_a_place_that_is_being_written_has_no_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step reads it before the copy has ended and was polled."""
     monkeypatch.setattr(stage, "SMALL", 0)
     worker = Worker()
     path = fixtures.write_adapter(tmp_path / "a", ALL, 1, torch.bfloat16)
@@ -389,27 +381,26 @@ def test_a_place_that_is_being_written_is_nobodys(tmp_path: Path, monkeypatch: p
 
 # --- for a GPU -----------------------------------------------------------------------------------------------------
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, manager: Any) -> list[tuple[int, torch.dtype]]:
-    """The manager says that its places are on a GPU; what would be pinned is told."""
-    pinned: list[tuple[int, torch.dtype]] = []
+    """Let the manager say that its places are on a GPU; return a list that records what would be pinned."""
+    allocations: list[tuple[int, torch.dtype]] = []
 
     def empty(count: int, dtype: torch.dtype, *, pinned: bool) -> torch.Tensor:
         if pinned:
-            reported.append((count * dtype.itemsize, dtype))
+            allocations.append((count * dtype.itemsize, dtype))
         return torch.empty(count, dtype=dtype)
 
-    reported = pinned
     monkeypatch.setattr(read, "_empty", empty)
     manager._adapter_manager.device = SimpleNamespace(type="cuda")
-    return pinned
+    return allocations
 
 
 @pytest.mark.parametrize("kept", [("q_proj", "v_proj"), ("o_proj",), tuple(fixtures.WIDTHS)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("place", [torch.bfloat16, torch.float16])
-def test_an_adapter_lies_in_one_pinned_buffer(
+def test_an_adapter_is_read_into_one_pinned_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: tuple[str, ...], dtype: torch.dtype, place: torch.dtype
 ) -> None:
-    """Also one of q and v alone, of which vLLM pins nothing; and the values are those that vLLM makes."""
+    """Also an adapter of only q and v, of which vLLM pins nothing. Its values equal vLLM's."""
     ranks = {name: 8 for name in fixtures.names() if name.rpartition(".")[2] in kept}
     path = fixtures.write_adapter(tmp_path / "adapter", ranks, 3, dtype)
     expected = read_adapter(fixtures.worker_manager(RANK, place), 1, str(path)).loras
@@ -429,7 +420,7 @@ def test_an_adapter_lies_in_one_pinned_buffer(
 
 
 def test_on_a_gpu_a_place_takes_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the call on, its answers are the adapter's: nothing is polled for, and no thread is asked."""
+    """The adapter answers right after the call, without a poll or a thread."""
     monkeypatch.setattr(stage, "SMALL", 0)
     worker = Worker()
     path = fixtures.write_adapter(tmp_path / "a", ALL, 1, torch.bfloat16)

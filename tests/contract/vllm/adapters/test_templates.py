@@ -1,4 +1,4 @@
-"""Adapters of a known layout, read without vLLM's loader: bit for bit what the loader makes of them."""
+"""Adapters of a known layout, read without vLLM's loader, equal bit for bit what the loader makes of them."""
 
 import os
 import shutil
@@ -15,24 +15,15 @@ from models.chat.vllm.adapters import gpu_copy, read, stage, templates
 from models.chat.vllm.adapters.read import FILES, read_adapter, tensors
 from tests.contract.vllm import manager_fixtures as fixtures
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("patched_loader", "unpinned")]
 RANK = 16
 RANKS = st.dictionaries(st.sampled_from(fixtures.names()), st.sampled_from([1, 5, 8, RANK]), min_size=1)
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 FEW = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
-@pytest.fixture(autouse=True)
-def patched(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vllm.lora import lora_model
-
-    monkeypatch.setattr(lora_model, "safetensors", lora_model.safetensors)
-    read.patch_loader(lora_model)
-    monkeypatch.setattr(read, "_empty", lambda count, dtype, pinned: torch.empty(count, dtype=dtype))
-
-
 def stored(folder: Path, ranks: dict[str, int], seed: int, dtype: torch.dtype = torch.bfloat16, **config: Any) -> Path:
-    """An adapter with the store's mark."""
+    """Write an adapter with the store's mark."""
     shutil.rmtree(folder, ignore_errors=True)
     path = fixtures.write_adapter(folder, ranks, seed, dtype, **config)
     for name in FILES:
@@ -41,7 +32,7 @@ def stored(folder: Path, ranks: dict[str, int], seed: int, dtype: torch.dtype = 
 
 
 class Loader:
-    """A worker's manager whose uses of vLLM's loader are counted."""
+    """A worker's manager that counts calls of vLLM's loader."""
 
     def __init__(self, place_dtype: torch.dtype = torch.bfloat16) -> None:
         self.manager = fixtures.worker_manager(RANK, place_dtype)
@@ -63,7 +54,7 @@ class Loader:
 
 
 def assert_alike(found: Any, expected: Any) -> None:
-    """All that vLLM can see of both, in the same order, tensors bit for bit."""
+    """Check that everything that vLLM can see is equal and in the same order, tensors bit for bit."""
     assert type(found) is type(expected)
     hidden = ("loras", "roundhouse_template")
     assert {k: v for k, v in vars(found).items() if k not in hidden} == {
@@ -89,7 +80,7 @@ def assert_alike(found: Any, expected: Any) -> None:
 
 @FEW
 @given(ranks=RANKS, as_on_gpu=st.booleans())
-def test_the_second_of_a_layout_equals_what_vllms_loader_makes_of_it(
+def test_the_second_adapter_of_a_layout_equals_what_vllms_loader_makes_of_it(
     tmp_path: Path, ranks: dict[str, int], as_on_gpu: bool
 ) -> None:
     ours, theirs = Loader(), Loader()
@@ -114,7 +105,7 @@ def test_files_whose_values_the_loader_changes_are_loaded_each_time(
     tmp_path: Path, ranks: dict[str, int], dtype: torch.dtype, place_dtype: torch.dtype, alpha: int, zeros: bool,
     as_on_gpu: bool,
 ) -> None:  # fmt: skip
-    """A cast, or a scale; also where the first file has zeros only, which neither changes."""
+    """By a cast or a scale. Also if the first file has only zeros, which neither changes."""
     ours = Loader(place_dtype)
     scaled = {"lora_alpha": alpha, "rank_pattern": dict.fromkeys(ranks, 8), "alpha_pattern": {}}
     ranks = dict.fromkeys(ranks, 8)
@@ -133,7 +124,7 @@ def test_files_whose_values_the_loader_changes_are_loaded_each_time(
 ALL = dict.fromkeys(fixtures.names(), 8)
 
 
-def test_only_what_the_store_has_marked_is_read_by_a_template(tmp_path: Path) -> None:
+def test_only_adapters_with_the_stores_mark_are_read_by_a_template(tmp_path: Path) -> None:
     ours = Loader()
     ours.read(stored(tmp_path / "first", ALL, 0))
     changed = stored(tmp_path / "second", ALL, 1)
@@ -147,7 +138,7 @@ def test_only_what_the_store_has_marked_is_read_by_a_template(tmp_path: Path) ->
     assert ours.uses == 3
 
 
-def test_values_that_are_not_finite_are_refused_where_the_store_has_not_checked_them(tmp_path: Path) -> None:
+def test_values_that_are_not_finite_are_refused_unless_the_store_has_checked_them(tmp_path: Path) -> None:
     ours = Loader()
     ours.read(stored(tmp_path / "first", ALL, 0))
     path = stored(tmp_path / "second", ALL, 1)
@@ -179,10 +170,10 @@ def test_a_file_that_is_cut_short_is_a_fault(tmp_path: Path, monkeypatch: pytest
 
 @FEW
 @given(layouts=st.lists(st.tuples(RANKS, st.integers(1, 3)), min_size=1, max_size=4))
-def test_places_hold_the_same_whichever_way_an_adapter_was_read(
+def test_places_hold_the_same_whether_an_adapter_was_read_by_a_template_or_not(
     tmp_path: Path, layouts: list[tuple[dict[str, int], int]]
 ) -> None:
-    """In one copy, as on a GPU, several adapters of each layout after one another in two places."""
+    """Several adapters of each layout take turns in two places, in one copy each, as on a GPU."""
     ours, theirs = Loader(), Loader()
     copier = gpu_copy.GpuCopier(ours.manager._adapter_manager)
     number = 0
@@ -204,7 +195,7 @@ def test_places_hold_the_same_whichever_way_an_adapter_was_read(
                 assert all(read._bits_equal(*pair) for pair in halves)
 
 
-def test_a_template_keeps_no_adapters_bytes(tmp_path: Path) -> None:
+def test_a_template_keeps_no_adapters_memory(tmp_path: Path) -> None:
     ours = Loader()
     copier = gpu_copy.GpuCopier(ours.manager._adapter_manager)
     lora = ours.read(stored(tmp_path / "first", ALL, 0), as_on_gpu=True)
@@ -215,7 +206,7 @@ def test_a_template_keeps_no_adapters_bytes(tmp_path: Path) -> None:
         assert empty.lora_a is empty.lora_b is None
 
 
-def test_templates_are_bounded_and_the_oldest_goes() -> None:
+def test_the_number_of_templates_is_bounded_and_the_oldest_is_removed() -> None:
     made = templates.Templates()
     for number in range(templates.MOST + 3):
         made.add(bytes([number]), templates.AdapterTemplate(None, {}, torch.bfloat16))

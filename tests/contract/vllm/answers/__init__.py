@@ -1,1 +1,1 @@
-"""What the model wrote, as answers carry it."""
+"""The model's text in answers: calls, reasoning, messages, logprobs."""

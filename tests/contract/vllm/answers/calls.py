@@ -1,4 +1,4 @@
-"""Two calls, `set_light(state="on")` and `set_fan(speed=2)`, in the language of each of vLLM's tool parsers."""
+"""Two calls, `set_light(state="on")` and `set_fan(speed=2)`, in the syntax of each of vLLM's tool parsers."""
 
 LIGHT, FAN = ("set_light", '{"state": "on"}'), ("set_fan", '{"speed": 2}')
 _ARGUMENTS = '{"name": "set_light", "arguments": {"state": "on"}}', '{"name": "set_fan", "arguments": {"speed": 2}}'

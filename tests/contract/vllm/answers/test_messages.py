@@ -1,4 +1,4 @@
-"""Messages whose answer ends before its time, as vLLM makes them of its chat completions with and without our part."""
+"""Anthropic's messages, which vLLM converts from chat completions, with and without our patch."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ BROKEN = {"error": {"message": "it broke", "type": "InternalServerError", "param
 
 
 async def converted(answer: Any, *, patched: bool = True) -> Any:
-    """What becomes of an answer of Chat Completions."""
+    """Convert an answer of Chat Completions."""
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 
@@ -44,7 +44,7 @@ def called(arguments: str, finish: str = "length", stop: str | None = None) -> A
     ("finish", "stop", "reason"),
     [("stop", None, "tool_use"), ("tool_calls", "n", "tool_use"), ("length", None, "max_tokens")],
 )
-async def test_a_call_is_answered(finish: str, stop: str | None, reason: str) -> None:
+async def test_a_call_is_converted_with_its_stop_reason(finish: str, stop: str | None, reason: str) -> None:
     answer = await converted(called('{"state": "on"}', finish, stop))
     assert answer.stop_reason == reason
     assert [(block.type, block.name, block.input) for block in answer.content] == [
@@ -53,15 +53,15 @@ async def test_a_call_is_answered(finish: str, stop: str | None, reason: str) ->
 
 
 async def passed_on(body: dict[str, Any], *, thinks: bool, harmony: bool = False, mistral: bool = False) -> Any:
-    """The request of Chat Completions that a message becomes."""
+    """Return the request of Chat Completions that a message is converted to."""
     from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
     from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
     from vllm.tokenizers.mistral import MistralTokenizer
 
-    came: list[Any] = []
+    received: list[Any] = []
 
     async def create(request: Any, _: Any = None) -> Any:
-        came.append(request)
+        received.append(request)
         return called('{"state": "on"}')
 
     handler: Any = object.__new__(AnthropicServingMessages)
@@ -71,8 +71,8 @@ async def passed_on(body: dict[str, Any], *, thinks: bool, harmony: bool = False
     handler.parser_cls = SimpleNamespace(reasoning_parser_cls=object if thinks else None)
     handlers.patch_messages(handler)
     await handler.create_messages(AnthropicMessagesRequest.model_validate({"model": "m", "max_tokens": 2048, **body}))
-    (converted,) = came
-    return converted
+    (request,) = received
+    return request
 
 
 TEXT = [{"type": "text", "text": "It is "}]
@@ -89,11 +89,10 @@ CALL = [{"type": "tool_use", "id": "c", "name": "set_light", "input": {}}]
         ({"role": "assistant", "content": "It is "}, True, True, False, None),
     ],
 )
-async def test_an_answer_goes_on_from_its_beginning(
+async def test_an_answer_continues_the_assistants_last_message(
     last: dict[str, Any], thinks: bool, harmony: bool, goes_on: bool, effort: str | None
 ) -> None:
-    """vLLM began another one after it. A call is none, and of gpt-oss's answers vLLM has no other way."""
-
+    """vLLM would begin a new one. Calls cannot be continued, and vLLM cannot continue gpt-oss's answers."""
     converted = await passed_on({"messages": [{"role": "user", "content": "x"}, last]}, thinks=thinks, harmony=harmony)
     assert (converted.continue_final_message, converted.add_generation_prompt) == (goes_on, not goes_on)
     assert converted.reasoning_effort == effort
@@ -104,7 +103,11 @@ async def test_an_answer_goes_on_from_its_beginning(
     [
         ({}, False, None),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, False, {"enable_thinking": True, "thinking": True}),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, True, None),  # whose tokenizer has no such words
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+            True,
+            None,
+        ),  # Mistral's tokenizer has no such arguments
         ({"thinking": {"type": "adaptive"}}, False, None),
         (
             {"thinking": {"type": "enabled", "budget_tokens": 1024}, "chat_template_kwargs": {"thinking": "deep"}},
@@ -116,8 +119,7 @@ async def test_an_answer_goes_on_from_its_beginning(
 async def test_requested_thinking_is_switched_on(
     more: dict[str, Any], mistral: bool, expected_kwargs: dict[str, Any] | None
 ) -> None:
-    """Where a template does not let the model think by itself (Granite, DeepSeek V3.1, small Qwen3.5), vLLM counted the
-    tokens of thoughts that were never thought."""
+    """Templates of Granite, DeepSeek V3.1 and small Qwen3.5 need it, or the model does not think at all."""
     converted = await passed_on({"messages": [{"role": "user", "content": "x"}], **more}, thinks=True, mistral=mistral)
     assert converted.chat_template_kwargs == expected_kwargs
 
@@ -135,7 +137,7 @@ async def events(answer: Any) -> list[dict[str, Any]]:
     return [json.loads(event.partition("data: ")[2]) async for event in answer]
 
 
-async def test_a_stream_that_broke_tells_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broken_stream_ends_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         found = await events(await converted(stream(BROKEN)))
     assert [event["type"] for event in found] == ["message_start", "error"]
@@ -144,8 +146,8 @@ async def test_a_stream_that_broke_tells_its_cause(caplog: pytest.LogCaptureFixt
     assert [event["type"] for event in await events(await converted(stream()))] == ["message_start", "message_stop"]
 
 
-async def test_what_vllm_does_by_itself() -> None:
-    """If it has learnt to do better, our part can go."""
+async def test_vllm_still_needs_the_patch() -> None:
+    """If this fails, the patch can go."""
     found = await events(await converted(stream(BROKEN), patched=False))
     assert "validation errors" in found[-1]["error"]["message"]
 

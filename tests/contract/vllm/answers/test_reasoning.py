@@ -1,4 +1,4 @@
-"""Answers to prompts that end the thoughts before they began, as vLLM splits them with and without our part."""
+"""Answers to prompts that already end the reasoning, as vLLM splits them with and without our patch."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def tokenizer() -> Any:
 
 
 def split(tokenizer: Any, name: str, prompt: str, answer: str, *, alone: bool = False) -> tuple[Any, Any, Any]:
-    """Thoughts and words of an answer in one piece, and the same of a stream. alone: by vLLM as it is."""
+    """Return reasoning and text of an answer in one piece, and of its stream. alone: by unpatched vLLM."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.parser.parser_manager import ParserManager
 
@@ -45,8 +45,8 @@ def split(tokenizer: Any, name: str, prompt: str, answer: str, *, alone: bool = 
     return thought, words, (streamed[0], streamed[1])
 
 
-def test_vllm_alone_takes_the_answer_for_a_thought(tokenizer: Any) -> None:
-    """Not so in a stream. Once this fails our part can go."""
+def test_unpatched_vllm_takes_the_answer_for_reasoning(tokenizer: Any) -> None:
+    """But not in a stream. If this fails, the patch can go."""
     assert split(tokenizer, "qwen3", NONE, THOUGHT, alone=True) == (THOUGHT, None, ("", THOUGHT))
 
 
@@ -54,7 +54,12 @@ def test_vllm_alone_takes_the_answer_for_a_thought(tokenizer: Any) -> None:
 @pytest.mark.parametrize(
     ("prompt", "answer", "thought", "words"),
     [
-        (NONE, THOUGHT, "", THOUGHT),  # small Qwen3.5, SmolLM3 after /no_think: so says the template, and no field
+        (
+            NONE,
+            THOUGHT,
+            "",
+            THOUGHT,
+        ),  # small Qwen3.5, and SmolLM3 after /no_think, whose templates write it without a field of the request
         ("<think>\n", f"Hm.</think>{THOUGHT}", "Hm.", THOUGHT),
         ("", f"<think>Hm.</think>{THOUGHT}", "Hm.", THOUGHT),
         ("", "Hm.", "Hm.", ""),
@@ -66,6 +71,6 @@ def test_an_answer_is_split_as_its_stream_is(
     assert split(tokenizer, name, prompt, answer) == (thought or None, words or None, (thought, words))
 
 
-def test_thoughts_of_an_earlier_turn_are_not_those_of_this_one(tokenizer: Any) -> None:
+def test_reasoning_of_an_earlier_turn_does_not_end_that_of_this_one(tokenizer: Any) -> None:
     found = split(tokenizer, "qwen3", f"{NONE}A.<|im_start|>user<|im_start|>", f"<think>Hm.</think>{THOUGHT}")
     assert found == ("Hm.", THOUGHT, ("Hm.", THOUGHT))

@@ -1,4 +1,4 @@
-"""The bytes of tokens that are parts of characters, in logprobs of vLLM's handlers."""
+"""Bytes of tokens that are parts of characters, in the logprobs of vLLM's handlers."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +48,7 @@ def test_a_part_of_a_character_has_its_own_bytes(name: str) -> None:
     assert all(len(entry.top_logprobs) == 2 for entry in entries)
 
 
-def test_other_tokens_keep_those_of_their_text() -> None:
+def test_other_tokens_have_the_bytes_of_their_text() -> None:
     of_token = TokenBytes(ByteFallback())
     assert [of_token(token) for token in range(3)] == [None, b"\xe4", None]
     added = tokenizer().convert_tokens_to_ids("<think>")

@@ -1,6 +1,6 @@
-"""Nothing that a model wrote vanishes: answers in one piece and streamed, by vLLM's own handler and a scripted engine.
+"""No text of a model is lost in answers in one piece or streamed, by vLLM's own handler with a scripted engine.
 
-ROUNDHOUSE_ANSWER_EXAMPLES: how many random answers; 200 by default.
+ROUNDHOUSE_ANSWER_EXAMPLES sets the number of random answers (default 200).
 """
 
 import asyncio
@@ -29,9 +29,9 @@ TOOLS = [{"type": "function", "function": {"name": name, "parameters": SCHEMA}} 
 NAMED = {"type": "function", "function": {"name": "set_light"}}
 REQUIRED = json.dumps([{"name": name, "parameters": json.loads(arguments)} for name, arguments in (LIGHT, FAN)])
 MISSING = {"cohere_command3", "cohere_command4", "hf", "olmo3"}
-"""Parsers that need a package, a template or a token that this vocabulary has not."""
+"""Parsers that need a package or template that is not here, or a token that this vocabulary lacks."""
 OWN_LANGUAGE = {"kimi_k3", "muse_glimmer", "inkling", "openai", "openai_gptoss", "minicpmv", "hunyuan_a13b", "granite"}
-"""Parsers for which other text than a call has markup, too."""
+"""Parsers of models whose plain text has markup, too."""
 MARK = re.compile(r"</?[^\s<>]+>|\[/?[A-Z_]+\]")
 MORE = {"<seed:think>", "</seed:think>", "<seed:tool_call>", "</seed:tool_call>", "<mm:think>", "</mm:think>",
         "<minimax:tool_call>", "</minimax:tool_call>"}  # fmt: skip
@@ -72,31 +72,31 @@ class Answer(NamedTuple):
 
 @cache
 def tokenizer() -> Any:
-    """A token for each byte, and one for each marker of any parser."""
+    """Return a tokenizer with a token for each byte and for each marker of any parser."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_tokens([AddedToken(mark, normalized=False) for mark in sorted(_marks())])
-    return PreTrainedTokenizerFast(tokenizer_object=made)
+    tokens = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    tokens.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokens.decoder = decoders.ByteLevel()
+    tokens.add_tokens([AddedToken(mark, normalized=False) for mark in sorted(_marks())])
+    return PreTrainedTokenizerFast(tokenizer_object=tokens)
 
 
 def _marks() -> set[str]:
-    """Markers in the sources of all parsers, which look for them in the vocabulary."""
+    """Return the markers in all parsers' sources, because parsers look for them in the vocabulary."""
     root = vllm_source.root()
     assert root is not None
     files = [file for folder in ("tool_parsers", "reasoning", "parser") for file in (root / folder).glob("*.py")]
     marks = {mark for text in (*SAMPLES.values(), *map(Path.read_text, files)) for mark in MARK.findall(text)}
-    # those of Hunyuan may end in a name of the checkpoint's own, which its parsers take from the vocabulary
+    # Hunyuan's markers may end in a name of the checkpoint's own, which its parsers read from the vocabulary
     return {mark for mark in marks if len(mark) < 45 and "{" not in mark and not re.match(r"</?[a-z_]+:", mark)} | MORE
 
 
 @cache
 def serving(tool_parser: str | None, reasoning_parser: str | None) -> Any:
-    """vLLM's handler of Chat Completions with our parser, without an engine."""
+    """Return vLLM's handler of Chat Completions with our parser, without an engine."""
     from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
     from vllm.parser.parser_manager import ParserManager
 
@@ -124,7 +124,7 @@ def request(stream: bool, tool_choice: Any) -> Any:
 
 
 async def results(prompt: str, pieces: list[tuple[str, list[int]]], finish: str) -> AsyncIterator[Any]:
-    """What an engine gives: a text and its tokens in each piece."""
+    """Yield an engine's results, with a text and its tokens in each piece."""
     from vllm.outputs import CompletionOutput, RequestOutput
 
     for number, (text, tokens) in enumerate(pieces):
@@ -176,7 +176,7 @@ async def streamed(handler: Any, prompt: str, pieces: list[tuple[str, list[int]]
 
 
 def cut(text: str, sizes: list[int], lag: int) -> list[tuple[str, list[int]]]:
-    """Pieces of so many tokens; their text comes late by some letters, as where a stop string may begin."""
+    """Return pieces of `sizes` tokens. Their text is late by `lag` letters, as if a stop string might begin."""
     tokens, pieces, released, at = tokenizer().encode(text), [], 0, 0
     for number in range(len(tokens)):
         if at >= len(tokens):
@@ -193,7 +193,7 @@ def cut(text: str, sizes: list[int], lag: int) -> list[tuple[str, list[int]]]:
 def both(
     tool: str | None, thought: str | None, text: str, sizes: list[int], lag: int, finish: str, choice: Any, prompt: str
 ) -> Answer:
-    """The answer, which is the same in one piece and streamed."""
+    """Return the answer; check that it is the same in one piece and streamed."""
 
     async def answers() -> tuple[Answer, Answer]:
         handler = serving(tool, thought)
@@ -210,7 +210,7 @@ def both(
 
 @st.composite
 def texts(draw: Callable[..., Any], sample: str) -> str:
-    """A text of words, markers and calls, some of them cut."""
+    """Draw a text of words, markers and calls, some of them cut."""
     pool = [*WORDS, *TEXTS, *MARK.findall(sample), sample, sample]
     parts = []
     for part in draw(st.lists(st.sampled_from(pool), max_size=8)):
@@ -226,8 +226,8 @@ SETTINGS = settings(
 
 @SETTINGS
 @given(st.data())
-def test_nothing_that_a_model_wrote_vanishes(data: st.DataObject) -> None:
-    """By each parser of calls: what is in no call is text, verbatim and in order; each call is whole."""
+def test_no_text_is_lost_by_parsers_of_calls(data: st.DataObject) -> None:
+    """Everything outside calls is text, verbatim and in order, and each call is whole."""
     name = data.draw(st.sampled_from(sorted(SAMPLES)))
     text = data.draw(texts(SAMPLES[name]))
     choice = data.draw(st.sampled_from(["auto", "auto", "required", "none", NAMED]))
@@ -247,7 +247,7 @@ def test_nothing_that_a_model_wrote_vanishes(data: st.DataObject) -> None:
 
 @SETTINGS
 @given(st.data())
-def test_nothing_of_reasoning_vanishes(data: st.DataObject) -> None:
+def test_no_text_is_lost_by_parsers_of_reasoning(data: st.DataObject) -> None:
     from vllm.reasoning import ReasoningParserManager
 
     name = data.draw(st.sampled_from(sorted(set(ReasoningParserManager.lazy_parsers) - MISSING - {"openai_gptoss"})))
@@ -259,8 +259,7 @@ def test_nothing_of_reasoning_vanishes(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_calls_are_found_and_cut_anywhere(name: str) -> None:
-    """Whole calls come as calls, wherever the answer ends."""
+def test_whole_calls_are_found_wherever_the_answer_is_cut(name: str) -> None:
     calls = [(LIGHT[0], json.loads(LIGHT[1])), (FAN[0], json.loads(FAN[1]))][: 1 if name == "gigachat3" else 2]
     sample = SAMPLES[name]
     whole = both(name, None, sample, [3], 0, "stop", "auto", "hi")
@@ -277,7 +276,7 @@ def test_calls_are_found_and_cut_anywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("tool", ["pythonic", "jamba"])
-def test_required_calls_are_cut(tool: str) -> None:
+def test_required_calls_are_found_wherever_the_answer_is_cut(tool: str) -> None:
     cuts = [both(tool, None, REQUIRED[:end], [3], 0, "length", "required", "hi") for end in range(len(REQUIRED) + 1)]
     assert [len(answer.calls) for answer in cuts if answer.calls][:1] == [1]
     assert cuts[-1].calls == [(LIGHT[0], {"state": "on"}), (FAN[0], {"speed": 2})]
@@ -296,13 +295,13 @@ def test_every_parser_of_calls_is_known() -> None:
 @pytest.mark.parametrize("tool", ["kimi_k3", "muse_glimmer", "inkling"])
 @settings(SETTINGS, max_examples=EXAMPLES // 10)
 @given(st.data())
-def test_parsers_with_a_language_of_their_own(tool: str, data: st.DataObject) -> None:
+def test_parsers_of_other_markup_answer_the_same_in_one_piece_and_streamed(tool: str, data: st.DataObject) -> None:
     sample = "<|open|>tools<|sep|><|start|>assistant to=user<|message|>hello<|eot|><|message_model|><|content_text|>"
     text = data.draw(texts(sample))
     both(tool, None, text, data.draw(SIZES), data.draw(st.sampled_from([0, 3])), "stop", "auto", "hi")
 
 
-def test_a_parser_that_raises_gives_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_is_kept_if_a_parser_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
 
     def broken(*_: Any) -> Any:

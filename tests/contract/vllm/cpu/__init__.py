@@ -1,1 +1,1 @@
-"""Adapters on a CPU, against vLLM as it is."""
+"""Adapters on a CPU, against unpatched vLLM."""

@@ -73,7 +73,7 @@ def test_each_row_gets_its_own_adapter(
     most: int,
     data: st.DataObject,
 ) -> None:
-    """Whatever the limit up to which rows are the kernel's; values beyond an adapter's own rank are not read."""
+    """With any limit of rows for the kernel. Values beyond an adapter's own rank are not read."""
     a, b, rows = case(seed, kinds, rank, inputs, widths)
     y, x = rows(len(places))
     ranks = {place: data.draw(st.integers(1, rank)) for place in range(PLACES)}
@@ -113,7 +113,7 @@ def test_scale_and_rows_of_a_wider_tensor(name: str) -> None:
     assert bool((wide_y[:, 5:] == 0).all())
 
 
-def test_what_does_not_fit_is_not_touched(kernel: Kernel) -> None:
+def test_arguments_that_do_not_fit_are_refused_and_nothing_is_written(kernel: Kernel) -> None:
     a, b, rows = case(2, (torch.float32, torch.float32), 4, 6, (3,))
     layer = Layer(a, b, (3,))
     y, x = rows(2)
@@ -125,19 +125,19 @@ def test_what_does_not_fit_is_not_touched(kernel: Kernel) -> None:
         return found
 
     for output, inputs, which in (
-        (y, x, single(0, PLACES)),  # a place that is not there
-        (y, x, single(0, 1, 2)),  # a row that is not there
-        (y, x[:, :5], single(0)),  # inputs too narrow
-        (y[:, :2], x, single(0)),  # outputs too narrow
-        (y, torch.randn(6, 2).t(), single(0)),  # inputs that lie the other way
+        (y, x, single(0, PLACES)),  # a place that does not exist
+        (y, x, single(0, 1, 2)),  # a row that does not exist
+        (y, x[:, :5], single(0)),  # too few inputs
+        (y[:, :2], x, single(0)),  # too few outputs
+        (y, torch.randn(6, 2).t(), single(0)),  # transposed inputs
         (y.double(), x.double(), single(0)),  # a dtype without a function
     ):
         assert not kernel.add_rows(output, inputs, layer, which, 1.0)
     assert torch.equal(y, before)
 
 
-def test_what_is_not_for_the_kernel_is_computed_by_products(kernel: Kernel) -> None:
-    """B as PyTorch lays it out, and a dtype that the kernel has no function for."""
+def test_arguments_that_the_kernel_does_not_support_are_computed_by_products(kernel: Kernel) -> None:
+    """Such as B in PyTorch's layout, and a dtype without a function."""
     for kinds, turn in (((torch.float32, torch.float32), False), ((torch.float64, torch.float64), True)):
         a, b, rows = case(2, kinds, 4, 6, (3,))
         layer = Layer(a, b if turn else (b[0].contiguous(),), (3,))

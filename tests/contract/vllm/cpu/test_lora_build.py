@@ -1,4 +1,4 @@
-"""The LoRA kernel is compiled once, and what happens where it cannot be."""
+"""The LoRA kernel is compiled once, and products are used where it cannot be compiled."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from models.chat.vllm.cpu import kernel, products
 pytestmark = pytest.mark.real
 
 
-def test_compiled_once_per_source_and_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_is_compiled_once_per_source_and_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = kernel.build(tmp_path / "native")
     monkeypatch.setattr("models.native.subprocess.run", lambda *a, **k: pytest.fail("compiled a second time"))
     assert kernel.build(tmp_path / "native") == made
@@ -24,7 +24,7 @@ def test_compiled_once_per_source_and_compiler(tmp_path: Path, monkeypatch: pyte
 def test_without_a_compiler_or_a_home_products_are_used_and_there_is_a_line_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, cache: str
 ) -> None:
-    """`cache`: as a user without a home folder has it."""
+    """cache: a folder that does not exist, as for a user without a home folder."""
     stated: list[str] = []
     monkeypatch.setattr(kernel._log, "warning", lambda text, *values: stated.append(text % values))
     monkeypatch.setattr("platformdirs.user_cache_path", lambda _: Path(cache or tmp_path))

@@ -1,4 +1,4 @@
-"""The patch to vLLM's LoRA products on a CPU: the fault on a fresh copy of vLLM's own code, and that it is gone."""
+"""The patch to vLLM's LoRA products on a CPU: the fault in a fresh copy of vLLM's own code, and its fix."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def vllms() -> Any:
 
 
 def mapped(punica: Any, ids: list[int]) -> Any:
-    """Give `punica` a batch; id 0 means no adapter, ids 1, 2, 3 lie in places 0, 1, 2."""
+    """Give `punica` a batch. Id 0 means no adapter; ids 1, 2, 3 are in places 0, 1, 2."""
     from vllm.lora.layers import LoRAMapping
 
     punica.update_metadata(LoRAMapping(tuple(ids), tuple(ids), is_prefill=True), [1, 2, 3], PLACES + 1, 100)
@@ -62,14 +62,14 @@ def test_rows_get_their_own_adapter(ids: list[int], weights: Any) -> None:
     torch.testing.assert_close(y, expected_)
 
 
-def test_stock_gives_a_row_without_adapter_the_last_place(weights: Any) -> None:
+def test_stock_vllm_applies_the_last_place_to_a_row_without_adapter(weights: Any) -> None:
     ids = [0, 1]
     x, y = torch.randn(2, WIDTH), torch.zeros(2, sum(SLICES))
     mapped(vllms(), ids).add_lora_linear(y, x, *weights, 1.0, SLICES)
     torch.testing.assert_close(y, expected(torch.zeros(2, sum(SLICES)), x, *weights, [3, 1]))
 
 
-def test_stock_sharded_layers_and_the_head_give_it_the_last_place_too(weights: Any) -> None:
+def test_stock_sharded_layers_and_the_head_do_so_too(weights: Any) -> None:
     a, b = weights
     ids, x = [0, 1], torch.randn(2, WIDTH)
     punica = mapped(vllms(), ids)
@@ -85,7 +85,7 @@ def test_stock_sharded_layers_and_the_head_give_it_the_last_place_too(weights: A
 @pytest.mark.usefixtures("cpu_way")
 def test_ranks_below_the_places_rank_are_not_multiplied_out(weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = weights
-    a[0][:, :, 2:] = float("nan")  # rows that a rank of 2 never fills
+    a[0][:, :, 2:] = float("nan")  # rows that a rank of 2 does not write
     a[1][:, :, 2:] = float("nan")
     x, y = torch.randn(2, WIDTH), torch.zeros(2, sum(SLICES))
     punica = ours()
@@ -94,7 +94,7 @@ def test_ranks_below_the_places_rank_are_not_multiplied_out(weights: Any, monkey
     assert bool(torch.isfinite(y).all())
 
 
-def test_head_and_embedding_adapters_have_no_way_in() -> None:
+def test_head_and_embedding_layers_take_no_adapters() -> None:
     from vllm.lora import model_manager
 
     punica = ours()
@@ -110,10 +110,12 @@ def test_head_and_embedding_adapters_have_no_way_in() -> None:
     assert model_manager is not fresh
 
 
-def test_a_layer_that_has_two_names_is_known_by_both() -> None:
-    """Qwen2-MoE's `shared_expert_gate` is asked as `expert_gate` of the shared expert: vLLM gives the second name the
-    layer with the adapter only where it knows it. Experts have none on a CPU; DeepSeek's `kv_b_proj`, which is folded
-    into other weights, has none anywhere."""
+def test_a_layer_with_two_names_is_known_by_both() -> None:
+    """Qwen2-MoE's `shared_expert_gate` is also `expert_gate` of the shared expert.
+
+    vLLM puts the layer with the adapter under the second name only if it knows it. Experts have no such layer on a CPU,
+    and DeepSeek's `kv_b_proj`, which is folded into other weights, has none anywhere.
+    """
     from vllm.model_executor.layers.fused_moe import MoERunner
     from vllm.model_executor.layers.linear import LinearBase
 
@@ -132,9 +134,8 @@ def test_a_layer_that_has_two_names_is_known_by_both() -> None:
     assert fresh.get_supported_lora_modules(model) == ["expert_gate", "shared_expert_gate"]
 
 
-def test_nothing_reads_the_tables_that_are_no_longer_kept() -> None:
-    """Layers call what our wrapper has itself; the one table that they read is that of the embedding's layer, which is
-    never made (`manager`)."""
+def test_nothing_reads_the_tables_that_our_wrapper_lacks() -> None:
+    """Layers call only our wrapper's own methods, except the embedding's layer, which is never made."""
     import vllm.lora.layers
 
     folder = Path(vllm.lora.layers.__file__).parent
@@ -147,7 +148,7 @@ def test_nothing_reads_the_tables_that_are_no_longer_kept() -> None:
 
 
 @pytest.mark.usefixtures("cpu_way")
-def test_a_step_without_adapters_after_one_with_them_is_the_bases(weights: Any) -> None:
+def test_a_step_without_adapters_after_one_with_them_is_answered_by_the_base(weights: Any) -> None:
     punica = mapped(ours(), [1, 2, 3])
     x, y = torch.randn(3, WIDTH), torch.randn(3, sum(SLICES))
     before = y.clone()
@@ -155,13 +156,13 @@ def test_a_step_without_adapters_after_one_with_them_is_the_bases(weights: Any) 
     assert torch.equal(y, before)
 
 
-def test_an_adapter_that_is_in_no_place_is_no_adapters_rows() -> None:
-    """A fault, never the base: `vllm_core` refuses such requests before."""
+def test_an_adapter_without_a_place_is_an_error() -> None:
+    """It is never answered by the base. `vllm_core` refuses such requests earlier."""
     with pytest.raises(KeyError):
         mapped(ours(), [0, 4])
 
 
-def test_vllm_takes_our_wrapper_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_uses_our_wrapper_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.lora.punica_wrapper import get_punica_wrapper
     from vllm.platforms import current_platform
 

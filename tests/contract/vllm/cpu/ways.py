@@ -10,5 +10,5 @@ def way(name: str) -> AddLora:
     if name == "products":
         return products.add
     found = kernel.load()
-    assert isinstance(found, kernel.Kernel), "this machine has no C compiler: `make` needs one too"
+    assert isinstance(found, kernel.Kernel), "this machine has no C compiler, which `make` needs too"
     return found

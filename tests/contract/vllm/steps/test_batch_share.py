@@ -1,4 +1,4 @@
-"""Requests of the class batch in the steps of vLLM's own scheduler, beside requests of higher classes."""
+"""Requests of the class batch share the steps of vLLM's own scheduler with requests of higher classes."""
 
 from itertools import count
 from typing import Any
@@ -16,7 +16,7 @@ BATCH, PEOPLE = ServiceClass.BATCH, ServiceClass.INTERACTIVE
 
 
 class _Engine:
-    """vLLM's scheduler, whose steps no model works out: each request that has read its prompt goes on by one."""
+    """vLLM's scheduler without a model: each request whose prompt is read gets one token in each step."""
 
     def __init__(self, kind: Any, config: Any) -> None:
         import torch
@@ -40,7 +40,7 @@ class _Engine:
         return str(request.request_id)
 
     def step(self) -> dict[str, int]:
-        """The tokens of each request in the next step."""
+        """Run a step; return the number of tokens of each request in it."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         plan = self.scheduler.schedule()
@@ -76,25 +76,25 @@ def engine(config: Any) -> _Engine:
     return _Engine(kind, config)
 
 
-def test_prompts_of_batches_are_read_whole_while_they_are_alone(engine: _Engine) -> None:
+def test_batch_prompts_are_read_whole_while_they_are_alone(engine: _Engine) -> None:
     lines = [engine.add(BATCH, 400) for _ in range(6)]
     assert engine.step() == dict(zip(lines, [400] * 5 + [48], strict=True))
 
 
-def test_prompts_of_batches_leave_a_step_to_people(engine: _Engine) -> None:
-    """vLLM itself goes on with what it began to read first, and a person's prompt would wait for it."""
+def test_batch_prompts_leave_most_of_a_step_to_interactive_requests(engine: _Engine) -> None:
+    """vLLM itself continues prompts that it has begun, for which an interactive prompt would have to wait."""
     lines = [engine.add(BATCH, 400) for _ in range(6)]
     engine.step()
     lines += [engine.add(BATCH, 400) for _ in range(5)]
     people = [engine.add(PEOPLE, 400) for _ in range(4)]
     assert engine.step() == dict.fromkeys(people, 400), "a whole prompt each"
     step = engine.step()
-    assert {name: step[name] for name in lines[:5]} == dict.fromkeys(lines[:5], 1), "what is read goes on"
+    assert {name: step[name] for name in lines[:5]} == dict.fromkeys(lines[:5], 1), "prompts that are read continue"
     assert sum(step.get(name, 0) for name in lines[5:]) == SHARE, "all together"
-    assert step[lines[5]] == SHARE, "the one that was begun"
+    assert step[lines[5]] == SHARE, "all for the prompt that was begun"
 
 
-def test_they_are_read_in_the_end_beside_people(engine: _Engine) -> None:
+def test_batch_prompts_make_progress_beside_interactive_requests(engine: _Engine) -> None:
     lines = [engine.add(BATCH, 300) for _ in range(3)]
     person = engine.add(PEOPLE, 20)
     read = dict.fromkeys(lines, 0)
@@ -107,20 +107,20 @@ def test_they_are_read_in_the_end_beside_people(engine: _Engine) -> None:
     assert 0 < read[lines[1]] < 300
     engine.end(person)
     step = engine.step()
-    assert read[lines[1]] + step[lines[1]] == 300, "as ever once the person has gone"
+    assert read[lines[1]] + step[lines[1]] == 300, "the rest at once after the interactive request"
 
 
 def _let_lines_run(engine: _Engine) -> None:
-    """Let the class batch take part in the next step, as after many without it."""
+    """Let the class batch take part in the next step, as after many steps without it."""
     engine.scheduler.roundhouse_batch_pause = None, False, 0
 
 
 @pytest.mark.parametrize("most", [512, 100])
-def test_a_shorter_step_has_room_for_people_too(engine: _Engine, most: int) -> None:
-    """As while critical requests come: `budget`."""
+def test_a_shorter_step_has_room_for_interactive_requests_too(engine: _Engine, most: int) -> None:
+    """As while critical requests arrive (`budget`)."""
     engine.scheduler.max_num_scheduled_tokens = most
     lines = [engine.add(BATCH, 400) for _ in range(2)]
-    assert sum(engine.step().values()) == most, "some of them is still to be read"
+    assert sum(engine.step().values()) == most, "some of the prompts are not yet read"
     person = engine.add(PEOPLE, 400)
     _let_lines_run(engine)
     step = engine.step()
@@ -129,7 +129,7 @@ def test_a_shorter_step_has_room_for_people_too(engine: _Engine, most: int) -> N
 
 
 @pytest.mark.parametrize("what", ["Mamba", "whole prompts"])
-def test_prompts_that_vllm_does_not_cut_anywhere_are_whole(engine: _Engine, what: str) -> None:
+def test_prompts_that_vllm_cannot_cut_anywhere_are_read_whole(engine: _Engine, what: str) -> None:
     engine.add(PEOPLE, 20)
     engine.step()
     line = engine.add(BATCH, 400)
@@ -147,7 +147,7 @@ def test_prompts_that_vllm_does_not_cut_anywhere_are_whole(engine: _Engine, what
             scheduler.scheduler_config.enable_chunked_prefill = True
 
 
-def test_answers_of_batches_wait_while_a_prompt_of_people_is_read(engine: _Engine) -> None:
+def test_batch_answers_wait_while_an_interactive_prompt_is_read(engine: _Engine) -> None:
     lines = [engine.add(BATCH, 20) for _ in range(31)]
     engine.step()
     engine.scheduler.max_num_scheduled_tokens = 300
@@ -156,7 +156,7 @@ def test_answers_of_batches_wait_while_a_prompt_of_people_is_read(engine: _Engin
     assert engine.step() == dict.fromkeys([*lines, person], 1)
 
 
-def test_answers_of_batches_have_half_of_the_steps_beside_prompts_that_never_end(engine: _Engine) -> None:
+def test_batch_answers_get_half_of_the_steps_beside_endless_interactive_prompts(engine: _Engine) -> None:
     line = engine.add(BATCH, 20)
     engine.step()
     engine.scheduler.max_num_scheduled_tokens = 2
