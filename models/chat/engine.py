@@ -15,7 +15,7 @@ from models.chat.asgi import PRIORITY, Exchange
 from models.chat.grammars import process
 from models.chat.grammars.admission import ADMISSION, GrammarAdmission, guard_engine
 from models.chat.grammars.checker import GrammarChecker
-from models.chat.requests import allowed_tools, client_tools, errors, fields, limits, template
+from models.chat.requests import allowed_tools, client_tools, errors, fields, limits, media, template
 from models.chat.requests.request import COUNTING, PATHS, ChatRequest
 from models.chat.schemas import Renamer
 from models.chat.sleep import Sleeper
@@ -382,6 +382,8 @@ class VllmEngine:
         model = request.model
         left_out = fields.check(self._fields, request, strict=strict)
         limits.check(request, context, self._bounds)
+        if not text_only:
+            media.check(request, self._bounds)
         if request.path == "/detokenize":
             limits.check_tokens(request, max(self._engine.get_tokenizer().max_token_id, config.get_vocab_size() - 1))
         base = call.adapter is None

@@ -1,0 +1,111 @@
+"""Bound the memory for images before vLLM decodes them.
+
+A PNG of a few KB can hold millions of pixels, and settings of the preprocessing can enlarge each image.
+"""
+
+import base64
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from models.chat.requests.request import ChatRequest
+from registry.base.json import NOT_JSON
+from registry.bounds import Bounds
+from registry.errors import BadRequest
+
+PROCESSING, READING = "mm_processor_kwargs", "media_io_kwargs"
+"""Settings for the model's preprocessor, and for decoding, which vLLM passes to the libraries."""
+LARGEST, SMALLEST = "max_pixels", "min_pixels"
+DECODING = {"image": frozenset({"image_mode", "rgba_background_color"})}
+"""Settings of decoding that clients may send: those without effect on memory."""
+_MARK = b"base64"
+_TOO_MANY = 1 << 62
+
+
+def check(request: ChatRequest, bounds: Bounds) -> None:
+    """Raise BadRequest for images with too many pixels together, or settings that may need unbounded memory.
+
+    For models with images only; others ignore the settings, and refuse images.
+    """
+    _check_settings(request, bounds)
+    pixels = 0
+    if _MARK in request.body:
+        for name in ("messages", "input"):
+            for image in _images(request, name):
+                pixels += _pixels_of(image)
+                if pixels > bounds.image_pixels:
+                    raise BadRequest(
+                        f"The images have more than {bounds.image_pixels} pixels together. Send fewer or smaller ones.",
+                        param=name,
+                        code="images_too_large",
+                    )
+
+
+def _check_settings(request: ChatRequest, bounds: Bounds) -> None:
+    parts = 0
+    if request.is_object(PROCESSING):
+        parts = sum(_part_count(request, name) for name in ("messages", "input"))
+    for name, value in request.object(PROCESSING).items():
+        most = {LARGEST: bounds.image_pixels, SMALLEST: bounds.image_pixels // max(1, parts)}.get(name, 0)
+        if not (value is None or isinstance(value, bool) or (isinstance(value, int) and 0 <= value <= most)):
+            advice = f"up to {most} are taken" if most else "only the model's recipe may set it, in engine.flags"
+            raise _refusal(f"{PROCESSING}.{name}", advice)
+    for kind, settings in request.object(READING).items():
+        known = DECODING.get(kind, frozenset())
+        for name in settings if isinstance(settings, dict) else ():
+            if name not in known:
+                raise _refusal(f"{READING}.{kind}.{name}", "only the model's recipe may set it, in engine.flags")
+
+
+def _refusal(name: str, advice: str) -> BadRequest:
+    field = name[:100]
+    return BadRequest(f"'{field}' could need any amount of memory: {advice}.", param=field, code="unsupported_value")
+
+
+def _part_count(request: ChatRequest, name: str) -> int:
+    contents = (turn.content for turn in request.turns(name) if turn is not None)
+    return sum(len(value) if isinstance(value := _decoded(content), list) else 1 for content in contents)
+
+
+def _images(request: ChatRequest, name: str) -> Iterator[str]:
+    """Iterate over the base64 of what may be images in all contents, in any dialect."""
+    for item in request.items(name):
+        if _MARK in bytes(item):
+            yield from _encoded(_decoded(item))
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except NOT_JSON:
+        return None  # vLLM refuses it
+
+
+def _encoded(content: Any) -> Iterator[str]:
+    rest = [content]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            if value[:5].lower() == "data:":
+                yield value.partition(",")[2]
+        elif isinstance(value, list):
+            rest += value
+        elif isinstance(value, dict):
+            rest += value.values()
+            if value.get("type") == "base64" and isinstance(value.get("data"), str):  # Anthropic's
+                yield value["data"]
+
+
+def _pixels_of(encoded: str) -> int:
+    """Return the pixels of an image's first frame from its header; 0 for anything else, which vLLM refuses."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(encoded))) as image:
+            return image.width * image.height
+    except Image.DecompressionBombError:
+        return _TOO_MANY
+    except Exception:  # any kind, from one of thirty readers
+        return 0

@@ -1,0 +1,133 @@
+"""Images that take more memory than their bytes tell, and settings that enlarge them."""
+
+import base64
+import io
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from models.chat.engine import VllmEngine
+from models.chat.requests import fields, media
+from models.chat.requests.request import ChatRequest
+from registry.bounds import Bounds
+from registry.errors import BadRequest
+
+BOUNDS = Bounds(image_pixels=1_000_000)
+
+
+def encoded(width: int, height: int, form: str = "PNG") -> str:
+    stream = io.BytesIO()
+    Image.new("1" if form == "PNG" else "RGB", (width, height)).save(stream, form)
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def check(path: str, **body: Any) -> None:
+    media.check(ChatRequest(path, json.dumps(body).encode()), BOUNDS)
+
+
+def by_chat(image: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}}
+
+
+def by_responses(image: str) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": f"DATA:image/png;base64,{image}"}
+
+
+def by_messages(image: str) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": image}}
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "part"),
+    [
+        ("/v1/chat/completions", "messages", by_chat),
+        ("/v1/responses", "input", by_responses),
+        ("/v1/messages", "messages", by_messages),
+    ],
+)
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP"])
+def test_all_images_together_are_bounded(path: str, field: str, part: Any, form: str) -> None:
+    half = encoded(500, 1000, form)
+    first, second = ({"role": "user", "content": [part(half)]} for _ in range(2))
+    check(path, **{field: [first, second]})
+    with pytest.raises(BadRequest, match="more than 1000000 pixels together") as refused:
+        check(path, **{field: [first, second, {"role": "user", "content": [part(encoded(1, 1, form))]}]})
+    assert (refused.value.code, refused.value.param) == ("images_too_large", field)
+
+
+def test_an_image_that_pillow_itself_refuses_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = encoded(500, 500)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(BadRequest, match="pixels together"):
+        check("/v1/chat/completions", messages=[{"role": "user", "content": [by_chat(image)]}])
+
+
+@pytest.mark.parametrize("image", ["", "AAAA", "%%%", encoded(9, 9)[:30]])
+def test_what_is_no_image_is_left_to_vllm(image: str) -> None:
+    check("/v1/chat/completions", messages=[{"role": "user", "content": [by_chat(image)]}, None, "x", {"content": 7}])
+
+
+def test_deeply_nested_contents_are_read_to_the_end() -> None:
+    nested = '{"a": [' * 400 + json.dumps(f"data:image/png;base64,{encoded(1001, 1000)}") + "]}" * 400
+    body = f'{{"messages": [{{"role": "user", "content": [{nested}]}}]}}'
+    with pytest.raises(BadRequest, match="pixels together"):
+        media.check(ChatRequest("/v1/chat/completions", body.encode()), BOUNDS)
+
+
+TWO = [{"role": "user", "content": [by_chat("AAAA"), by_chat("AAAA")]}]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"max_pixels": 1_000_000}, {"min_pixels": 500_000}, {"do_pan_and_scan": True, "use_audio_in_video": None}],
+)
+def test_settings_that_are_bounded_are_passed_on(settings: dict[str, Any]) -> None:
+    check("/v1/chat/completions", messages=TWO, mm_processor_kwargs=settings)
+    check("/v1/chat/completions", messages=TWO, media_io_kwargs={"image": {"image_mode": "RGB"}, "video": {}})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_pixels": 1_000_001},
+        {"min_pixels": 500_001},
+        {"min_pixels": 1e12},
+        {"min_pixels": -1},
+        {"size": {"height": 100_000, "width": 100_000}},
+        {"num_frames": 100_000},
+        {"device": "cuda"},
+    ],
+)
+def test_settings_that_need_any_amount_of_memory_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest) as refused:
+        check("/v1/chat/completions", messages=TWO, mm_processor_kwargs=settings)
+    assert (refused.value.code, refused.value.param) == (
+        "unsupported_value",
+        f"mm_processor_kwargs.{next(iter(settings))}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [({"video": {"num_frames": -1}}, "video.num_frames"), ({"image": {"x": 1}}, "image.x"), ({"y": {"z": 1}}, "y.z")],
+)
+def test_settings_of_decoding_are_the_recipes(settings: dict[str, Any], name: str) -> None:
+    with pytest.raises(BadRequest, match="only the model's recipe") as refused:
+        check("/v1/chat/completions", messages=TWO, media_io_kwargs=settings)
+    assert refused.value.param == f"media_io_kwargs.{name}"
+
+
+@pytest.mark.parametrize("reads_images", [True, False])
+def test_only_models_that_read_images_count_them(reads_images: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others refuse them by themselves."""
+    engine: Any = VllmEngine(BOUNDS)
+    engine._engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=512, is_multimodal_model=reads_images))
+    engine._model, checked = "m", list[ChatRequest]()
+    monkeypatch.setattr(fields, "check", lambda *_, **__: "")
+    monkeypatch.setattr(media, "check", lambda request, bounds: checked.append(request))
+    request = ChatRequest("/v1/chat/completions", b'{"model": "m", "messages": []}')
+    engine._check(SimpleNamespace(adapter=None, served="m"), request, None, strict=False)
+    assert checked == [request] * reads_images
