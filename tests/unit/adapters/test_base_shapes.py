@@ -1,5 +1,8 @@
-"""Shapes that are told from config.json are those of transformers' own models; layers of models that also see are found
-under peft's names for them, which are those of transformers now, and most files have other ones."""
+"""Shapes of bases, read from config.json, are those of transformers' own models.
+
+Layers of models that also see are found under peft's names, which are transformers' current ones; most files have
+older names.
+"""
 
 import json
 from pathlib import Path
@@ -24,7 +27,10 @@ SMALL = {
 
 @pytest.mark.parametrize("kind", sorted(LLAMA_LIKE))
 def test_config_gives_the_shapes_of_the_real_model(kind: str, tmp_path: Path) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM  # for this alone: 4 s of each worker that looks for tests
+    from transformers import (
+        AutoConfig,
+        AutoModelForCausalLM,
+    )  # here, because it would take 4 s of each worker that collects tests
 
     config = AutoConfig.for_model(kind, **SMALL)
     config.save_pretrained(tmp_path)
@@ -56,7 +62,7 @@ def test_a_changed_base_is_read_again(tmp_path: Path) -> None:
 NOW = "model.language_model.layers."
 TOWERS = {"language_model.model.layers.": "vision_tower.vision_model.encoder.layers.0.mlp.fc1",
           "model.layers.": "visual.blocks.0.attn.qkv", NOW: "model.visual.blocks.0.attn.qkv"}  # fmt: skip
-"""What layers of the text half are called in files (Gemma 3, Qwen2.5-VL, Qwen3-VL), and a layer of what sees."""
+"""Prefix of the text layers in files of Gemma 3, Qwen2.5-VL and Qwen3-VL, and a layer of their vision half."""
 
 
 def seeing(folder: Path, prefix: str) -> Base:
@@ -78,7 +84,7 @@ def judge(folder: Path, base: Base, out: Path | None = None) -> CheckAnswer:
 
 
 @pytest.mark.parametrize("prefix", TOWERS)
-def test_pefts_names_are_kept_as_the_bases(prefix: str, folder: Path, tmp_path: Path) -> None:
+def test_pefts_names_are_kept_as_names_of_the_base(prefix: str, folder: Path, tmp_path: Path) -> None:
     base = seeing(tmp_path / "base", prefix)
     patterns = r"model\.language_model\.layers\.1\.self_attn\.q_proj"
     write(folder, NOW, target_modules=r".*language_model.*_proj", alpha_pattern={patterns: 64})
@@ -87,7 +93,7 @@ def test_pefts_names_are_kept_as_the_bases(prefix: str, folder: Path, tmp_path: 
     stored = load_file(tmp_path / "out" / "adapter_model.safetensors")
     assert {name.split("0.")[0].split("1.")[0] for name in stored} == {f"base_model.model.{prefix}"}
     made = tensors()
-    for layer, scale in ((0, 2), (1, 8)):  # the pattern counts, as peft spells it
+    for layer, scale in ((0, 2), (1, 8)):  # by the pattern in peft's spelling
         tensor = f"{layer}.self_attn.q_proj.lora_B.weight"
         assert torch.equal(
             stored[f"base_model.model.{prefix}{tensor}"], made[f"base_model.model.model.layers.{tensor}"] * scale
@@ -95,7 +101,7 @@ def test_pefts_names_are_kept_as_the_bases(prefix: str, folder: Path, tmp_path: 
     assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["base_model_name_or_path"] == "seeing"
 
 
-def test_names_of_before_fit_files_of_now(folder: Path, tmp_path: Path) -> None:
+def test_older_names_fit_newer_files(folder: Path, tmp_path: Path) -> None:
     write(folder, "language_model.model.layers.")
     base = seeing(tmp_path / "base", NOW)
     assert judge(folder, base).faults == ()
@@ -103,8 +109,10 @@ def test_names_of_before_fit_files_of_now(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prefix", TOWERS)
 def test_the_normal_form_names_no_layer_that_sees(prefix: str, folder: Path, tmp_path: Path) -> None:
-    """Both halves have a layer 0 and 1, and what sees has a layer of the same name: a short name meant that too, so the
-    stored adapter was told to be incomplete, and what peft combined of two had layers that the engine has not."""
+    """Both halves have layers 0 and 1 of the same names, so a short name meant a vision layer, too.
+
+    The stored adapter was then called incomplete, and peft's combinations had layers that the engine lacks.
+    """
     base = seeing(tmp_path / "base", prefix)
     weights = load_file(base.path / "model.safetensors")
     tower = TOWERS[prefix].partition("0.")[0]
@@ -117,8 +125,8 @@ def test_the_normal_form_names_no_layer_that_sees(prefix: str, folder: Path, tmp
 
 
 @pytest.mark.parametrize("prefix", TOWERS)
-def test_adapters_of_layers_that_see_are_refused_in_words(prefix: str, folder: Path, tmp_path: Path) -> None:
-    """Under the files' names they were taken, and each request was refused by the engine."""
+def test_adapters_of_vision_layers_are_refused(prefix: str, folder: Path, tmp_path: Path) -> None:
+    """With the files' names they used to be accepted, and the engine refused each request."""
     base = seeing(tmp_path / "base", prefix)
     tower = TOWERS[prefix]
     pair = {f"base_model.model.{tower}.lora_{half}.weight": torch.ones(8, 8) for half in "AB"}
@@ -130,7 +138,7 @@ def test_adapters_of_layers_that_see_are_refused_in_words(prefix: str, folder: P
 
 @pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", ""])
 def test_names_that_a_wrapper_changed_are_reported_in_one_sentence(wrapper: str, folder: Path, base: Base) -> None:
-    """DDP's, torch.compile's; '': of a network that was trained without its head."""
+    """Of DDP and torch.compile. '' is a network that was trained without its head."""
     front = f"{wrapper}model." if wrapper else ""
     weights = {name.replace("model.layers.", f"{front}layers."): tensor for name, tensor in tensors().items()}
     write_adapter(folder, weights=weights)
@@ -144,8 +152,8 @@ def test_a_text_model_of_the_same_shapes_is_another_base(folder: Path, base: Bas
     assert any("no such linear layer" in fault for fault in judge(folder, base).faults)
 
 
-def test_layers_that_guess_tokens_ahead_are_none_of_the_bases(folder: Path, tmp_path: Path) -> None:
-    """They lie in the files of Qwen3.5 (mtp) and GLM-4.5 (one layer more); no adapter that peft wrote has them."""
+def test_layers_that_predict_tokens_ahead_are_not_layers_of_the_base(folder: Path, tmp_path: Path) -> None:
+    """They are in the files of Qwen3.5 (mtp) and GLM-4.5 (one more layer), but not in adapters written by peft."""
     file = write_base(tmp_path / "base") / "model.safetensors"
     weights = load_file(file)
     last = {name.partition("layers.1.")[2]: tensor for name, tensor in weights.items() if "layers.1." in name}
@@ -162,10 +170,10 @@ def test_layers_that_guess_tokens_ahead_are_none_of_the_bases(folder: Path, tmp_
 
 
 @pytest.mark.parametrize("reported", [{"model_type": "llama4_text"}, {"text_config": {"model_type": "llama4_text"}}])
-def test_adapters_of_layers_whose_rows_are_turned_are_refused(
+def test_adapters_of_layers_with_permuted_rows_are_refused(
     reported: dict[str, object], folder: Path, tmp_path: Path
 ) -> None:
-    """Llama 4: vLLM turns q and k for its positions. Beside peft the logprobs of such an adapter were off by 3."""
+    """vLLM permutes Llama 4's q and k for its positions. Logprobs with such an adapter differed from peft's by 3."""
     config = write_base(tmp_path / "base") / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), **reported}))
     base = Base("small", config.parent, max_rank=16)
@@ -182,8 +190,8 @@ def test_adapters_of_layers_whose_rows_are_turned_are_refused(
     assert judge(folder, base).faults == ()
 
 
-def test_adapters_of_a_network_that_its_files_call_otherwise_fit(folder: Path, tmp_path: Path) -> None:
-    """Nemotron-H: its files say backbone, as peft did once."""
+def test_adapters_of_a_network_with_other_names_in_its_files_fit(folder: Path, tmp_path: Path) -> None:
+    """Nemotron-H's files say `backbone`, as peft once did."""
     file = write_base(tmp_path / "base") / "model.safetensors"
     save_file({name.replace("model.", "backbone."): tensor for name, tensor in load_file(file).items()}, file)
     base = Base("small", file.parent, max_rank=16)

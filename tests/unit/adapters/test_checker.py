@@ -1,4 +1,4 @@
-"""The checking processes: killed, hung, starved, and back again."""
+"""Checking processes that are killed, hang, or run out of resources are replaced."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from registry.errors import EngineFailed, Unavailable, Unfit
 from tests.unit.adapters.makers import write_adapter
 
 BOMB = "(((a|.)*)*)*!"
-"""Doubles its time with each character of what it is matched with."""
+"""A pattern whose time doubles with each character of the text."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def test_a_killed_checker_is_an_error_for_one_and_replaced(checker: Checke
     (pid,) = checker.pids
     os.kill(pid, signal.SIGSTOP)
     running = asyncio.create_task(checker.check(folder, base, Bounds()))
-    await asyncio.sleep(0)  # the job is on its way
+    await asyncio.sleep(0)  # until the job is sent
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EngineFailed, match="was killed") as failed:
         await running
@@ -61,16 +61,16 @@ async def test_a_killed_checker_is_an_error_for_one_and_replaced(checker: Checke
     assert checker.pids != [pid]
 
 
-async def test_one_killed_while_idle_is_not_noticed(checker: Checker, base: Base, folder: Path) -> None:
+async def test_a_checker_killed_while_idle_is_replaced(checker: Checker, base: Base, folder: Path) -> None:
     write_adapter(folder)
     (pid,) = checker.pids
     os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(EngineFailed):  # its end may be seen only when it is spoken to
+    with contextlib.suppress(EngineFailed):  # its end may be noticed only at the next job
         await checker.check(folder, base, Bounds())
     assert (await checker.check(folder, base, Bounds())).rank == 8
 
 
-async def test_one_that_hangs_is_ended(
+async def test_a_checker_that_hangs_is_ended(
     checker: Checker, base: Base, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adapters.checker._GRACE", 0.2)
@@ -102,7 +102,7 @@ async def test_a_hostile_pattern_is_cut_short(checker: Checker, base: Base, fold
     assert "more than 0.2 s of CPU time to match" in refused.value.faults[0]
     write_adapter(folder)
     assert (await checker.check(folder, base, Bounds())).rank == 8
-    assert checker.pids == [pid], "it ends the check, not the process"
+    assert checker.pids == [pid], "the check ends, but not the process"
 
 
 async def test_thousands_of_patterns_are_cut_short_as_one_is(checker: Checker, base: Base, folder: Path) -> None:
@@ -113,7 +113,7 @@ async def test_thousands_of_patterns_are_cut_short_as_one_is(checker: Checker, b
 
 
 async def test_two_hostile_patterns_keep_no_one_waiting_for_long(base: Base, folder: Path) -> None:
-    """As many as there are processes; the bound is one on processor time, and the default is a few seconds of it."""
+    """As many as there are processes. The bound is on processor time, a few seconds by default."""
     checker = Checker(workers=2)
     await checker.start()
     write_adapter(folder / "bad", settings={"rank_pattern": {BOMB: 8}})
@@ -127,7 +127,7 @@ async def test_two_hostile_patterns_keep_no_one_waiting_for_long(base: Base, fol
 
 
 async def test_too_much_memory_is_refused(checker: Checker, base: Base, folder: Path) -> None:
-    """A tensor of 600 MB, all of it a hole in the file, in a process that may have 400."""
+    """A tensor of 600 MB, as a hole in the file, in a process that may use 400 MB."""
     write_adapter(folder, settings={"target_modules": ["q_proj"]})
     header = (
         b'{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight":'
@@ -150,15 +150,15 @@ async def test_a_full_disk_is_reported(checker: Checker, base: Base, folder: Pat
     assert refused.value.code == "disk_full"
 
 
-async def test_processor_seconds_add_up_over_jobs_without_ending_it(checker: Checker, base: Base, folder: Path) -> None:
+async def test_processor_seconds_of_many_jobs_do_not_end_a_checker(checker: Checker, base: Base, folder: Path) -> None:
     write_adapter(folder)
     for _ in range(3):
         await checker.check(folder, base, Bounds(adapter_check_seconds=200))
     soft, _ = resource.prlimit(checker.pids[0], resource.RLIMIT_CPU)
-    assert 200 <= soft < 400, "what it used so far, and 200"
+    assert 200 <= soft < 400, "200 more than it has used"
 
 
-def test_it_keeps_no_file_that_its_parent_left_open() -> None:
+def test_a_checker_closes_files_that_its_parent_left_open() -> None:
     """An event loop may start children with all of the server's descriptors, its port included."""
     with socket.create_server(("127.0.0.1", 0)) as port:
         port.set_inheritable(True)

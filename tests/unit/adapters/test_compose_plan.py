@@ -1,4 +1,4 @@
-"""Which of peft's ways is taken, and whether there is room for a merge."""
+"""The plan of a combination: peft's method and rank, and whether there is memory for a merge."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def test_halves_need_one_rank() -> None:
 
 
 def test_a_containers_limit_counts_as_its_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's own memory was looked at alone, and the kernel ended the process, or the server around it."""
+    """When only the machine's memory counted, the kernel killed the process, or the server around it."""
     inner, outer = tmp_path / "outer" / "inner", tmp_path / "outer"
     inner.mkdir(parents=True)
     monkeypatch.setattr(control_groups, "folders", lambda _: [inner, outer])
@@ -46,7 +46,7 @@ def test_a_containers_limit_counts_as_its_memory(tmp_path: Path, monkeypatch: py
     with pytest.raises(Unavailable, match=r"and 512\.0 KiB are free") as error:
         check_room(expected, tmp_path)
     assert error.value.code == "out_of_memory"
-    (outer / "memory.stat").write_text(f"anon 7\ninactive_file {1 << 19}\n")  # the kernel gives it up
+    (outer / "memory.stat").write_text(f"anon 7\ninactive_file {1 << 19}\n")  # memory that the kernel can reclaim
     check_room(expected, tmp_path)
     (inner / "memory.limit_in_bytes").write_text(f"{2 << 20}\n")
     (inner / "memory.usage_in_bytes").write_text(f"{3 << 20}\n")

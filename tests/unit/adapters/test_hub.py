@@ -48,7 +48,7 @@ def test_a_branch_is_resolved_and_only_two_files_are_fetched(hub: FakeHub, folde
     assert all(commit in line for line in hub.requested if "/resolve/" in line)
 
 
-def test_a_commit_stays_what_it_was_when_the_branch_moves(hub: FakeHub, folder: Path, out: Path) -> None:
+def test_a_commit_stays_the_same_when_the_branch_moves(hub: FakeHub, folder: Path, out: Path) -> None:
     first = hub.push(REPO, write_adapter(folder))
     before = (folder / "adapter_model.safetensors").read_bytes()
     assert hub.push(REPO, write_adapter(folder, seed=9)) != first
@@ -56,7 +56,7 @@ def test_a_commit_stays_what_it_was_when_the_branch_moves(hub: FakeHub, folder: 
     assert (out / "adapter_model.safetensors").read_bytes() == before
 
 
-def test_what_is_not_there_is_not_found(hub: FakeHub, folder: Path, out: Path) -> None:
+def test_missing_repositories_and_revisions_are_not_found(hub: FakeHub, folder: Path, out: Path) -> None:
     hub.push(REPO, write_adapter(folder))
     hub.push("team/secret", folder)
     hub.private.add("team/secret")
@@ -68,18 +68,14 @@ def test_what_is_not_there_is_not_found(hub: FakeHub, folder: Path, out: Path) -
         download_repository(HubSource(hub=REPO, revision="v9"), out, Bounds(), RESERVE)
 
 
-def test_no_message_holds_what_a_mirror_is_signed_in_to_with(
-    hub: FakeHub, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_message_has_the_credentials_of_a_mirror(hub: FakeHub, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", hub.url.replace("//", "//me:secret@"))
     with pytest.raises(NotFound, match=f"no repository 'team/none' on {hub.url}"):
         download_repository(HubSource(hub="team/none", revision="main"), out, Bounds(), RESERVE)
 
 
 @pytest.mark.parametrize("wrong", ["http://me:secret@[hub", "me:secret@hub"])
-def test_an_address_that_is_none_is_reported_and_not_what_it_is_signed_in_to_with(
-    wrong: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_invalid_address_is_reported_without_its_credentials(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", wrong)
     source = HubSource(hub=REPO, revision="main")
     with pytest.raises(Unavailable, match="Check HF_ENDPOINT") as reported, hub_errors(source):
@@ -94,7 +90,7 @@ def test_a_gated_repository_says_what_to_do(hub: FakeHub, folder: Path, out: Pat
         download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
 
 
-def test_the_servers_token_is_sent_only_for_those_who_may_use_it(
+def test_the_servers_token_is_used_only_for_callers_who_may_use_it(
     hub: FakeHub, folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -118,7 +114,7 @@ def test_a_bad_id_is_the_clients_fault(name: str, hub: FakeHub, out: Path) -> No
     assert not hub.requested
 
 
-def test_a_repository_without_safetensors_is_reported_why(hub: FakeHub, folder: Path, out: Path) -> None:
+def test_a_repository_without_safetensors_is_refused(hub: FakeHub, folder: Path, out: Path) -> None:
     write_adapter(folder)
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     hub.push(REPO, folder)
@@ -128,7 +124,7 @@ def test_a_repository_without_safetensors_is_reported_why(hub: FakeHub, folder: 
     assert not any("/resolve/" in line for line in hub.requested)
 
 
-def test_size_is_judged_before_anything_is_fetched(hub: FakeHub, folder: Path, out: Path) -> None:
+def test_sizes_are_checked_before_anything_is_fetched(hub: FakeHub, folder: Path, out: Path) -> None:
     hub.push(REPO, write_adapter(folder))
     with pytest.raises(TooLarge, match="over the limit of 1000"):
         download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(adapter_bytes=1000), RESERVE)
@@ -150,14 +146,14 @@ def test_a_hub_that_is_down_is_unavailable(
 
 
 @pytest.mark.parametrize("page", [b"<html>Sign in</html>", b"[]", b"{}", b"\xff"])
-def test_what_is_no_hub_is_unavailable(hub: FakeHub, out: Path, page: bytes) -> None:
+def test_a_server_that_is_no_hub_is_unavailable(hub: FakeHub, out: Path, page: bytes) -> None:
     hub.page = page
     with pytest.raises(Unavailable, match=r"does not answer like a hub.*proxy") as refused:
         download_repository(HubSource(hub=REPO, revision="main"), out, Bounds(), RESERVE)
     assert refused.value.code == "hub_unavailable"
 
 
-def test_a_transfer_that_keeps_breaking_off_is_given_up(
+def test_a_transfer_that_keeps_breaking_off_fails(
     hub: FakeHub, folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)
@@ -168,10 +164,10 @@ def test_a_transfer_that_keeps_breaking_off_is_given_up(
     assert not (out / "adapter_model.safetensors").exists()
 
 
-def test_a_fault_of_the_part_in_rust_is_the_hubs_or_the_disks(
+def test_an_error_of_hf_xet_is_the_hubs_or_the_disks(
     hub: FakeHub, folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """hf_xet raises RuntimeError for both: a registration was a 500."""
+    """hf_xet raises RuntimeError for both, which made a registration a 500."""
     hub.push(REPO, write_adapter(folder))
 
     def broken(*_: object, **__: object) -> None:
@@ -197,7 +193,7 @@ def test_more_bytes_than_announced_do_not_reach_the_disk(name: str, hub: FakeHub
 
 
 @pytest.mark.parametrize("size", [-(10**12), "7", 1.5])
-def test_a_size_that_is_none_is_not_added_up(size: object, hub: FakeHub, folder: Path, out: Path) -> None:
+def test_an_invalid_size_is_not_added_up(size: object, hub: FakeHub, folder: Path, out: Path) -> None:
     hub.push(REPO, write_adapter(folder))
     hub.listed.append({"rfilename": "tokenizer.json", "size": size})
     with pytest.raises(Unavailable, match="does not answer like a hub"):

@@ -1,4 +1,4 @@
-"""Good adapters, written by peft itself, and what becomes of them."""
+"""The normal form of good adapters, which peft itself has written."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ ALL = [module.split(".")[1] for module in SHAPES]
 
 @cache
 def loaded(path: Path) -> Any:
-    """The base's network. peft changes a network in place, so it gets a copy."""
+    """Return a copy of the base's network, because peft changes networks in place."""
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
 
 
@@ -38,7 +38,7 @@ def normalised(folder: Path, base: Base, out: Path) -> CheckAnswer:
 
 
 def write_with_peft(base: Base, folder: Path, dtype: torch.dtype, **settings: Any) -> PeftModel:
-    """An adapter with random halves on all that `settings` target; returns the model that wrote it."""
+    """Write an adapter with random halves for all targets of `settings`; return the model that wrote it."""
     torch.manual_seed(3)
     settings = {"target_modules": ALL, "r": 8, "task_type": "CAUSAL_LM", **settings}
     model = get_peft_model(deepcopy(loaded(base.path)), LoraConfig(**settings))
@@ -85,7 +85,7 @@ def test_peft_and_the_normal_form_change_the_base_alike(
             continue
         exact = module.to(torch.float32).get_delta_weight("default")
         a, b = (weights.pop(f"{key}.lora_{half}.weight").float() for half in "AB")
-        # One rounding of each element of B: at most 2^-8 of it, summed over the rank at most 2^-8 of |B||A|.
+        # Each element of B is rounded once, by at most 2^-8 of it, which adds up to at most 2^-8 of |B||A|.
         assert ((b @ a) - exact).abs().le(2.0**-8 * (b.abs() @ a.abs()) * 1.01).all()
         seen += 1
     assert seen
@@ -109,7 +109,7 @@ def test_peft_loads_the_normal_form_and_gets_the_same_weights(
     assert (got - expected).abs().max() < 0.01 * (expected - plain).abs().max()
 
 
-def test_a_power_of_two_loses_nothing(base: Base, folder: Path, tmp_path: Path) -> None:
+def test_a_scale_that_is_a_power_of_two_is_exact(base: Base, folder: Path, tmp_path: Path) -> None:
     weights = tensors()
     write_adapter(folder, weights=dict(weights), settings={"lora_alpha": 16})
     answer = normalised(folder, base, tmp_path / "out")
@@ -119,14 +119,14 @@ def test_a_power_of_two_loses_nothing(base: Base, folder: Path, tmp_path: Path) 
     assert answer.notes == ()
 
 
-def test_the_normal_form_is_its_own_normal_form(base: Base, folder: Path, tmp_path: Path) -> None:
+def test_the_normal_form_of_a_normal_form_is_the_same(base: Base, folder: Path, tmp_path: Path) -> None:
     write_with_peft(base, folder, torch.float32, **KINDS["rank pattern"])
     first = normalised(folder, base, tmp_path / "one")
     assert normalised(tmp_path / "one", base, tmp_path / "two").digest == first.digest
 
 
 def test_equal_content_has_one_digest(base: Base, folder: Path, tmp_path: Path) -> None:
-    """Whatever the dtype, order, spelling, metadata and informational settings."""
+    """With any dtype, order, spelling, metadata and informational settings."""
     plain = tensors()
     digests = set()
     variants: list[tuple[dict[str, torch.Tensor], dict[str, Any]]] = [
@@ -148,7 +148,7 @@ def test_equal_content_has_one_digest(base: Base, folder: Path, tmp_path: Path) 
 
 
 def test_the_digest_never_changes(base: Base, folder: Path, tmp_path: Path) -> None:
-    """Stored adapters are found by it on every machine and by every later version."""
+    """All machines and later versions find stored adapters by it."""
     write_adapter(folder, weights={k: torch.ones_like(v) / 64 for k, v in tensors().items()})
     digest = normalised(folder, base, tmp_path / "out").digest
     assert digest == "sha256:8886a2dd1b31e23738150c0e8cbd40e7c49ade2fe42d2ad7abd4748f5e0efb3c"
@@ -180,7 +180,7 @@ def test_a_dry_run_finds_the_same_digest(base: Base, folder: Path, tmp_path: Pat
     assert dry == normalised(folder, base, tmp_path / "out")
 
 
-def test_notes_tell_what_was_changed(base: Base, folder: Path) -> None:
+def test_notes_say_what_was_changed(base: Base, folder: Path) -> None:
     weights = tensors(dtype=torch.float32)
     write_adapter(folder, weights=weights, settings={"lora_alpha": 20, "fan_in_fan_out": True, "my_note": "x"})
     notes = " ".join(check(Job(source=folder, base=base, bounds=Bounds())).notes)
@@ -188,7 +188,7 @@ def test_notes_tell_what_was_changed(base: Base, folder: Path) -> None:
         assert words in notes
 
 
-def test_an_untrained_adapter_is_refused_do_nothing(base: Base, folder: Path) -> None:
+def test_an_untrained_adapter_is_refused_because_it_has_no_effect(base: Base, folder: Path) -> None:
     write_adapter(folder, weights={k: v * ("lora_A" in k) for k, v in tensors().items()})
     answer = check(Job(source=folder, base=base, bounds=Bounds()))
     assert answer.outcome == "fit"

@@ -1,15 +1,11 @@
-"""Registration from end to end: real checking processes, a real store, a real state."""
+"""Registration from end to end, with real checking processes, store and state."""
 
 import asyncio
 import tarfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from adapters.service import AdapterService
 from adapters.types import UploadedArchive
@@ -18,8 +14,8 @@ from registry.recipes.fields import HubSource, PathSource
 from registry.records import AdapterKey, Probe
 from registry.state.database import State
 from registry.state.versions import RemoveAlias, Rollback, SetAlias
-from registry.storage.database import Database
 from tests.eventually import PATIENCE
+from tests.fakes.databases import HangingWrites
 from tests.unit.adapters.fake_hub import serve
 from tests.unit.adapters.makers import write_adapter
 from tests.unit.adapters.rig import Rig
@@ -38,7 +34,7 @@ async def test_register_resolve_and_find_the_files(rig: Rig, folder: Path) -> No
     rig.service.store.verify(stored.digest)
 
 
-async def test_the_checking_processes_are_there_after_the_start(tmp_path: Path) -> None:
+async def test_the_checking_processes_run_after_the_start(tmp_path: Path) -> None:
     with State(tmp_path) as state:
         service = AdapterService(tmp_path, state, leased=lambda _: False, workers=1)
         await service.start()
@@ -110,7 +106,7 @@ async def test_an_uploaded_archive_is_registered(rig: Rig, folder: Path, tmp_pat
         tar.add(folder, "mine")
     registered = await rig.service.register("tune", rig.base, UploadedArchive(archive))
     assert registered.version.source == "upload"
-    assert archive.exists(), "whoever received it removes it"
+    assert archive.exists(), "the caller removes it"
     assert not list(rig.service.incoming.iterdir())
     plain = await rig.add("plain", folder.parent / "other", 0)
     assert plain.version.digest == registered.version.digest
@@ -147,7 +143,7 @@ async def test_two_names_with_one_content_share_the_files(rig: Rig, folder: Path
     rig.service.store.verify(done[0].version.digest)
 
 
-async def test_deletion_is_refused_while_held_unless_forced(rig: Rig, folder: Path) -> None:
+async def test_a_deletion_during_a_lease_is_refused_unless_forced(rig: Rig, folder: Path) -> None:
     first = await rig.add("tune", folder, 0)
     second = await rig.add("tune", folder, 1)
     rig.leases.add(first.version.digest)
@@ -164,7 +160,7 @@ async def test_deletion_is_refused_while_held_unless_forced(rig: Rig, folder: Pa
         rig.version("tune")
 
 
-async def test_garbage_goes_and_what_is_leased_stays(rig: Rig, folder: Path) -> None:
+async def test_unused_files_are_removed_unless_they_are_leased(rig: Rig, folder: Path) -> None:
     first = await rig.add("tune", folder, 0)
     kept = await rig.add("other", folder, 1)
     rig.leases.add(first.version.digest)
@@ -176,7 +172,7 @@ async def test_garbage_goes_and_what_is_leased_stays(rig: Rig, folder: Path) -> 
 
 
 async def test_many_registrations(rig: Rig, folder: Path) -> None:
-    """Counts only; how fast it goes is measured in benchmarks/adapters."""
+    """Checks only counts; benchmarks/adapters measures the time."""
     for seed in range(10):
         write_adapter(folder / str(seed), seed=seed)
     began = time.perf_counter()
@@ -189,18 +185,7 @@ async def test_many_registrations(rig: Rig, folder: Path) -> None:
     assert len(rig.on_disk()) == 10
 
 
-async def test_a_state_whose_database_hangs_holds_up_no_one_else(
-    rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requested, answers, write = threading.Event(), threading.Event(), Database.write
-
-    @contextmanager
-    def hanging(database: Database) -> Iterator[sa.Connection]:
-        requested.set()
-        assert answers.wait(PATIENCE)
-        with write(database) as connection:
-            yield connection
-
+async def test_a_hanging_database_delays_nothing_else(rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await rig.add("first", folder, 0)
     first, changes = AdapterKey("small", "first"), rig.service
     for change in (
@@ -211,12 +196,11 @@ async def test_a_state_whose_database_hangs_holds_up_no_one_else(
         lambda: changes.remove(first, force=True),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(Database, "write", hanging)
+            writes = HangingWrites()
+            writes.hang(patch)
             changing = asyncio.ensure_future(change())
-            assert await asyncio.to_thread(requested.wait, PATIENCE)
+            assert await asyncio.to_thread(writes.requested.wait, PATIENCE)
             assert changes.show(first).key == first
             assert not changing.done()
-            answers.set()
+            writes.answers.set()
             await changing
-            requested.clear()
-            answers.clear()

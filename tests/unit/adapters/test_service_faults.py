@@ -1,4 +1,4 @@
-"""Registration when something fails: lost files, killed processes, callers that leave, full disks."""
+"""Registration during failures: lost files, killed processes, cancelled callers, full disks."""
 
 import asyncio
 import os
@@ -29,9 +29,7 @@ async def test_lost_files_are_reported_and_a_new_registration_heals_them(rig: Ri
     rig.service.store.verify(digest)
 
 
-async def test_without_a_base_no_process_waits_and_the_first_adapter_starts_one(
-    tmp_path: Path, base: Base, folder: Path
-) -> None:
+async def test_without_a_base_no_process_runs_until_the_first_adapter(tmp_path: Path, base: Base, folder: Path) -> None:
     rig = Rig(tmp_path / "data", base)
     await rig.service.start(warm=False)
     assert rig.service.checker.pids == []
@@ -41,7 +39,7 @@ async def test_without_a_base_no_process_waits_and_the_first_adapter_starts_one(
     rig.state.close()
 
 
-async def test_a_killed_checker_loses_one_registration_and_no_more(rig: Rig, folder: Path) -> None:
+async def test_a_killed_checker_fails_only_one_registration(rig: Rig, folder: Path) -> None:
     await rig.add("before", folder, 0)
     await rig.warm_up()
     pids = rig.service.checker.pids
@@ -60,7 +58,7 @@ async def test_a_killed_checker_loses_one_registration_and_no_more(rig: Rig, fol
     assert not any(path.startswith("tmp-") for path in rig.on_disk())
 
 
-async def test_a_caller_that_leaves_leaves_nothing(rig: Rig, folder: Path) -> None:
+async def test_a_cancelled_registration_leaves_nothing(rig: Rig, folder: Path) -> None:
     await rig.warm_up()
     for pid in rig.service.checker.pids:
         os.kill(pid, signal.SIGSTOP)
@@ -77,7 +75,7 @@ async def test_a_caller_that_leaves_leaves_nothing(rig: Rig, folder: Path) -> No
 
 
 async def test_a_full_disk_is_reported_and_nothing_is_left(tmp_path: Path, base: Base, folder: Path) -> None:
-    rig = Rig(tmp_path / "data", base, Bounds(unpacked_bytes=50_000))  # as a disk with 50 kB free: writes fail
+    rig = Rig(tmp_path / "data", base, Bounds(unpacked_bytes=50_000))  # writes fail as on a disk with 50 kB free
     await rig.service.start()
     with pytest.raises(Unavailable, match="full") as refused:
         await rig.add("tune", folder, 0)
@@ -93,7 +91,7 @@ async def test_a_disk_that_is_really_full(tmp_path: Path, base: Base, folder: Pa
     write_adapter(folder / "one")
     write_adapter(folder / "two", seed=2)
     (tmp_path / "small").mkdir()
-    # One adapter of 72 kB fits, two do not.
+    # one adapter of 72 kB fits, but not two
     mounted = await asyncio.create_subprocess_exec(
         "mount", "-t", "tmpfs", "-o", "size=120k", "none", tmp_path / "small"
     )
@@ -119,7 +117,7 @@ async def test_a_disk_that_is_really_full(tmp_path: Path, base: Base, folder: Pa
         await (await asyncio.create_subprocess_exec("umount", tmp_path / "small")).wait()
 
 
-async def test_what_a_killed_server_left_is_cleaned_and_what_it_promised_is_there(
+async def test_after_a_kill_leftovers_are_removed_and_registered_adapters_are_there(
     tmp_path: Path, base: Base, folder: Path
 ) -> None:
     rig = Rig(tmp_path / "data", base)
@@ -141,7 +139,7 @@ async def test_what_a_killed_server_left_is_cleaned_and_what_it_promised_is_ther
     again.state.close()
 
 
-async def test_files_that_the_disk_does_not_let_go_stop_neither_a_deletion_nor_a_start(
+async def test_files_that_cannot_be_deleted_stop_neither_a_deletion_nor_a_start(
     rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stays = (await rig.add("stays", folder, 0)).version.digest
@@ -159,14 +157,14 @@ async def test_files_that_the_disk_does_not_let_go_stop_neither_a_deletion_nor_a
     assert await rig.service.collect() == (goes,)
     await rig.service.start()
     monkeypatch.undo()
-    assert await rig.service.collect() == (stays,), "it is tried again"
+    assert await rig.service.collect() == (stays,), "the deletion is repeated"
     assert not rig.on_disk()
 
 
 async def test_a_data_directory_that_was_moved_is_reported_and_nothing_is_made_in_its_place(
     rig: Rig, folder: Path, tmp_path: Path
 ) -> None:
-    """What is written there would be lost once it is back."""
+    """Files written there would be lost once the old directory is back."""
     first = await rig.add("first", folder, 0)
     rig.data.rename(tmp_path / "moved")
     archive = tmp_path / "upload"

@@ -1,4 +1,4 @@
-"""The store: whole or not at all, and every change to it is seen."""
+"""The store commits adapters whole or not at all, and detects all changes."""
 
 import errno
 import os
@@ -44,7 +44,7 @@ def digest(store: Store, base: Base, folder: Path) -> str:
     return put(store, base, write_adapter(folder))
 
 
-def test_a_commit_is_read_only_marked_and_alone(store: Store, digest: str) -> None:
+def test_a_commit_is_read_only_and_marked_and_leaves_nothing_else(store: Store, digest: str) -> None:
     path = store.check(digest)
     assert path == store.path(digest) == store.verify(digest)
     assert path.is_absolute()
@@ -60,7 +60,7 @@ def test_a_commit_is_read_only_marked_and_alone(store: Store, digest: str) -> No
 @pytest.mark.parametrize(
     "harm", ["file gone", "folder gone", "byte changed", "cut", "replaced by a link", "linked", "config"]
 )
-def test_harm_is_seen_by_the_cheap_check(harm: str, store: Store, digest: str, tmp_path: Path) -> None:
+def test_damage_is_found_by_the_quick_check(harm: str, store: Store, digest: str, tmp_path: Path) -> None:
     path = store.path(digest)
     os.chmod(path, 0o755)
     file = path / ("adapter_config.json" if harm == "config" else TENSORS)
@@ -72,7 +72,7 @@ def test_harm_is_seen_by_the_cheap_check(harm: str, store: Store, digest: str, t
     elif harm == "replaced by a link":
         file.unlink()
         file.symlink_to(tmp_path / "elsewhere")
-    elif harm == "linked":  # to other weights that look untouched
+    elif harm == "linked":  # to other weights with the same times
         (tmp_path / "other").write_bytes(b"other weights")
         os.utime(tmp_path / "other", ns=(MARK, MARK))
         file.unlink()
@@ -88,7 +88,7 @@ def test_harm_is_seen_by_the_cheap_check(harm: str, store: Store, digest: str, t
     assert refused.value.code == "adapter_damaged"
 
 
-def test_what_hides_from_stat_is_seen_by_the_full_check(store: Store, digest: str) -> None:
+def test_damage_that_stat_does_not_show_is_found_by_the_full_check(store: Store, digest: str) -> None:
     file = store.path(digest) / TENSORS
     os.chmod(file, 0o644)
     data = bytearray(file.read_bytes())
@@ -117,7 +117,9 @@ def test_a_damaged_digest_is_replaced_by_the_next_commit(store: Store, digest: s
 def test_many_writers_of_one_digest(store: Store, base: Base, folder: Path, tmp_path: Path) -> None:
     normal = tmp_path / "normal"
     normal.mkdir()
-    answer = check(Job(source=write_adapter(folder), base=base, bounds=Bounds(), out=normal))  # in the main thread only
+    answer = check(
+        Job(source=write_adapter(folder), base=base, bounds=Bounds(), out=normal)
+    )  # works only in the main thread
     together = threading.Barrier(8)
 
     def write(_: int) -> None:
@@ -127,12 +129,12 @@ def test_many_writers_of_one_digest(store: Store, base: Base, folder: Path, tmp_
             store.commit(out, answer.digest)
 
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(write, range(8)))  # raises what one of them raised
+        list(threads.map(write, range(8)))  # raises the error of any of them
     store.verify(answer.digest)
     assert len(list(store.root.iterdir())) == 1
 
 
-def test_what_an_ended_process_left_is_removed_at_start(store: Store, digest: str) -> None:
+def test_leftovers_of_an_ended_process_are_removed_at_the_start(store: Store, digest: str) -> None:
     (store.root / "tmp-old").mkdir()
     (store.root / "tmp-old" / TENSORS).write_bytes(b"half")
     os.chmod(store.root / "tmp-old", 0o555)
@@ -154,13 +156,13 @@ def test_an_error_while_writing_leaves_nothing(store: Store, monkeypatch: pytest
     assert not list(store.root.iterdir())
 
 
-def test_removing_twice_is_no_fault(store: Store, digest: str) -> None:
+def test_removing_twice_is_no_error(store: Store, digest: str) -> None:
     store.remove(digest)
     store.remove(digest)
     assert not list(store.root.iterdir())
 
 
-def test_notes_outlive_a_restart_and_end_with_their_adapter(tmp_path: Path) -> None:
+def test_notes_survive_a_restart_and_are_removed_with_their_adapter(tmp_path: Path) -> None:
     first, second = "sha256:" + "a" * 64, "sha256:" + "b" * 64
     notes = AdapterNotes(tmp_path / "notes")
     notes.write(first, ("one", "two"))
@@ -207,8 +209,8 @@ print(os.geteuid(), list(store.root.iterdir()))
 """
 
 
-def test_who_is_not_root_can_replace_and_remove_too() -> None:
-    with tempfile.TemporaryDirectory() as folder:  # and not tmp_path, which only its owner may enter
+def test_an_ordinary_user_can_replace_and_remove_adapters() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # not tmp_path, which only its owner may enter
         os.chmod(folder, 0o777)
         child = subprocess.run(
             [sys.executable, "-c", NO_ONE, folder], capture_output=True, text=True, timeout=200, check=False

@@ -1,4 +1,4 @@
-"""Many adapters at one time: what waits for its check takes nothing from other teams."""
+"""Many adapters at once: those that wait for their check take nothing from other teams."""
 
 import asyncio
 import hashlib
@@ -16,7 +16,7 @@ FREE = 64 << 30
 
 
 class GatedChecker:
-    """Checks one after the other, each when it is let."""
+    """Runs checks one after the other, each when `let` allows it."""
 
     def __init__(self) -> None:
         self.checked, self._gate = list[str](), asyncio.Semaphore(0)
@@ -55,7 +55,7 @@ async def test_a_team_that_uploads_many_leaves_room_and_turns_to_others(rig: Rig
     theirs = [upload(f"a{number}", "a") for number in range(40)]
     for _ in range(100):
         await asyncio.sleep(0)
-    with rig.service.reserve.hold(FREE // 8):  # raises where the disk counts as full
+    with rig.service.reserve.hold(FREE // 8):  # raises if the disk counts as full
         ours = upload("b", "b")
         for _ in range(100):
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Every kind of bad adapter is refused, with words that name its fault."""
+"""Every kind of bad adapter is refused with a message that names its fault."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_all_faults_are_reported_at_once(folder: Path, base: Base) -> None:
         assert words in reported
 
 
-def test_one_fault_in_all_layers_is_one_sentence(folder: Path, base: Base) -> None:
+def test_one_fault_in_all_layers_is_reported_once(folder: Path, base: Base) -> None:
     write_adapter(folder, rank=16, settings={"r": 8})
     (fault,) = judge(folder, base).faults
     assert "and 10 more" in fault
@@ -59,7 +59,7 @@ def test_many_notes_are_cut_too(folder: Path, base: Base) -> None:
     assert "59961 more notes" in answer.notes[-1]
 
 
-def test_what_a_file_holds_cannot_garble_a_message(folder: Path, base: Base) -> None:
+def test_a_files_content_cannot_garble_a_message(folder: Path, base: Base) -> None:
     write_adapter(folder, settings={"peft_type": "\x1b[31m" + "x" * 10_000})
     (fault,) = judge(folder, base).faults
     assert "\x1b" not in fault

@@ -1,4 +1,4 @@
-"""Each fault of an input file gets its code and line, within bounds, and what is no fault gets none."""
+"""Each fault of an input file is reported with its code and line, within bounds."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def job(path: Path, content: bytes, *, url: str | None = URL, most_lines: int = 
 
 
 def read(one: InputJob) -> tuple[list[tuple[str, bytes]], InputSummary]:
-    """Custom id and body of each line, and the summary."""
+    """Return each line's custom id and body, and the summary."""
     data, found = one.path.read_bytes(), list[tuple[str, bytes]]()
     for answer in check(one):
         if isinstance(answer, InputSummary):
@@ -92,7 +92,7 @@ def test_each_fault_has_its_code_and_line(path: Path, content: bytes, code: str,
     assert len(fault.message) < 300
 
 
-def test_a_custom_id_twice(path: Path) -> None:
+def test_a_repeated_custom_id_is_a_fault(path: Path) -> None:
     one = job(path, b"\n".join((line("a"), line("b"), line("a"), line("\u0061"))))
     assert [(fault.code, fault.line) for fault in faults(one)] == [
         ("duplicate_custom_id", 3),
@@ -100,33 +100,33 @@ def test_a_custom_id_twice(path: Path) -> None:
     ]
 
 
-def test_a_url_of_no_endpoint_before_the_batch_is_known(path: Path) -> None:
+def test_a_url_of_no_endpoint_is_a_fault_before_the_batch_is_known(path: Path) -> None:
     one = job(path, b"\n".join((line("a"), line("b", url="/v1/embeddings"), line("c", url="/v1/models"))), url=None)
     assert [(fault.code, fault.line) for fault in faults(one)] == [("invalid_url", 3)]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf\r\n"])
-def test_a_file_without_lines(path: Path, content: bytes) -> None:
+def test_a_file_without_lines_is_a_fault(path: Path, content: bytes) -> None:
     assert [(fault.code, fault.line) for fault in faults(job(path, content))] == [("empty_file", None)]
 
 
-def test_more_lines_than_a_batch_may_have(path: Path) -> None:
+def test_more_lines_than_a_batch_may_have_are_a_fault(path: Path) -> None:
     content = b"\n".join(line(f"{number}") for number in range(4))
     assert [fault.code for fault in faults(job(path, content, most_lines=3))] == ["too_many_tasks"]
     assert faults(job(path, content, most_lines=4)) == []
 
 
-def test_the_first_hundred_faults_and_the_count_of_all(path: Path) -> None:
+def test_the_first_hundred_faults_are_listed_and_all_are_counted(path: Path) -> None:
     _, summary = read(job(path, b"{\n" * 250))
     assert ([fault.line for fault in summary.faults], summary.fault_count) == (list(range(1, 101)), 250)
 
 
-def test_no_line_of_a_file_with_a_fault_comes_after_it(path: Path) -> None:
+def test_no_lines_are_returned_after_a_fault(path: Path) -> None:
     found, _ = read(job(path, b"{\n" + line("a")))
     assert found == []
 
 
-def test_a_model_whose_name_no_database_takes_fails_its_line_later(path: Path) -> None:
+def test_a_models_name_that_no_database_accepts_fails_its_line_later(path: Path) -> None:
     (answer, _) = check(job(path, line("a", body={"model": "a\0b"})))
     assert isinstance(answer, InputPart)
     assert [one.model for one in answer.lines] == [""]
@@ -138,7 +138,7 @@ def test_a_model_that_is_no_text_fails_its_line_later(path: Path) -> None:
     assert models == ["", "", "starter-chat"]
 
 
-def test_the_process_gives_what_the_function_gives(path: Path) -> None:
+def test_the_process_returns_the_functions_results(path: Path) -> None:
     one = job(path, b"\n".join(line(f"id-{number}") for number in range(1234)))
 
     async def answers() -> list[InputPart | InputSummary]:
@@ -148,7 +148,7 @@ def test_the_process_gives_what_the_function_gives(path: Path) -> None:
     assert asyncio.run(answers()) == list(check(one))
 
 
-def test_a_process_that_dies_is_an_error_of_that_file_alone(path: Path) -> None:
+def test_a_process_that_dies_fails_only_its_file(path: Path) -> None:
     one = job(path, line("a"))
     path.unlink()
 
@@ -162,8 +162,8 @@ def test_a_process_that_dies_is_an_error_of_that_file_alone(path: Path) -> None:
     assert asyncio.run(both()) == InputSummary(1, (), 0)
 
 
-def test_a_team_waits_for_no_more_than_one_file_of_another(path: Path) -> None:
-    """One may have a hundred large inputs checked at once."""
+def test_a_team_waits_for_at_most_one_file_of_another(path: Path) -> None:
+    """Another team may submit a hundred large inputs at once."""
     one, ended = job(path, line("a")), list[str]()
 
     async def all_of_them() -> None:

@@ -1,4 +1,4 @@
-"""The table of `batches.work.ends`, row by row."""
+"""The rows of the table in `batches.work.ends`."""
 
 import pytest
 
@@ -15,12 +15,12 @@ def test_an_answer_is_final(status: int) -> None:
     assert (change.state, change.attempts) == (LineState.ENDED, 1)
 
 
-def test_a_refusal_before_a_turn_is_no_attempt() -> None:
+def test_a_refusal_before_a_turn_does_not_count_as_an_attempt() -> None:
     assert decide(LINE, LineEnd(404, reached_engine=False), NOW).attempts == 0
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_a_failure_is_repeated_later_and_later(status: int) -> None:
+def test_a_failure_is_repeated_after_longer_and_longer_pauses(status: int) -> None:
     line, pauses = LINE, list[float]()
     for attempt in range(1, ATTEMPTS):
         change = decide(line, LineEnd(status, "failed"), NOW)

@@ -1,4 +1,4 @@
-"""Bytes of files: whole or not there at all, read from any place, removed with their ids."""
+"""Files' bytes are stored whole or not at all, read from any offset, and removed with their ids."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def store(stored: FileBytes, file_id: str, content: bytes) -> None:
     assert not source.exists()
 
 
-def test_bytes_come_back_whole_and_in_parts(stored: FileBytes) -> None:
+def test_bytes_are_read_whole_and_in_parts(stored: FileBytes) -> None:
     store(stored, "file-a", CONTENT)
     size = len(CONTENT)
     assert b"".join(stored.chunks("file-a", 0, size)) == CONTENT
@@ -35,13 +35,13 @@ def test_bytes_come_back_whole_and_in_parts(stored: FileBytes) -> None:
         assert path.read_bytes() == CONTENT
 
 
-def test_others_may_not_read_them(stored: FileBytes) -> None:
+def test_other_users_of_the_machine_may_not_read_them(stored: FileBytes) -> None:
     store(stored, "file-a", b"text")
     with stored.local_path("file-a") as path:
         assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_unknown_files(stored: FileBytes) -> None:
+def test_unknown_files_are_not_found(stored: FileBytes) -> None:
     stored.delete("file-a")
     with pytest.raises(FileNotFoundError):
         stored.read("file-a", 0, 1)
@@ -51,7 +51,7 @@ def test_unknown_files(stored: FileBytes) -> None:
         pass
 
 
-def test_what_has_no_row_goes_at_a_start(stored: FileBytes) -> None:
+def test_files_without_a_row_are_removed_at_a_start(stored: FileBytes) -> None:
     assert stored.keep_only(()) == 0
     for name in ("file-a", "file-b", "file-c"):
         store(stored, name, name.encode())

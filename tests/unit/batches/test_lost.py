@@ -1,9 +1,9 @@
-"""The part of an hour's work of lines that was lost."""
+"""The share of lines' work of the last hour that was lost."""
 
 from batches.work.lost import HOUR, MINUTE, LostWork
 
 
-def test_what_ended_within_the_last_hour_counts() -> None:
+def test_lines_that_ended_within_the_last_hour_count() -> None:
     work = LostWork()
     assert work.part(0.0) == 0.0
     work.add(30.0, 0.0, is_lost=False)

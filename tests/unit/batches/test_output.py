@@ -1,4 +1,4 @@
-"""Lines of output, error files and results: each a JSON object on one line, in the vendors' shapes."""
+"""Lines of output files, error files and results: each a JSON object on one line, in the vendors' formats."""
 
 import json
 from typing import Any
@@ -31,7 +31,7 @@ def rendered(line: Line) -> dict[str, Any]:
     return found
 
 
-def test_an_answer() -> None:
+def test_an_answer_is_a_response_in_the_output_file() -> None:
     line = ended(adapter="tone@sha256:00")
     assert kind_of(line) is OutputKind.OUTPUT
     found = rendered(line)
@@ -41,12 +41,12 @@ def test_an_answer() -> None:
 
 
 @pytest.mark.parametrize("body", [json.dumps(MESSAGE, indent=2), json.dumps(MESSAGE) + "\n\n"])
-def test_a_body_on_several_lines_gets_one(body: str) -> None:
+def test_a_body_on_several_lines_is_written_on_one(body: str) -> None:
     assert rendered(ended(result=body.encode()))["response"]["body"] == MESSAGE
 
 
 @pytest.mark.parametrize("body", ["1\n00:00 --> 00:01\nHello\n", "Hello.", "WEBVTT\n"])
-def test_a_body_that_is_no_json_becomes_a_text(body: str) -> None:
+def test_a_body_that_is_no_json_becomes_a_string(body: str) -> None:
     assert rendered(ended(result=body.encode()))["response"]["body"] == body
 
 
@@ -89,14 +89,14 @@ def test_a_line_that_has_not_ended_is_in_no_file(state: LineState) -> None:
         (ended(LineState.EXPIRED, status=None, result=None), {"type": "expired"}),
     ],
 )
-def test_results_are_anthropics(line: Line, expected: dict[str, Any]) -> None:
+def test_results_have_anthropics_format(line: Line, expected: dict[str, Any]) -> None:
     data = render_result(line)
     assert data.count(b"\n") == 1
     assert json.loads(data) == {"custom_id": "my id", "result": expected}
     TypeAdapter(MessageBatchIndividualResponse).validate_json(data, strict=True)
 
 
-def test_a_result_without_an_answer_is_an_error_of_anthropics_shape() -> None:
+def test_a_result_without_an_answer_is_an_error_in_anthropics_format() -> None:
     found = json.loads(render_result(ended(status=None, result=None, code="engine_died")))["result"]
     assert found["type"] == "errored"
     assert found["error"]["error"]["type"] == "api_error"

@@ -28,7 +28,7 @@ def store(content: PieceBytes, tmp_path: Path, data: bytes = TEXT) -> None:
     assert not source.exists()
 
 
-def test_every_part_is_read_as_it_was_stored(content: PieceBytes, tmp_path: Path) -> None:
+def test_any_part_is_read_as_it_was_stored(content: PieceBytes, tmp_path: Path) -> None:
     store(content, tmp_path)
     for offset in range(len(TEXT) + 2):
         for length in range(len(TEXT) + 3):
@@ -55,7 +55,7 @@ def test_a_file_is_replaced_whole(content: PieceBytes, tmp_path: Path) -> None:
     assert content.read("file-1", 0, 100) == b"short"
 
 
-def test_a_start_removes_only_what_this_server_left(content: PieceBytes, tmp_path: Path) -> None:
+def test_a_start_removes_only_this_servers_leftovers(content: PieceBytes, tmp_path: Path) -> None:
     store(content, tmp_path)
     content.incoming.mkdir(parents=True)
     (content.incoming / "half").write_bytes(b"x")
@@ -64,11 +64,11 @@ def test_a_start_removes_only_what_this_server_left(content: PieceBytes, tmp_pat
     assert content.read("file-1", 0, 3) == b"012"
 
 
-def test_bytes_without_a_row_go_after_a_while(
+def test_bytes_without_a_row_are_removed_after_a_while(
     content: PieceBytes, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(content, tmp_path)
-    assert content.remove_orphans() == 0, "its row may be to come"
+    assert content.remove_orphans() == 0, "its row may still come"
     monkeypatch.setattr(pieces, "ORPHAN_SECONDS", 0.0)
     FileTable(database).create(replace(FILE, id="file-1"))
     assert content.remove_orphans() == 0

@@ -1,4 +1,4 @@
-"""Which lines run next: the rules of `batches.work.policy`, one by one and as properties."""
+"""Which lines run next: the rules of `batches.work.policy`, each by itself and as properties."""
 
 from collections import Counter
 from dataclasses import replace
@@ -42,7 +42,7 @@ def taken(works: list[BatchWork], rooms: dict[str, RoomUse]) -> list[tuple[str, 
     return [(claim.batch, claim.name, claim.count) for claim in choose(works, rooms)]
 
 
-def test_a_room_is_filled_and_no_further() -> None:
+def test_a_room_is_filled_but_not_exceeded() -> None:
     assert taken([work("b", LineGroup("m", "m", 50))], {"m": room(8, 3)}) == [("b", "m", 5)]
     assert taken([work("b", LineGroup("m", "m", 50))], {"m": room(8, 9)}) == []
     assert taken([work("b", LineGroup("m", "m", 2))], {"m": room(8)}) == [("b", "m", 2)]
@@ -76,17 +76,17 @@ def test_within_a_team_priority_then_deadline_then_age() -> None:
     assert [batch for batch, _, _ in taken(works, {"m": room(9)})] == ["high", "tight", "old", "low"]
 
 
-def test_a_late_batch_goes_before_all_others() -> None:
+def test_a_late_batch_runs_before_all_others() -> None:
     group = LineGroup("m", "m", 5)
     rooms = {"m": RoomUse({Level.IDLE: 0, Level.SOON: 0, Level.PRESSED: 4, Level.LATE: 8})}
     works = [work("idle", group), work("late", group, level=Level.LATE, team="b")]
     assert taken(works, rooms) == [("late", "m", 5)]
     assert taken([work("pressed", group, level=Level.PRESSED)], rooms) == [("pressed", "m", 4)]
     works.append(work("later", group, level=Level.LATE, deadline=101.0, priority=2))
-    assert taken(works, rooms) == [("late", "m", 5), ("later", "m", 3)], "whoever's they are"
+    assert taken(works, rooms) == [("late", "m", 5), ("later", "m", 3)], "of any team"
 
 
-def test_only_lines_of_late_and_pressed_batches_have_the_class_of_people() -> None:
+def test_only_lines_of_late_and_pressed_batches_have_the_interactive_class() -> None:
     rooms = {"m": RoomUse(dict.fromkeys(Level, 8), raised=1, half=4)}
     for level, raised in ((Level.LATE, 8), (Level.PRESSED, 3), (Level.SOON, 0), (Level.IDLE, 0)):
         claims = choose([work("b", LineGroup("m", "m", 50), level=level)], rooms)
@@ -94,7 +94,7 @@ def test_only_lines_of_late_and_pressed_batches_have_the_class_of_people() -> No
         assert sum(claim.count for claim in claims if claim.is_raised) == raised
 
 
-def test_suspects_come_one_at_a_time() -> None:
+def test_suspects_run_one_at_a_time() -> None:
     works = [work("b", LineGroup("m", "m", 1, suspects=3)), work("c", LineGroup("m", "m", 0, suspects=3), team="b")]
     claims = choose(works, {"m": room(9)})
     assert sorted((claim.batch, claim.count, claim.is_suspect) for claim in claims) == [
@@ -107,7 +107,7 @@ def test_suspects_come_one_at_a_time() -> None:
 def test_a_few_lines_wait_for_a_turn() -> None:
     assert [look_ahead(Traffic(capacity)) for capacity in (1, 8, 32, 1024)] == [2, 2, AHEAD, 16]
     for busy in (Traffic(32, is_quiet=False), Traffic(32, 32, is_quiet=False, can_fill=True), Traffic(4, most=4)):
-        assert look_ahead(busy) == 0, "each end is followed at once"
+        assert look_ahead(busy) == 0, "the next line begins at once"
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_the_room_of_a_model(traffic: Traffic, level: Level, expected: int) -> N
     assert room_for(traffic, level) == expected
 
 
-def test_slack_is_what_the_window_has_beyond_the_work() -> None:
+def test_slack_is_the_share_of_the_window_beyond_the_work() -> None:
     batch = replace(BATCH, window=1000, created=0.0)
     assert slack(batch, 500.0) == 0.5
     batch = replace(batch, forecast=Forecast(400.0, 600.0, 900.0, 1500.0))
     assert slack(batch, 500.0) == pytest.approx(0.1)
-    assert slack(batch, 950.0) == pytest.approx(0.05), "what should have ended ends now"
+    assert slack(batch, 950.0) == pytest.approx(0.05), "an end that is overdue counts as now"
     assert [level_of(part) for part in (0.3, 0.2, 0.07, 0.01, -1.0)] == [
         Level.IDLE,
         Level.SOON,
@@ -199,6 +199,6 @@ def test_rooms_hold_and_no_place_stays_free_while_lines_wait(works: list[BatchWo
         assert taken_in[key] >= min(free, waiting)
 
 
-def test_lines_begin_one_after_the_other_while_people_use_a_model() -> None:
+def test_lines_begin_one_by_one_while_interactive_requests_use_a_model() -> None:
     assert pace([Traffic(32), Traffic(8)]) == 0.0
     assert pace([Traffic(32), Traffic(8, is_quiet=False)]) > 0.0

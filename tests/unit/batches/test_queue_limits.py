@@ -1,4 +1,4 @@
-"""Limits of the tokens that a team's unfinished batches hold."""
+"""Limits on the tokens of a team's unfinished batches."""
 
 import logging
 
@@ -22,7 +22,7 @@ def limiter(*limits: Limit) -> tuple[QueueLimiter, list[str]]:
     return made, reported
 
 
-def test_what_is_there_and_what_is_added_count_together() -> None:
+def test_queued_and_new_tokens_count_together() -> None:
     queue, reported = limiter(limit(100))
     assert queue.refusal(TEAM, {"a": 60}, {}) is None
     assert queue.refusal(TEAM, {"a": 60}, {"a": 20, "b": 20}) is None
@@ -37,17 +37,19 @@ def test_what_is_there_and_what_is_added_count_together() -> None:
     assert reported == ["refused", "refused"]
 
 
-def test_limits_of_one_model() -> None:
+def test_a_limit_of_one_model_counts_only_its_tokens() -> None:
     """An adapter's tokens count as its model's, in any version."""
     queue, _ = limiter(limit(10, model="chat"))
     assert queue.refusal(TEAM, {"embed@1": 1000}, {}) is None
     assert queue.refusal(TEAM, {"chat@3": 5, "chat:upper@v1": 5}, {"embed@1": 9}) is None
     for there in ("chat@2", "chat:upper@v1"):
         assert queue.refusal(TEAM, {"chat@3": 5, "chat:upper@v1": 5}, {there: 1}) is not None
-    assert queue.refusal(TEAM, {"embed@1": 1}, {"chat@2": 100}) is None, "it adds nothing to what is over the limit"
+    assert queue.refusal(TEAM, {"embed@1": 1}, {"chat@2": 100}) is None, (
+        "the new batch has no tokens of the model over the limit"
+    )
 
 
-def test_modes(caplog: pytest.LogCaptureFixture) -> None:
+def test_modes_decide_whether_a_limit_refuses_or_warns(caplog: pytest.LogCaptureFixture) -> None:
     queue, reported = limiter(limit(10, Mode.WARN), limit(10, Mode.SHADOW))
     with caplog.at_level(logging.WARNING):
         assert [queue.refusal(TEAM, {"a": 11}, {}) for _ in range(2)] == [None, None]
@@ -55,6 +57,6 @@ def test_modes(caplog: pytest.LogCaptureFixture) -> None:
     assert len(caplog.records) == 1
 
 
-def test_a_key_cannot_have_it() -> None:
+def test_a_key_cannot_have_such_a_limit() -> None:
     with pytest.raises(BadRequest, match="batches belong to teams"):
         Limit("x", "key", "Ab3dE6gH", Kind.BATCH_TOKENS, 1)

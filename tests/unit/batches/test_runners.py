@@ -1,4 +1,4 @@
-"""Runs of servers: epochs, silence, and that a line is in one run at a time and ends once."""
+"""Servers' runs: epochs and silence. A line is in one run at a time and ends once."""
 
 import os
 import random
@@ -34,7 +34,7 @@ INTERLEAVINGS, STEPS, LINES_OF_ONE = int(os.environ.get("BATCHES_LONG", "40")), 
 def test_a_silent_server_loses_its_lines(
     database: Database, tables: BatchTables, start: Callable[..., BatchRecord]
 ) -> None:
-    """Its rows of the ledger end with it, and what it answers later is not written."""
+    """Its rows of the ledger end, too, and its later answers are not written."""
     start("m", "m")
     other, ledger = RunnerTable(database, "server-b"), LedgerTable(database, "server-b")
     mine, _ = tables.runners.open()
@@ -47,7 +47,7 @@ def test_a_silent_server_loses_its_lines(
     with database.write() as connection:
         connection.execute(sa.update(RUNNERS).values(seen=RUNNERS.c.seen - 31.0))
     assert tables.runners.beat(mine)
-    assert other.beat(theirs), "it came back in time"
+    assert other.beat(theirs), "it was back in time"
     with database.write() as connection:
         connection.execute(sa.update(RUNNERS).where(RUNNERS.c.epoch == theirs).values(seen=RUNNERS.c.seen - 31.0))
     assert tables.runners.close_silent() == ["server-b"]
@@ -64,7 +64,7 @@ def test_a_silent_server_loses_its_lines(
 def test_a_dead_servers_validations_begin_again(
     database: Database, tables: BatchTables, start: Callable[..., BatchRecord]
 ) -> None:
-    """Its lines so far go; what it stores when it comes back is refused."""
+    """Its lines so far are removed, and what it stores later is refused."""
     start("m")
     new = [NewLine(0, "a", "m", 0, 1), NewLine(1, "b", "m", 1, 1)]
     other = RunnerTable(database, "server-b")
@@ -74,7 +74,9 @@ def test_a_dead_servers_validations_begin_again(
     theirs, _ = other.open()
     assert tables.runners.take_validations() == ["mine"]
     other.close(theirs)
-    assert sorted(tables.runners.take_validations()) == ["mine", "theirs"], "the third may get an epoch yet"
+    assert sorted(tables.runners.take_validations()) == ["mine", "theirs"], (
+        "the third is of a server that may still get an epoch"
+    )
     assert not tables.lines.add("theirs", new[1:], "server-b")
     assert not tables.lines.begin("theirs", "server-b")
     assert not tables.batches.start("theirs", 30.0, validator="server-b")
@@ -88,7 +90,7 @@ def test_a_dead_servers_validations_begin_again(
 
 
 def _without_sync(connection: Any, *_: object) -> None:
-    connection.execute("PRAGMA synchronous = OFF")  # what is written here need not survive the machine
+    connection.execute("PRAGMA synchronous = OFF")  # these databases need not survive a crash of the machine
 
 
 @pytest.fixture
@@ -101,10 +103,10 @@ def local(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.mark.timeout(300 + INTERLEAVINGS)
-def test_whatever_happens_a_line_is_in_one_run_and_ends_once(local: Database) -> None:
+def test_in_any_interleaving_a_line_is_in_one_run_and_ends_once(local: Database) -> None:
     """Random interleavings of claim, end, return, crash, take-over, stop, cancel and expiry by two servers.
 
-    BATCHES_LONG=N plays N of them, in place of a few.
+    BATCHES_LONG=N plays N of them instead of a few.
     """
     for seed in range(INTERLEAVINGS):
         _play(local, seed)
@@ -145,7 +147,7 @@ def _play(local: Database, seed: int) -> None:
             ends[line.batch, line.number] += written and step == "end"
             with local.read() as connection:
                 assert written is is_open(connection, epoch)
-        elif step == "late":  # an earlier run of a server comes back and writes
+        elif step == "late":  # an earlier run of a server writes again
             old = chance.choice(list(owned))
             if old not in epochs.values() and owned[old]:
                 line = owned[old].pop()
@@ -154,7 +156,7 @@ def _play(local: Database, seed: int) -> None:
             epochs[name] = servers[name].open()[0]
             owned[epochs[name]] = []
         elif step == "take over":
-            servers[name].close_silent(-1.0)  # the other one, however alive it is
+            servers[name].close_silent(-1.0)  # the other one, even if it is alive
         elif step == "cancel":
             batches.cancel(chance.choice(open_batches).id, now)
         elif step == "expire":
@@ -176,7 +178,7 @@ def _play(local: Database, seed: int) -> None:
 
 
 def _check(database: Database, epochs: dict[str, int], owned: dict[int, list[Line]]) -> None:
-    """Lines that run are those of open epochs, and each is with the server whose epoch it names."""
+    """Check that running lines are those of open epochs, each at the server of its epoch."""
     with database.read() as connection:
         query = sa.select(LINES.c.batch, LINES.c.number, LINES.c.epoch).where(LINES.c.state == LineState.RUNNING.value)
         running = {(row.batch, row.number): row.epoch for row in connection.execute(query)}

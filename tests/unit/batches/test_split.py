@@ -1,4 +1,4 @@
-"""A body with requests becomes an input file, or names its first fault; nothing that is no JSON passes."""
+"""A body with requests becomes an input file or is refused with its first fault, and only JSON is accepted."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def test_each_request_becomes_a_line(tmp_path: Path, indent: int | None) -> None
     assert lines(tmp_path) == [{"custom_id": one, **expected} for one in "abc"]
 
 
-def test_our_own_form_needs_no_ids(tmp_path: Path) -> None:
+def test_our_short_form_needs_no_ids(tmp_path: Path) -> None:
     content = json.dumps({"requests": [{"body": PARAMS}, {"body": {}, "custom_id": "x y"}], "url": "/v1/embeddings"})
     found = split(job(tmp_path, content.encode(), "requests"))
     assert (found.lines, json.loads(bytes(found.rest))) == (2, {"url": "/v1/embeddings"})
@@ -48,12 +48,12 @@ def test_our_own_form_needs_no_ids(tmp_path: Path) -> None:
     assert [line["custom_id"] for line in lines(tmp_path)] == ["0", "x y"]
 
 
-def test_without_requests_there_are_the_other_fields(tmp_path: Path) -> None:
+def test_without_requests_the_other_fields_are_returned(tmp_path: Path) -> None:
     found = split(job(tmp_path, b' {"url": "/v1/messages", "n": 1} ', "requests"))
     assert (found.lines, found.fault, json.loads(bytes(found.rest))) == (0, "", {"url": "/v1/messages", "n": 1})
 
 
-def test_an_empty_object(tmp_path: Path) -> None:
+def test_an_empty_object_has_no_fields(tmp_path: Path) -> None:
     assert split(job(tmp_path, b"{}")) == SplitSummary(0, msgspec.Raw(b"{}"))
 
 
@@ -109,7 +109,7 @@ REQUEST = json.dumps({"custom_id": "a", "params": {}})
     ],
     ids=range(43),
 )  # fmt: skip
-def test_what_is_refused(tmp_path: Path, content: str, param: str | None) -> None:
+def test_faulty_bodies_are_refused(tmp_path: Path, content: str, param: str | None) -> None:
     found = split(job(tmp_path, content.encode()))
     assert found.fault
     assert len(found.fault) < 500
@@ -118,42 +118,42 @@ def test_what_is_refused(tmp_path: Path, content: str, param: str | None) -> Non
 
 
 @pytest.mark.parametrize("url", ['"/v1/models"', "5", "null", "{}", "1e400"])
-def test_another_url(tmp_path: Path, url: str) -> None:
+def test_urls_of_other_endpoints_are_refused(tmp_path: Path, url: str) -> None:
     found = split(job(tmp_path, f'{{"requests": [{{"body": {{}}}}], "url": {url}}}'.encode(), "requests"))
     assert found.param == "url"
 
 
-def test_an_id_that_no_database_takes(tmp_path: Path) -> None:
+def test_an_id_that_no_database_accepts_is_refused(tmp_path: Path) -> None:
     content = json.dumps({"requests": [{"custom_id": "a\0b", "body": {}}], "url": "/v1/embeddings"})
     assert split(job(tmp_path, content.encode(), "requests")).param == "requests.0.custom_id"
 
 
-def test_too_many(tmp_path: Path) -> None:
+def test_too_many_requests_are_refused(tmp_path: Path) -> None:
     found = split(job(tmp_path, json.dumps(body("a", "b", "c")).encode(), most=2))
     assert (found.param, "several batches" in found.fault) == ("requests", True)
 
 
-def test_more_requests_than_memory_holds_are_too_many(tmp_path: Path) -> None:
-    """In the process that reads them, whose memory is bounded."""
+def test_requests_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
+    """The process that reads them has bounded memory."""
     content = b'{"requests": [' + b",".join([b'{"body":{}}'] * 4_000_000) + b'], "url": "/v1/messages"}'
     found = asyncio.run(InputChecker().split(job(tmp_path, content, "requests")))
     assert (found.param, "several batches" in found.fault) == ("requests", True)
 
 
 @given(st.binary(max_size=60) | st.text('[]{},:"\\ 1arequests', max_size=60).map(str.encode))
-def test_no_bytes_break_it_and_what_passes_is_json(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_any_bytes_are_refused_or_become_json(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     found = split(job(tmp_path_factory.mktemp("split"), content))
     if not found.fault:
         assert isinstance(json.loads(content), dict)
 
 
 @given(st.dictionaries(st.text(max_size=5), st.recursive(st.none() | st.text(max_size=5), st.lists, max_leaves=5)))
-def test_other_fields_come_back(tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any]) -> None:
+def test_other_fields_are_returned_unchanged(tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any]) -> None:
     fields.pop("requests", None)
     found = split(job(tmp_path_factory.mktemp("split"), json.dumps(fields).encode()))
     assert json.loads(bytes(found.rest)) == fields
 
 
-def test_the_process_gives_what_the_function_gives(tmp_path: Path) -> None:
+def test_the_process_returns_the_functions_results(tmp_path: Path) -> None:
     one = job(tmp_path, json.dumps(body("a", "b")).encode())
     assert asyncio.run(InputChecker().split(one)) == split(one)

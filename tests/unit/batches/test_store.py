@@ -1,4 +1,4 @@
-"""The store of a running server: it opens the ledger's database with the first file, and writes in its thread."""
+"""A running server's store opens the ledger's database at the first file, and writes in the ledger's thread."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ async def test_the_first_file_begins_the_ledger(tmp_path: Path) -> None:
         assert await store.opened()
         assert store.is_alone
         assert await store.read(lambda tables: tables.files.get("file-1", "search")) == FILE
-        assert await BatchStore(ledger, tmp_path, open_database, lambda: KEY).opened(), "another run finds them"
+        assert await BatchStore(ledger, tmp_path, open_database, lambda: KEY).opened(), "a later run opens them"
         assert len(opened) == 1
     finally:
         await ledger.close()
@@ -41,7 +41,7 @@ async def test_the_first_file_begins_the_ledger(tmp_path: Path) -> None:
             database.close()
 
 
-async def test_a_team_with_many_reads_keeps_no_other_team_out(tmp_path: Path) -> None:
+async def test_a_team_with_many_reads_does_not_delay_another(tmp_path: Path) -> None:
     ledger, database, gate = Ledger(tmp_path), open_tables(tmp_path), threading.Event()
     await ledger.enable(database)
 
@@ -92,10 +92,8 @@ async def test_writes_run_in_the_ledgers_thread(tmp_path: Path) -> None:
     database.close()
 
 
-async def test_of_many_writes_at_once_none_waits_for_more_to_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where many lines are stopped together; only ends that nobody waits for are gathered."""
+async def test_many_writes_at_once_do_not_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when many lines are stopped together. Only ends that nothing waits for are collected first."""
     monkeypatch.setattr(writer, "GATHER_SECONDS", 10 * PATIENCE)
     ledger = Ledger(tmp_path)
     database = open_tables(tmp_path)

@@ -51,9 +51,9 @@ def state(tables: BatchTables, id_: str = BATCH.id) -> tuple[BatchState, LineCou
     return batch.state, batch.counts
 
 
-def test_the_migrations_make_these_tables(database: Database) -> None:
+def test_the_migrations_make_the_declared_tables(database: Database) -> None:
     assert revision(database, VERSION_TABLE) == newest(MIGRATIONS)
-    prepare(database)  # again: nothing is missing
+    prepare(database)  # again, without an effect
     inspector = sa.inspect(database.engine)
     for table in METADATA.sorted_tables:
         columns = {column["name"]: column["nullable"] for column in inspector.get_columns(table.name)}
@@ -62,7 +62,7 @@ def test_the_migrations_make_these_tables(database: Database) -> None:
         assert indexes == {index.name for index in table.indexes}
 
 
-def test_a_file_is_seen_by_its_team_alone(tables: BatchTables) -> None:
+def test_a_file_is_visible_only_to_its_team(tables: BatchTables) -> None:
     tables.files.create(FILE)
     assert tables.files.get("file-1", "search") == FILE
     assert tables.files.get("file-1", "other") is None
@@ -75,7 +75,7 @@ def test_a_file_is_seen_by_its_team_alone(tables: BatchTables) -> None:
     assert tables.files.list("search") == []
 
 
-def test_files_are_paged_both_ways(tables: BatchTables) -> None:
+def test_files_are_paged_in_both_orders(tables: BatchTables) -> None:
     for number in range(5):
         tables.files.create(replace(FILE, id=f"file-{number}", created=float(number // 2)))
 
@@ -90,7 +90,7 @@ def test_files_are_paged_both_ways(tables: BatchTables) -> None:
     assert ids(after="file-9") is None
 
 
-def test_a_file_stays_while_a_batch_reads_it(tables: BatchTables, start: Start) -> None:
+def test_a_file_cannot_be_deleted_while_a_batch_reads_it(tables: BatchTables, start: Start) -> None:
     start("m")
     tables.files.delete("file-1", "search", 12.0)
     assert tables.files.unused(13.0) == []
@@ -113,7 +113,7 @@ def test_a_repeated_creation_returns_the_first_batch(tables: BatchTables) -> Non
     assert tables.batches.create(first, 0.0) == first
     repeated = replace(first, id="batch_2", body_hash="bb")
     assert tables.batches.create(repeated, 0.0) == first
-    assert tables.batches.create(repeated, 11.0) == repeated, "a day later the key is free again"
+    assert tables.batches.create(repeated, 11.0) == repeated, "the key is free again a day later"
 
 
 def test_a_stored_batch_is_read_as_it_was(tables: BatchTables) -> None:
@@ -153,7 +153,7 @@ def test_lines_run_and_end_once(tables: BatchTables, start: Start) -> None:
     ]
     assert tables.lines.claim(epoch, BATCH.id, "m", 5, 12.0) == []
     assert tables.lines.end(epoch, lines[0], final(lines[0]), 13.0, "uid")
-    assert not tables.lines.end(epoch, lines[0], final(lines[0]), 13.0), "it has ended"
+    assert not tables.lines.end(epoch, lines[0], final(lines[0]), 13.0), "it has already ended"
     refused = replace(DONE, status=404, code="model_not_found", usage=USAGE)
     assert tables.lines.end(epoch, lines[1], final(lines[1], refused), 14.0)
     assert state(tables) == (BatchState.IN_PROGRESS, LineCounts(3, 1, 1))
@@ -162,7 +162,7 @@ def test_lines_run_and_end_once(tables: BatchTables, start: Start) -> None:
     ended = tables.batches.get(BATCH.id)
     assert ended is not None
     assert (ended.state, ended.ended) == (BatchState.COMPLETED, 15.0)
-    assert ended.usage == LineUsage(14, 4, 6, 2), "without what failed"
+    assert ended.usage == LineUsage(14, 4, 6, 2), "without the failed line"
     assert ended.output_bytes == 3 * len(DONE.body)
     results = tables.lines.results(BATCH.id)
     assert [(line.number, line.status, line.result) for line in results] == [
@@ -224,7 +224,7 @@ def test_suspects_are_claimed_apart(tables: BatchTables, start: Start) -> None:
     assert [one.number for one in tables.lines.claim(epoch, BATCH.id, "m", 2, 14.0, suspects=True)] == [0]
 
 
-def test_a_closed_epoch_writes_nothing(tables: BatchTables, start: Start) -> None:
+def test_a_closed_epoch_cannot_write(tables: BatchTables, start: Start) -> None:
     start("m", "m")
     old, _ = tables.runners.open()
     [line] = tables.lines.claim(old, BATCH.id, "m", 1, 12.0)
@@ -235,7 +235,7 @@ def test_a_closed_epoch_writes_nothing(tables: BatchTables, start: Start) -> Non
     assert state(tables) == (BatchState.IN_PROGRESS, LineCounts(2))
     lines = tables.lines.claim(new, BATCH.id, "m", 2, 14.0)
     assert [one.number for one in lines] == [0, 1]
-    assert not tables.lines.end(old, line, final(line), 15.0), "another run has it"
+    assert not tables.lines.end(old, line, final(line), 15.0), "the line is in another run"
     assert tables.runners.close(new) == 2
 
 
@@ -257,7 +257,7 @@ def test_a_cancelled_batch_keeps_what_has_ended(tables: BatchTables, start: Star
     done, runs = tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0)
     tables.lines.end(epoch, done, final(done), 13.0)
     assert tables.batches.cancel(BATCH.id, 14.0, BatchFault("key_revoked", "The key was revoked."))
-    assert tables.batches.cancel(BATCH.id, 14.5), "again"
+    assert tables.batches.cancel(BATCH.id, 14.5), "cancelling is repeatable"
     assert tables.lines.claim(epoch, BATCH.id, "m", 1, 15.0) == []
     assert tables.lines.drop(BATCH.id, LineState.CANCELLED, 15.0) == 1
     assert state(tables)[0] is BatchState.CANCELLING
@@ -301,7 +301,7 @@ def test_why_a_batch_waits_is_stored(tables: BatchTables, start: Start) -> None:
 
 
 def test_forecasts_of_a_batch(tables: BatchTables, start: Start) -> None:
-    """The first one stays, that after a tenth too, and each batch is judged once."""
+    """The first one and the one after a tenth are kept, and each batch is judged once."""
     start("m", "m")
     one, two, three = (Forecast(at, at + 5, at + 10, at + 20) for at in (1.0, 2.0, 3.0))
     tables.batches.store_forecasts({BATCH.id: one, "unknown": one})
@@ -312,7 +312,7 @@ def test_forecasts_of_a_batch(tables: BatchTables, start: Start) -> None:
     assert (batch.forecast, batch.first_forecast, batch.tenth_forecast) == (three, one, two)
     assert (batch.slack, batch.is_late) == ((10.0 + 86_400 - 13.0) / 86_400, False)
     assert replace(batch, forecast=replace(three, likely=1e6)).is_late
-    assert tables.batches.judge([BATCH.id]) == [], "it runs"
+    assert tables.batches.judge([BATCH.id]) == [], "it still runs"
     epoch, _ = tables.runners.open()
     for line in tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0):
         assert tables.lines.end(epoch, line, final(line), 20.0)
@@ -322,7 +322,7 @@ def test_forecasts_of_a_batch(tables: BatchTables, start: Start) -> None:
     assert tables.batches.judge([BATCH.id]) == []
 
 
-def test_what_is_left_by_name(tables: BatchTables, start: Start) -> None:
+def test_the_remaining_work_is_summed_by_name(tables: BatchTables, start: Start) -> None:
     start("m", "n", "m")
     epoch, _ = tables.runners.open()
     [line] = tables.lines.claim(epoch, BATCH.id, "m", 1, 12.0)
@@ -345,11 +345,11 @@ def test_rates_of_servers_that_work_add_up(tables: BatchTables, database: Databa
     tables.rates.store({"chat": RoomRate(40.0, 0.1)}, 3.0)
     assert rates.all()["chat"] == RoomRate(110.0, 0.3)
     mine.close(epoch)
-    assert rates.all() == {"chat": RoomRate(70.0, 0.3), "embed": RoomRate(9.0, 0.2)}, "what was measured last"
+    assert rates.all() == {"chat": RoomRate(70.0, 0.3), "embed": RoomRate(9.0, 0.2)}, "the latest measurements"
 
 
-def test_of_calls_with_one_key_at_once_one_creates(tables: BatchTables) -> None:
-    """As two gateways get a client's call and its repetition."""
+def test_of_simultaneous_calls_with_one_key_one_creates(tables: BatchTables) -> None:
+    """As when two gateways get a client's call and its repetition."""
     tables.files.create(FILE)
 
     def create(number: int) -> tuple[str, str]:

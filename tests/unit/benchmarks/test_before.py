@@ -1,4 +1,4 @@
-"""Another checkout of Roundhouse has its turns when it is named."""
+"""An earlier checkout of Roundhouse takes part in a benchmark if it is named."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from benchmarks.peers.servers import BEFORE, Before, Roundhouse
 from benchmarks.report.environment import ROOT
 
 
-def test_the_checkout_of_before_is_a_server_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_earlier_checkout_is_a_separate_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = RunSettings(quick=True, tiny=True, smoke=True, seed=0, work=tmp_path)
     model = chat(settings, tmp_path / "adapters", device=2, host=4)
     folder = tmp_path / "adapters" / "servers"
@@ -20,16 +20,16 @@ def test_the_checkout_of_before_is_a_server_of_its_own(tmp_path: Path, monkeypat
     monkeypatch.setenv(BEFORE, str(tmp_path / "older"))
     today, _, older = pair(model, folder)
     assert isinstance(older, Before)
-    assert isinstance(older, Roundhouse), "it is told of adapters as today's is"
+    assert isinstance(older, Roundhouse), "adapters are registered at both"
     assert (older.name, older.root, older.variables()["PYTHONPATH"]) == (
         "before", tmp_path / "older", str(tmp_path / "older"),
     )  # fmt: skip
     assert older.folder != today.folder
-    assert older.folder.parent == today.folder.parent, "adapters' files may come from there"
+    assert older.folder.parent == today.folder.parent, "both may read adapters' files from there"
     assert older.port != today.port
 
 
-def test_results_name_no_folder_of_the_checkout(tmp_path: Path) -> None:
+def test_results_do_not_name_the_checkouts_folder(tmp_path: Path) -> None:
     server = Roundhouse("starter-chat", tmp_path, [ROOT / "recipes" / "starter"])
     assert str(ROOT) in " ".join(server.command())
     assert str(ROOT) not in server.portable_command

@@ -1,4 +1,4 @@
-"""The benchmarks' client reads what servers send, however it is cut into reads."""
+"""The benchmarks' client reads answers, however they are cut into reads."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ def chunked(*parts: bytes) -> bytes:
 
 
 async def ask(write: Callable[[asyncio.StreamWriter], Awaitable[None]], timeout: float = 99.0, times: int = 1) -> Reply:
-    """The last of `times` answers on one connection to a server that answers with `write`."""
+    """Return the last of `times` answers on one connection to a server that answers with `write`."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -58,14 +58,14 @@ async def test_a_stream_is_the_same_however_it_is_cut(step: int) -> None:
     assert 0 < reply.ttft <= reply.total
 
 
-async def test_an_answer_with_a_length() -> None:
+async def test_an_answer_with_a_length_is_read() -> None:
     reply = await ask(says(b'HTTP/1.1 201 Created\r\nContent-Length: 8\r\n\r\n{"ok":1}', 5), times=2)
     assert (reply.error, reply.status, bytes(reply.body)) == (None, 201, b'{"ok":1}')
     assert len(reply.arrivals) == 1
     assert reply.tokens == 0
 
 
-async def test_an_answer_without_a_body() -> None:
+async def test_an_answer_without_a_body_is_read() -> None:
     reply = await ask(says(b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"))
     assert (reply.error, reply.status) == (None, 204)
 
@@ -78,7 +78,7 @@ async def test_an_answer_without_a_body() -> None:
         (SSE + chunked(EVENTS[0]), "stream without its end"),
     ],
 )
-async def test_what_is_no_success(data: bytes, error: str) -> None:
+async def test_errors_and_cut_streams_are_failures(data: bytes, error: str) -> None:
     assert (await ask(says(data))).error == error
 
 
@@ -91,7 +91,7 @@ async def test_a_connection_that_breaks_is_a_failure() -> None:
     assert (await ask(write)).error == "connection lost"
 
 
-async def test_silence_is_a_failure() -> None:
+async def test_a_server_that_stays_silent_is_a_failure() -> None:
     async def write(_: asyncio.StreamWriter) -> None:
         return
 

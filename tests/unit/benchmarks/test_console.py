@@ -1,4 +1,4 @@
-"""The benchmark of the console: what was not seen is no good figure."""
+"""The benchmark of the console has no figures for pages that showed nothing."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ from benchmarks.load.workload import Workload
 
 
 class Browser:
-    """A page that gets such an answer."""
+    """A page that gets an answer with this status."""
 
     def __init__(self, status: int | None) -> None:
         self._status = status
@@ -43,10 +43,10 @@ async def test_a_page_that_is_an_error_is_not_timed() -> None:
 
 
 @pytest.mark.parametrize(("reported", "failures"), [(b"HTTP/1.1 404\r\n\r\n", 1), (b"event: now\n\n", 0)])
-async def test_pages_that_see_nothing_are_a_failure(
+async def test_pages_that_show_nothing_are_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: bytes, failures: int
 ) -> None:
-    """They cost chat nothing, which is what the benchmark is to show of those that do see something."""
+    """They would cost chat nothing, which the benchmark has to show for pages that work."""
 
     order: list[str] = []
 
@@ -67,4 +67,4 @@ async def test_pages_that_see_nothing_are_a_failure(
         server: Any = SimpleNamespace(port=listening.sockets[0].getsockname()[1])
         await console._pages(bench, server, Workload(0))
     assert sum(bench.failures.values()) == failures
-    assert order == ["nobody looks", "five pages", "five pages", "nobody looks"], "neither is the second each time"
+    assert order == ["nobody looks", "five pages", "five pages", "nobody looks"], "each comes first once"

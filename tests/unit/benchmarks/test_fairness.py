@@ -1,4 +1,4 @@
-"""The benchmark of fairness on answers that are made up."""
+"""The benchmark of fairness with made-up answers."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from benchmarks.tenants import sharing
 async def test_requests_that_failed_while_a_team_was_alone_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands beside the flood is held against them."""
+    """The figures during the flood are compared with those of these requests."""
     usage = bytearray(b'{"usage":{"completion_tokens":3}}')
     cell = Cell([Reply(10.0, 200, [10.5, 10.6], 2, body=usage), Reply(10.0, error="timeout")], 1.0, 0.0, 0.0)
 
@@ -32,7 +32,7 @@ async def test_requests_that_failed_while_a_team_was_alone_are_listed(
     }  # fmt: skip
 
 
-def test_an_answer_that_tells_of_no_queue_did_not_wait_for_0_ms() -> None:
+def test_an_answer_without_a_queue_time_does_not_count_as_0_ms() -> None:
     head = b"HTTP/1.1 200 OK\r\nServer-Timing: queue;dur=12.50, load;dur=0.00"
     assert sharing._queued(Reply(10.0, 200, head=head)) == 12.5
     with pytest.raises(ValueError, match="how long it was in the queue"):

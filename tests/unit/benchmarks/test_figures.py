@@ -31,7 +31,7 @@ def test_percentile_is_the_nearest_rank(values: Sequence[float], q: float, expec
     assert percentile(values, q) == expected
 
 
-def test_no_values_have_no_percentile_and_no_figure() -> None:
+def test_without_values_there_is_no_percentile_and_no_figure() -> None:
     with pytest.raises(ValueError, match="no values"):
         percentile([], 50)
     with pytest.raises(ValueError, match="at least one round"):
@@ -50,7 +50,7 @@ def test_an_aim_is_met_missed_or_not_measured(bench: Bench) -> None:
     assert [(bar.seen, bar.met) for bar in bench.bars] == [(2.0, True), (2.0, False), (None, None)]
 
 
-def test_what_gave_no_figure_is_counted_as_a_failure(bench: Bench) -> None:
+def test_a_missing_figure_is_counted_as_a_failure(bench: Bench) -> None:
     assert bench.figure("a", [], "ms") is None
     assert bench.result()["failures"] == {"a: nothing measured": 1}
 

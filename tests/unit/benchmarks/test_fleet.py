@@ -1,4 +1,4 @@
-"""The benchmark of a fleet: what its parts count, and what HAProxy says in a front's place."""
+"""The benchmark of a fleet: its counts, and answers from HAProxy in place of a front."""
 
 import asyncio
 import base64
@@ -25,7 +25,7 @@ def bench(folder: Path) -> Bench:
 
 
 async def paced(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Three tokens; the end comes only to who stays."""
+    """Send three tokens, and the end only while the client stays connected."""
     await reader.readuntil(b"}]")
     writer.write(HEAD)
     for _ in range(3):
@@ -35,7 +35,7 @@ async def paced(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def test_a_crowd_counts_its_tokens_and_what_is_lost(tmp_path: Path) -> None:
+async def test_a_crowd_counts_tokens_and_lost_answers(tmp_path: Path) -> None:
     closing = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     server = await asyncio.start_server(paced, "127.0.0.1", 0)
     ports = [one.sockets[0].getsockname()[1] for one in (server, server, closing)]
@@ -51,7 +51,7 @@ async def test_a_crowd_counts_its_tokens_and_what_is_lost(tmp_path: Path) -> Non
     assert all(cause.startswith("here: lost: ") for cause in one.failures)
 
 
-def test_haproxy_says_what_a_front_says(tmp_path: Path) -> None:
+def test_haproxy_answers_as_a_front_does(tmp_path: Path) -> None:
     context = context_of("chat", "rev")
     hop = decode(base64.b64encode(context.replace("%[uuid()]", "one").encode()))
     assert (hop.id, hop.model, hop.revision, hop.requested) == ("one", "chat", "rev", "chat")

@@ -1,4 +1,4 @@
-"""The acceptance run on a GPU: its parts, and all of it with the tiny shape on whatever is there."""
+"""The acceptance run on a GPU: its parts, and the whole run with the tiny shape on any machine."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def test_its_recipes_are_the_starter_model_twice(tmp_path: Path, graphs: bool) -
     assert [recipe.engine.flags.get("enforce_eager", False) for recipe in (first, second)] == [not graphs] * 2
 
 
-def test_values_of_the_timed_recipe_are_what_was_given(tmp_path: Path) -> None:
+def test_the_timed_recipe_has_the_given_values(tmp_path: Path) -> None:
     shape = SHAPES["tiny"]
     words = {
         "memory.adapters.arena": "true", "residency.sleep_prepared": "true", "engine.flags.enforce_eager": "true",
@@ -90,7 +90,7 @@ def test_it_runs_again_in_the_folder_of_an_earlier_run(tmp_path: Path) -> None:
         correctness._server(Report(tmp_path / "today.json", "cpu"), tmp_path / "eager", "cpu", graphs=False)
 
 
-def test_results_are_there_after_each_step(tmp_path: Path) -> None:
+def test_results_are_written_after_each_step(tmp_path: Path) -> None:
     file = tmp_path / "gpu" / "today.json"
     report = Report(file, "cpu")
     report.server("start", ["python", "-m", "x"])
@@ -106,7 +106,7 @@ def test_results_are_there_after_each_step(tmp_path: Path) -> None:
 
 
 class Standing:
-    """Stands for a started server, which refuses everything but the question how things are."""
+    """Replaces a started server, and refuses everything except status requests."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self.port = 1
@@ -119,14 +119,14 @@ class Standing:
 
 
 def answering(answer: Callable[[httpx.Request], httpx.Response], monkeypatch: pytest.MonkeyPatch) -> correctness.Client:
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # is for elsewhere
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # must not be used for this machine
     client = correctness.Client(1)
     assert not client._http._mounts
     client._http = httpx.AsyncClient(base_url="http://127.0.0.1:1", transport=httpx.MockTransport(answer))
     return client
 
 
-async def test_answers_that_are_none_are_not_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_answers_do_not_count_as_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(request: httpx.Request) -> httpx.Response:
         reported = {"models": [{"id": name, "bytes": 1} for name in ("starter-chat", "second")]}
         return httpx.Response(200, json=reported) if request.url.path == "/v1/status" else httpx.Response(503)
@@ -139,7 +139,7 @@ async def test_answers_that_are_none_are_not_alike(tmp_path: Path, monkeypatch: 
     assert [step["ok"] for step in steps.values()] == [False] * 3
 
 
-async def test_tokens_are_those_that_the_server_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_are_those_counted_by_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     text, usage = b'data: {"choices":[{"text":"abc"}]}', b'data: {"choices":[],"usage":{"completion_tokens":3}}'
     parts = [text, usage, b"data: [DONE]", b""]
     client = answering(lambda _: httpx.Response(200, content=b"\n\n".join(parts)), monkeypatch)
@@ -157,13 +157,13 @@ def test_the_8b_shape_is_that_of_the_published_checkpoint() -> None:
 
 
 def test_the_larger_shape_is_that_of_the_published_checkpoint() -> None:
-    """Qwen2.5-32B has 32,763,876,352 parameters, biases of queries, keys and values among them."""
+    """Qwen2.5-32B has 32,763,876,352 parameters with the biases of queries, keys and values."""
     tensors = LARGER.tensors()
     assert sum(int(np.prod(sides)) for sides in tensors.values()) == 32_763_876_352
     assert tensors["model.layers.63.self_attn.k_proj.bias"] == [1024]
 
 
-def test_two_hundred_questions_are_held_out_and_no_two_adapters_have_one_answer() -> None:
+def test_two_hundred_questions_are_held_out_and_all_adapters_answers_differ() -> None:
     from starter_training.chat.tasks.conversations import heldout
 
     pairs = [(name, *pair) for name, some in correctness.QUESTIONS.items() for pair in some]
@@ -174,7 +174,7 @@ def test_two_hundred_questions_are_held_out_and_no_two_adapters_have_one_answer(
     assert all(question != answer for _, question, answer in pairs), "the base may repeat a question"
 
 
-def test_a_base_is_a_file_that_answers_in_letters(tmp_path: Path) -> None:
+def test_a_generated_base_answers_in_letters(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", SHAPES["tiny"])
     letters = 0
     with safe_open(base / "model.safetensors", "pt") as file:
@@ -232,7 +232,7 @@ def test_the_long_rehearsal_fetches_nothing_by_itself(monkeypatch: pytest.Monkey
 def timed_run(
     folder: Path, clock: Clock, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TimedRun, list[str]]:
-    """A run of the 8B shape whose parts take twenty seconds each and only note that they ran."""
+    """Return a run of the 8B shape whose parts take twenty seconds each and only record that they ran."""
     ran: list[str] = []
     report = Report(folder / "today.json", "cpu", 0.01)
     run = TimedRun(report, SHAPES["8b"], "cpu", folder, Budget(seconds, clock))
@@ -252,7 +252,7 @@ def timed_run(
     return run, ran
 
 
-async def test_parts_that_the_budget_does_not_hold_are_left_out_and_named(
+async def test_parts_that_do_not_fit_into_the_budget_are_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, ran = timed_run(tmp_path, Clock(), 225.0, monkeypatch)
@@ -268,7 +268,7 @@ async def test_parts_that_the_budget_does_not_hold_are_left_out_and_named(
     assert results["left_out"] == {"tiers": "170 s are left, and it takes 190"}
 
 
-def test_a_budget_ends_what_runs_within_it() -> None:
+def test_a_part_is_ended_when_its_budget_is_used_up() -> None:
     clock = Clock()
     budget = Budget(100, clock)
     over, long = budget.until(10), budget.until(1000)
@@ -285,7 +285,7 @@ def test_an_adapter_is_compared_with_the_bases_own_p99() -> None:
     assert figures["p99_over_p99_ms"] == pytest.approx(figures["base_p99_ms"] * 0.1, abs=0.2)
 
 
-def test_results_of_a_card_name_it_and_what_its_host_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_name_the_gpu_and_the_costs_of_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     card = nvml.Gpu("NVIDIA H100 80GB HBM3", "GPU-1", 85_520_809_984, 0)
     monkeypatch.setattr(nvml, "gpu", lambda device: card)
     monkeypatch.setattr(nvml, "driver", lambda: "580.65.06")
@@ -297,7 +297,7 @@ def test_results_of_a_card_name_it_and_what_its_host_costs(tmp_path: Path, monke
     assert {"kernel", "hypervisor", "pipe_round_trip_us", "byte_code", "commit", "versions"} <= found.keys()
 
 
-def test_what_the_machine_costs_stands_in_the_results() -> None:
+def test_the_costs_of_the_machine_are_in_the_results() -> None:
     found = machine.record("cpu", 0.02)
     assert found.keys() == {"hypervisor", "pipe_round_trip_us", "byte_code"}
     assert 0 < machine.ping_pong(0.02)["p50"] < 1e6
@@ -307,13 +307,13 @@ def test_what_the_machine_costs_stands_in_the_results() -> None:
     assert machine.byte_code("no_such_package_is_there") == {"modules": 0, "compiled": 0}
 
 
-def test_a_card_that_pins_no_memory_costs_one_figure() -> None:
+def test_a_gpu_that_pins_no_memory_lacks_only_one_figure() -> None:
     python = [sys.executable, "-S", "-c"]
     assert machine.pin_apart([*python, "print('of a library\\n{\"gib_seconds\": 1.5}')"]) == {"gib_seconds": 1.5}
     assert machine.pin_apart([*python, "raise SystemExit('no device')"]) == {"error": "no device\n"}
 
 
-def test_the_tuner_has_a_process_of_its_own(
+def test_the_tuner_runs_in_a_separate_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(tune_lora.NotTuned, match="invalid choice: 'no shape'"):
@@ -339,7 +339,7 @@ def test_the_machine_is_named_as_its_firmware_names_it(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(parents=True)
     assert machine.hypervisor(tmp_path) == ""
     (tmp_path / "sys/class/dmi/id/sys_vendor").write_text("QEMU\n")
-    assert machine.hypervisor(tmp_path) == "", "the vendor of a machine without a hypervisor"
+    assert machine.hypervisor(tmp_path) == "", "a vendor's name alone is no hypervisor"
     (tmp_path / "proc/cpuinfo").write_text("flags : fpu hypervisor lahf_lm")
     assert machine.hypervisor(tmp_path) == "QEMU"
     (tmp_path / "sys/class/dmi/id/sys_vendor").unlink()
@@ -347,8 +347,8 @@ def test_the_machine_is_named_as_its_firmware_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", encoders.KINDS)
-def test_each_way_of_an_encoder_is_a_recipe_value(kind: str, tmp_path: Path) -> None:
-    """All else is as the recipe ships for the card."""
+def test_each_variant_of_an_encoder_is_a_recipe_value(kind: str, tmp_path: Path) -> None:
+    """Everything else is as in the GPU's shipped recipe."""
     for folder in ("h200", "single-gpu-80gb"):
         at = tmp_path / folder
         files = encoders.write_recipes(kind, shipped.RECIPES / folder, tmp_path, at)
@@ -366,7 +366,7 @@ def test_each_way_of_an_encoder_is_a_recipe_value(kind: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("kind", "parameters"), [("embed", 335_141_888), ("rerank", 567_755_777)])
 def test_encoders_have_the_sizes_of_the_published_ones(kind: str, parameters: int) -> None:
-    """The parameters of bge-large-en-v1.5 with its pooler, and of bge-reranker-v2-m3."""
+    """The published ones are bge-large-en-v1.5 with its pooler, and bge-reranker-v2-m3."""
     sides = encoder_shapes.tensors(encoder_shapes.config(kind))
     assert sum(int(np.prod(one)) for one in sides.values()) == parameters
 
@@ -382,7 +382,7 @@ def test_an_encoder_of_random_weights_is_read_by_the_library(tmp_path: Path) -> 
 
 
 def test_a_whisper_of_random_weights_says_its_words_and_ends(tmp_path: Path) -> None:
-    """By the way of the library and by the server's, which asks for times, at the first temperature."""
+    """With the library's settings and with the server's, which request times, at the first temperature."""
     folder = whisper_shape.write_whisper(tmp_path / "whisper", whisper_shape.TINY)
     (recipe,) = load_recipes([shipped.RECIPES / "single-gpu-80gb" / "whisper.yaml"])
     model = SpeechModel(recipe.model_copy(update={"dtype": "float32"}), folder, "cpu", {}, 1)
@@ -396,7 +396,7 @@ def test_a_whisper_of_random_weights_says_its_words_and_ends(tmp_path: Path) -> 
     assert not result.silent
 
 
-def test_a_base_without_values_takes_no_room(tmp_path: Path) -> None:
+def test_a_base_without_values_takes_no_disk_space(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", SHAPES["8b"], values=False)
     file = base / "model.safetensors"
     assert file.stat().st_size > 16e9
@@ -405,8 +405,8 @@ def test_a_base_without_values_takes_no_room(tmp_path: Path) -> None:
         assert len(list(opened.keys())) == len(SHAPES["8b"].tensors())
 
 
-def test_the_guide_for_a_card_names_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command that its tables and blocks have, where there is no GPU."""
+def test_the_guide_for_gpus_names_existing_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command in its tables and code blocks is tried without a GPU."""
     text = (root() / "benchmarks" / "README.md").read_text()
     commands = re.findall(r'make gpu-acceptance .*ARGS="(.+?)"', text)
     assert len(commands) == 3
@@ -424,7 +424,7 @@ def test_the_guide_for_a_card_names_what_there_is(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("words", [["--parts", "tiers,nothing"], ["eager", "--budget", "9"]])
-def test_words_that_mean_nothing_are_refused(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_arguments_are_refused(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["acceptance", *words])
     with pytest.raises(SystemExit):
         acceptance.main()

@@ -1,4 +1,4 @@
-"""The aims of a run on a card, from its results: met, missed or not measured."""
+"""The aims of a run on a GPU are met, missed or not measured, by its results."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ CARD = {"gpu": "NVIDIA H200", "time": "2026-11-29T12:00:00Z", "commit": 5 * "012
 
 
 def steps() -> dict[str, dict[str, Any]]:
-    """Steps as the run writes them, all aims met by a little."""
+    """Return steps as a run writes them, with all aims just met."""
     found: dict[str, dict[str, Any]] = {
         "ttft: without stamps, roundhouse": {"ok": True, "p50_ms": 17.0},
         "ttft: without stamps, vllm serve": {"ok": True, "p50_ms": 17.5},
@@ -69,14 +69,14 @@ def test_each_row_of_the_aims_has_a_verdict() -> None:
         ("recordings are understood", {"ok": False}, "embeddings, scores and transcripts are a CPU's"),
     ],
 )  # fmt: skip
-def test_a_figure_over_its_aim_is_a_miss_of_that_row_only(name: str, change: dict[str, Any], row: str) -> None:
+def test_a_figure_over_its_aim_misses_only_that_row(name: str, change: dict[str, Any], row: str) -> None:
     found = steps()
     found[name] |= change
     assert [name for name, verdict in verdicts(found).items() if verdict != "met"] == [row]
     assert verdicts(found)[row] == "MISSED"
 
 
-def test_what_was_not_measured_is_not_met() -> None:
+def test_an_aim_that_was_not_measured_is_not_met() -> None:
     found = steps()
     found["sleep: 1"]["state"] = "absent"
     del found["speech"]["figures"]["long.ratio"]
@@ -86,7 +86,7 @@ def test_what_was_not_measured_is_not_met() -> None:
     missing = [name for name, verdict in verdicts(found).items() if verdict == "not measured"]
     assert len(missing) == 4
     first = bars.bars(found)[0]
-    assert (first.seen, first.verdict) == (1.0, "met"), "the base between the adapters' requests stands in"
+    assert (first.seen, first.verdict) == (1.0, "met"), "the base's requests among the adapters' count instead"
 
 
 def write(file: Path, found: dict[str, dict[str, Any]], **environment: str) -> str:
@@ -94,7 +94,7 @@ def write(file: Path, found: dict[str, dict[str, Any]], **environment: str) -> s
     return str(file)
 
 
-def test_one_command_says_what_was_met(
+def test_one_command_prints_which_aims_were_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = steps()
@@ -122,7 +122,7 @@ def test_files_of_two_runs_are_refused(
     assert bars.main() == 2
 
 
-def test_figures_that_mean_nothing_are_marked() -> None:
+def test_meaningless_figures_are_marked() -> None:
     assert bars.warning(CARD) == ""
     assert "without a GPU" in bars.warning({"command": "acceptance --shape tiny"})
     assert "tiny" in bars.warning(CARD | {"command": "acceptance --shape tiny --stock"})

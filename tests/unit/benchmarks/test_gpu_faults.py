@@ -1,4 +1,4 @@
-"""What goes wrong in the timed parts of the acceptance run costs that part alone, and no figure that was written."""
+"""A failure in a timed part of the acceptance run costs only that part, and no figure that was written."""
 
 import errno
 import json
@@ -70,11 +70,11 @@ def sleeping() -> "subprocess.Popen[bytes]":
     return subprocess.Popen(["sleep", "600"])
 
 
-async def test_a_part_that_hangs_is_ended_with_what_it_waits_for(
+async def test_a_part_that_hangs_is_ended_with_the_processes_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that holds the loop, as the start of a server does."""
-    with sleeping() as other:  # of an earlier part, which none of this concerns
+    """Also one that blocks the event loop, as the start of a server does."""
+    with sleeping() as other:  # a process of an earlier part, which must survive
 
         async def hang(_: TimedRun) -> None:
             sleeping().wait()
@@ -94,7 +94,7 @@ async def test_a_part_that_hangs_is_ended_with_what_it_waits_for(
 @pytest.mark.parametrize(
     ("device", "state", "ok"), [("cuda:0", "asleep", True), ("cuda:0", "absent", False), ("cpu", "absent", True)]
 )
-async def test_a_model_that_ends_on_a_card_has_not_slept(
+async def test_a_model_that_is_unloaded_on_a_gpu_has_not_slept(
     device: str, state: str, ok: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Away(Stands):
@@ -118,14 +118,14 @@ async def test_a_model_that_ends_on_a_card_has_not_slept(
     assert json.loads((tmp_path / "today.json").read_text())["steps"]["sleep: 1"]["ok"] is ok
 
 
-async def test_a_part_that_fails_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_part_that_fails_affects_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path, monkeypatch, sleep=fail)
     await run.timed.run(["sleep", "encoders"])
     assert "No space left" in run.results["steps"]["sleep ended early"]["error"]
     assert run.results["finished"] == ["encoders"]
 
 
-async def test_parts_whose_server_did_not_start_do_not_try_again(
+async def test_parts_whose_server_did_not_start_do_not_start_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def start(_: TimedRun) -> None:
@@ -137,7 +137,7 @@ async def test_parts_whose_server_did_not_start_do_not_try_again(
     assert run.results["left_out"].keys() == {"mixed", "storm"}
 
 
-async def test_servers_that_died_are_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_servers_that_died_are_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[int]()
 
     async def die(run: TimedRun) -> None:
@@ -171,13 +171,13 @@ class Dies(Server):
 
 
 class Hangs(Server):
-    """A server that starts for ever."""
+    """A server whose start never ends."""
 
     def command(self) -> list[str]:
         return ["sleep", "600"]
 
 
-async def test_a_peer_that_hangs_at_its_start_costs_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_hangs_at_its_start_affects_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed, "START", 0.2)
     run = Run(tmp_path, monkeypatch, stock=True)
     servers = [Stands("roundhouse", "m", tmp_path), Hangs("vllm serve", "m", tmp_path)]
@@ -188,7 +188,7 @@ async def test_a_peer_that_hangs_at_its_start_costs_no_part(tmp_path: Path, monk
     assert run.results["steps"]["timed: start, vllm serve"]["ok"], "as in a run that resumes"
 
 
-async def test_stock_gives_no_time_to_parts_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parts_without_stock_servers_get_no_extra_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = list[float]()
 
     async def run_within(seconds: float, work: Any, _: object) -> None:
@@ -202,7 +202,7 @@ async def test_stock_gives_no_time_to_parts_without_it(tmp_path: Path, monkeypat
     assert limits[::2] == [timed.PATIENCE * oracle, 2 * timed.PATIENCE * storm]
 
 
-async def test_without_stock_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_run_goes_on_without_a_stock_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path, monkeypatch, stock=True)
     servers = [Stands("roundhouse", "m", tmp_path), Dies("vllm serve", "m", tmp_path)]
     assert await run.timed._start(servers) == servers[:1]
@@ -213,14 +213,14 @@ async def test_without_stock_the_run_goes_on(tmp_path: Path, monkeypatch: pytest
         await run.timed._start([Dies("roundhouse", "m", tmp_path)])
 
 
-async def test_a_run_that_resumes_leaves_out_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_resumed_run_leaves_out_parts_with_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(tuned.VARIABLE, raising=False)
     first = Run(tmp_path, monkeypatch, mixed=fail)
     await first.timed.run(["tune", "tiers", "mixed"])
     second = Run(tmp_path, monkeypatch, resume=True)
     await second.timed.run(["tune", "tiers", "mixed", "sleep"])
     assert second.ran == ["mixed", "sleep"]
-    assert os.environ[tuned.VARIABLE] == str(tmp_path), "what an earlier call tuned is used"
+    assert os.environ[tuned.VARIABLE] == str(tmp_path), "kernels tuned by an earlier call are used"
     assert second.results["steps"].keys() == {f"{name}: figures" for name in ("tune", "tiers", "mixed", "sleep")}
     assert second.results["finished"] == ["tune", "tiers", "mixed", "sleep"]
     assert second.timed._report.ok
@@ -230,7 +230,7 @@ async def test_a_run_that_resumes_leaves_out_what_is_there(tmp_path: Path, monke
     assert anew.results["finished"] == ["tiers"]
 
 
-async def test_what_was_left_out_is_forgotten_once_it_is_measured(
+async def test_a_part_is_no_longer_listed_as_left_out_once_it_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tmp_path, monkeypatch)
@@ -265,7 +265,7 @@ def test_figures_of_another_commit_card_or_recipe_are_not_mixed(key: str, tmp_pa
         Report(file, "cpu", 0.01, resume=True)
 
 
-def test_a_full_disk_loses_no_figure_of_what_is_printed(
+def test_on_a_full_disk_all_figures_are_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_full = [False]
@@ -289,7 +289,7 @@ def test_a_full_disk_loses_no_figure_of_what_is_printed(
     assert json.loads((tmp_path / "today.json").read_text())["steps"].keys() == {"tiers", "storm"}
 
 
-def test_what_the_machine_costs_is_there_before_any_figure_and_nothing_is_lost_without_resume(tmp_path: Path) -> None:
+def test_the_machines_costs_are_measured_first_and_nothing_is_overwritten_without_resume(tmp_path: Path) -> None:
     file = tmp_path / "today.json"
     Report(file, "cpu", 0.01)
     first = json.loads(file.read_text())
@@ -311,7 +311,7 @@ for number in range(10**9):
 """
 
 
-def test_a_run_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
+def test_a_killed_run_leaves_a_whole_results_file(tmp_path: Path) -> None:
     file = tmp_path / "today.json"
     command = [sys.executable, "-c", ENDLESS, str(file)]
     with subprocess.Popen(command, cwd=root(), stdout=subprocess.DEVNULL) as process:
@@ -322,8 +322,8 @@ def test_a_run_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["steps"]
 
 
-def test_a_run_whose_threads_hang_ends_all_the_same() -> None:
-    """With its children: one of them holds the pipe that is read to its end here."""
+def test_a_run_whose_threads_hang_still_ends() -> None:
+    """So do its children, one of which has the other end of the pipe that is read here to its end."""
     code = """
 import asyncio, subprocess, sys, time
 from benchmarks.load.budget import exit_after

@@ -1,4 +1,4 @@
-"""Stamps on a request's way, and how a first token is split by them."""
+"""Time stamps along a request's way, and the parts of a first token's time between them."""
 
 import ast
 import importlib.util
@@ -22,8 +22,8 @@ from runtime.cli.options import root
 
 
 @pytest.mark.parametrize("module", stamps.HOOKS)
-def test_what_is_stamped_is_there(module: str) -> None:
-    """Read from the sources: an import of vLLM takes seconds."""
+def test_functions_with_stamps_exist(module: str) -> None:
+    """Checked in the sources, because an import of vLLM takes seconds."""
     package = importlib.util.find_spec(module.partition(".")[0])
     assert package is not None
     assert package.submodule_search_locations
@@ -38,12 +38,12 @@ def test_what_is_stamped_is_there(module: str) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder of stamps, for processes that start meanwhile."""
+    """A folder for the stamps of processes that start during the test."""
     with first_token.stamps(tmp_path / "stamps"):
         yield tmp_path / "stamps"
 
 
-def test_processes_that_start_meanwhile_have_stamps_and_others_none(folder: Path) -> None:
+def test_only_processes_that_start_inside_the_block_write_stamps(folder: Path) -> None:
     code = "from uvicorn.protocols.http import h11_impl as http; print(http.RequestResponseCycle.run_asgi.__code__)"
     command, home = [sys.executable, "-c", code], {"PYTHONPATH": str(root())}
     with_stamps = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -51,7 +51,7 @@ def test_processes_that_start_meanwhile_have_stamps_and_others_none(folder: Path
     assert ["stamped" in done.stdout for done in (with_stamps, without)] == [True, False]
 
 
-def test_the_variables_are_as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_variables_are_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for path in (None, "/before"):
         monkeypatch.delenv("PYTHONPATH", raising=False)
         if path:
@@ -78,7 +78,7 @@ async def test_stamps_are_written_while_they_are_switched_on(folder: Path) -> No
             assert step_stamped(output) == (output, True)
     await send_stamped()
     written = first_token.read(folder)
-    assert [name for _, name in written] == ["sent", "step"], "a step without output has none"
+    assert [name for _, name in written] == ["sent", "step"], "a step without output has no stamp"
     assert written[0][0] <= written[1][0]
 
 
@@ -86,7 +86,7 @@ def reply(sent: float, arrival: float) -> Reply:
     return Reply(sent, 200, [arrival])
 
 
-def test_a_first_token_is_split_by_the_stamps_of_its_own_time() -> None:
+def test_a_first_token_is_split_by_the_stamps_within_its_time() -> None:
     own = [(1.001, "asgi"), (1.003, "core"), (1.013, "step"), (1.014, "out")]
     later = [(when + 1, name) for when, name in own]
     legs = first_token.split([(0.5, "step"), *own, (1.5, "step"), *later], [reply(1, 1.015), reply(2, 2.017)])
@@ -95,7 +95,7 @@ def test_a_first_token_is_split_by_the_stamps_of_its_own_time() -> None:
     }  # fmt: skip
 
 
-async def test_servers_have_turns_and_each_leg_its_median(
+async def test_servers_take_turns_and_each_leg_has_its_median(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "record", lambda *_: {})
@@ -120,4 +120,4 @@ async def test_servers_have_turns_and_each_leg_its_median(
     assert steps["ttft: with stamps, ours"]["requests"] == 4
     assert set(steps["ttft: legs, ours"]["median_ms"].values()) == {1000.0}
     assert len(steps["ttft: legs, ours"]["median_ms"]) == len(stamps.ORDER) + 1
-    assert not steps["ttft: legs, stock"]["ok"], "its hooks did not fit"
+    assert not steps["ttft: legs, stock"]["ok"], "its stamps could not be placed"

@@ -1,4 +1,4 @@
-"""The shipped recipes of a card: measured as they are, and their figures written back."""
+"""The shipped recipes of a GPU are measured as they are, and their figures written back."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from registry.recipes.loading import load_recipes, parse_recipe
 
 
 @pytest.mark.parametrize(("card", "folder"), [(85_520_809_984, "single-gpu-80gb"), (150_754_820_096, "h200")])
-def test_a_shipped_recipe_is_measured_as_it_is_but_for_its_weights(tmp_path: Path, card: int, folder: str) -> None:
+def test_a_shipped_recipe_is_measured_unchanged_except_for_its_weights(tmp_path: Path, card: int, folder: str) -> None:
     file = shipped.recipe_file(card)
     assert file.parent.name == folder
     (recipe,) = load_recipes([file])
@@ -32,23 +32,21 @@ def test_a_shipped_recipe_is_measured_as_it_is_but_for_its_weights(tmp_path: Pat
 
 
 @pytest.mark.parametrize("tiny", [False, True])
-def test_the_recipe_of_the_larger_model_is_measured_where_one_ships(tmp_path: Path, tiny: bool) -> None:
+def test_the_larger_models_recipe_is_measured_if_there_is_one(tmp_path: Path, tiny: bool) -> None:
     assert shipped.large_recipe_file(85_520_809_984) is None
     file = shipped.large_recipe_file(150_754_820_096)
     assert file is not None
     (recipe,) = load_recipes([file])
     made = shipped.model(file, replace(SHAPES["tiny"], kind="qwen2") if tiny else LARGER, tmp_path)
     assert made.recipe.engine.flags == {"load_format": "dummy"}
-    assert made.recipe.memory.adapters == recipe.memory.adapters, "none"
+    assert made.recipe.memory.adapters == recipe.memory.adapters, "the recipe's"
     assert json.loads((made.path / "config.json").read_text())["architectures"] == ["Qwen2ForCausalLM"]
     if not tiny:
         same = ("memory", "batching", "queue", "residency", "context_length", "dtype")
         assert [getattr(made.recipe, name) for name in same] == [getattr(recipe, name) for name in same]
 
 
-async def test_a_card_without_such_a_recipe_leaves_its_part_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_gpu_without_such_a_recipe_leaves_its_part_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = Report(tmp_path / "results.json", "cpu", 0.01)
     run = timed.TimedRun(report, SHAPES["8b"], "cpu", tmp_path, Budget(1000))
     await run._larger()
@@ -57,14 +55,14 @@ async def test_a_card_without_such_a_recipe_leaves_its_part_out(
 
 
 @pytest.mark.parametrize("name", ["h200/llama-8b", "h200/qwen-32b", "single-gpu-80gb/llama-8b"])
-def test_each_chat_recipe_of_one_card_can_have_figures(name: str) -> None:
+def test_each_chat_recipe_for_one_gpu_can_have_figures(name: str) -> None:
     text = (shipped.RECIPES / f"{name}.yaml").read_text()
     note = "NVIDIA H200, 2026-11-28, commit 01234567; random weights"
     figures = {"load_seconds": 40.2, "resident": "78000MiB", "note": note}
     assert parse_recipe(shipped.with_figures(text, figures), name).expected.load_seconds == 40.2
 
 
-def test_what_a_card_costs_is_written_as_a_recipe_has_it() -> None:
+def test_the_costs_of_a_gpu_are_written_as_in_a_recipe() -> None:
     view = {"bytes": 64_000_000_001, "last_load_seconds": {"weights": 30.25, "warming": 10.0}}
     where = {"gpu": "NVIDIA H100 80GB HBM3", "cpu": "x", "time": "2026-11-28T12:00:00Z", "commit": 5 * "0123abcd"}
     found = Expected.model_validate(shipped.expected(view, where, "random weights", 160.24))
@@ -76,8 +74,8 @@ def test_what_a_card_costs_is_written_as_a_recipe_has_it() -> None:
 
 
 @pytest.mark.parametrize("folder", ["h200", "single-gpu-80gb", "node-8x80gb"])
-def test_figures_of_a_gpu_recipe_name_card_day_and_commit(folder: str) -> None:
-    """A recipe that was not measured has none, only the sums in its comment."""
+def test_figures_of_a_gpu_recipe_name_gpu_day_and_commit(folder: str) -> None:
+    """A recipe without measurements only has the calculation in its comment."""
     for recipe in load_recipes([shipped.RECIPES / folder]):
         figures = recipe.expected.model_dump(exclude_defaults=True)
         assert not figures or shipped.NOTE.fullmatch(recipe.expected.note), recipe.id
@@ -95,7 +93,7 @@ RESULTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("card", "folder"), [(85_520_809_984, "single-gpu-80gb"), (150_754_820_096, "h200")])
-def test_figures_of_a_card_are_written_into_its_recipe(
+def test_figures_of_a_gpu_are_written_into_its_recipe(
     card: int, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, recipes = tmp_path / "results.json", tmp_path / "recipes"
@@ -104,7 +102,7 @@ def test_figures_of_a_card_are_written_into_its_recipe(
     file = recipes / folder / "llama-8b.yaml"
     (before,), text = load_recipes([file]), file.read_text()
     monkeypatch.setattr(sys, "argv", ["shipped", str(results), "--recipes", str(recipes)])
-    for seconds in (40.2, 38.5):  # the second figures take the place of the first
+    for seconds in (40.2, 38.5):  # the second figures replace the first
         steps = {name: step | {"load_seconds": seconds} for name, step in RESULTS["steps"].items()}
         results.write_text(json.dumps({"environment": RESULTS["environment"] | {"gpu_bytes": card}, "steps": steps}))
         assert shipped.main() == 0

@@ -45,15 +45,15 @@ def test_a_workload_is_seeded_and_never_repeats_itself() -> None:
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_the_peer_gets_the_flags_that_our_engine_gets(kind: Kind) -> None:
-    """What `vllm serve` is started with in a comparison is what the chat engine gives to vLLM's parser."""
+    """`vllm serve` starts in a comparison with the arguments that the chat engine passes to vLLM's parser."""
     recipe = load_recipes(STARTER)[0]
     ours = list(chat_settings._settings(recipe, Path("/weights"), kind))
     ours = ours[ours.index("--served-model-name") :]
     json_only = str(recipe.engine.flags["structured_outputs_config"])
     ours += ["--enable-auto-tool-choice", "--tool-call-parser", "pythonic", "--structured-outputs-config", json_only]
     change_no_answer = {"--disable-fastapi-docs", "--no-use-tqdm-on-load", "--enable-sleep-mode"}
-    change_no_answer |= {"--scheduling-policy", "priority"}  # all requests of a comparison have the same
-    media = ours.index("--allowed-media-domains")  # which no comparison asks for
+    change_no_answer |= {"--scheduling-policy", "priority"}  # all requests of a comparison have the same priority
+    media = ours.index("--allowed-media-domains")  # no comparison uses them
     del ours[media : media + 2]
     ours = [word for word in ours if word not in change_no_answer]
     assert sorted(vllm_flags(recipe, kind)) == sorted(ours)
@@ -92,7 +92,7 @@ def test_the_client_runs_ahead_of_the_servers_that_it_starts() -> None:
 
 
 def test_the_peak_of_a_small_process_is_its_own() -> None:
-    """Whoever started it had more: what the kernel's `ru_maxrss` tells then does not grow."""
+    """The kernel's `ru_maxrss` includes the larger peak of the process that started it."""
     code = (
         "from benchmarks.tenants.layer import _peak\n"
         "before = _peak(); held = bytearray(b'.') * (40 * 2**20); print(_peak() - before)"
@@ -103,9 +103,9 @@ def test_the_peak_of_a_small_process_is_its_own() -> None:
     assert held
 
 
-def test_a_turn_waits_for_a_server_that_computes_after_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_waits_for_a_server_that_still_computes_after_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "REST_SECONDS", 0.001)
-    readings = itertools.count(0.0, 10.0)  # ten seconds of CPU since the last look, however soon that was
+    readings = itertools.count(0.0, 10.0)  # always ten seconds of CPU more than at the last reading
     monkeypatch.setattr(processes, "cpu_seconds", lambda _pid: next(readings))
     assert not asyncio.run(processes.come_to_rest([1], within=0.05))
     falls_silent = itertools.chain([0.0, 10.0, 20.0, 30.0], itertools.repeat(30.0))
@@ -114,7 +114,7 @@ def test_a_turn_waits_for_a_server_that_computes_after_its_last_answer(monkeypat
     assert next(falls_silent) == 30.0
 
 
-def test_a_kernel_that_pages_idle_memory_out_is_seen(tmp_path: Path) -> None:
+def test_a_kernel_that_pages_out_idle_memory_is_noticed(tmp_path: Path) -> None:
     assert not environment.pages_out(tmp_path)
     scheme = tmp_path / "0" / "contexts" / "0" / "schemes" / "0"
     scheme.mkdir(parents=True)
@@ -125,7 +125,7 @@ def test_a_kernel_that_pages_idle_memory_out_is_seen(tmp_path: Path) -> None:
     assert environment.pages_out(tmp_path)
 
 
-def test_no_run_begins_with_what_another_left(tmp_path: Path) -> None:
+def test_a_run_starts_without_leftovers_of_another(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     requested = ["--smoke", "--tiny", "--keep", str(tmp_path), "client_cost"]
     done = CliRunner().invoke(run.app, requested, env={"COLUMNS": "600"})
@@ -133,8 +133,8 @@ def test_no_run_begins_with_what_another_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failed", [0, 2])
-def test_a_run_with_failed_requests_is_none_that_went_well(monkeypatch: pytest.MonkeyPatch, failed: int) -> None:
-    """It ended with 0, and told of them in its last line alone."""
+def test_a_run_with_failed_requests_exits_with_an_error(monkeypatch: pytest.MonkeyPatch, failed: int) -> None:
+    """It used to exit with 0 and to mention them only in its last line."""
 
     async def measure(bench: Bench) -> None:
         bench.count("roundhouse", Cell([Reply(0.0, error="HTTP 500")] * failed + [Reply(0.0)], 1.0))
@@ -160,7 +160,7 @@ def test_a_run_with_failed_requests_is_none_that_went_well(monkeypatch: pytest.M
         (["--model", "huge"], "starter"),
     ],
 )
-def test_what_cannot_be_measured_on_the_real_model_is_refused(
+def test_benchmarks_that_cannot_use_the_real_model_are_refused(
     monkeypatch: pytest.MonkeyPatch, words: list[str], fault: str
 ) -> None:
     monkeypatch.setattr(models, "real_file", lambda: None)
@@ -168,7 +168,9 @@ def test_what_cannot_be_measured_on_the_real_model_is_refused(
     assert (done.exit_code, fault in done.stderr) == (2, True)
 
 
-def test_the_real_model_has_its_recipe_and_so_many_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_model_has_its_recipe_with_the_requested_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weights = write_model(tmp_path / "weights", hidden=32, ffn=64, layers=1)
     monkeypatch.setattr(models, "_converted", lambda _: weights)
     settings = RunSettings(quick=True, tiny=False, smoke=False, seed=0, work=tmp_path, real=True)
@@ -177,13 +179,13 @@ def test_the_real_model_has_its_recipe_and_so_many_places(tmp_path: Path, monkey
     assert (chat.recipe.memory.adapters.device, chat.recipe.memory.adapters.host) == (3, 7)
 
 
-def test_what_a_part_of_its_own_died_of_can_be_read(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_a_separate_process_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(subprocess.CalledProcessError):
         layer._apart("nothing")
     assert "report FOLDER" in capfd.readouterr().err
 
 
-def test_a_process_that_ends_meanwhile_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_ended_counts_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     class Process:
         def __init__(self, held: int | None) -> None:
             self._held = held
@@ -197,7 +199,7 @@ def test_a_process_that_ends_meanwhile_holds_nothing(monkeypatch: pytest.MonkeyP
     assert processes.resident(1) == 7
 
 
-async def test_a_pair_that_began_in_anothers_turn_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pair_that_begins_in_anothers_turn_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def busy(_pids: object) -> bool:
         return False
 
@@ -214,7 +216,7 @@ async def test_a_pair_that_began_in_anothers_turn_is_reported(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("ports", ["32768\t60999", "1024 65535", "15001 60999", ""])
-def test_a_servers_port_is_none_that_a_connection_may_get(
+def test_a_servers_port_is_outside_the_range_of_outgoing_connections(
     ports: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "range").write_text(ports)

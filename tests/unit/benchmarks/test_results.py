@@ -1,4 +1,4 @@
-"""Results files as Markdown."""
+"""Results files, and the Markdown tables made from them."""
 
 import os
 import subprocess
@@ -36,11 +36,13 @@ def test_tables_belong_to_their_results_files() -> None:
         assert (results.FOLDER / f"{name}.md").read_text() == results.page(held)
 
 
-def test_other_models_and_fewer_rounds_write_over_no_other_figures() -> None:
+def test_other_models_and_fewer_rounds_do_not_overwrite_figures() -> None:
     assert len({results.path(quick, model) for quick in (False, True) for model in ("starter", "tiny", "real")}) == 6
 
 
-def test_a_runs_own_results_are_no_uncommitted_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runs_own_results_do_not_count_as_uncommitted_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     code, written = tmp_path / "code.py", tmp_path / "benchmarks" / "results" / "today.json"
     written.parent.mkdir(parents=True)
@@ -78,7 +80,7 @@ def test_a_run_names_its_commit_where_git_is_missing_or_refuses(
     assert environment.commit_in_files(packed) == ""
 
 
-def test_a_table_tells_failures_load_and_spread() -> None:
+def test_a_table_has_failures_load_and_spread() -> None:
     text = results.page(HELD)
     assert "Load average 1.5 before and 2.5 after. 12 requests, 2 failures" in text
     assert "- c1: timeout: 2 ×" in text
@@ -89,5 +91,5 @@ def test_a_table_tells_failures_load_and_spread() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [(0, "0"), (1234.5, "1234"), (99.94, "99.9"), (0.012345, "0.0123"), (-3.14159, "-3.14")]
 )
-def test_numbers_have_three_digits(value: float, expected: str) -> None:
+def test_numbers_have_three_significant_digits(value: float, expected: str) -> None:
     assert results.number(value) == expected

@@ -25,7 +25,7 @@ def registered() -> dict[str, object]:
     return {**adapter(), "registered": "v2", "new": True}
 
 
-def test_a_folder_goes_by_its_absolute_path(
+def test_a_folder_is_sent_as_its_absolute_path(
     server: FakeServer, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
@@ -38,7 +38,7 @@ def test_a_folder_goes_by_its_absolute_path(
     assert "legal: registered, v2 sha256:abababababab" in result.stdout
 
 
-def test_the_one_adapter_inside_a_folder_is_taken_and_several_are_named(
+def test_the_only_adapter_inside_a_folder_is_used_and_several_are_named(
     server: FakeServer, run: Run, folder: Path, tmp_path: Path
 ) -> None:
     server.on("POST", "/v1/adapters", registered())
@@ -57,7 +57,7 @@ def test_a_failed_probe_prints_both_texts(server: FakeServer, run: Run) -> None:
     assert all(text in displayed for text in ("failed", "'hello'", "'HELLO'", "'hi there'"))
 
 
-def test_a_hub_id_is_taken_at_its_revision_or_as_it_is_now(server: FakeServer, run: Run) -> None:
+def test_a_hub_id_is_sent_with_its_revision_or_the_current_one(server: FakeServer, run: Run) -> None:
     server.on("POST", "/v1/adapters", registered())
     for written, revision in (("acme/legal@4f2c", "4f2c"), ("acme/legal", "main")):
         assert run("adapters", "add", "legal", written, "-b", "m").exit_code == 0
@@ -69,10 +69,10 @@ def test_a_hub_id_is_taken_at_its_revision_or_as_it_is_now(server: FakeServer, r
 
 
 @pytest.mark.parametrize("upload", [True, False], ids=["a folder that is packed", "an archive"])
-def test_uploads(server: FakeServer, run: Run, folder: Path, upload: bool) -> None:
+def test_folders_and_archives_are_uploaded(server: FakeServer, run: Run, folder: Path, upload: bool) -> None:
     server.on("POST", "/v1/adapters", registered())
     source = folder
-    if upload:  # as a hub's cache keeps it: links into `blobs`
+    if upload:  # links into `blobs`, as in a hub's cache
         weights = folder / "adapter_model.safetensors"
         weights.rename(folder.parent / "blob")
         weights.symlink_to(folder.parent / "blob")
@@ -97,7 +97,7 @@ def test_uploads(server: FakeServer, run: Run, folder: Path, upload: bool) -> No
 @pytest.mark.parametrize(
     ("status", "code"), [(404, "source_not_found"), (403, "insufficient_scope"), (403, "upload_needed")]
 )
-def test_a_folder_that_the_server_may_not_read_is_sent(
+def test_a_folder_that_the_server_may_not_read_is_uploaded(
     server: FakeServer, run: Run, folder: Path, status: int, code: str
 ) -> None:
     def answer(received: ReceivedRequest) -> Answer:
@@ -115,7 +115,7 @@ def test_a_folder_that_the_server_may_not_read_is_sent(
 
 
 @pytest.mark.parametrize("upload", [False, True])
-def test_an_alias_and_a_probe_go_with_the_registration(
+def test_an_alias_and_a_probe_are_sent_with_the_registration(
     server: FakeServer, run: Run, folder: Path, upload: bool
 ) -> None:
     server.on("POST", "/v1/adapters", {**adapter(), "registered": "v2", "new": True})
@@ -130,7 +130,7 @@ def test_an_alias_and_a_probe_go_with_the_registration(
         assert received.json["probe"] == {"prompt": "hello", "expected": "HELLO"}
 
 
-def test_what_is_no_adapter_is_refused_before_it_is_sent(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_a_folder_without_an_adapter_is_refused_before_it_is_sent(server: FakeServer, run: Run, tmp_path: Path) -> None:
     assert "adapter_config.json" in run("adapters", "add", "a", str(tmp_path), "-b", "m").stderr
     file = tmp_path / "weights.bin"
     file.write_bytes(b"")
@@ -138,7 +138,7 @@ def test_what_is_no_adapter_is_refused_before_it_is_sent(server: FakeServer, run
     assert server.received == []
 
 
-def test_validate_tells_every_fault(server: FakeServer, run: Run, folder: Path) -> None:
+def test_validate_prints_every_fault(server: FakeServer, run: Run, folder: Path) -> None:
     faults = ["q_proj: rank 32 is over 16", "k_proj: no lora_B"]
     error = {"message": "The adapter has 2 faults.", "type": "invalid_request_error", "code": "unfit", "faults": faults}
     server.on("POST", "/v1/adapters", Answer({"error": error}, 422))
@@ -148,7 +148,7 @@ def test_validate_tells_every_fault(server: FakeServer, run: Run, folder: Path) 
     assert result.stderr.splitlines() == ["error: The adapter has 2 faults.", *(f"  {fault}" for fault in faults)]
 
 
-def test_errors_are_json_too(server: FakeServer, run: Run) -> None:
+def test_errors_are_printed_as_json_too(server: FakeServer, run: Run) -> None:
     result = run("adapters", "show", "nobody", "--json")
     assert result.exit_code == 1
     reported = json.loads(result.stdout)["error"]
@@ -187,7 +187,7 @@ def test_each_command_is_one_call(
     assert (received.json if received.body else None) == body
 
 
-def test_list_and_remove(server: FakeServer, run: Run) -> None:
+def test_adapters_are_listed_and_removed(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/adapters", {"object": "list", "data": [adapter()]})
     assert "legal" in run("adapters", "list", "--base", "m").stdout
     assert server.received[-1].query == "base=m"

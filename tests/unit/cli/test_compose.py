@@ -1,4 +1,4 @@
-"""`roundhouse adapters combine` and `merge`: what is sent, and what is refused before any work."""
+"""`roundhouse adapters combine` and `merge`: the calls, and refusals before any work."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_each_adapter_needs_its_weight(server: FakeServer, run: Run) -> None:
 
 
 def test_merge_asks_the_server(server: FakeServer, run: Run) -> None:
-    """It knows models that were added at run time, and adapters of its own data directory."""
+    """The server knows models added at run time, and adapters of its data directory."""
     merged = {"object": "merged_model", "folder": "/data/merged/x", "base": "added", "adapter": "legal", "bytes": 2048}
     server.on("POST", "/v1/adapters/added%3Alegal%40prod/merge", merged)
     result = run("adapters", "merge", "added:legal@prod", "--json")
@@ -51,7 +51,7 @@ def test_merge_asks_the_server(server: FakeServer, run: Run) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory that knows one adapter, whose files are gone."""
+    """A data directory with one adapter whose files are missing."""
     with State(tmp_path / "data") as state:
         state.adapters.register(AdapterKey("starter-chat", "legal"), NewVersion(digest(1), 8, 100, "test"))
     return tmp_path / "data"
@@ -85,10 +85,12 @@ def test_a_node_merges_an_adapter_of_its_fleet(
         state.adapters.register(AdapterKey("starter-chat", "legal"), NewVersion(digest(1), 8, 100, "test"))
     options = ["--recipes", str(starter_recipes()[0]), "--data-dir", str(folder), "--output", str(tmp_path / "out")]
     monkeypatch.setenv("ROUNDHOUSE_DATABASE", postgres_url)
-    assert "no model or adapter 'legal'" in run("adapters", "merge", "legal", *options).stderr, "it has none of its own"
+    assert "no model or adapter 'legal'" in run("adapters", "merge", "legal", *options).stderr, (
+        "the node itself has none"
+    )
     monkeypatch.setenv("ROUNDHOUSE_FLEET", "merging")
     result = run("adapters", "merge", "legal", *options)
-    assert (result.exit_code, "Register the adapter again" in result.stderr) == (4, True), "its files are gone"
+    assert (result.exit_code, "Register the adapter again" in result.stderr) == (4, True), "its files are missing"
     monkeypatch.delenv("ROUNDHOUSE_DATABASE")
     result = run("adapters", "merge", "legal", *options)
     assert (result.exit_code, "ROUNDHOUSE_DATABASE" in result.stderr) == (2, True)
@@ -108,7 +110,7 @@ def test_without_room_nothing_begins(run: Run, data: Path, tmp_path: Path, monke
     assert not list((tmp_path / "models").iterdir())
 
 
-def test_nothing_is_written_over(run: Run, data: Path, tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(run: Run, data: Path, tmp_path: Path) -> None:
     options = ["--recipes", str(starter_recipes()[0]), "--data-dir", str(data)]
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("kept")

@@ -1,4 +1,4 @@
-"""What messages tell people to type exists: each `--option` and each `roundhouse command` in a text of the server's."""
+"""Each `--option` and each `roundhouse command` in a message of the server exists."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from runtime.cli.options import root
 from tests.unit.cli.test_help import ALL, parameters
 
 ROOMS = ("adapters", "console", "fleet", "launch", "registry", "routing", "runtime", "tenants")
-"""`models` speaks of vLLM's options, too."""
+"""Folders whose texts are checked. `models` also mentions vLLM's options."""
 OPTIONS = {option for command in ALL.values() for p in parameters(command) for option in (*p.opts, *p.secondary_opts)}
 OTHERS = {"--help", "--version", "--gpus", "--include", "--local-dir", "--scope", "--collect", "--quiet"}
 """Options of every command, of `roundhouse` itself, of Docker, of `hf download`, and of `systemd-run`."""
@@ -32,7 +32,7 @@ def unknown(text: str) -> Iterator[str]:
         if group in GROUPS:
             if command and not any(path[:2] == (group, command) for path in ALL):
                 yield f"roundhouse {group} {command}"
-        elif f"`roundhouse {group}" in text and (group,) not in ALL:  # without the mark it may be prose
+        elif f"`roundhouse {group}" in text and (group,) not in ALL:  # without the back quote it may be prose
             yield f"roundhouse {group}"
 
 
@@ -42,7 +42,7 @@ def test_each_documented_option_and_command_exists(room: str) -> None:
     assert result == []
 
 
-def test_what_does_not_exist_is_seen() -> None:
+def test_unknown_options_and_commands_are_found() -> None:
     reported = (
         "Start it with --nonsense, then `roundhouse adapters ad` and `roundhouse nothing`, or `roundhouse models`."
     )

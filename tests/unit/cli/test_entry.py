@@ -1,4 +1,4 @@
-"""The installed command: `serve` starts itself again before anything else is imported; others find their server."""
+"""The installed command: `serve` replaces its process before other imports; others find their server."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ main()
     ("arguments", "starts", "code"),
     [(("serve", "--port", "1"), 2, 2), (("serve", "--help"), 1, 0), (("version",), 1, 0), (("status", "-x"), 1, 2)],
 )
-def test_serve_starts_itself_again_once(arguments: tuple[str, ...], starts: int, code: int) -> None:
+def test_serve_replaces_its_process_once(arguments: tuple[str, ...], starts: int, code: int) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ROUNDHOUSE_SERVER_ID"}
     command = [sys.executable, "-c", CODE, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
@@ -44,7 +44,7 @@ def test_each_command_has_the_same_server_by_default() -> None:
     ("port", "address"),
     [("9123", "http://127.0.0.1:9123"), ("", "http://127.0.0.1:8000"), (None, "http://127.0.0.1:8000")],
 )
-def test_the_port_of_serve_counts_for_all(port: str | None, address: str) -> None:
+def test_the_port_of_serve_is_used_by_all_commands(port: str | None, address: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "ROUNDHOUSE_PORT"}
     if port is not None:
         environment["ROUNDHOUSE_PORT"] = port
@@ -53,7 +53,7 @@ def test_the_port_of_serve_counts_for_all(port: str | None, address: str) -> Non
     assert done.stdout.strip() == address, done.stderr
 
 
-def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_port() -> None:
+def test_kubernetes_variable_for_a_service_of_our_name_is_no_port() -> None:
     code = "import sys; from runtime.cli.entry import main; sys.argv = ['roundhouse', 'status', '--help']; main()"
     environment = {**os.environ, "ROUNDHOUSE_PORT": "tcp://10.96.0.17:80"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)

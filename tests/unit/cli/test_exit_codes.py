@@ -1,4 +1,4 @@
-"""The exit codes that the help promises."""
+"""The exit codes documented in the help."""
 
 import errno
 import json
@@ -24,15 +24,15 @@ def test_a_status_becomes_an_exit_code(server: FakeServer, run: Run, status: int
     assert result.stdout == ""
 
 
-def test_no_server(run: Run) -> None:
-    with socket.socket() as unused:  # bound and not listening: nobody else can take the port meanwhile
+def test_a_server_that_does_not_answer_has_its_exit_code(run: Run) -> None:
+    with socket.socket() as unused:  # bound but not listening, so that no other program gets the port
         unused.bind(("127.0.0.1", 0))
         result = run("status", "--url", f"http://127.0.0.1:{unused.getsockname()[1]}")
     assert result.exit_code == 3
     assert "roundhouse serve" in result.stderr
 
 
-def test_a_server_without_tls(server: FakeServer, run: Run) -> None:
+def test_a_server_without_tls_is_named(server: FakeServer, run: Run) -> None:
     result = run("status", "--url", server.url.replace("http:", "https:"))
     assert result.exit_code == 3
     assert "Write http:// in --url" in result.stderr
@@ -40,8 +40,8 @@ def test_a_server_without_tls(server: FakeServer, run: Run) -> None:
 
 
 @pytest.mark.parametrize("command", [("keys", "revoke", "key_1"), ("backup", "folder"), ("usage", "prune")])
-def test_a_command_without_a_server_refuses_one(run: Run, command: tuple[str, ...]) -> None:
-    """It would change the data directory of this machine."""
+def test_a_local_command_refuses_a_servers_url(run: Run, command: tuple[str, ...]) -> None:
+    """It would change this machine's data directory instead."""
     result = run("--url", "http://127.0.0.1:1", *command)
     assert result.exit_code == 2
     assert "does not talk to a server. Leave --url out" in " ".join(result.stderr.replace("│", " ").split())
@@ -49,14 +49,14 @@ def test_a_command_without_a_server_refuses_one(run: Run, command: tuple[str, ..
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://127.0.0.1:abc", "http://[::1"])
-def test_an_address_that_is_none(run: Run, url: str) -> None:
+def test_an_invalid_address_is_wrong_usage(run: Run, url: str) -> None:
     result = run("status", "--url", url)
     assert result.exit_code == 2
     assert "is not an address" in result.stderr
 
 
 @pytest.mark.parametrize("key", ["rh-\u00fcber", "rh-a\nb", "rh-a "])
-def test_a_key_that_no_header_holds(run: Run, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_cannot_be_in_a_header_is_wrong_usage(run: Run, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_API_KEY", key)
     result = run("status", "--url", "http://127.0.0.1:1")
     assert result.exit_code == 2
@@ -67,7 +67,9 @@ def test_a_key_that_no_header_holds(run: Run, key: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("variable", "value"), [("ALL_PROXY", "carrier-pigeon://127.0.0.1:1"), ("SSL_CERT_FILE", "/nowhere")]
 )
-def test_a_variable_that_is_in_the_way(run: Run, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+def test_a_variable_that_breaks_connections_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
     for name in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
@@ -78,11 +80,11 @@ def test_a_variable_that_is_in_the_way(run: Run, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("arguments", [["models", "show"], ["nothing"], ["serve", "--port", "99"], ["status", "--x"]])
-def test_usage(run: Run, arguments: list[str]) -> None:
+def test_wrong_arguments_are_wrong_usage(run: Run, arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 
 
-def test_something_else_answers(server: FakeServer, run: Run) -> None:
+def test_a_server_that_is_not_ours_is_named(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/status", Answer("<html>hello</html>"))
     result = run("status")
     assert result.exit_code == 4
@@ -98,7 +100,7 @@ def test_something_else_answers(server: FakeServer, run: Run) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_another_server_with_json_answers(
+def test_another_servers_json_is_not_taken_for_ours(
     server: FakeServer, run: Run, command: list[str], path: str, answer: object
 ) -> None:
     server.on("GET", path, Answer(json.dumps(answer)))
@@ -121,15 +123,17 @@ def test_a_page_or_a_redirect_is_no_recipe(server: FakeServer, run: Run, tmp_pat
     assert "https://models.example" in result.stderr
 
 
-def test_a_foreign_error_body_still_tells_the_status(server: FakeServer, run: Run) -> None:
+def test_the_status_of_a_foreign_error_is_printed(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/status", Answer("<html>bad gateway</html>", 502))
     result = run("status")
     assert result.exit_code == 4
     assert "502" in result.stderr
 
 
-def test_a_full_disk_below_json(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error cannot be written there either: it is told on standard error alone."""
+def test_json_on_a_full_disk_is_an_error_on_standard_error(
+    server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error cannot be written to standard output either."""
 
     def full(_data: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -140,7 +144,7 @@ def test_a_full_disk_below_json(server: FakeServer, run: Run, monkeypatch: pytes
     assert (result.exit_code, result.stderr) == (1, "error: So it is.\n")
 
 
-def test_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_has_its_exit_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_url: str) -> None:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Every command teaches: a first line, an example, and help on each option."""
+"""Each command's help has a first line, an example, and a text for each option."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ def parameters(command: Any) -> list[Any]:
 ALL = dict(commands(typer.main.get_command(app)))
 
 
-def test_all_commands_are_there() -> None:
+def test_the_list_of_commands() -> None:
     of_models = ("list", "show", "load", "unload", "pin", "unpin", "plan", "forget-estimate")
     changes = ("add", "check", "edit", "remove", "export", "cancel", "reload")
     models = {("models", name) for name in (*of_models, *changes)}
@@ -82,7 +82,7 @@ def test_all_commands_are_there() -> None:
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_help(path: tuple[str, ...], run: Run) -> None:
+def test_each_command_has_complete_help(path: tuple[str, ...], run: Run) -> None:
     result = run(*path, "--help")
     assert result.exit_code == 0
     assert "Example" in result.stdout
@@ -92,7 +92,7 @@ def test_help(path: tuple[str, ...], run: Run) -> None:
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_every_command_speaks_json(path: tuple[str, ...]) -> None:
+def test_every_command_has_json(path: tuple[str, ...]) -> None:
     assert "--json" in {option for parameter in parameters(ALL[path]) for option in parameter.opts}
 
 

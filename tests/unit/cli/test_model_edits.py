@@ -1,4 +1,4 @@
-"""`roundhouse models add`, edit, remove, export: what is asked of the server, and what is printed."""
+"""`roundhouse models add`, `edit`, `remove` and `export`: the calls and the output."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def adding(server: FakeServer) -> FakeServer:
     return server
 
 
-def test_add_shows_the_reasons_and_adds_on_yes(adding: FakeServer, run: Run) -> None:
+def test_add_prints_the_reasons_and_adds_after_yes(adding: FakeServer, run: Run) -> None:
     result = run(
         "models", "add", "org/name@v1", "--yes", "--set", "memory.kv_cache=2GiB", "--set", "context_length=512"
     )
@@ -55,19 +55,19 @@ def test_a_dry_run_adds_nothing(adding: FakeServer, run: Run) -> None:
     assert len([received for received in adding.received if received.method == "POST"]) == 1
 
 
-def test_no_question_without_a_terminal(adding: FakeServer, run: Run) -> None:
+def test_without_a_terminal_there_is_no_question(adding: FakeServer, run: Run) -> None:
     result = run("models", "add", "org/name")
     assert result.exit_code == 2
     assert "--yes" in result.stderr
     assert len([received for received in adding.received if received.method == "POST"]) == 1
 
 
-def test_a_folder_that_is_here_is_sent_with_its_whole_path(adding: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_a_local_folder_is_sent_as_its_absolute_path(adding: FakeServer, run: Run, tmp_path: Path) -> None:
     assert run("models", "add", str(tmp_path), "--yes").exit_code == 0
     assert next(a for a in adding.received if a.method == "POST").json["source"] == str(tmp_path.resolve())
 
 
-def test_what_does_not_fit_is_refused_with_the_sum(server: FakeServer, run: Run) -> None:
+def test_a_model_that_does_not_fit_is_refused_with_the_calculation(server: FakeServer, run: Run) -> None:
     server.on("POST", "/v1/models", proposal(fit="does_not_fit", lacking_bytes=2**30, advice="too large"))
     result = run("models", "add", "org/name", "--yes")
     assert result.exit_code == 1
@@ -83,7 +83,7 @@ def test_files_that_could_not_be_fetched_are_reported(adding: FakeServer, run: R
     assert "the hub is away" in result.stderr
 
 
-def test_edit_remove_and_export(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_models_are_edited_removed_and_exported(server: FakeServer, run: Run, tmp_path: Path) -> None:
     edited = {"id": "m", "version": 2, "before": 1, "changed": ["dtype"], "waits": True}
     server.on("PATCH", "/v1/models/m", edited)
     result = run("models", "edit", "m", "--set", "dtype=float16", "--set", "description=")
@@ -98,7 +98,7 @@ def test_edit_remove_and_export(server: FakeServer, run: Run, tmp_path: Path) ->
     assert run("models", "edit", "m").exit_code == 2
 
 
-def test_reload_tells_faults(server: FakeServer, run: Run) -> None:
+def test_reload_prints_faults(server: FakeServer, run: Run) -> None:
     server.on("POST", "/v1/recipes/reload", {"changed": False, "models": [], "faults": ["a.yaml:2: wrong"]})
     result = run("models", "reload")
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""`roundhouse models` and `status`: what is asked of the server, and what is printed."""
+"""`roundhouse models` and `status`: the calls and the output."""
 
 import json
 
@@ -8,7 +8,7 @@ from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, FakeServer
 
 
-def test_list_shows_models_and_no_adapters(server: FakeServer, run: Run) -> None:
+def test_list_prints_models_but_no_adapters(server: FakeServer, run: Run) -> None:
     card = {"id": "uppercase", "object": "model", "parent": "starter-chat", "task": "chat"}
     server.on("GET", "/v1/models", {"object": "list", "data": [model(), card]})
     result = run("models", "list")
@@ -18,7 +18,7 @@ def test_list_shows_models_and_no_adapters(server: FakeServer, run: Run) -> None
     assert "uppercase" not in result.stdout
 
 
-def test_json_is_the_servers_and_nothing_else(server: FakeServer, run: Run) -> None:
+def test_json_is_only_the_servers_answer(server: FakeServer, run: Run) -> None:
     reported = {"object": "list", "data": [model()]}
     server.on("GET", "/v1/models", reported)
     result = run("models", "list", "--json")
@@ -37,7 +37,7 @@ def test_json_is_the_servers_and_nothing_else(server: FakeServer, run: Run) -> N
         (["unpin", "m"], "DELETE", "/v1/models/m/pin", ""),
     ],
 )
-def test_residency_by_hand(
+def test_load_unload_and_pin_are_calls(
     server: FakeServer, run: Run, command: list[str], method: str, path: str, query: str
 ) -> None:
     server.on(method, path, model("m", pinned=True))
@@ -48,7 +48,7 @@ def test_residency_by_hand(
     assert (received.method, received.path, received.query) == (method, path, query)
 
 
-def test_show_tells_progress_and_problem(server: FakeServer, run: Run) -> None:
+def test_show_prints_progress_and_problems(server: FakeServer, run: Run) -> None:
     loading = {"phase": "weights", "percent": 40.0, "detail": ""}
     server.on("GET", "/v1/models/m", model("m", state="loading", progress=loading))
     assert "loading, weights 40 %" in run("models", "show", "m").stdout
@@ -56,7 +56,7 @@ def test_show_tells_progress_and_problem(server: FakeServer, run: Run) -> None:
     assert "its files are not there" in run("models", "show", "m").stdout
 
 
-def test_plan(server: FakeServer, run: Run) -> None:
+def test_a_plan_is_printed(server: FakeServer, run: Run) -> None:
     victim = {"model": "old", "bytes": 2**30, "running": 2, "action": "drain"}
     server.on(
         "POST",
@@ -98,7 +98,7 @@ def test_a_plan_has_a_line_for_each_device_and_each_replica(server: FakeServer, 
     ]
 
 
-def test_a_plan_with_a_gpu_tells_of_host_memory_and_sleep(server: FakeServer, run: Run) -> None:
+def test_a_plan_with_a_gpu_has_host_memory_and_sleep(server: FakeServer, run: Run) -> None:
     victim = {"model": "old", "bytes": 2**30, "running": 0, "action": "sleep"}
     host = {"bytes_needed": 2**30, "bytes_free": 2**34, "budget_bytes": 2**35}
     plan = {
@@ -111,14 +111,14 @@ def test_a_plan_with_a_gpu_tells_of_host_memory_and_sleep(server: FakeServer, ru
     assert "needs 1.0 GiB, 16.0 GiB of 32.0 GiB free" in reported
 
 
-def test_a_key_that_may_not_see_usage_of_others_reads_so(server: FakeServer, run: Run) -> None:
+def test_a_key_without_the_right_to_others_usage_is_named(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/models/starter-chat", Answer(model(running=None, waiting=None)))
     reported = run("models", "show", "starter-chat").stdout
     assert reported.count("not shown to this key, or by a front") == 2
     assert "None" not in reported
 
 
-def test_show_tells_what_a_wake_takes(server: FakeServer, run: Run) -> None:
+def test_show_prints_the_time_of_a_wake(server: FakeServer, run: Run) -> None:
     sleeping = model("m", state="asleep", tier="host", can_sleep=True, expected_wake_seconds=0.9, wakes=3)
     server.on("GET", "/v1/models/m", sleeping)
     reported = run("models", "show", "m").stdout
@@ -127,13 +127,13 @@ def test_show_tells_what_a_wake_takes(server: FakeServer, run: Run) -> None:
     assert "3 wakes" in reported
 
 
-def test_a_list_tells_who_falls_asleep(server: FakeServer, run: Run) -> None:
+def test_a_plan_lists_models_that_fall_asleep(server: FakeServer, run: Run) -> None:
     falls = {"phase": "falling asleep", "percent": 0.0, "detail": ""}
     server.on("GET", "/v1/models", {"data": [model("m", state="draining", progress=falls)]})
     assert "draining, falling asleep" in run("models", "list").stdout
 
 
-def test_forget_estimate_asks_the_server_to(server: FakeServer, run: Run) -> None:
+def test_forget_estimate_is_one_call(server: FakeServer, run: Run) -> None:
     server.on("DELETE", "/v1/models/m/estimate", model("m", state="absent", bytes=0, expected_bytes=2**30))
     assert run("models", "forget-estimate", "m").stdout == "m: absent, needs 1.0 GiB\n"
 
@@ -146,7 +146,7 @@ def test_a_load_that_fails_is_a_server_error(server: FakeServer, run: Run) -> No
     assert result.stderr == "error: It does not fit. Try again in 7 s.\n"
 
 
-def test_status_is_a_table(server: FakeServer, run: Run) -> None:
+def test_status_prints_a_table(server: FakeServer, run: Run) -> None:
     device = {
         "name": "cpu", "label": "cpu", "total_bytes": 2**34, "budget_bytes": 2**33, "resident_bytes": 2**20,
         "free_bytes": 2**33 - 2**20,
@@ -172,7 +172,7 @@ def test_status_is_a_table(server: FakeServer, run: Run) -> None:
     assert reported[5].split()[:4] == ["warm", "absent", "prewarmed", "-"]
 
 
-def test_status_says_what_does_not_work(server: FakeServer, run: Run) -> None:
+def test_status_prints_what_does_not_work(server: FakeServer, run: Run) -> None:
     device = {"name": "cpu", "label": "cpu", "total_bytes": 8, "budget_bytes": 8, "resident_bytes": 0, "free_bytes": 8}
     slots = {"total": 6, "free": 6, "restarts": 0, "prewarmed": []}
     reported = {"device": device, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": []}

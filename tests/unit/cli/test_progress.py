@@ -1,4 +1,4 @@
-"""Progress: drawn on a terminal, silent elsewhere."""
+"""Progress is drawn on a terminal and silent otherwise."""
 
 import io
 import sys
@@ -13,7 +13,7 @@ from tests.unit.cli.fake_server import FakeServer
 
 
 class Seen(Bar):
-    """Remembers, and tells when it was first drawn."""
+    """Records what is drawn, and sets an event at the first time."""
 
     def __init__(self) -> None:
         super().__init__(is_drawn=True)
@@ -34,7 +34,7 @@ def test_a_load_is_drawn_while_a_request_waits(server: FakeServer) -> None:
     assert seen.displayed[0] == ("m: weights", 0.4)
 
 
-def test_a_server_that_is_gone_does_not_break_the_drawing() -> None:
+def test_a_server_that_has_ended_does_not_break_the_drawing() -> None:
     with Watch("http://127.0.0.1:9", "m", Seen()):
         pass
 

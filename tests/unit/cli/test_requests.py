@@ -36,7 +36,7 @@ def test_chat_prints_the_answer_as_it_comes(server: FakeServer, run: Run) -> Non
     assert received.headers["X-Roundhouse-Progress"] == "sse"
 
 
-def test_comments_of_a_stream_draw_the_load(server: FakeServer) -> None:
+def test_a_streams_comments_are_drawn_as_progress_of_the_load(server: FakeServer) -> None:
     from runtime.cli.remote.client import Client
     from runtime.cli.remote.events import events
 
@@ -47,7 +47,7 @@ def test_comments_of_a_stream_draw_the_load(server: FakeServer) -> None:
     assert seen.displayed == [("starter-chat: weights", 0.4)]
 
 
-def test_a_stream_that_a_proxy_packed(server: FakeServer, run: Run) -> None:
+def test_a_stream_that_a_proxy_compressed_is_read(server: FakeServer, run: Run) -> None:
     plain = stream("Hel", "lo")
     server.on(
         "POST", CHAT, Answer(gzip.compress(plain.encoded()), headers={**plain.headers, "Content-Encoding": "gzip"})
@@ -56,7 +56,7 @@ def test_a_stream_that_a_proxy_packed(server: FakeServer, run: Run) -> None:
     assert (result.exit_code, result.stdout) == (0, "Hello\n")
 
 
-def test_a_stream_that_ends_before_its_end_is_no_answer(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_a_stream_without_its_end_is_an_error(server: FakeServer, run: Run, tmp_path: Path) -> None:
     server.on("POST", CHAT, stream("Hel", "lo", end=""))
     result = run("chat", "hi", "-m", "m")
     assert result.exit_code == 4
@@ -68,7 +68,7 @@ def test_a_stream_that_ends_before_its_end_is_no_answer(server: FakeServer, run:
     assert run("transcribe", str(sound), "-m", "m", "--stream").exit_code == 4
 
 
-def test_an_answer_that_is_no_stream(server: FakeServer, run: Run) -> None:
+def test_an_answer_that_is_no_stream_is_an_error(server: FakeServer, run: Run) -> None:
     server.on("POST", CHAT, {"choices": []})
     result = run("chat", "hi", "-m", "m")
     assert result.exit_code == 4
@@ -83,7 +83,7 @@ def test_chat_reads_standard_input_and_finds_the_only_model(server: FakeServer, 
     assert server.received[-1].json["messages"] == [{"role": "user", "content": "from a pipe"}]
 
 
-def test_a_former_version_is_no_second_model(server: FakeServer, run: Run) -> None:
+def test_an_earlier_version_does_not_count_as_a_second_model(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/models", {"data": [model("m", task="chat"), model("m@1", task="chat")]})
     server.on("POST", CHAT, stream("ok"))
     assert run("chat", "hi").stdout == "ok\n"
@@ -118,10 +118,10 @@ def test_an_error_in_mid_stream_ends_the_command(server: FakeServer, run: Run) -
         ({}, 4),
     ],
 )
-def test_an_error_event_ends_a_command_as_its_status_would(
+def test_an_error_event_has_the_exit_code_of_its_status(
     server: FakeServer, run: Run, reported: dict[str, object], code: int
 ) -> None:
-    """A model that was cold tells it in the stream, one that was not by its status."""
+    """While a model loads, errors come in the stream; otherwise as a status."""
     server.on("POST", CHAT, stream(end=f"data: {json.dumps({'error': {'message': 'So it is.', **reported}})}\n\n"))
     result = run("chat", "hi", "-m", "m")
     assert result.exit_code == code
@@ -135,7 +135,7 @@ def test_chat_json_is_one_answer(server: FakeServer, run: Run) -> None:
     assert "stream" not in server.received[-1].json
 
 
-def test_a_conversation_remembers(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_sends_its_history(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     server.on("POST", CHAT, stream("yes"))
     lines = iter(["first", "second", "/reset", "/model other", "/what", "third"])
 
@@ -157,7 +157,7 @@ def test_a_conversation_remembers(server: FakeServer, run: Run, monkeypatch: pyt
     assert [body["model"] for body in stated] == ["m", "m", "other"]
 
 
-def test_embed(server: FakeServer, run: Run) -> None:
+def test_embed_prints_vectors(server: FakeServer, run: Run) -> None:
     rows = [{"embedding": [0.5] * 8, "index": i} for i in range(2)]
     server.on("POST", "/v1/embeddings", {"data": rows})
     result = run("embed", "one", "two", "-m", "m", "--dimensions", "8")
@@ -167,7 +167,7 @@ def test_embed(server: FakeServer, run: Run) -> None:
     assert server.received[-1].json["input"] == ["a", "b"]
 
 
-def test_rerank(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_rerank_prints_documents_in_order(server: FakeServer, run: Run, tmp_path: Path) -> None:
     results = [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score": 0.1}]
     server.on("POST", "/v1/rerank", {"results": results})
     file = tmp_path / "documents.txt"
@@ -181,7 +181,7 @@ def test_rerank(server: FakeServer, run: Run, tmp_path: Path) -> None:
     assert run("rerank", "query", "-m", "m").exit_code == 2
 
 
-def test_transcribe(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_transcribe_prints_the_text(server: FakeServer, run: Run, tmp_path: Path) -> None:
     sound = tmp_path / "talk.wav"
     sound.write_bytes(b"RIFF....")
     server.on("POST", "/v1/audio/transcriptions", Answer("turn on the light\n", headers={"Content-Type": "text/plain"}))
@@ -212,14 +212,16 @@ def test_transcribe_streams_and_translates(server: FakeServer, run: Run, tmp_pat
 @pytest.mark.parametrize(
     "options", [["--words"], ["--json", "-f", "srt"], ["--stream", "-f", "vtt"], ["-f", "mp4"]], ids=" ".join
 )
-def test_options_that_do_not_go_together(server: FakeServer, run: Run, tmp_path: Path, options: list[str]) -> None:
+def test_options_that_do_not_go_together_are_refused(
+    server: FakeServer, run: Run, tmp_path: Path, options: list[str]
+) -> None:
     sound = tmp_path / "talk.wav"
     sound.write_bytes(b"")
     assert run("transcribe", str(sound), *options).exit_code == 2
     assert server.received == []
 
 
-def test_a_recording_that_is_not_there(run: Run) -> None:
+def test_a_missing_recording_is_refused(run: Run) -> None:
     result = run("transcribe", "nothing.wav")
     assert result.exit_code == 1
     assert "nothing.wav" in result.stderr

@@ -1,4 +1,4 @@
-"""`roundhouse routers` and `providers`: what is asked of the server, what is trained here, and what is printed."""
+"""`roundhouse routers` and `providers`: the calls, training on this machine, and the output."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ FORMS = ("is there {} today", "tell me of the {}", "{} again", "how much {} is i
 
 
 def router(**more: Any) -> dict[str, Any]:
-    """A router as the server shows it."""
+    """Return a router in the server's format."""
     version = {"version": "v1", "digest": "sha256:" + "0" * 64, "created": 1.0, "bytes": 1, "source": "request"}
     definition = {
         "id": "support",
@@ -51,7 +51,7 @@ def fitted(server: FakeServer, run: Run, folder: Path, *options: str) -> Any:
     return run("routers", "fit", "support", str(write_examples(folder)), *options)
 
 
-def test_fit_trains_here_and_sends_the_model(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_fit_trains_on_this_machine_and_sends_the_model(server: FakeServer, run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "confusion.svg"
     result = fitted(server, run, tmp_path, "--picture", str(picture), "--precision", "0.9")
     assert result.exit_code == 0, result.output
@@ -63,7 +63,7 @@ def test_fit_trains_here_and_sends_the_model(server: FakeServer, run: Run, tmp_p
     assert picture.read_text().lstrip().startswith("<svg")
 
 
-def test_fit_that_changes_nothing(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_a_fit_that_changes_nothing_says_so(server: FakeServer, run: Run, tmp_path: Path) -> None:
     result = fitted(server, run, tmp_path, "--dry-run", "--json")
     reported = json.loads(result.stdout)
     assert (reported["kind"], reported["version"]) == ("intents", "v1")
@@ -71,15 +71,15 @@ def test_fit_that_changes_nothing(server: FakeServer, run: Run, tmp_path: Path) 
     assert [received.method for received in server.received] == ["GET"]
 
 
-def test_fit_looks_with_the_servers_embedding_model(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_fit_uses_the_servers_embedding_model(server: FakeServer, run: Run, tmp_path: Path) -> None:
     server.on("POST", "/v1/embeddings", embed)
     result = fitted(server, run, tmp_path, "--embedding", "vectors", "--json")
     assert result.exit_code == 0, result.output
     assert [one["features"] for one in json.loads(result.stdout)["measured"]] == ["letters", "letters and vector"]
 
 
-def test_fit_reads_of_long_texts_what_the_server_reads(server: FakeServer, run: Run, tmp_path: Path) -> None:
-    """A ticket over the embedding model's context ended it with the server's error."""
+def test_fit_cuts_long_texts_as_the_server_does(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    """A text longer than the embedding model's context used to end it with the server's error."""
     server.on("POST", "/v1/embeddings", embed)
     file = write_examples(tmp_path)
     file.write_text(f"{file.read_text()}\n{json.dumps({'text': 'of the rain ' * 5000, 'intent': 'weather'})}")
@@ -90,10 +90,8 @@ def test_fit_reads_of_long_texts_what_the_server_reads(server: FakeServer, run: 
     assert (received["truncate"], max(map(len, received["input"]))) == (True, 2000)
 
 
-def test_fit_with_another_embedding_model_says_where_it_is_written(
-    server: FakeServer, run: Run, tmp_path: Path
-) -> None:
-    """The server would look with the one, and ask what the other one's vectors mean."""
+def test_fit_with_another_embedding_model_says_where_to_write_it(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    """The server would embed with one model and classify by the other one's vectors."""
     definition = {**router()["definition"], "intents": {"embedding": "own"}}
     server.on("GET", "/v1/routers/support", router(definition=definition))
     server.on("POST", "/v1/embeddings", embed)
@@ -107,34 +105,34 @@ def test_fit_with_another_embedding_model_says_where_it_is_written(
 
 
 def embed(received: ReceivedRequest) -> Answer:
-    """Vectors of rain and of rent: two directions."""
+    """Answer with vectors that differ for texts about rain and about rent."""
     rows = [np.eye(4, dtype="<f4")[sum(w in text for w in WHERE["money"])] for text in received.json["input"]]
     return Answer({"data": [{"embedding": base64.b64encode(row.tobytes()).decode()} for row in rows]})
 
 
-def judged(folder: Path) -> Path:
+def write_judgements(folder: Path) -> Path:
     rows = [
         {"text": form.format(word), "accepted": {"small": int(label == "weather"), "big": 1 if n else 0}}
         for label, words in WHERE.items()
         for form in FORMS
         for n, word in enumerate(words)
     ]
-    file = folder / "judged.jsonl"
+    file = folder / "judgements.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
     return file
 
 
-def good_enough(server: FakeServer) -> None:
+def serve_complexity(server: FakeServer) -> None:
     definition = {**router()["definition"], "complexity": {}}
     server.on("GET", "/v1/routers/support", router(definition=definition))
     server.on("PUT", "/v1/routers/support/fitted/complexity", router(version="v2"))
     server.on("POST", "/v1/embeddings", embed)
 
 
-def test_fit_of_what_is_good_enough_shows_its_cost(server: FakeServer, run: Run, tmp_path: Path) -> None:
-    """And chooses a threshold for what it may have to look at: each has its own scale."""
-    good_enough(server)
-    file = judged(tmp_path)
+def test_fit_of_complexity_prints_costs(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    """It also chooses a threshold for each kind of features, because each has its own scale."""
+    serve_complexity(server)
+    file = write_judgements(tmp_path)
     reported = json.loads(run("routers", "fit", "support", str(file), "--embedding", "vectors", "--json").stdout)
     assert reported["kind"] == "complexity"
     model: Any = from_bytes(base64.b64decode(server.received[-1].json["safetensors"]))
@@ -142,7 +140,7 @@ def test_fit_of_what_is_good_enough_shows_its_cost(server: FakeServer, run: Run,
     assert [one["features"] for one in reported["measured"]] == ["letters", "letters and vector"]
     for one, threshold in ((letters, model.threshold_for(None)), (both, model.threshold_for(np.eye(4)[0]))):
         points = one["curve"]
-        assert all(1.0 <= point["price"] <= 3.0 for point in points), "by the prices that the server told"
+        assert all(1.0 <= point["price"] <= 3.0 for point in points), "by the server's prices"
         best = max(point["accepted"] for point in points)
         assert threshold == one["threshold"]
         (chosen,) = [point for point in points if point["threshold"] == threshold]
@@ -152,41 +150,39 @@ def test_fit_of_what_is_good_enough_shows_its_cost(server: FakeServer, run: Run,
     assert "chosen: " in run("routers", "fit", "support", str(file)).stdout
 
 
-def test_fit_of_what_is_good_enough_looks_at_no_labels(server: FakeServer, run: Run, tmp_path: Path) -> None:
-    """Rows with judgements often have a number there of their own."""
-    good_enough(server)
-    file = judged(tmp_path)
+def test_fit_of_complexity_ignores_labels(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    """Rows with judgements often have a number of their own in that field."""
+    serve_complexity(server)
+    file = write_judgements(tmp_path)
     rows = [{**json.loads(line), "label": 3} for line in file.read_text().splitlines()]
     file.write_text("\n".join(map(json.dumps, rows)))
     assert run("routers", "fit", "support", str(file)).exit_code == 0
 
 
-def test_fit_of_acceptance_holds_out_the_given_examples(server: FakeServer, run: Run, tmp_path: Path) -> None:
-    good_enough(server)
+def test_fit_of_complexity_holds_out_the_given_examples(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    serve_complexity(server)
     held = tmp_path / "held.jsonl"
     held.write_text(json.dumps({"text": "is there rain today", "accepted": {"small": 0, "big": 0}}))
-    result = run("routers", "fit", "support", str(judged(tmp_path)), "--held-out", str(held), "--json")
+    result = run("routers", "fit", "support", str(write_judgements(tmp_path)), "--held-out", str(held), "--json")
     (letters,) = json.loads(result.stdout)["measured"]
-    assert {point["accepted"] for point in letters["curve"]} == {0.0}, "of that one row"
+    assert {point["accepted"] for point in letters["curve"]} == {0.0}, "on that one row"
 
 
 @pytest.mark.parametrize("option", [("--precision", "0.9"), ("--picture", "x.svg")])
-def test_fit_refuses_what_only_intents_have(
+def test_fit_refuses_options_that_only_intents_have(
     server: FakeServer, run: Run, tmp_path: Path, option: tuple[str, str]
 ) -> None:
-    good_enough(server)
-    result = run("routers", "fit", "support", str(judged(tmp_path)), *option)
+    serve_complexity(server)
+    result = run("routers", "fit", "support", str(write_judgements(tmp_path)), *option)
     assert result.exit_code == 2
     assert "for examples of intents" in result.stderr
     assert not server.received
 
 
 @pytest.mark.parametrize("kind", ["intents", "complexity"])
-def test_fit_for_a_stage_that_is_not_there_says_what_to_add(
-    server: FakeServer, run: Run, tmp_path: Path, kind: str
-) -> None:
+def test_fit_for_a_missing_stage_says_what_to_add(server: FakeServer, run: Run, tmp_path: Path, kind: str) -> None:
     server.on("GET", "/v1/routers/support", router(definition={"id": "support", "targets": [{"name": "small"}]}))
-    file = str(write_examples(tmp_path) if kind == "intents" else judged(tmp_path))
+    file = str(write_examples(tmp_path) if kind == "intents" else write_judgements(tmp_path))
     result = run("routers", "fit", "support", file)
     assert result.exit_code == 1
     assert f"has no `{kind}`" in result.stderr
@@ -224,9 +220,9 @@ def test_fit_says_what_is_wrong_with_a_file(
 
 
 @pytest.mark.parametrize("value", [5, -0.1, "much", float("nan")])
-def test_fit_refuses_what_is_no_share(server: FakeServer, run: Run, tmp_path: Path, value: Any) -> None:
-    good_enough(server)
-    file = judged(tmp_path)
+def test_fit_refuses_invalid_shares(server: FakeServer, run: Run, tmp_path: Path, value: Any) -> None:
+    serve_complexity(server)
+    file = write_judgements(tmp_path)
     file.write_text(f"{file.read_text()}\n{json.dumps({'text': 'a', 'accepted': {'small': value}})}")
     result = run("routers", "fit", "support", str(file))
     assert result.exit_code == 1
@@ -234,17 +230,17 @@ def test_fit_refuses_what_is_no_share(server: FakeServer, run: Run, tmp_path: Pa
     assert [received.method for received in server.received] == ["GET"]
 
 
-def test_fit_of_what_is_good_enough_knows_the_routers_targets(server: FakeServer, run: Run, tmp_path: Path) -> None:
-    """The threshold was chosen for one that nobody is ever sent to."""
-    good_enough(server)
-    file = judged(tmp_path)
+def test_fit_of_complexity_uses_only_the_routers_targets(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    """The threshold used to be chosen for a target that is never used."""
+    serve_complexity(server)
+    file = write_judgements(tmp_path)
     file.write_text(file.read_text().replace('"big"', '"bigg"'))
     result = run("routers", "fit", "support", str(file))
     assert result.exit_code == 1
     assert "'bigg' is not a target of 'support'. There are: big, small." in result.stderr
 
 
-def test_fit_tells_intents_without_a_route(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_fit_prints_intents_without_a_route(server: FakeServer, run: Run, tmp_path: Path) -> None:
     file = write_examples(tmp_path)
     file.write_text(file.read_text().replace('"money"', '"funds"'))
     server.on("GET", "/v1/routers/support", router())
@@ -254,7 +250,7 @@ def test_fit_tells_intents_without_a_route(server: FakeServer, run: Run, tmp_pat
     assert "No route" not in run("routers", "fit", "support", str(write_examples(tmp_path)), "--dry-run").stderr
 
 
-def test_fit_measures_on_what_belongs_nowhere_alone(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_fit_uses_texts_without_an_intent_only_to_measure(server: FakeServer, run: Run, tmp_path: Path) -> None:
     held = tmp_path / "held.jsonl"
     held.write_text('{"text": "what a day"}\n')
     result = fitted(server, run, tmp_path, "--held-out", str(held))
@@ -262,13 +258,13 @@ def test_fit_measures_on_what_belongs_nowhere_alone(server: FakeServer, run: Run
     assert "of no intent, left out 100.0%\n" in result.stdout
 
 
-def test_lines_are_those_of_json_lines(tmp_path: Path) -> None:
+def test_lines_end_only_where_json_lines_end(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('\ufeff{"text": "a\u2028b"}\r\n\n{"text": "c"}\n', encoding="utf-8")
     assert [row["text"] for row in fit.rows(file)] == ["a\u2028b", "c"]
 
 
-def test_more_lines_than_are_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_too_many_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "MAX_LINES", 2)
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a"}\n' * 3)
@@ -276,7 +272,7 @@ def test_more_lines_than_are_read_are_refused(tmp_path: Path, monkeypatch: pytes
         fit.rows(file)
 
 
-def test_eval_decides_here_as_the_server_would(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_eval_decides_as_the_server_would(server: FakeServer, run: Run, tmp_path: Path) -> None:
     fitted(server, run, tmp_path)
     model = server.received[-1].json["safetensors"]
     server.on("GET", "/v1/routers/support", router(models=["intents"]))
@@ -292,7 +288,7 @@ def test_eval_decides_here_as_the_server_would(server: FakeServer, run: Run, tmp
     assert "BELONGS TO" in text
 
 
-def test_report_shows_acceptance_and_other_thresholds(server: FakeServer, run: Run) -> None:
+def test_report_prints_acceptance_and_other_thresholds(server: FakeServer, run: Run) -> None:
     outcome = {"target": "small", "reason": "intent", "requests": 4, "accepted": 0.75, "cost_micro": 1500.0}
     unknown = {**outcome, "target": "big", "accepted": None}
     point = {"threshold": 0.5, "answered": 0.9, "accepted": None, "cost_micro": 2000.0}
@@ -306,7 +302,7 @@ def test_report_shows_acceptance_and_other_thresholds(server: FakeServer, run: R
     assert json.loads(run("routers", "report", "support", "--json").stdout) == reported
 
 
-def test_explain_show_alias_and_rollback(server: FakeServer, run: Run) -> None:
+def test_routers_are_explained_printed_aliased_and_rolled_back(server: FakeServer, run: Run) -> None:
     route = {
         "router": "support@v1", "target": "small", "reason": "intent:weather", "score": 0.9,
         "scores": {"weather": 0.9}, "alternatives": [], "fallbacks": ["big"], "saw": {"features": "letters"},
@@ -330,7 +326,7 @@ PROVIDER = {"id": "there", "object": "provider", "protocol": "openai", "base_url
             "key_is_set": False, "running": 2, "connections": 8, "models": [BREAKER]}  # fmt: skip
 
 
-def test_providers_show_their_breakers_and_keys(server: FakeServer, run: Run) -> None:
+def test_providers_are_printed_with_breakers_and_keys(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/providers", {"object": "list", "data": [PROVIDER]})
     displayed = run("providers", "list").stdout
     for word in ("there/big", "open (4 s)", "NOT SET"):
@@ -347,17 +343,19 @@ def test_providers_show_their_breakers_and_keys(server: FakeServer, run: Run) ->
     ],
     ids=["well", "one is missing", "nobody there"],
 )
-def test_a_provider_is_tried(server: FakeServer, run: Run, reported: dict[str, Any], code: int, word: str) -> None:
+def test_a_test_of_a_provider_prints_its_result(
+    server: FakeServer, run: Run, reported: dict[str, Any], code: int, word: str
+) -> None:
     server.on("POST", "/v1/providers/there/test", {"id": "there", "seconds": 0.1, **reported})
     result = run("providers", "test", "there")
     assert result.exit_code == code
     assert word in result.output
     result = run("providers", "test", "there", "--json")
     assert result.exit_code == code
-    assert json.loads(result.stdout)["message"] == reported["message"], "one document"
+    assert json.loads(result.stdout)["message"] == reported["message"], "one JSON document"
 
 
-def test_the_list_of_models_has_what_is_no_model_of_this_machine(server: FakeServer, run: Run) -> None:
+def test_the_list_of_models_has_providers_models_and_routers(server: FakeServer, run: Run) -> None:
     other_place = {"id": "there/big", "owned_by": "there", "task": "chat", "aliases": ["b"], "description": ""}
     card = {"id": "auto", "owned_by": "roundhouse", "kind": "router", "task": "chat", "description": "by intent"}
     server.on("GET", "/v1/models", {"object": "list", "data": [other_place, card]})

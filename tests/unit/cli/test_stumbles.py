@@ -1,4 +1,4 @@
-"""What people stumble over in their first hour: each is told once, in words, with what to write instead."""
+"""Mistakes of the first hour get one message each, with what to write instead."""
 
 import io
 import os
@@ -20,7 +20,7 @@ from tests.unit.cli.test_model_edits import proposal
 
 
 def flat(text: str) -> str:
-    """Without a box and its line breaks."""
+    """Return the text without a box and its line breaks."""
     return " ".join(text.replace("│", " ").split())
 
 
@@ -45,14 +45,14 @@ def test_a_missing_argument_is_named_with_an_example(path: tuple[str, ...], run:
         ("models lst", "list"),
     ],
 )
-def test_another_tools_word_is_answered_with_the_command_here(words: str, ours: str, run: Run) -> None:
+def test_another_tools_command_is_answered_with_ours(words: str, ours: str, run: Run) -> None:
     result = run(*words.split())
     assert result.exit_code == 2
     assert f"Did you mean '{ours}'?" in flat(result.stderr)
     assert any(" ".join(path).endswith(ours) for path in ALL)
 
 
-def test_a_word_for_what_a_group_does_not_do_suggests_nothing(run: Run) -> None:
+def test_a_command_that_a_group_lacks_suggests_nothing_unrelated(run: Run) -> None:
     assert "Did you mean" not in run("usage", "rm").stderr
 
 
@@ -61,13 +61,13 @@ def test_the_version_is_an_option_too(run: Run) -> None:
     assert (result.exit_code, result.stdout.split()[0]) == (0, "roundhouse")
 
 
-def test_why_no_server_answers(run: Run) -> None:
+def test_a_server_that_does_not_answer_is_explained(run: Run) -> None:
     result = run("status", "--url", "http://127.0.0.1:9")
     assert result.exit_code == 3
     assert "(Connection refused)" in result.stderr
 
 
-def test_a_key_goes_into_a_variable(server: FakeServer, run: Run) -> None:
+def test_a_missing_key_is_explained_with_its_variable(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/status", Answer({"error": {"message": "This server needs a key."}}, 401))
     assert "ROUNDHOUSE_API_KEY" in run("status").stderr
 
@@ -86,13 +86,13 @@ def test_a_server_without_a_model_says_how_to_add_one(server: FakeServer, run: R
         assert "roundhouse models add" in result.stderr
 
 
-def test_a_list_of_nothing_says_so_and_stays_empty_in_a_pipe(server: FakeServer, run: Run) -> None:
+def test_an_empty_list_says_so_but_stays_empty_in_a_pipe(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/models", {"data": []})
     result = run("models", "list")
     assert (result.stdout.strip(), result.stderr) == ("MODEL  ALIASES  TASK  STATE  MEMORY  ADAPTERS", "(none)\n")
 
 
-def test_nothing_to_embed(run: Run) -> None:
+def test_an_empty_input_to_embed_is_refused(run: Run) -> None:
     result = run("embed", stdin="")
     assert result.exit_code == 2
     assert "Standard input was empty" in result.stderr
@@ -132,7 +132,7 @@ def interrupted(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_ctrl_c_in_a_download_says_that_it_goes_on(
+def test_ctrl_c_in_a_download_says_that_the_server_goes_on(
     server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.on("POST", "/v1/models", lambda received: Answer(
@@ -156,7 +156,7 @@ def test_ctrl_c_at_a_question_changes_nothing(server: FakeServer, run: Run, monk
     assert [received.json["dry_run"] for received in server.received] == [True]
 
 
-def test_json_is_no_yes(server: FakeServer, run: Run) -> None:
+def test_json_does_not_mean_yes(server: FakeServer, run: Run) -> None:
     server.on("POST", "/v1/models", proposal())
     result = run("models", "add", "org/name", "--json")
     assert result.exit_code == 2
@@ -173,7 +173,7 @@ def test_a_table_in_a_pipe_is_as_wide_as_it_needs(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
-def test_a_narrow_terminal_cuts_nothing_of_a_table(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+def test_a_narrow_terminal_cuts_no_cell_of_a_table(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", terminal)
@@ -189,7 +189,7 @@ def test_a_narrow_terminal_cuts_nothing_of_a_table(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("command", [["embed", "-"], ["rerank", "q", "-f", "-"], ["chat", "-"]], ids=" ".join)
-def test_input_that_is_not_utf_8_is_refused(server: FakeServer, command: list[str]) -> None:
+def test_input_that_is_no_utf_8_is_refused(server: FakeServer, command: list[str]) -> None:
     environment = {**os.environ, "ROUNDHOUSE_URL": server.url, "PYTHONUTF8": "0", "LC_ALL": "C.UTF-8"}
     reported = subprocess.run(
         [sys.executable, "-m", "runtime.cli.main", *command, "--model", "m"],
@@ -199,14 +199,14 @@ def test_input_that_is_not_utf_8_is_refused(server: FakeServer, command: list[st
     assert reported.stderr.decode() == "error: An argument or the input is not valid UTF-8.\n"
 
 
-def test_a_text_ends_where_its_line_does(server: FakeServer, run: Run) -> None:
+def test_texts_are_lines_without_their_ends(server: FakeServer, run: Run) -> None:
     rows = [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": [1.0]}]
     server.on("POST", "/v1/embeddings", {"data": rows})
     assert run("embed", "-m", "m", stdin="one\u2028still one\x85\r\ntwo\n\n").exit_code == 0
     assert server.received[-1].json["input"] == ["one\u2028still one\x85", "two"]
 
 
-def test_a_date_in_yaml_stays_the_text_that_it_is(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_a_date_in_yaml_stays_a_text(server: FakeServer, run: Run, tmp_path: Path) -> None:
     server.on("PATCH", "/v1/models/m", {"id": "m", "changed": [], "version": 1, "before": 1, "waits": False})
     assert run("models", "edit", "m", "--set", "description=2024-01-01").exit_code == 0
     assert server.received[-1].json == {"changes": {"description": "2024-01-01"}}
@@ -222,7 +222,7 @@ def test_a_date_in_yaml_stays_the_text_that_it_is(server: FakeServer, run: Run, 
     assert run("routers", "add", str(file)).exit_code == 1
 
 
-def test_a_reader_that_has_enough_is_no_error(server: FakeServer) -> None:
+def test_a_reader_that_closes_the_pipe_is_no_error(server: FakeServer) -> None:
     rows = [model(f"m-{number}") for number in range(2000)]
     server.on("GET", "/v1/models", {"data": rows})
     command = [sys.executable, "-m", "runtime.cli.main", "models", "list", "--url", server.url]
@@ -251,8 +251,8 @@ def test_streams_and_folders_that_cannot_be_used_are_one_line(line: str, cause: 
     assert done.returncode in (1, 2)
 
 
-def test_a_log_on_a_full_disk_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is started again with its log there has more to do than to say so."""
+def test_a_log_on_a_full_disk_does_not_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose log is there has to start in spite of it."""
     full = io.StringIO()
     monkeypatch.setattr(full, "write", lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
     monkeypatch.setattr(sys, "stderr", full)

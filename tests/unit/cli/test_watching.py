@@ -107,16 +107,16 @@ def test_top_prints_one_snapshot_without_a_terminal(server: FakeServer, run: Run
     assert "stopping" not in result.stdout
 
 
-def test_top_speaks_json_once_or_a_line_a_look(server: FakeServer, run: Run) -> None:
+def test_top_prints_json_once_or_repeatedly(server: FakeServer, run: Run) -> None:
     server.on("GET", "/console/events", streamed(now(), now(phase="stopping")))
     assert json.loads(run("top", "--once", "--json").stdout)["phase"] == "ready"
     result = run("top", "--json")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line.get("phase") for line in lines[:2]] == ["ready", "stopping"]
-    assert result.exit_code == 4, "the stream is over"
+    assert result.exit_code == 4, "because the stream ended"
 
 
-def test_top_of_a_server_that_decided_nothing(server: FakeServer, run: Run) -> None:
+def test_top_of_a_server_without_decisions(server: FakeServer, run: Run) -> None:
     quiet = now(decisions=[], shares=None, rings=[])
     quiet["minute"] |= {"causes": dict.fromkeys(quiet["minute"]["causes"], 0.0), "first_p90": None}
     server.on("GET", "/console/events", streamed(quiet))
@@ -125,7 +125,7 @@ def test_top_of_a_server_that_decided_nothing(server: FakeServer, run: Run) -> N
     assert "none yet" in displayed
 
 
-def test_top_says_that_there_is_no_stream(server: FakeServer, run: Run) -> None:
+def test_top_of_a_server_without_a_stream_fails(server: FakeServer, run: Run) -> None:
     server.on("GET", "/console/events", Answer({"object": "other"}))
     result = run("top")
     assert (result.exit_code, "no event stream" in result.stderr) == (4, True)
@@ -186,7 +186,7 @@ ROW = {
 }
 
 
-def test_logs_tells_all_of_one_request(server: FakeServer, run: Run) -> None:
+def test_logs_prints_everything_about_a_request(server: FakeServer, run: Run) -> None:
     server.on(
         "GET", "/v1/requests/req-1", Answer({"object": "request", "id": "req-1", "record": RECORD, "ledger": [ROW]})
     )
@@ -198,19 +198,19 @@ def test_logs_tells_all_of_one_request(server: FakeServer, run: Run) -> None:
     queue, swap, decode = (
         next(line for line in displayed.splitlines() if line.startswith(name)) for name in ("queue", "swap", "decode")
     )
-    assert queue.index("█") < swap.index("█") < decode.index("█"), "each begins where the one before ended"
+    assert queue.index("█") < swap.index("█") < decode.index("█"), "each phase begins at the end of the previous one"
     assert decode.count("█") == 24
 
 
 @pytest.mark.parametrize("record", [RECORD, None], ids=["both", "ledger"])
-def test_logs_as_json_is_the_servers_own(server: FakeServer, run: Run, record: dict[str, Any] | None) -> None:
+def test_logs_as_json_are_the_servers_answer(server: FakeServer, run: Run, record: dict[str, Any] | None) -> None:
     body = {"object": "request", "id": "a/b", "record": record, "ledger": [ROW]}
     server.on("GET", "/v1/requests/a%2Fb", Answer(body))
     assert json.loads(run("logs", "a/b", "--json").stdout) == body
     assert run("logs", "a/b").exit_code == 0
 
 
-def test_logs_of_an_unknown_request(server: FakeServer, run: Run) -> None:
+def test_logs_of_an_unknown_request_are_an_error(server: FakeServer, run: Run) -> None:
     reported = {"error": {"message": "Nothing is known of a request 'x' of yours.", "code": "request_not_found"}}
     server.on("GET", "/v1/requests/x", Answer(reported, status=404))
     result = run("logs", "x")

@@ -1,4 +1,4 @@
-"""A provider's access token in place of a key, through the guard."""
+"""A provider's access token instead of a key, through the guard."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -22,7 +22,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-async def test_a_token_may_do_what_its_groups_may(closed: Any, provider: RunningProvider) -> None:
+async def test_a_token_has_the_rights_of_its_groups(closed: Any, provider: RunningProvider) -> None:
     async with closed() as rig:
         for header in ("Authorization", "x-api-key", "api-key"):
             value = provider.access_token()
@@ -36,10 +36,10 @@ async def test_a_token_may_do_what_its_groups_may(closed: Any, provider: Running
         assert (eve.status_code, eve.json()["error"]["code"]) == (403, "no_group")
         missing = await rig.client.get("/v1/nothing", headers=bob)
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_path")
-        assert (await rig.client.get("/v1/status", headers=bearer(ADMIN[0]))).status_code == 200, "keys stay"
+        assert (await rig.client.get("/v1/status", headers=bearer(ADMIN[0]))).status_code == 200, "keys still work"
 
 
-async def test_a_token_counts_as_its_person(closed: Any, provider: RunningProvider) -> None:
+async def test_requests_with_a_token_count_for_its_person(closed: Any, provider: RunningProvider) -> None:
     async with closed() as rig:
         body = {"model": "nobody", "input": "a"}
         await rig.client.post("/v1/embeddings", json=body, headers=bearer(provider.access_token()))
@@ -48,7 +48,7 @@ async def test_a_token_counts_as_its_person(closed: Any, provider: RunningProvid
         assert (caller.team, caller.key[0], caller.salt, caller.weight) == ("ops", "@", "salt-of-ops", 2.0)
 
 
-async def test_a_token_that_does_not_hold_is_refused_and_opens_nothing(closed: Any, provider: RunningProvider) -> None:
+async def test_an_invalid_token_is_refused_and_opens_nothing(closed: Any, provider: RunningProvider) -> None:
     async with closed() as rig:
         wrong = bearer(provider.access_token(aud="another"))
         refused = await rig.client.get("/v1/models", headers=wrong)
@@ -57,9 +57,11 @@ async def test_a_token_that_does_not_hold_is_refused_and_opens_nothing(closed: A
         assert (await rig.client.get("/v1/nothing", headers=wrong)).status_code == 401
         assert (await rig.client.get("/health/live", headers=wrong)).status_code == 200
         page = await rig.client.get("/console/now", headers={**HTML, **wrong})
-        assert page.status_code == 303, "to where one signs in"
+        assert page.status_code == 303, "to the sign-in page"
         sent = {**bearer(provider.access_token()), "x-api-key": ADMIN[0]}
-        assert (await rig.client.get("/v1/models", headers=sent)).status_code == 401, "two that differ"
+        assert (await rig.client.get("/v1/models", headers=sent)).status_code == 401, (
+            "a key and a token of different callers"
+        )
         foreign = await rig.client.get("/v1/models", headers=bearer(provider.access_token(iss="https://other.example")))
         assert foreign.json()["error"]["code"] == "invalid_api_key"
 
@@ -73,16 +75,18 @@ async def test_tokens_without_a_team_or_an_audience_say_what_to_do(closed: Any, 
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "access_tokens_off")
 
 
-async def test_an_open_server_takes_tokens_and_knows_visitors(closed: Any, provider: RunningProvider) -> None:
+async def test_an_open_server_accepts_tokens_and_requests_without_one(closed: Any, provider: RunningProvider) -> None:
     async with closed({"is_open": True}) as rig:
         assert (await rig.client.get("/v1/status", headers=bearer(provider.access_token()))).status_code == 200
         foreign = provider.access_token(iss="https://other.example")
-        assert (await rig.client.get("/v1/models", headers=bearer(foreign))).status_code == 200, "as without a key"
+        assert (await rig.client.get("/v1/models", headers=bearer(foreign))).status_code == 200, (
+            "like a request without a key"
+        )
         wrong = await rig.client.get("/v1/models", headers=bearer(provider.access_token(aud="another")))
         assert wrong.status_code == 401
 
 
-async def test_while_the_provider_is_away_keys_and_health_go_on(closed: Any, provider: RunningProvider) -> None:
+async def test_keys_and_health_work_while_the_provider_is_down(closed: Any, provider: RunningProvider) -> None:
     away = f"http://localhost:{free_port()}"
     async with closed(issuer=away) as rig:
         token = bearer(provider.access_token(iss=away))

@@ -1,4 +1,4 @@
-"""What a page's actions answer to bodies that no page sends: a refusal, never a failure of the server's."""
+"""Actions of pages refuse bodies that no page sends, and never fail with a 500."""
 
 import json
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ VALUES = (
 
 
 def bodies(seed: Raw) -> Iterator[bytes]:
-    """As latin-1, so that some are no UTF-8."""
+    """Return bodies in latin-1, so that some are no UTF-8."""
     given = json.loads(seed.body)
     for name in given:
         for value in VALUES:
@@ -26,7 +26,7 @@ def bodies(seed: Raw) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("seed", ACTIONS, ids=lambda seed: seed.path)
-async def test_a_body_that_no_page_sends(console: Console, seed: Raw) -> None:
+async def test_a_body_that_no_page_sends_is_refused(console: Console, seed: Raw) -> None:
     async with console() as displayed:
         for body in bodies(seed):
             headers = {"Content-Type": "application/json"}
@@ -35,7 +35,7 @@ async def test_a_body_that_no_page_sends(console: Console, seed: Raw) -> None:
             assert answer.status_code == 200 or answer.json()["error"]["message"], body[:200]
 
 
-async def test_a_part_that_is_not_there_is_reported_as_to_every_client(console: Console) -> None:
+async def test_an_unknown_part_is_an_ordinary_404(console: Console) -> None:
     async with console() as displayed:
         answer = await displayed.client.get("/console/teams?part=none")
         assert (answer.status_code, answer.headers["hx-reswap"]) == (404, "none")

@@ -1,4 +1,4 @@
-"""The page Fleet: which servers there are, what each holds and serves, and what an administrator can do about it."""
+"""The page Fleet: its servers, what each one holds and serves, and an administrator's actions."""
 
 import re
 from typing import Any
@@ -23,7 +23,7 @@ def words(html: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
-async def test_a_server_that_is_alone_has_no_such_page(console: Console) -> None:
+async def test_a_server_without_a_fleet_has_no_such_page(console: Console) -> None:
     async with console() as displayed:
         assert (await displayed.client.get("/console/fleet", headers=HTML)).status_code == 404
         for slug in ("now", "requests"):
@@ -32,7 +32,7 @@ async def test_a_server_that_is_alone_has_no_such_page(console: Console) -> None
             assert "of this node" not in page
 
 
-async def test_each_server_with_its_memory_lease_and_certificate(console: Console) -> None:
+async def test_each_server_is_displayed_with_memory_lease_and_certificate(console: Console) -> None:
     async with console(fleet=FLEET) as displayed:
         page = await displayed.page("fleet")
         assert "models, as seen by this front, front-1." in page
@@ -45,12 +45,12 @@ async def test_each_server_with_its_memory_lease_and_certificate(console: Consol
         assert 'aria-label="cuda:0 30.0 GiB of 60.0 GiB, cuda:1 20.0 GiB of 20.0 GiB"' in found["server-node-1"]
         assert "drained" in words(found["server-node-2"])
         assert words(found["server-node-2"]).endswith("+0.010 s 3 days Undrain")
-        assert 'class="bad">3 days' in found["server-node-2"], "it ends soon"
+        assert 'class="bad">3 days' in found["server-node-2"], "the certificate expires soon"
         assert words(found["server-node-3"]).startswith("node-3 node 1.0 not known silent clock 10 min behind")
         assert words(found["server-front-1"]) == "front-1 this one front 1.0 none up - - 8.2 s +0.010 s 90 days"
 
 
-async def test_who_serves_what(console: Console) -> None:
+async def test_models_are_displayed_with_the_nodes_that_serve_them(console: Console) -> None:
     async with console(fleet=FLEET) as displayed:
         part = await displayed.page("fleet?part=served")
         assert [words(row) for row in rows(part).values()] == [
@@ -61,7 +61,7 @@ async def test_who_serves_what(console: Console) -> None:
         assert "<html" not in part
 
 
-async def test_where_models_are_to_be_and_why_requests_went_where(console: Console) -> None:
+async def test_the_plan_of_models_and_the_reasons_of_choices_are_displayed(console: Console) -> None:
     async with console(fleet=FLEET) as displayed:
         page = await displayed.page("fleet")
         assert "Epoch 12" in page
@@ -82,7 +82,7 @@ async def test_where_models_are_to_be_and_why_requests_went_where(console: Conso
             assert text in page
 
 
-def test_each_reason_has_words() -> None:
+def test_each_reason_has_a_text() -> None:
     from typing import get_args
 
     from fleet.choose import Reason
@@ -106,12 +106,12 @@ async def test_another_nodes_pages_need_the_same_rights(console: Console) -> Non
         assert (own.status_code, own.headers["location"]) == (307, "../../requests?id=a")
 
 
-async def test_a_database_that_is_away_is_named(console: Console) -> None:
+async def test_an_unavailable_database_is_named(console: Console) -> None:
     async with console(fleet=msgspec.structs.replace(FLEET, is_joined=False)) as displayed:
         assert "database does not answer" in await displayed.page("fleet?part=servers")
 
 
-async def test_a_large_fleet_is_cut_short(console: Console) -> None:
+async def test_a_large_fleet_is_cut(console: Console) -> None:
     many = msgspec.structs.replace(FLEET, members=[member(f"node-{number}") for number in range(MAX_ROWS + 5)])
     async with console(fleet=many) as displayed:
         page = await displayed.page("fleet?part=servers")
@@ -132,17 +132,17 @@ async def test_only_an_administrator_can_drain(console: Console) -> None:
 
 
 @pytest.mark.parametrize("slug", ["now", "requests"])
-async def test_pages_of_one_server_say_whose_they_are(console: Console, slug: str) -> None:
+async def test_pages_of_one_server_name_it(console: Console, slug: str) -> None:
     async with console(fleet=FLEET) as displayed:
         assert "this front, front-1" in await displayed.page(slug)
 
 
-def test_a_ring_has_each_device_by_its_bytes() -> None:
+def test_a_ring_has_an_arc_for_each_device_by_its_bytes() -> None:
     large, small = arcs(MEMBERS[1])
     assert (large.start, large.length, large.used) == (0.0, 75.0 - GAP, (75.0 - GAP) / 2)
     assert (small.start, small.length, small.used) == (75.0, 25.0 - GAP, 25.0 - GAP)
     (only,) = arcs(member("node", devices=[FleetDeviceView("cpu", "cpu", 2 * GIB, 3 * GIB)]))
-    assert (only.start, only.length, only.used) == (0.0, 100.0, 100.0), "more than its budget fills it"
+    assert (only.start, only.length, only.used) == (0.0, 100.0, 100.0), "more than the budget fills the ring"
     assert arcs(member("node")) == []
     (none,) = arcs(member("node", devices=[FleetDeviceView("cpu", "cpu", 0, 0)]))
     assert none.length == 0.0
@@ -150,7 +150,7 @@ def test_a_ring_has_each_device_by_its_bytes() -> None:
 
 @pytest.mark.long
 @pytest.mark.asyncio(loop_scope="module")
-async def test_it_can_be_used_by_all_and_drains_a_node(console: Console, browser: Any) -> None:
+async def test_the_page_is_accessible_and_drains_a_node(console: Console, browser: Any) -> None:
     sent: list[str] = []
     async with (
         console(fleet=FLEET) as displayed,

@@ -1,4 +1,4 @@
-"""What scripts do in a browser: what they keep, what they tell, and for whom a page stays as it was."""
+"""The pages' scripts in a browser: state that they keep, messages, and focus while pages update."""
 
 import ast
 import asyncio
@@ -57,9 +57,7 @@ async def test_a_button_pressed_twice_makes_one_key(console: Console, browser: A
     assert requested == 1
 
 
-async def test_a_weight_that_is_none_is_reported_and_what_was_made_can_have_a_limit(
-    console: Console, browser: Any
-) -> None:
+async def test_an_invalid_weight_is_reported_and_a_new_team_can_have_a_limit(console: Console, browser: Any) -> None:
     answered = ""
     async with console() as displayed, looking(browser, displayed, {"teams/key": reported(MADE)}) as page:
         page.on("dialog", lambda dialog: dialog.accept(answered))
@@ -72,7 +70,7 @@ async def test_a_weight_that_is_none_is_reported_and_what_was_made_can_have_a_li
         await change.evaluate("one => { one.dataset.old = ''; }")
         await page.click("#key button[type=submit]")
         await page.wait_for_selector("#secrets code")
-        await page.wait_for_selector("[data-old]", state="detached")  # it is renewed: a click may get lost before
+        await page.wait_for_selector("[data-old]", state="detached")  # until it is renewed, a click may be lost
         whose = await page.locator("#limit [name=subject] option").evaluate_all("all => all.map((one) => one.value)")
         assert {"team search", "key k1234567"} <= set(whose)
         for answered in ("0", "abc", "", "-1"):
@@ -85,12 +83,12 @@ FOCUSED = "document.activeElement.dataset.call ?? document.activeElement.outerHT
 
 
 async def polled(page: Any) -> None:
-    """What was answered first is in its place once the next answer comes."""
+    """Wait for two answers: the first is in the page when the second arrives."""
     for _ in range(2):
         await page.wait_for_event("requestfinished", lambda sent: "part=rows" in sent.url)
 
 
-async def test_who_is_at_a_button_stays_there_while_the_table_of_models_renews_itself(
+async def test_a_focused_button_keeps_the_focus_while_the_table_of_models_is_renewed(
     console: Console, browser: Any
 ) -> None:
     answers: dict[str, Answer] = {}
@@ -110,11 +108,11 @@ async def test_who_is_at_a_button_stays_there_while_the_table_of_models_renews_i
 
 
 def stream(now: dict[str, Any]) -> Answer:
-    """It ends with one event, and the browser comes back to it soon."""
+    """Return a stream that ends after one event, and to which the browser soon reconnects."""
     return reported(f"retry: 200\n\nevent: now\ndata: {json.dumps(now)}\n\n", kind="text/event-stream")
 
 
-def looked(displayed: ConsoleRig, **other: Any) -> dict[str, Any]:
+def live_state(displayed: ConsoleRig, **other: Any) -> dict[str, Any]:
     gateway = displayed.gateway.gateway
     return {**json.loads(msgspec.json.encode(gateway.services.live(gateway.phase))), **other}
 
@@ -126,30 +124,30 @@ def with_places(displayed: ConsoleRig, places: int) -> None:
 
 
 async def received(page: Any) -> None:
-    """What the stream told first is drawn once the next one is asked for."""
+    """Wait for three requests of the stream: the first one's event is drawn when the next is sent."""
     for _ in range(3):
         await page.wait_for_event("requestfinished", lambda sent: "events" in sent.url)
 
 
-async def test_who_is_at_a_request_stays_there_while_others_end(console: Console, browser: Any) -> None:
+async def test_a_focused_request_keeps_the_focus_while_others_end(console: Console, browser: Any) -> None:
     async with console() as displayed:
         history = displayed.gateway.gateway.services.console.history
         history.take(row(id="mine"))
-        answers = {"events": stream(looked(displayed))}
+        answers = {"events": stream(live_state(displayed))}
         async with looking(browser, displayed, answers) as page:
             await page.goto("now")
             await page.focus("#last-requests a")
             await received(page)
             history.take(row(id="slow", total=99.0))
-            answers["events"] = stream(looked(displayed))
+            answers["events"] = stream(live_state(displayed))
             await page.wait_for_selector("#last-requests a[href$=slow]")
             assert await page.locator("#last-requests tr").count() == 2
             assert await page.evaluate("document.activeElement.getAttribute('href')") == "requests?id=mine"
 
 
-async def test_what_is_read_out_of_a_load_is_its_phase_and_not_each_second(console: Console, browser: Any) -> None:
+async def test_screen_readers_get_a_loads_phases_but_not_each_second(console: Console, browser: Any) -> None:
     async with console() as displayed:
-        now = looked(displayed)
+        now = live_state(displayed)
         now["models"][0] |= {"state": "loading", "phase": "fetching", "percent": 1.0, "detail": "1 of 9 MiB"}
         answers = {"events": stream(now)}
         async with looking(browser, displayed, answers) as page:
@@ -171,26 +169,24 @@ async def test_what_is_read_out_of_a_load_is_its_phase_and_not_each_second(conso
             assert await page.evaluate("told") == ["chat: building "]
 
 
-async def test_a_base_that_has_come_or_gone_has_its_card(console: Console, browser: Any) -> None:
+async def test_cards_of_bases_appear_and_disappear_with_them(console: Console, browser: Any) -> None:
     async with console() as displayed:
-        answers = {"events": stream(looked(displayed))}
+        answers = {"events": stream(live_state(displayed))}
         async with looking(browser, displayed, answers) as page:
             await page.goto("now")
             await page.wait_for_selector("#rings >> text=No model here takes adapters")
             with_places(displayed, 4)
-            answers["events"] = stream(looked(displayed))
+            answers["events"] = stream(live_state(displayed))
             await page.wait_for_selector("[data-ring=chat] .stall >> nth=3", state="attached")
             with_places(displayed, 0)
-            answers["events"] = stream(looked(displayed))
+            answers["events"] = stream(live_state(displayed))
             await page.wait_for_selector("#rings >> text=No model here takes adapters")
 
 
-async def test_a_base_with_one_place_has_a_ring_and_says_that_no_adapter_can_be_requested(
-    console: Console, browser: Any
-) -> None:
+async def test_a_base_with_one_place_has_a_ring_and_one_without_says_so(console: Console, browser: Any) -> None:
     async with console() as displayed:
         with_places(displayed, 1)
-        async with looking(browser, displayed, {"events": stream(looked(displayed))}) as page:
+        async with looking(browser, displayed, {"events": stream(live_state(displayed))}) as page:
             await page.goto("now")
             box = await page.locator("path.stall").bounding_box()
             whole = await page.locator("svg.ring").bounding_box()
@@ -202,7 +198,7 @@ async def test_a_base_with_one_place_has_a_ring_and_says_that_no_adapter_can_be_
 async def test_after_a_restart_swaps_are_displayed_again(console: Console, browser: Any) -> None:
     async with console() as displayed:
         with_places(displayed, 2)
-        now = looked(displayed)
+        now = live_state(displayed)
         stall = {"number": 1, "adapter": "legal", "state": "held"}
         ring = {**now["rings"][0], "stalls": [stall]}
         swap = {"at": 1.0, "kind": "swap", "model": "chat", "subject": "legal", "words": "comes into a free place"}
@@ -216,11 +212,11 @@ async def test_after_a_restart_swaps_are_displayed_again(console: Console, brows
                 window.arrived += document.querySelectorAll(".stall.new").length;
             }).observe(document.querySelector("svg.ring"), { subtree: true, childList: true, attributes: true }); }""")
             answers["events"] = stream({**before, "uptime": 1.0, "decisions": [{**swap, "number": 1}]})
-            await page.wait_for_function("() => window.arrived > 0")  # it is shown for two seconds only
+            await page.wait_for_function("() => window.arrived > 0")  # it is displayed only for two seconds
 
 
 class Gate:
-    """Answers once it is opened; keeps what was asked."""
+    """Answers once it is opened, and records the requests."""
 
     def __init__(self, answer: Answer) -> None:
         self.requested: list[Any] = []
@@ -232,8 +228,8 @@ class Gate:
         await self.answer(route)
 
 
-def stated(text: str) -> Answer:
-    """A model's streamed answer."""
+def streamed(text: str) -> Answer:
+    """Return a model's streamed answer."""
     event = json.dumps({"choices": [{"delta": {"content": text}}]})
     return reported(f"data: {event}\n\ndata: [DONE]\n\n", kind="text/event-stream")
 
@@ -245,15 +241,15 @@ def messages(body: Any) -> list[str]:
 TEXT, BOTH = "#chat-form [name=text]", "#chat-form button.first"
 
 
-async def test_a_conversation_is_one_question_and_its_answer_after_another(console: Console, browser: Any) -> None:
-    gate = Gate(stated("fine"))
+async def test_a_conversation_alternates_questions_and_answers(console: Console, browser: Any) -> None:
+    gate = Gate(streamed("fine"))
     async with console() as displayed, looking(browser, displayed, {"v1/chat": gate}) as page:
         await page.goto("playground")
         await page.fill(TEXT, "hello")
         await page.press(TEXT, "Enter")
         await page.wait_for_selector(f"{BOTH}:disabled")
         await page.press(TEXT, "Enter")
-        assert await page.locator(".turns .asked").count() == 2, "nobody is asked while an answer comes"
+        assert await page.locator(".turns .asked").count() == 2, "no question is sent during an answer"
         assert await page.is_enabled("#stop")
         gate.opened.set()
         await page.wait_for_selector(f"{BOTH}:enabled")
@@ -261,7 +257,7 @@ async def test_a_conversation_is_one_question_and_its_answer_after_another(conso
         await page.press(TEXT, "Enter")
         await page.wait_for_selector(".turns .bad >> text=too much >> nth=1")
         await page.wait_for_selector(f"{BOTH}:enabled")
-        gate.answer = stated("again")
+        gate.answer = streamed("again")
         await page.press(TEXT, "Enter")
         await page.wait_for_selector(".turns >> text=again >> nth=1")
     expected = ["user: hello", "assistant: fine", "user: hello"]
@@ -269,7 +265,7 @@ async def test_a_conversation_is_one_question_and_its_answer_after_another(conso
 
 
 async def test_options_of_the_playground_are_parts_of_the_request(console: Console, browser: Any) -> None:
-    gate = Gate(stated("fine"))
+    gate = Gate(streamed("fine"))
     gate.opened.set()
     tools = [{"type": "function", "function": {"name": "set_light", "parameters": {"type": "object"}}}]
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}}
@@ -303,7 +299,7 @@ async def test_options_of_the_playground_are_parts_of_the_request(console: Conso
     ast.parse(python)
 
 
-async def test_calls_of_tools_and_tokens_a_second_appear(console: Console, browser: Any) -> None:
+async def test_tool_calls_and_tokens_per_second_are_displayed(console: Console, browser: Any) -> None:
     pieces = [{"name": "set_light", "arguments": ""}, {"arguments": '{"on": '}, {"arguments": "true}"}]
     events = [{"choices": [{"delta": {"tool_calls": [{"index": 0, "function": piece}]}}]} for piece in pieces]
     events.append({"choices": [], "usage": {"completion_tokens": 12}})
@@ -354,7 +350,7 @@ async def test_a_provider_is_added_and_tested(console: Console, browser: Any) ->
     ]
 
 
-async def test_an_edited_provider_keeps_what_has_no_field(console: Console, browser: Any) -> None:
+async def test_an_edited_provider_keeps_settings_without_a_field(console: Console, browser: Any) -> None:
     sent: list[tuple[str, Any]] = []
     small = {"name": "small", "price": {"input": 1.0, "output": 2.0}}
     definition = {
@@ -381,8 +377,8 @@ async def test_an_edited_provider_keeps_what_has_no_field(console: Console, brow
     assert sent == [("GET", None), ("PUT", definition | {"models": [small, {"name": "large"}]})]
 
 
-async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(console: Console, browser: Any) -> None:
-    gate = Gate(stated("late"))
+async def test_a_conversation_that_is_reset_during_an_answer_is_empty(console: Console, browser: Any) -> None:
+    gate = Gate(streamed("late"))
     async with console() as displayed, looking(browser, displayed, {"v1/chat": gate}) as page:
         await page.goto("playground")
         await page.click(BOTH)
@@ -397,7 +393,7 @@ async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(
     assert [messages(body) for body in gate.requested[-2:]] == [["user: hello"]] * 2
 
 
-async def test_all_documents_are_ordered_and_who_waits_is_reported(console: Console, browser: Any) -> None:
+async def test_all_documents_are_ranked_and_waiting_is_displayed(console: Console, browser: Any) -> None:
     gate = Gate(reported({"results": [{"index": 19, "relevance_score": 0.9}]}))
     async with console() as displayed, looking(browser, displayed, {"v1/rerank": gate}) as page:
         await page.goto("playground#rerank")
@@ -411,7 +407,7 @@ async def test_all_documents_are_ordered_and_who_waits_is_reported(console: Cons
     assert [len(body["documents"]) for body in gate.requested] == [20]
 
 
-async def test_texts_that_a_matrix_cannot_hold_are_reported(console: Console, browser: Any) -> None:
+async def test_too_many_texts_for_the_matrix_are_reported(console: Console, browser: Any) -> None:
     gate = Gate(reported({"data": [{"embedding": [1.0, 0.0]}] * 12}))
     gate.opened.set()
     async with console() as displayed, looking(browser, displayed, {"v1/embeddings": gate}) as page:
@@ -423,9 +419,7 @@ async def test_texts_that_a_matrix_cannot_hold_are_reported(console: Console, br
     assert [len(body["input"]) for body in gate.requested] == [12]
 
 
-async def test_while_the_server_is_away_the_table_stays_and_that_it_is_old_is_reported(
-    console: Console, browser: Any
-) -> None:
+async def test_while_the_server_is_down_the_table_stays_and_is_marked_as_old(console: Console, browser: Any) -> None:
     answers: dict[str, Answer] = {}
     async with console() as displayed, looking(browser, displayed, answers) as page:
         await page.goto("models")
@@ -440,7 +434,7 @@ async def test_while_the_server_is_away_the_table_stays_and_that_it_is_old_is_re
             await page.wait_for_selector("#dot:not(.off)")
 
 
-async def test_who_was_signed_out_on_another_server_comes_to_sign_in(console: Console, browser: Any) -> None:
+async def test_a_session_that_ended_on_another_server_leads_to_sign_in(console: Console, browser: Any) -> None:
     admin = key("ops", *SCOPES)
     async with console(admin) as displayed, looking(browser, displayed) as page:
         await sign_in(displayed, admin[0])
@@ -467,7 +461,7 @@ async def test_an_id_is_copied_with_and_without_tls_however_often_it_is_clicked(
         await page.wait_for_function("id => document.querySelector('[name=words]').value === id", arg=id)
 
 
-async def test_a_call_is_displayed_as_a_shell_takes_it_with_a_key_where_one_is_needed(
+async def test_a_call_is_displayed_as_a_shell_command_with_a_key_if_one_is_needed(
     console: Console, browser: Any
 ) -> None:
     mine = key("ops", *SCOPES)
@@ -488,7 +482,7 @@ async def test_a_call_is_displayed_as_a_shell_takes_it_with_a_key_where_one_is_n
         assert 'headers={"Authorization": ' in await page.text_content("[data-call-of=rerank] [data-python]")
 
 
-async def test_what_was_requested_last_of_two_recordings_is_what_stands_there(console: Console, browser: Any) -> None:
+async def test_of_two_recordings_the_last_ones_text_is_displayed(console: Console, browser: Any) -> None:
     late, finished = asyncio.Event(), 0
 
     async def received_as(route: Any) -> None:
@@ -509,7 +503,7 @@ async def test_what_was_requested_last_of_two_recordings_is_what_stands_there(co
         await page.click("#speech-form button.first")
         await page.wait_for_selector("#words >> text=from the file")
         late.set()
-        while finished < 2:  # what was heard so far, and all of it
+        while finished < 2:  # the partial and the final text
             await page.wait_for_timeout(20)
         await page.wait_for_timeout(100)
         assert await page.inner_text("#words") == "from the file"

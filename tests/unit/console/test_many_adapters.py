@@ -1,4 +1,4 @@
-"""Pages of a server with 500 adapters, in a browser: one of them is found by its name."""
+"""Pages of a server with 500 adapters in a browser, where one is found by its name."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ NAMES = [f"style-{number:03}" for number in range(500)]
 
 
 def adapter(name: str) -> Any:
-    """As `GET /v1/adapters/{name}` tells of it."""
+    """Return an adapter in the format of `GET /v1/adapters/{name}`."""
     return SimpleNamespace(
         name=name, base="chat", version="v1", digest=f"sha256:{int(name[-3:]):064x}", rank=8, bytes=1 << 20,
         aliases={}, versions=["v1"], pinned=False, tier=Tier.DISK, hits=0, misses=0, last_stage_seconds=None,
@@ -63,4 +63,6 @@ async def test_one_of_500_targets_is_found_in_the_playground(console: Console, b
         visible = "all => all.filter((one) => !one.hidden).map((one) => one.value)"
         assert await page.locator("#targets-left option").evaluate_all(visible) == ["chat:style-317"]
         assert await page.input_value("#targets-left") == "chat:style-317", "and is chosen"
-        assert len(await page.locator("#targets-right option").evaluate_all(visible)) == 501, "the other side stays"
+        assert len(await page.locator("#targets-right option").evaluate_all(visible)) == 501, (
+            "the other side is not filtered"
+        )

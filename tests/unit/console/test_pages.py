@@ -1,4 +1,4 @@
-"""Every page as a browser gets it: what it shows, what it is allowed to run, how much it brings."""
+"""Each page as a browser gets it: its contents, what it may run, and its size."""
 
 import asyncio
 import gzip
@@ -26,11 +26,11 @@ SLUGS = sorted(pages())
 STATIC = Path(__file__).parents[3] / "console" / "static"
 MARKUP = "<script>alert(1)</script>"
 WIRE = 120 * 1024
-"""Bytes of a first paint."""
+"""Most bytes of a first paint."""
 
 
 class Reader(HTMLParser):
-    """What a page loads, and what a browser would run of it."""
+    """Collects what a page loads, and what a browser would run in it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -67,15 +67,13 @@ def row(**given: object) -> RequestRow:
     return RequestRow(**{**usual, **given})  # type: ignore[arg-type]
 
 
-def test_each_folder_is_a_page_in_its_order() -> None:
+def test_each_folder_is_a_page_in_the_menus_order() -> None:
     assert list(pages())[:4] == ["now", "models", "adapters", "playground"]
     assert {"requests", "usage", "teams"} <= set(pages())
 
 
 @pytest.mark.parametrize("slug", SLUGS)
-async def test_a_page_runs_nothing_of_its_own_and_loads_nothing_from_on_another_server(
-    console: Console, slug: str
-) -> None:
+async def test_a_page_has_no_inline_scripts_and_loads_nothing_from_other_servers(console: Console, slug: str) -> None:
     async with console(fleet=FLEET) as displayed:
         response = await displayed.client.get(f"/console/{slug}", headers=HTML)
         policy, found = response.headers["content-security-policy"], Reader(response.text)
@@ -106,12 +104,12 @@ async def test_a_first_paint_is_small(console: Console, slug: str) -> None:
 
 
 @pytest.mark.parametrize("slug", SLUGS)
-async def test_the_shell_says_the_same(console: Console, slug: str) -> None:
+async def test_the_command_line_prints_the_same(console: Console, slug: str) -> None:
     async with console(fleet=FLEET) as displayed:
         assert "roundhouse " in await displayed.page(slug) or slug == "playground"
 
 
-async def test_now_tells_what_is_where_before_any_script_runs(console: Console) -> None:
+async def test_now_is_complete_before_any_script_runs(console: Console) -> None:
     async with console() as displayed:
         page = await displayed.page("now")
         first = re.search(r'<script type="application/json" id="first-look">(.*?)</script>', page, re.DOTALL)
@@ -121,7 +119,7 @@ async def test_now_tells_what_is_where_before_any_script_runs(console: Console) 
         assert now["phase"] == "ready"
 
 
-async def test_requests_are_waterfalls_and_can_be_found(console: Console) -> None:
+async def test_requests_are_waterfalls_and_can_be_searched(console: Console) -> None:
     async with console() as displayed:
         history = displayed.gateway.gateway.services.console.history
         history.take(row(id="req-slow", adapter="legal", code="queue_full", end="refused", status=429))
@@ -136,7 +134,7 @@ async def test_requests_are_waterfalls_and_can_be_found(console: Console) -> Non
         assert "<html" not in part
 
 
-async def test_one_request_has_a_page_with_all_that_is_known_of_it(console: Console) -> None:
+async def test_a_request_has_a_page_with_everything_known_about_it(console: Console) -> None:
     async with console() as displayed:
         history = displayed.gateway.gateway.services.console.history
         more = {
@@ -156,7 +154,7 @@ async def test_one_request_has_a_page_with_all_that_is_known_of_it(console: Cons
         assert "You have no request with this id" in await displayed.page(f"requests?id={MARKUP}")
 
 
-async def test_a_team_sees_no_request_of_another_by_its_id(console: Console) -> None:
+async def test_a_team_cannot_open_another_teams_request_by_its_id(console: Console) -> None:
     text, entry = key("theirs", Scope.INFER)
     async with console((text, entry)) as displayed:
         displayed.gateway.gateway.services.console.history.take(row(id="req-1", team="ours", adapter="legal"))
@@ -166,7 +164,7 @@ async def test_a_team_sees_no_request_of_another_by_its_id(console: Console) -> 
         assert "legal" not in page
 
 
-async def test_older_requests_follow_though_new_ones_come_between(console: Console) -> None:
+async def test_older_requests_follow_although_new_ones_arrive(console: Console) -> None:
     async with console() as displayed:
         history = displayed.gateway.gateway.services.console.history
         for number in range(100):
@@ -182,7 +180,7 @@ async def test_older_requests_follow_though_new_ones_come_between(console: Conso
         assert "no longer stored" in gone
 
 
-async def test_why_it_was_routed_there_and_who_answered_on_another_server(console: Console) -> None:
+async def test_a_request_has_the_reason_of_its_route_and_the_provider_that_answered(console: Console) -> None:
     route = RequestRoute(
         router="auto@v1",
         target="there/large",
@@ -203,7 +201,7 @@ async def test_why_it_was_routed_there_and_who_answered_on_another_server(consol
         assert "req-1" in await displayed.page("requests?part=rows&words=auto@v1 there")
 
 
-async def test_a_real_request_leaves_a_row_without_its_text(console: Console) -> None:
+async def test_a_request_is_a_row_without_its_text(console: Console) -> None:
     async with console() as displayed:
         body = {"model": "chat", "messages": [{"role": "user", "content": "a secret sentence"}]}
         await displayed.client.post("/v1/chat/completions", json=body, headers={"X-Request-Id": "mine"})
@@ -212,7 +210,7 @@ async def test_a_real_request_leaves_a_row_without_its_text(console: Console) ->
         assert "secret sentence" not in repr(one)
 
 
-async def test_a_models_plan_and_pages_without_one(console: Console) -> None:
+async def test_a_model_has_its_plan_and_unknown_ones_a_message(console: Console) -> None:
     async with console() as displayed:
         missing = await displayed.client.get("/console/models?id=none", headers=HTML)
         assert missing.status_code == 404
@@ -234,7 +232,7 @@ async def test_a_failure_is_dated_and_red_only_while_it_lasts(console: Console, 
     assert dated[1] == colour
 
 
-async def test_a_page_is_written_beside_the_event_loop(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_is_rendered_outside_the_event_loop(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[int] = set()
     monkeypatch.setitem(templates.filters, "ago", lambda value: seen.add(threading.get_ident()) or "now")
     async with console() as displayed:
@@ -244,8 +242,8 @@ async def test_a_page_is_written_beside_the_event_loop(console: Console, monkeyp
     assert threading.get_ident() not in seen
 
 
-async def test_pages_are_written_one_at_a_time(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long ones would otherwise leave the event loop a small share of the interpreter's time."""
+async def test_pages_are_rendered_one_at_a_time(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several long ones would leave the event loop too little of the interpreter's time."""
     writing, most = list[int](), list[int]()
 
     def ago(_: object) -> str:
@@ -261,7 +259,7 @@ async def test_pages_are_written_one_at_a_time(console: Console, monkeypatch: py
     assert set(most) == {1}
 
 
-async def test_it_works_below_a_prefix(console: Console) -> None:
+async def test_pages_work_below_a_prefix(console: Console) -> None:
     async with console(root_path="/tools/roundhouse") as displayed:
         first = await displayed.client.get("/tools/roundhouse/console/", headers=HTML)
         assert first.headers["location"] == "now"
@@ -270,7 +268,7 @@ async def test_it_works_below_a_prefix(console: Console) -> None:
         assert "curl -s http://127.0.0.1/tools/roundhouse/metrics" in page.text
 
 
-async def test_static_files_are_packed_tagged_and_nothing_else(console: Console) -> None:
+async def test_static_files_are_compressed_and_tagged_and_nothing_else_is_served(console: Console) -> None:
     async with console() as displayed:
         one = await displayed.client.get("/console/static/console.css", headers={"Accept-Encoding": "identity"})
         assert one.text.startswith("/* Tokens first")
@@ -281,7 +279,7 @@ async def test_static_files_are_packed_tagged_and_nothing_else(console: Console)
     assert set(files()) > {"console.css", "act.js", "pages/now.js", "vendor/htmx.min.js"}
 
 
-def test_what_is_shipped_of_others_is_what_the_table_says() -> None:
+def test_third_party_files_match_their_table() -> None:
     vendor = STATIC / "vendor"
     scripts = {path.name for path in vendor.iterdir()} - {one.license for one in VENDORED.values()}
     assert scripts == set(VENDORED)
@@ -293,5 +291,5 @@ def test_what_is_shipped_of_others_is_what_the_table_says() -> None:
 def test_only_the_tokens_name_colours() -> None:
     text = (STATIC / "console.css").read_text()
     below = text.split("* { box-sizing", 1)[1]
-    assert re.findall(r"#[0-9a-f]{3,6}\b", below) == ["#fff"], "beside the stripes of what is loading"
+    assert re.findall(r"#[0-9a-f]{3,6}\b", below) == ["#fff"], "only in the stripes of loading models"
     assert len(gzip.compress(text.encode())) < 8 * 1024

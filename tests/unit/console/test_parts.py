@@ -1,4 +1,4 @@
-"""What is kept for the pages, and the one stream: each as a part, with its clock in hand."""
+"""The data behind the pages and the stream of events: each part with the test's clock."""
 
 import asyncio
 import gc
@@ -15,12 +15,12 @@ from tests.unit.console.test_pages import row
 from tests.unit.http.fakes import FakeGateway
 
 
-def test_what_comes_is_drawn_where_its_victim_was() -> None:
+def test_an_adapter_is_drawn_in_the_stall_of_its_victim() -> None:
     stalls = Stalls()
     assert stalls.assign(3, ["a", "b"], {}) == {"a": 0, "b": 1}
     assert stalls.assign(3, ["b"], {"c": "a"}) == {"b": 1, "c": 0}
     assert stalls.assign(3, ["c", "b"], {"d": None}) == {"b": 1, "c": 0, "d": 2}
-    assert stalls.assign(2, ["c", "b", "d"], {}) == {"b": 1, "c": 0}, "never more than there are"
+    assert stalls.assign(2, ["c", "b", "d"], {}) == {"b": 1, "c": 0}, "never more than there are stalls"
 
 
 def test_the_last_minute_is_summed_and_forgotten() -> None:
@@ -37,10 +37,10 @@ def test_the_last_minute_is_summed_and_forgotten() -> None:
     assert (sum(minute.request_rates), minute.request_rates[-1]) == (3, 3)
     now += MINUTE
     assert history.minute().requests == 0
-    assert len(history.rows()) == 3, "the rows stay"
+    assert len(history.rows()) == 3, "the rows are kept"
 
 
-def test_teams_beyond_the_bound_are_one() -> None:
+def test_teams_beyond_the_bound_are_summed() -> None:
     history = History(lambda: 5.0)
     for number in range(MOST_TEAMS + 30):
         history.take(row(team=f"t{number}"))
@@ -48,7 +48,7 @@ def test_teams_beyond_the_bound_are_one() -> None:
     assert OTHER in history.shares()
 
 
-def test_decisions_are_bounded_newest_first_and_announced() -> None:
+def test_decisions_are_bounded_and_newest_first_and_wake_the_stream() -> None:
     received: list[bool] = []
     decisions = Decisions(lambda: received.append(True), lambda: 1.0)
     for number in range(LAST_DECISIONS + 5):
@@ -90,7 +90,7 @@ async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Co
             await stream.aclose()
         assert (live.viewers, live.is_running) == (0, False)
         live.poke()
-        assert looks == 2, "nobody looks, nothing runs"
+        assert looks == 2, "without viewers nothing is sampled"
 
 
 async def test_streams_end_when_the_server_stops_and_are_bounded(console: Console) -> None:
@@ -106,7 +106,7 @@ async def test_streams_end_when_the_server_stops_and_are_bounded(console: Consol
         assert await waits is None
 
 
-async def test_one_team_leaves_room_for_viewers_of_others(console: Console) -> None:
+async def test_one_team_cannot_take_all_viewers(console: Console) -> None:
     async with console() as displayed:
         gateway = displayed.gateway.gateway
         live = Live(gateway.services.console.view_for, most=8, every=3600.0)
@@ -128,8 +128,8 @@ async def test_one_team_leaves_room_for_viewers_of_others(console: Console) -> N
         await (await view("greedy")).aclose()
 
 
-async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(console: Console) -> None:
-    """When 2,000 came at once 100 were let in, and 36 of those broke off after their 200."""
+async def test_simultaneous_viewers_are_counted_before_they_are_answered(console: Console) -> None:
+    """Of 2,000 at once, 100 used to be admitted, of which 36 broke off after their 200."""
     async with console() as displayed:
         gateway = displayed.gateway.gateway
         live = Live(gateway.services.console.view_for, most=2, every=3600.0)
@@ -146,12 +146,12 @@ async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(co
         gc.collect()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert live.viewers == 1, "who left before the first byte counts no more"
+        assert live.viewers == 1, "a viewer that left before the first byte no longer counts"
         await streams[1].aclose()  # type: ignore[union-attr]
         assert live.viewers == 0
 
 
-async def test_what_a_request_waited_for_is_a_metric(console: Console) -> None:
+async def test_the_causes_of_waiting_are_a_metric(console: Console) -> None:
     async with console() as displayed:
         body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
         await displayed.client.post("/v1/chat/completions", json=body)
@@ -160,7 +160,7 @@ async def test_what_a_request_waited_for_is_a_metric(console: Console) -> None:
             assert f'roundhouse_wait_seconds_total{{cause="{cause}",model="chat"}}' in text
 
 
-def test_the_ring_of_a_base_names_its_adapters(tmp_path: Any) -> None:
+def test_the_ring_of_a_base_has_its_adapters_names(tmp_path: Any) -> None:
     gateway = FakeGateway(tmp_path)
     gateway.queues["chat"].policy.resize(4, 8, 2)
     gateway.queues["chat"].policy.reset()

@@ -1,4 +1,4 @@
-"""Signing in to the console at a real OpenID Connect provider: cookies, sessions, refusals, signing out."""
+"""Signing in to the console through a real OpenID Connect provider: cookies, sessions, refusals, signing out."""
 
 import logging
 from typing import Any
@@ -33,14 +33,14 @@ async def test_a_person_signs_in_and_has_pages_and_api(signing: Any, provider: R
         form = await displayed.page("sign-in?next=models")
         assert 'href="provider-sign-in?next=models"' in form
         assert "your company&#39;s account" in form
-        assert 'id="sign-in"' in form, "keys stay"
+        assert 'id="sign-in"' in form, "the form for keys stays"
         arrived = await arrive(displayed, provider)
         assert arrived.status_code == 200
         assert 'content="0; url=models"' in arrived.text
         cookies = arrived.headers.get_list("set-cookie")
         session = next(one for one in cookies if one.startswith(SESSION))
         assert all(word in session for word in ("HttpOnly", "SameSite=strict", f"Max-Age={SECONDS}", "Path=/"))
-        assert dict(displayed.client.cookies).keys() == {SESSION}, "the cookie of the way back is gone"
+        assert dict(displayed.client.cookies).keys() == {SESSION}, "the redirect's cookie is removed"
         page = await displayed.page("now")
         assert "<span>ada</span>" in page
         assert "team <b>ops</b>" in page
@@ -53,7 +53,7 @@ async def test_a_person_signs_in_and_has_pages_and_api(signing: Any, provider: R
         assert forged.json()["error"]["code"] == "origin_not_allowed"
 
 
-async def test_what_a_person_may_do_is_what_the_groups_say(signing: Any, provider: RunningProvider) -> None:
+async def test_a_person_has_the_rights_of_the_groups(signing: Any, provider: RunningProvider) -> None:
     async with signing() as displayed:
         await arrive(displayed, provider, "bob")
         callers: Any = displayed.gateway.gateway.services.console.sessions
@@ -63,10 +63,10 @@ async def test_what_a_person_may_do_is_what_the_groups_say(signing: Any, provide
         assert (await displayed.client.get("/console/teams", headers=HTML)).status_code == 403
         assert (await displayed.client.get("/v1/models")).status_code == 200
         key_wins = await displayed.client.get("/v1/status", headers={"Authorization": f"Bearer {ADMIN[0]}"})
-        assert key_wins.status_code == 200, "keys for programs stay"
+        assert key_wins.status_code == 200, "keys of programs still work"
 
 
-async def test_a_person_counts_as_one_caller_of_the_team(signing: Any, provider: RunningProvider) -> None:
+async def test_a_person_is_one_caller_of_the_team(signing: Any, provider: RunningProvider) -> None:
     async with signing() as displayed:
         await arrive(displayed, provider)
         callers = displayed.gateway.gateway.services.callers
@@ -74,13 +74,13 @@ async def test_a_person_counts_as_one_caller_of_the_team(signing: Any, provider:
         assert isinstance(person, Person)
         caller = callers.member(person)
         assert (caller.team, caller.key, caller.salt, caller.weight) == ("ops", person.id, "salt-of-ops", 2.0)
-        assert "'ada'" not in repr(caller), "a name reaches no log"
+        assert "'ada'" not in repr(caller), "names are not logged"
 
 
 @pytest.mark.parametrize(
     ("sub", "status", "words"), [("eve", 403, "none of your groups"), (None, 401, "access_denied")]
 )
-async def test_who_is_not_let_in_reads_why(
+async def test_a_refused_person_reads_why(
     signing: Any, provider: RunningProvider, sub: str | None, status: int, words: str
 ) -> None:
     async with signing() as displayed:
@@ -96,7 +96,7 @@ async def test_who_is_not_let_in_reads_why(
         assert 'href="sign-in"' in refused.text
 
 
-async def test_a_team_that_is_gone_refuses_people_and_ends_sessions(signing: Any, provider: RunningProvider) -> None:
+async def test_an_archived_team_refuses_people_and_ends_sessions(signing: Any, provider: RunningProvider) -> None:
     async with signing() as displayed:
         await arrive(displayed, provider)
         callers: Any = displayed.gateway.gateway.services.callers
@@ -109,7 +109,7 @@ async def test_a_team_that_is_gone_refuses_people_and_ends_sessions(signing: Any
 
 
 async def test_another_browsers_answer_starts_no_session(signing: Any, provider: RunningProvider) -> None:
-    """Else a page could sign a person in to an attacker's account."""
+    """Otherwise a page could sign a person in to an attacker's account."""
     async with signing() as displayed:
         departed = await depart(displayed)
         back = provider.consent(departed.headers["location"], "ada")
@@ -120,7 +120,7 @@ async def test_another_browsers_answer_starts_no_session(signing: Any, provider:
         assert (await displayed.client.get("/console/signed-in", params=back, headers=HTML)).status_code == 401
 
 
-async def test_the_cookie_of_the_way_back_reaches_it_from_another_site(signing: Any) -> None:
+async def test_the_redirects_cookie_is_sent_on_the_way_back_from_another_site(signing: Any) -> None:
     async with signing() as displayed:
         cookie = (await depart(displayed)).headers["set-cookie"]
         assert all(word in cookie for word in (DEPARTURE, "HttpOnly", "SameSite=lax", "Max-Age=600"))
@@ -131,13 +131,13 @@ async def test_the_cookie_of_the_way_back_reaches_it_from_another_site(signing: 
         assert query["redirect_uri"] == ["https://127.0.0.1/console/signed-in"]
 
 
-async def test_the_way_back_is_below_the_public_address(signing: Any) -> None:
+async def test_the_redirect_uri_is_below_the_public_address(signing: Any) -> None:
     async with signing(public_url="https://models.example/ai") as displayed:
         query = parse_qs(urlsplit((await depart(displayed)).headers["location"]).query)
         assert query["redirect_uri"] == ["https://models.example/ai/console/signed-in"]
 
 
-async def test_a_page_that_is_none_is_not_where_one_goes(signing: Any, provider: RunningProvider) -> None:
+async def test_an_unknown_page_is_not_redirected_to(signing: Any, provider: RunningProvider) -> None:
     async with signing() as displayed:
         departed = await depart(displayed, "https://elsewhere.example")
         back = provider.consent(departed.headers["location"], "ada")

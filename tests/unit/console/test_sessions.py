@@ -1,4 +1,4 @@
-"""Sessions of a fleet while somebody sends many cookies that nobody was given."""
+"""Sessions of a fleet while a client sends many made-up cookies."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ from tests.eventually import PATIENCE
 
 
 class SlowStore:
-    """A database that answers no search."""
+    """A database that never answers a search."""
 
     def __init__(self) -> None:
         self.answers, self.added = threading.Event(), list[str]()
@@ -23,7 +23,7 @@ class SlowStore:
     def remove(self, digest: str) -> None: ...
 
 
-async def test_unknown_cookies_prevent_no_sign_in() -> None:
+async def test_unknown_cookies_do_not_block_signing_in() -> None:
     sessions, store = Sessions(8000), SlowStore()
     sessions.share(store, "fleet")
     theirs: list[asyncio.Task[Any]] = [
@@ -31,7 +31,7 @@ async def test_unknown_cookies_prevent_no_sign_in() -> None:
     ]
     await asyncio.sleep(0)
     try:
-        begun = asyncio.create_task(sessions.begin("key00001"))  # a full pool refuses it here
+        begun = asyncio.create_task(sessions.begin("key00001"))  # would fail here if the pool were full
         await asyncio.sleep(0)
         assert not begun.done()
     finally:

@@ -1,4 +1,4 @@
-"""Who may see what: sessions, scopes, other teams; and what a hostile page or name cannot do."""
+"""Access to pages: sessions, scopes, other teams, hostile pages and hostile names."""
 
 import asyncio
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ from tests.unit.http.fakes import recipe
 ADMIN, OPERATOR = key("ops", *SCOPES), key("ops", Scope.MODELS)
 SEARCH, USER = key("search", Scope.INFER, Scope.USAGE), key("growth", Scope.INFER)
 PORT = 8000
-"""The usual one, which the fake gateway's settings have."""
+"""The default port, which the fake gateway's settings have."""
 COOKIE = f"roundhouse_session_{PORT}"
 MARKUP = "<script>alert(1)</script>"
 
 
-async def test_without_a_key_a_page_leads_to_signing_in(console: Console) -> None:
+async def test_without_a_key_a_page_redirects_to_signing_in(console: Console) -> None:
     async with console(ADMIN) as displayed:
         page = await displayed.client.get("/console/models", headers=HTML)
         assert (page.status_code, page.headers["location"]) == (303, "sign-in?next=models")
@@ -40,10 +40,12 @@ async def test_without_a_key_a_page_leads_to_signing_in(console: Console) -> Non
         assert (await displayed.client.post("/console/teams/key", json={}, headers=ORIGIN)).status_code == 401
         form = await displayed.page("sign-in?next=models")
         assert 'data-next="models"' in form
-        assert 'data-next="."' in await displayed.page("sign-in?next=https://elsewhere.example"), "never to elsewhere"
+        assert 'data-next="."' in await displayed.page("sign-in?next=https://elsewhere.example"), (
+            "never to another site"
+        )
 
 
-async def test_on_an_open_server_with_keys_a_key_opens_what_asking_models_does_not(console: Console) -> None:
+async def test_on_an_open_server_with_keys_pages_need_a_key(console: Console) -> None:
     async with console(ADMIN, is_open=True) as displayed:
         first = await displayed.client.get("/console/", headers=HTML)
         page = await displayed.page(first.headers["location"])
@@ -68,17 +70,17 @@ async def test_a_key_becomes_a_cookie_that_no_script_reads(console: Console) -> 
         assert ADMIN[0] not in cookie
         assert "Secure" not in cookie
         assert "team <b>ops</b>" in await displayed.page("now")
-        assert (await displayed.client.get("/v1/status")).status_code == 200, "the pages call the API with the session"
+        assert (await displayed.client.get("/v1/status")).status_code == 200, "the session is accepted by the API"
         ended = await displayed.client.post("/console/sign-out", json={}, headers=ORIGIN)
         assert ended.status_code == 200
         displayed.client.cookies.set(COOKIE, cookie.split("=", 1)[1].split(";")[0])
         assert (await displayed.client.get("/console/now", headers=HTML)).status_code == 303, (
-            "the session is gone, not hidden"
+            "the session itself has ended"
         )
 
 
-async def test_servers_on_two_ports_of_a_host_leave_each_others_sessions_alone(console: Console) -> None:
-    """A browser sends a host's cookies to all of its ports: with one name, each sign-in ended the other server's."""
+async def test_servers_on_two_ports_of_a_host_have_separate_sessions(console: Console) -> None:
+    """Browsers send a host's cookies to all ports. With one name, each sign-in would end the other server's."""
     async with console(ADMIN, port=8001) as displayed:
         other = await Sessions(PORT).begin("key00001")
         displayed.client.cookies.set(COOKIE, other)
@@ -99,7 +101,7 @@ async def test_behind_tls_the_cookie_is_secure(console: Console, proxies: str) -
 
 
 @pytest.mark.parametrize("body", [{}, {"key": 1}, {"key": "short"}, {"key": "x" * 600}, [], "text"])
-async def test_what_is_no_key_is_refused(console: Console, body: object) -> None:
+async def test_a_malformed_key_is_refused(console: Console, body: object) -> None:
     async with console(ADMIN) as displayed:
         response = await displayed.client.post("/console/sign-in", json=body, headers=ORIGIN)
         assert response.status_code == 400
@@ -116,7 +118,7 @@ async def test_a_wrong_key_is_a_401_and_a_revoked_one_ends_its_session(console: 
 
 
 @pytest.mark.parametrize("end", ["revoked", "signed out", "without the scope"])
-async def test_a_stream_ends_with_what_let_its_viewer_in(console: Console, end: str) -> None:
+async def test_a_stream_ends_with_its_viewers_session_or_key(console: Console, end: str) -> None:
     async with console(OPERATOR) as displayed:
         await sign_in(displayed, OPERATOR[0])
         received: asyncio.Queue[bytes] = asyncio.Queue()
@@ -135,11 +137,11 @@ async def test_a_stream_ends_with_what_let_its_viewer_in(console: Console, end: 
         while not received.empty():
             received.get_nowait()
         await over
-        assert [received.get_nowait() for _ in range(received.qsize())] == [b""], "it ends, and nothing more was told"
+        assert [received.get_nowait() for _ in range(received.qsize())] == [b""], "it ends without another event"
 
 
 def watching(displayed: ConsoleRig, received: asyncio.Queue[bytes]) -> asyncio.Task[None]:
-    """Look at the stream of events as a browser does, which httpx cannot before it has ended."""
+    """Read the stream of events while it runs, which httpx cannot do here."""
     request = displayed.client.build_request("GET", "/console/events")
     scope = {
         "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "query_string": b"", "root_path": "",
@@ -168,10 +170,10 @@ async def test_a_forged_origin_changes_nothing(console: Console) -> None:
                 assert (response.status_code, response.json()["error"]["code"]) == (403, "origin_not_allowed"), path
         form = {"Content-Type": "application/x-www-form-urlencoded"}
         sent = await displayed.client.post("/console/teams/team", content=b"id=x", headers=form)
-        assert sent.status_code == 415, "a page's plain form cannot be one of ours"
+        assert sent.status_code == 415, "a plain form of another page is refused"
 
 
-async def test_what_a_key_is_not_reported_is_a_dash(console: Console) -> None:
+async def test_values_that_a_key_may_not_see_are_dashes(console: Console) -> None:
     async with console(OPERATOR, SEARCH) as displayed:
         for who, reported in ((SEARCH, False), (OPERATOR, True)):
             await sign_in(displayed, who[0])
@@ -180,14 +182,14 @@ async def test_what_a_key_is_not_reported_is_a_dash(console: Console) -> None:
             assert ("0 / 0" in page) is reported
 
 
-async def test_scopes_decide_what_is_there(console: Console) -> None:
+async def test_scopes_decide_which_pages_and_actions_exist(console: Console) -> None:
     async with console(ADMIN, OPERATOR, SEARCH) as displayed:
         await sign_in(displayed, SEARCH[0])
         assert (await displayed.client.get("/console/", headers=HTML)).headers["location"] == "models"
         page = await displayed.page("models")
         assert ">Playground</a>" in page
         assert ">Teams</a>" not in page
-        assert "data-call" not in page, "what it may not do is not offered"
+        assert "data-call" not in page, "forbidden actions are not offered"
         for slug in ("now", "teams", "adapters"):
             refused = await displayed.client.get(f"/console/{slug}", headers=HTML)
             assert refused.status_code == 403
@@ -211,7 +213,7 @@ async def test_the_playground_offers_the_routers_that_the_key_may_use(console: C
                 await sign_in(displayed, text)
                 assert ("<option>auto</option>" in await displayed.page("playground")) is sees
                 names = [one["id"] for one in (await displayed.client.get("/v1/models")).json()["data"]]
-                assert ("auto" in names) is sees, "as the API has it"
+                assert ("auto" in names) is sees, "as in the API"
 
 
 async def test_a_team_sees_its_own_requests(console: Console) -> None:
@@ -226,7 +228,7 @@ async def test_a_team_sees_its_own_requests(console: Console) -> None:
         assert "req-of-growth" in await displayed.page("requests")
 
 
-async def test_who_may_not_see_other_teams_hears_no_shares(console: Console) -> None:
+async def test_a_key_that_may_not_see_other_teams_gets_no_shares(console: Console) -> None:
     async with console(ADMIN, OPERATOR) as displayed:
         displayed.gateway.gateway.services.console.history.take(row(team="secret-team"))
         await sign_in(displayed, OPERATOR[0])
@@ -259,8 +261,8 @@ async def test_a_models_answer_with_markup_is_json_and_never_a_page(console: Con
 
 
 @pytest.mark.parametrize("filler", ["\\" * 60_000, "\\134" * 15_000, " " * 60_000, ";" * 60_000, "=" * 60_000])
-async def test_no_application_reads_a_cookie_that_is_not_ours(console: Console, filler: str) -> None:
-    """Python's own reader took 10 s for the first of them, who sends it needs no key, and FastAPI asks it each time."""
+async def test_foreign_cookies_are_never_parsed(console: Console, filler: str) -> None:
+    """Python's own parser, which FastAPI calls each time, took 10 s for the first of them, and no key is needed."""
     seen: list[Mapping[str, str]] = []
     async with console() as displayed:
 
@@ -288,7 +290,7 @@ def test_a_token_is_found_among_other_cookies(cookies: str, token: str | None) -
     assert Sessions(PORT).token(cookies) == token
 
 
-async def test_a_session_ends_by_time_and_by_number() -> None:
+async def test_sessions_end_by_time_and_by_number() -> None:
     now = 0.0
     sessions = Sessions(PORT, lambda: now)
     first = await sessions.begin("key00001")
@@ -302,7 +304,7 @@ async def test_a_session_ends_by_time_and_by_number() -> None:
     assert sessions.credential(f"{COOKIE}={tokens[-1]}") == f"rh-{MAX_SESSIONS}"
 
 
-async def test_a_key_that_signs_in_again_and_again_ends_its_own_sessions_only() -> None:
+async def test_a_key_that_signs_in_repeatedly_ends_only_its_own_sessions() -> None:
     sessions = Sessions(PORT)
     admin, first = await sessions.begin("rh-admin"), await sessions.begin("rh-small")
     again = [await sessions.begin("rh-small") for _ in range(OF_A_KEY - 1)]

@@ -1,4 +1,4 @@
-"""Texts of requests: what counts as one, who has them kept, who sees them, how much is kept."""
+"""Stored texts of requests: what counts as one, which teams store them, who sees them, and the bounds."""
 
 import json
 from typing import Any
@@ -27,7 +27,7 @@ TALE = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
         ([1], ""),
     ],
 )
-def test_what_was_requested_is_its_words(body: Any, prompt: str) -> None:
+def test_the_text_of_a_request_is_extracted(body: Any, prompt: str) -> None:
     assert Transcript(json.dumps(body).encode()).prompt == prompt
 
 
@@ -66,7 +66,7 @@ STREAM, NDJSON = "text/event-stream; charset=utf-8", "application/x-ndjson"
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("cut", [1, 7, 1 << 16])
-def test_what_was_answered_is_its_words_however_they_come(kind: str, data: bytes, cut: int) -> None:
+def test_the_text_of_an_answer_is_extracted_from_any_format(kind: str, data: bytes, cut: int) -> None:
     texts = Transcript()
     texts.begin(kind)
     for start in range(0, len(data), cut):
@@ -75,7 +75,7 @@ def test_what_was_answered_is_its_words_however_they_come(kind: str, data: bytes
     assert texts.answer == "Good day"
 
 
-def test_an_attempt_that_failed_and_bytes_before_a_head_are_no_answer() -> None:
+def test_failed_attempts_and_bytes_before_a_head_are_no_answer() -> None:
     texts = Transcript()
     texts.feed(b"nothing")
     texts.begin("text/plain")
@@ -86,7 +86,7 @@ def test_an_attempt_that_failed_and_bytes_before_a_head_are_no_answer() -> None:
     assert texts.answer == "the second"
 
 
-def test_how_much_is_kept_is_bounded() -> None:
+def test_stored_texts_are_bounded() -> None:
     texts = Transcript(json.dumps({"prompt": "a" * 3 * MAX_CHARACTERS}).encode())
     assert texts.prompt == "a" * MAX_CHARACTERS + " …"
     texts.begin(STREAM)
@@ -106,7 +106,7 @@ def test_how_much_is_kept_is_bounded() -> None:
     assert (store.find("ours", "r0", 1.0), store.find("ours", f"r{MAX_TRANSCRIPTS}", 1.0)) == (None, texts)
 
 
-def test_only_teams_that_have_them_kept_and_no_longer_than_that() -> None:
+def test_texts_are_stored_only_for_teams_that_want_it_and_while_they_do() -> None:
     store, texts = TranscriptStore(), Transcript()
     store.add("ours", "r", 1.0, texts)
     assert not store.is_enabled("ours")
@@ -118,7 +118,7 @@ def test_only_teams_that_have_them_kept_and_no_longer_than_that() -> None:
     assert (store.find("ours", "r", 1.0), store.find("theirs", "r", 1.0)) == (None, texts)
 
 
-async def test_a_teams_texts_are_for_its_keys_and_admins(console: Console) -> None:
+async def test_a_teams_texts_are_visible_to_its_keys_and_to_admins(console: Console) -> None:
     ours, theirs, admin = key("ours", Scope.INFER), key("theirs", Scope.INFER), key("ops", Scope.ADMIN)
     async with console(ours, theirs, admin) as displayed:
         texts = displayed.gateway.gateway.services.console.texts
@@ -141,7 +141,7 @@ async def test_a_teams_texts_are_for_its_keys_and_admins(console: Console) -> No
             assert "<b>the secret" not in answer.text
             assert ("<summary>texts" in await displayed.page("requests")) is sees
         reported = await displayed.client.get("/v1/requests/kept", headers={"Authorization": f"Bearer {ours[0]}"})
-        assert "secret" not in reported.text, "the console alone shows them"
+        assert "secret" not in reported.text, "only the console displays them"
         assert (await displayed.client.get(where.partition("&at")[0], headers=HTML)).status_code == 400
         texts.set_teams([])
         assert "no longer stored" in (await displayed.client.get(where, headers=HTML)).text

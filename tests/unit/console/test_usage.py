@@ -1,4 +1,4 @@
-"""Usage over a real ledger: sums of the table, of the curve and of the last line agree, for each span."""
+"""The page Usage over a real ledger: table, curve and total agree for each span."""
 
 import json
 import re
@@ -29,7 +29,7 @@ async def written() -> None:
 
 @pytest.fixture(params=[0, 21])
 def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """An hour of the day: how many days 30 times 24 hours touch depends on it."""
+    """An hour of the day, on which it depends how many days 30 times 24 hours touch."""
     hour = DAY + 3600 * int(request.param)
     monkeypatch.setattr(usage, "time", SimpleNamespace(time=lambda: hour + 1234.5))
     return hour
@@ -37,7 +37,7 @@ def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.fixture
 def report(tmp_path: Path, now: int) -> UsageReport:
-    """A report over 40 days: in each third hour two teams asked two models, and one of two answers was accepted."""
+    """A report over 40 days, with requests of two teams to two models every third hour, half of them accepted."""
     database = open_tables(tmp_path, None)
     alike = {"adapter": "", "endpoint": "/v1/x", "service_class": "interactive", "source": "api"}
     rows = [
@@ -60,7 +60,7 @@ async def displayed(report: UsageReport, **requested: str) -> Any:
 
 @pytest.mark.parametrize("span", SPANS)
 @pytest.mark.parametrize("by", BY)
-async def test_table_curve_and_sum_agree(report: UsageReport, now: int, span: str, by: str) -> None:
+async def test_table_curve_and_total_agree(report: UsageReport, now: int, span: str, by: str) -> None:
     found = await displayed(report, span=span, by=by)
     moments, requests, tokens_in, _ = json.loads(found["series"])
     hours = SPANS[span][0] // 3600
@@ -74,7 +74,7 @@ async def test_table_curve_and_sum_agree(report: UsageReport, now: int, span: st
     assert "provider" in found["why_not"]
 
 
-async def test_a_time_without_use_is_a_sum_of_nothing(report: UsageReport) -> None:
+async def test_a_span_without_requests_has_a_total_of_0(report: UsageReport) -> None:
     assert added([]).requests == 0
     assert added([]).cost_per_accepted is None
     assert re.fullmatch(r"\[.*\]", (await displayed(report, span="bogus"))["series"])

@@ -1,1 +1,1 @@
-"""What nodes report, and the policies of a fleet: no server, no network."""
+"""Nodes' reports and a fleet's policies, without servers and networks."""

@@ -1,4 +1,4 @@
-"""Makes reports for tests."""
+"""Makes nodes' reports for tests."""
 
 import random
 from collections.abc import Iterable

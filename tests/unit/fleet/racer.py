@@ -1,6 +1,6 @@
 """One of several servers that race for one limit: `python -m tests.unit.fleet.racer URL CAPACITY COUNT`.
 
-Its requests race one another, too. It prints a line for each one that it admits, before that one continues.
+Its requests race each other, too. It prints a line for each admitted one before that one continues.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Requests at once of three servers on a real PostgreSQL: together never more than the limit, and all of it is used."""
+"""A limit of requests at once over three servers on a real PostgreSQL is fully used and never exceeded."""
 
 import asyncio
 from contextlib import closing
@@ -36,7 +36,7 @@ async def test_clients_of_three_servers_of_which_one_dies(monkeypatch: pytest.Mo
         running, levels = 0, list[int]()
 
         async def run(name: str, goal: int) -> None:
-            """One client, until so many requests ran at once."""
+            """Send requests until so many have run at once."""
             nonlocal running
             while goal not in levels:
                 try:
@@ -56,8 +56,8 @@ async def test_clients_of_three_servers_of_which_one_dies(monkeypatch: pytest.Mo
             assert max(levels) == MOST
             held = [await _admitted(limiters["a"]) for _ in range(3)]
             while tables["a"].take("l", MOST, 0, len(SERVERS)).own > len(held):
-                await asyncio.sleep(0.01)  # it has yet to give back what lies idle
-            # it dies now, with what it holds
+                await asyncio.sleep(0.01)  # it still has to give back its idle part
+            # now it dies with its share
             opened["a"]._task.cancel()  # type: ignore[union-attr]
             levels.clear()
             await asyncio.gather(*(run(name, MOST - len(held)) for name in ("b", "c") for _ in range(5)))

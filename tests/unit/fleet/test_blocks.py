@@ -1,4 +1,4 @@
-"""How much of a limit a server takes at once."""
+"""The blocks in which servers take parts of a limit."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +11,8 @@ def test_a_block_is_an_eighth_of_a_share_and_smaller_at_the_end() -> None:
     assert block_size(8000, 7000, 1, 10) == 50
     assert block_size(8000, 7990, 1, 10) == 1
     assert block_size(8000, 8000, 1, 10) == 0
-    assert block_size(8000, 0, 700, 10) == 700, "a request needs as much"
-    assert block_size(8000, 7900, 700, 10) == 100, "no more than there is"
+    assert block_size(8000, 0, 700, 10) == 700, "as much as a request needs"
+    assert block_size(8000, 7900, 700, 10) == 100, "no more than is left"
 
 
 @given(st.integers(0, 10**15), st.integers(1, 10**6), st.integers(1, 1000), st.lists(st.integers(0, 999), max_size=200))
@@ -25,10 +25,10 @@ def test_blocks_never_exceed_a_limit(capacity: int, reservation: int, nodes: int
         granted += block
         unused = max(unused, block - reservation)
     assert granted <= capacity
-    assert unused * nodes <= capacity / SHARES, "what may lie unused on all nodes"
+    assert unused * nodes <= capacity / SHARES, "the most that is unused on all nodes"
 
 
-def test_a_block_covers_what_it_has_until_its_window_ends() -> None:
+def test_a_block_can_be_used_until_its_window_ends() -> None:
     block = LimitBlock()
     assert (block.missing(10, 0.0), block.reserve(10, 0.0)) == (10, False)
     block.add(10, 60, 30.0, 0.0)
@@ -40,7 +40,7 @@ def test_a_block_covers_what_it_has_until_its_window_ends() -> None:
     assert block.left == 0
 
 
-def test_what_requests_use_before_the_first_block_is_taken_from_it() -> None:
+def test_usage_before_the_first_block_is_taken_from_it() -> None:
     block = LimitBlock()
     block.charge(3, 0.0)
     block.add(10, 60, 30.0, 0.0)
@@ -48,12 +48,12 @@ def test_what_requests_use_before_the_first_block_is_taken_from_it() -> None:
     block.charge(9, 1.0)
     assert block.missing(1, 1.0) == 3
     block.add(5, 60, 29.0, 1.0)
-    assert block.left == 3, "the next block of a window makes up for what was used beyond the last one"
+    assert block.left == 3, "usage beyond a block is taken from the window's next one"
     block.add(10, 120, 60.0, 30.0)
-    assert block.left == 10, "the rest of a window that ended is gone"
+    assert block.left == 10, "the rest of an ended window is lost"
 
 
-def test_a_reservation_comes_back_only_in_its_own_window() -> None:
+def test_a_reservation_is_returned_only_in_its_own_window() -> None:
     block = LimitBlock()
     block.add(10, 60, 30.0, 0.0)
     block.charge(6, 0.0)

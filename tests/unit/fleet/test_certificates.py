@@ -1,4 +1,4 @@
-"""Certificates of a fleet: made, renewed, and refused where they are of another fleet or out of their time."""
+"""Certificates of a fleet are made and renewed, and refused if they are another fleet's or not valid now."""
 
 import asyncio
 import datetime
@@ -30,7 +30,7 @@ def server(authority: Path, name: str, days: int = 30) -> Path:
 
 
 async def talk(listening: FleetTls, calling: FleetTls, name: str) -> str:
-    """What the one that calls reads; 'refused' where either side refuses."""
+    """Return what the calling side reads, or 'refused' if either side refuses."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         names = [value for kind, value in writer.get_extra_info("peercert")["subjectAltName"] if kind == "DNS"]
@@ -48,12 +48,12 @@ async def talk(listening: FleetTls, calling: FleetTls, name: str) -> str:
         return text or "refused"
 
 
-async def test_two_servers_of_a_fleet_know_each_other_by_name(authority: Path) -> None:
+async def test_two_servers_of_a_fleet_accept_each_other_by_name(authority: Path) -> None:
     listening, calling = FleetTls(server(authority, "node-1")), FleetTls(server(authority, "front-1"))
     assert await talk(listening, calling, "node-1") == "front-1"
 
 
-async def test_a_server_at_another_ones_address_is_refused(authority: Path) -> None:
+async def test_a_server_at_anothers_address_is_refused(authority: Path) -> None:
     listening, calling = FleetTls(server(authority, "node-2")), FleetTls(server(authority, "front-1"))
     assert await talk(listening, calling, "node-1") == "refused"
 
@@ -65,7 +65,7 @@ async def test_another_fleet_is_refused_and_the_log_names_the_cause(
     issue(tmp_path / "others", "front-1", tmp_path / "foreign")
     foreign, folder = tmp_path / "foreign", server(authority, "node-1")
     trusting = FleetTls(foreign)
-    trusting.client.load_verify_locations(folder / AUTHORITY)  # it lets the node in; the node does not let it in
+    trusting.client.load_verify_locations(folder / AUTHORITY)  # it accepts the node, but the node does not accept it
     with caplog.at_level(logging.WARNING, "roundhouse.fleet"):
         assert await talk(FleetTls(folder), trusting, "node-1") == "refused"
     assert [vars(record)["cause"] for record in caplog.records] != []
@@ -80,7 +80,7 @@ async def test_an_expired_certificate_is_refused(authority: Path, caplog: pytest
     assert "expired" in (read(late).fault(datetime.datetime.now(datetime.UTC)) or "")
 
 
-async def test_one_that_is_not_valid_yet_is_refused_and_named(
+async def test_a_certificate_that_is_not_valid_yet_is_refused_and_named(
     authority: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listening = FleetTls(server(authority, "node-1"))
@@ -97,7 +97,7 @@ async def test_a_client_without_a_certificate_is_refused(authority: Path) -> Non
     assert await talk(listening, bare, "node-1") == "refused"
 
 
-async def test_a_renewed_certificate_counts_for_the_next_connection(authority: Path) -> None:
+async def test_a_renewed_certificate_is_used_from_the_next_connection(authority: Path) -> None:
     folder = server(authority, "node-1", days=0)
     listening, calling = FleetTls(folder), FleetTls(server(authority, "front-1"))
     assert not listening.refresh()
@@ -109,8 +109,8 @@ async def test_a_renewed_certificate_counts_for_the_next_connection(authority: P
     assert await talk(listening, calling, "node-1") == "front-1"
 
 
-async def test_a_key_in_a_file_of_its_own_is_used(authority: Path) -> None:
-    """As cert-manager writes them."""
+async def test_a_key_in_a_separate_file_is_used(authority: Path) -> None:
+    """cert-manager writes them so."""
     folder = server(authority, "node-1")
     text = (folder / SERVER).read_text()
     begin = text.index("-----BEGIN CERTIFICATE")
@@ -125,7 +125,7 @@ async def test_a_key_in_a_file_of_its_own_is_used(authority: Path) -> None:
         listening.refresh()
 
 
-def test_a_certificate_says_when_it_may_be_used(authority: Path) -> None:
+def test_the_validity_of_a_certificate_is_read(authority: Path) -> None:
     certificate = read(server(authority, "node-1"))
     assert certificate.name == "node-1"
     assert certificate.fault(datetime.datetime.now(datetime.UTC)) is None
@@ -134,7 +134,7 @@ def test_a_certificate_says_when_it_may_be_used(authority: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Node", "a b", "-a", "a" * 64, "a\n", "ä"])
-def test_what_is_no_name_of_a_server_is_refused(authority: Path, name: str) -> None:
+def test_an_invalid_name_of_a_server_is_refused(authority: Path, name: str) -> None:
     with pytest.raises(BadRequest, match="lower-case letters"):
         issue(authority, name, authority.parent / "out")
 
@@ -165,20 +165,20 @@ def _torn(authority: Path) -> None:
         (_torn, Conflict, "do not belong together"),
     ],
 )
-def test_what_cannot_be_made_says_why(
+def test_certificates_that_cannot_be_made_are_refused_with_the_cause(
     authority: Path, work: Callable[[Path], object], kind: type[RoundhouseError], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
         work(authority)
 
 
-def test_private_keys_are_private(authority: Path) -> None:
+def test_private_keys_are_readable_only_by_their_owner(authority: Path) -> None:
     folder = server(authority, "node-1")
     for file in (authority / certificates.AUTHORITY_KEY, folder / SERVER):
         assert file.stat().st_mode & 0o077 == 0
 
 
-def test_a_folder_of_another_name_is_not_taken_up(authority: Path) -> None:
+def test_a_folder_of_another_server_is_not_renewed(authority: Path) -> None:
     folder = server(authority, "node-1")
     tls = FleetTls(folder)
     (folder / SERVER).write_bytes((server(authority, "node-2") / SERVER).read_bytes())

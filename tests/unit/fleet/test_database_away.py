@@ -1,6 +1,6 @@
-"""Servers under load while their PostgreSQL or one of them is killed and comes back.
+"""Servers under load while their PostgreSQL or one of them is killed and restarted.
 
-Nothing is lost, nothing over-admitted.
+Nothing is lost, and no limit is exceeded.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class Node:
             self.answered[team] += 1
 
     async def spend(self, *, most: int, cost: int | None) -> int:
-        """Run one request, and return what it counts. cost: None: it does not end."""
+        """Run one request, and return what it counts. cost: None if it does not end."""
         amounts = Amounts(money=most)
         await self.limiter.prepare(Caller("capped"), "m", amounts)
         admission = self.limiter.admit(Caller("capped"), "m", amounts)
@@ -147,7 +147,7 @@ async def test_a_killed_database_that_comes_back_under_load(tmp_path: Path) -> N
 
 
 async def test_a_killed_server_that_starts_again_gives_back_what_it_had_not_spent(tmp_path: Path) -> None:
-    """Settled requests count with their costs, those under way at its end with the most that they could cost."""
+    """Settled requests count with their costs, and those running at its end with the most that they could cost."""
     with (
         postgres_server() as server,
         closing(open_members(server.url, "killed")) as members,
@@ -167,9 +167,9 @@ async def test_a_killed_server_that_starts_again_gives_back_what_it_had_not_spen
         assert table.granted(limit.id) == sum(costs) + left
         await killed.kill()
         await again.open(database, members, limit)
-        assert table.granted(limit.id) == sum(costs), "all that it had not spent"
+        assert table.granted(limit.id) == sum(costs), "everything unspent is given back"
         BlockTable(members.database, server_id(killed.folder)).give_back(limit.id, window, left + sum(costs), "month")
-        assert table.granted(limit.id) == sum(costs), "not a second time"
+        assert table.granted(limit.id) == sum(costs), "but not twice"
         for node in (other, again, other):
             with suppress(LimitExceeded):
                 while True:

@@ -1,4 +1,4 @@
-"""Desired replicas on a real PostgreSQL: one list of each epoch, and one server that plans."""
+"""Desired replicas on a real PostgreSQL: one list for each epoch, and one planning server."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def servers(url: str, request: pytest.FixtureRequest) -> Iterator[list[MemberTable]]:
-    """Three servers of a fleet that is this test's."""
+    """Three servers of this test's fleet."""
     fleet = f"d{abs(hash(request.node.name)) % 10**9}"
     opened = [open_members(url, fleet) for _ in range(3)]
     try:
@@ -33,18 +33,18 @@ def servers(url: str, request: pytest.FixtureRequest) -> Iterator[list[MemberTab
             one.close()
 
 
-def test_an_epoch_is_written_once_and_by_who_knows_the_one_before(servers: list[MemberTable]) -> None:
+def test_an_epoch_is_written_once_by_a_server_that_knows_the_previous_one(servers: list[MemberTable]) -> None:
     first, second, _ = (one.desired for one in servers)
     assert first.read() == ((0, {}), [])
     written = first.write(0, {"chat": ("a", "b")})
     assert written == (1, {"chat": ("a", "b")})
-    assert second.write(0, {"chat": ("c",)}) is None, "it does not know epoch 1"
+    assert second.write(0, {"chat": ("c",)}) is None, "it has not read epoch 1"
     assert second.read()[0] == written
     assert second.write(1, {"chat": ()}) == (2, {"chat": ()})
     assert first.write(1, {"chat": ("a",)}) is None
 
 
-def test_of_racing_placers_each_epoch_has_one(servers: list[MemberTable]) -> None:
+def test_each_epoch_is_written_by_one_of_the_racing_placers(servers: list[MemberTable]) -> None:
     def race(number: int) -> list[int]:
         table, mine = servers[number].desired, []
         for _ in range(40):
@@ -63,7 +63,7 @@ def test_one_server_plans_until_its_connection_ends(url: str, servers: list[Memb
     first, second, third = (one.desired for one in servers)
     assert first.lead()
     assert not second.lead()
-    assert first.lead(), "it stays so"
+    assert first.lead(), "it remains the leader"
     with closing(sa.create_engine(url).connect()) as other:  # as if its server were killed
         other.execute(
             sa.text(
@@ -79,7 +79,7 @@ def test_one_server_plans_until_its_connection_ends(url: str, servers: list[Memb
     eventually(third.lead)
 
 
-def test_what_is_placed_by_hand_stays_until_it_is_released(servers: list[MemberTable]) -> None:
+def test_placements_by_hand_stay_until_they_are_released(servers: list[MemberTable]) -> None:
     first, second, _ = (one.desired for one in servers)
     first.place(HandPlacement("chat", 2, ("a",)))
     first.place(HandPlacement("embed", None, ("b",)))

@@ -1,4 +1,4 @@
-"""Blocks of limits on a real PostgreSQL: never more than a limit, over processes and a kill."""
+"""Blocks of limits on a real PostgreSQL never exceed the limit, also over processes and a kill."""
 
 import random
 import subprocess
@@ -38,7 +38,7 @@ def racer(url: str, count: int) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_the_statement_takes_what_the_policy_says(table: BlockTable) -> None:
+def test_the_statement_grants_what_the_policy_computes(table: BlockTable) -> None:
     granted = 0
     for reservation in (1, 700, 3, 1, 5000, 1, 2000, 1, 1, 4000, 7):
         expected = block_size(10_000, granted, reservation, 4)
@@ -67,10 +67,10 @@ def test_three_servers_race_for_one_limit_and_one_of_them_is_killed(url: str, ta
     rest = racer(url, 200)
     output, _ = rest.communicate()
     admitted += output.count("in\n")
-    assert CAP - CAP // 8 <= admitted <= CAP, "only the block of the killed one stays unused"
+    assert CAP - CAP // 8 <= admitted <= CAP, "only the killed one's block stays unused"
 
 
-def test_all_of_a_limit_is_used_and_no_more(url: str, table: BlockTable) -> None:
+def test_a_limit_is_used_fully_and_not_exceeded(url: str, table: BlockTable) -> None:
     racers = [racer(url, 100) for _ in range(3)]
     outputs = [one.communicate()[0] for one in racers]
     admitted = sum(output.count("in\n") for output in outputs)
@@ -78,7 +78,7 @@ def test_all_of_a_limit_is_used_and_no_more(url: str, table: BlockTable) -> None
     assert admitted >= CAP - CAP // 8
 
 
-def test_a_window_ends_by_the_clock_of_the_database(table: BlockTable) -> None:
+def test_windows_end_by_the_databases_clock(table: BlockTable) -> None:
     minute = table.take("m", 100, 1, 1, "minute")
     day = table.take("d", 100, 1, 1, "day", "Asia/Kolkata")
     month = table.take("x", 100, 1, 1, "month", "Europe/Berlin")
@@ -89,14 +89,14 @@ def test_a_window_ends_by_the_clock_of_the_database(table: BlockTable) -> None:
     assert 0 < month.seconds <= 31 * 86_400 + 3600
 
 
-def test_what_goes_back_is_there_for_others(table: BlockTable) -> None:
+def test_returned_amounts_can_be_taken_by_others(table: BlockTable) -> None:
     grant = table.take("a", 100, 90, 1, "day")
     assert table.take("a", 100, 50, 1, "day").amount == 10
     table.give_back("a", grant.window, 60, "day")
     assert table.take("a", 100, 50, 1, "day").amount == 50
 
 
-def test_a_limit_that_was_lowered_grants_no_more(table: BlockTable) -> None:
+def test_a_lowered_limit_grants_no_more(table: BlockTable) -> None:
     table.take("a", 100, 90, 1, "day")
     assert table.take("a", 50, 1, 1, "day").amount == 0
     assert table.granted("a") == 90
@@ -123,15 +123,15 @@ def test_a_day_that_is_nearly_over_is_not_removed(table: BlockTable) -> None:
     assert table.granted("d") == 30
 
 
-def test_what_was_spent_before_counts_in_its_window_and_only_once(table: BlockTable) -> None:
+def test_earlier_spending_counts_once_and_in_its_own_window(table: BlockTable) -> None:
     today = table.take("other", 1, 1, 1, "day").window
     assert table.take("a", 100, 1, 1, "day", spent=Spent(today, 95))[:2] == (2, today)
     assert table.take("a", 100, 50, 1, "day", spent=Spent(today, 95)).granted == 100
-    assert table.take("b", 100, 50, 1, "day", spent=Spent(today - 86_400, 95)).amount == 50, "that was yesterday"
+    assert table.take("b", 100, 50, 1, "day", spent=Spent(today - 86_400, 95)).amount == 50, "that was yesterday's"
     assert table.take("c", 100, 50, 1, "day", spent=Spent(today, 1000)).granted == 100
 
 
-def test_others_see_what_was_taken(table: BlockTable) -> None:
+def test_other_servers_see_granted_amounts(table: BlockTable) -> None:
     grant = table.take("a", 10**15, 10**14, 3, "month", "Europe/Berlin")
     (level,) = table.levels(["a", "b"]).values()
     assert (level.amount, level.window, level.granted) == (0, grant.window, grant.amount)
@@ -140,7 +140,7 @@ def test_others_see_what_was_taken(table: BlockTable) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_servers_that_are_killed_give_back_what_they_had_not_spent(url: str, table: BlockTable, seed: int) -> None:
-    """What servers have spent and may still spend is granted, never more than the limit, whichever of them die."""
+    """Grants cover what servers have spent and may still spend, and never exceed the limit, whichever of them die."""
     chance, capacity = random.Random(seed), 1000
     with closing(open_members(url, "race").database) as database:
         tables = {name: BlockTable(database, name) for name in "abc"}
@@ -162,12 +162,12 @@ def test_servers_that_are_killed_give_back_what_they_had_not_spent(url: str, tab
                     lost, left[name] = left[name], 0
                     returned = tables[name].give_back_unspent(lambda _limit, _since, used=spent[name]: used)
                     assert returned == ({"l": lost} if lost else {})
-                    tables[name].give_back("l", window, lost + spent[name] + 1, "day")  # more than is its own
+                    tables[name].give_back("l", window, lost + spent[name] + 1, "day")  # more than its own
             assert tables[name].granted("l") == sum(spent.values()) + sum(left.values()) <= capacity
-        assert tables["a"].give_back_unspent(lambda _limit, _since: None) == {}, "nobody knows what was spent"
+        assert tables["a"].give_back_unspent(lambda _limit, _since: None) == {}, "the spent amounts are unknown"
 
 
-def test_minutes_end_by_themselves_and_windows_that_are_over_are_left(table: BlockTable) -> None:
+def test_nothing_is_given_back_to_minutes_and_ended_windows(table: BlockTable) -> None:
     grant = table.take("m", 100, 10, 1, "minute")
     table.give_back("m", grant.window, 4, "minute")
     assert table.granted("m") == grant.amount - 4
@@ -177,7 +177,7 @@ def test_minutes_end_by_themselves_and_windows_that_are_over_are_left(table: Blo
     assert table.give_back_unspent(lambda _limit, _since: 0) == {}
 
 
-def test_requests_at_once_of_servers_that_race_and_of_one_that_is_dead(url: str) -> None:
+def test_shares_of_requests_at_once_of_racing_and_dead_servers(url: str) -> None:
     with closing(open_members(url, "race").database) as database:
         tables = {server: AtOnceTable(database, server) for server in "abc"}
         shares = dict.fromkeys(tables, 0)
@@ -190,22 +190,22 @@ def test_requests_at_once_of_servers_that_race_and_of_one_that_is_dead(url: str)
             list(pool.map(race, tables))
         assert sum(shares.values()) == 10
         assert tables["a"].take("l", 10, 11, 3) == (shares["a"], 10)
-        assert tables["a"].give_back("l", shares["a"] + 5) == (shares["a"], 10), "no more than there was"
+        assert tables["a"].give_back("l", shares["a"] + 5) == (shares["a"], 10), "no more than its share"
         tables["a"].free("b")
-        assert tables["b"].give_back("l", shares["b"]) == (0, 10 - shares["b"]), "it learns that it was taken for dead"
+        assert tables["b"].give_back("l", shares["b"]) == (0, 10 - shares["b"]), "it learns that it counted as dead"
         assert tables["a"].give_back("l", 0) == (0, shares["c"])
         assert tables["b"].take("other", 80, 3, 5) == (3, 3)
-        assert tables["c"].take("other", 800, 1, 5) == (20, 23), "an eighth of it by five nodes"
+        assert tables["c"].take("other", 800, 1, 5) == (20, 23), "an eighth of the limit divided by five nodes"
 
 
-def test_a_block_is_used_given_back_and_over() -> None:
+def test_a_block_is_used_and_given_back_and_ends() -> None:
     block = LimitBlock()
     assert not block.reserve(1, 0.0)
     block.add(10, 60, 30.0, 100.0)
     assert block.reserve(4, 101.0)
     block.release(2, 60)
     block.release(5, 0)
-    assert block.left == 8, "what was reserved in another window is not given back"
+    assert block.left == 8, "reservations of another window are not given back"
     assert block.idle(101.0 + IDLE_SECONDS / 2) == 0
     assert (block.idle(101.0 + IDLE_SECONDS), block.left) == (8, 0)
     block.add(10, 60, 30.0, 110.0)
@@ -216,7 +216,7 @@ def test_a_block_is_used_given_back_and_over() -> None:
     assert (block.surplus(10), block.surplus(10), block.left) == (5, 0, 10)
 
 
-def test_what_was_used_beyond_a_block_is_made_up_for() -> None:
+def test_usage_beyond_a_block_is_made_up_for() -> None:
     block = LimitBlock()
     block.charge(3, 0.0)
     assert block.missing(1, 0.0) == 4, "requests ran before there was a block"

@@ -1,4 +1,4 @@
-"""Membership on a real PostgreSQL: leases by its clock, one server to a name."""
+"""Membership on a real PostgreSQL: leases by its clock, and one server for each name."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,7 +26,7 @@ def url(database_url: str) -> str:
 
 @pytest.fixture
 def members(url: str, request: pytest.FixtureRequest) -> Iterator[MemberTable]:
-    """A fleet for each test."""
+    """The members of this test's fleet."""
     with closing(open_members(url, f"f{abs(hash(request.node.name)) % 10**9}")) as members:
         yield members
 
@@ -36,7 +36,7 @@ def server(name: str = "node-1", data: str = "data-1", address: str = "https://1
 
 
 def age(members: MemberTable, name: str, seconds: float) -> None:
-    """As if so much time had passed."""
+    """Age a member's lease by so many seconds."""
     with members._database.write() as connection:
         later = MEMBERS.c.lease_until - timedelta(seconds=seconds)
         connection.execute(sa.update(MEMBERS).where(MEMBERS.c.name == name).values(lease_until=later))
@@ -57,7 +57,7 @@ def test_a_server_joins_stays_and_leaves(members: MemberTable) -> None:
     assert members.list() == []
 
 
-def test_the_databases_clock_is_known_whatever_this_machines_says(
+def test_the_databases_clock_is_known_even_if_this_machines_is_wrong(
     members: MemberTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: 0.0)
@@ -69,11 +69,11 @@ def test_the_databases_clock_is_known_whatever_this_machines_says(
         assert now <= members.now() < now + 600
 
 
-def test_a_lease_that_is_over_counts_no_more(members: MemberTable) -> None:
+def test_an_expired_lease_does_not_count(members: MemberTable) -> None:
     boot = members.join(server())
     age(members, "node-1", LEASE_SECONDS + 1)
     assert members.list() == []
-    assert members.renew("node-1", boot) is not None  # it was only away
+    assert members.renew("node-1", boot) is not None  # it was only unreachable
     assert [one.name for one in members.list()] == ["node-1"]
 
 
@@ -97,7 +97,7 @@ def test_a_copy_of_a_data_directory_is_refused_under_another_name(members: Membe
     members.join(server("node-2"))
 
 
-def test_a_restart_on_the_same_data_takes_its_name_back_at_once(members: MemberTable) -> None:
+def test_a_restart_on_the_same_data_gets_its_name_back_at_once(members: MemberTable) -> None:
     boot = members.join(server())
     assert members.join(server()) == boot + 1
 
@@ -112,7 +112,7 @@ def test_a_node_is_drained_and_undrained(members: MemberTable) -> None:
         members.drain("node-9", True)
 
 
-def test_a_database_that_no_fleet_can_share_is_refused() -> None:
+def test_sqlite_is_refused_as_a_fleets_database() -> None:
     with pytest.raises(BadRequest, match="--database postgresql"):
         open_members("sqlite:///fleet.db", "tests")
 
@@ -125,14 +125,14 @@ def test_a_fleet_of_a_newer_version_is_refused(members: MemberTable, url: str) -
         open_members(url, str(schema).removeprefix("roundhouse_fleet_"))
 
 
-def test_a_dead_servers_rows_are_ended_and_those_of_a_silent_one_are_not(members: MemberTable) -> None:
+def test_a_dead_servers_rows_are_ended_but_not_those_of_a_silent_one(members: MemberTable) -> None:
     for name, silence in (("node-1", 0.0), ("node-2", 30.0), ("node-3", DEAD_SECONDS + 1.0)):
         members.join(server(name, f"data-{name}"))
         age(members, name, LEASE_SECONDS + silence if silence else 0.0)
     age(members, "node-1", LEASE_SECONDS)
     members.join(server("before", "data-node-1"))
     age(members, "before", 1000.0)
-    members.join(server("node-1", "data-node-1"))  # this data directory's server has another name now, and lives
+    members.join(server("node-1", "data-node-1"))  # the server of this data directory is alive under another name
     swept: list[str] = []
 
     def end_rows(data: str) -> int:
@@ -158,7 +158,7 @@ def test_one_server_sweeps_at_a_time(members: MemberTable, url: str) -> None:
         assert other.sweep(lambda _: 2) == {"node-1": 2}
 
 
-def test_a_database_at_an_older_state_is_noticed_by_who_has_seen_more(members: MemberTable) -> None:
+def test_a_restored_older_database_is_noticed_by_servers_that_know_more(members: MemberTable) -> None:
     boot = members.join(server())
     for _ in range(3):
         members.renew("node-1", boot)
@@ -170,4 +170,4 @@ def test_a_database_at_an_older_state_is_noticed_by_who_has_seen_more(members: M
             members.renew("node-1", boot)
     with members.database.read() as connection:
         assert connection.execute(sa.select(MEMBERS.c.lease_until)).scalar_one() == before
-        assert connection.execute(sa.select(RENEWALS.c.count)).scalar_one() == 1, "nothing was changed"
+        assert connection.execute(sa.select(RENEWALS.c.count)).scalar_one() == 1, "the database is not changed"

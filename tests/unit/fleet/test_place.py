@@ -1,4 +1,4 @@
-"""Which nodes hold which models: the rules of `fleet.place`, and properties over many steps."""
+"""The placement of models on nodes: the rules of `fleet.place`, and properties over many steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -30,7 +30,7 @@ def nodes(count: int, *gib: int) -> ReportTable:
 
 
 def later(table: ReportTable, now: float, names: Iterable[str] | None = None, **fields: object) -> ReportTable:
-    """The same nodes, or those that are named, as they report at another time."""
+    """Return the same nodes, or the named ones, with reports of another time."""
     known = {one.report.node: one.report for one in table}
     result = ReportTable()
     for name in known if names is None else names:
@@ -43,7 +43,7 @@ def actions(plan: FleetPlan) -> list[tuple[str, str, str]]:
     return sorted((one.model, one.action, one.why) for one in plan.moves)
 
 
-def test_each_model_gets_its_least_number_and_then_what_its_demand_needs() -> None:
+def test_each_model_gets_its_minimum_and_then_what_its_demand_needs() -> None:
     plan = place([need("a", least=2), need("b")], nodes(4), {"b": 1.8}, 0.0)
     assert {model: len(names) for model, names in plan.replicas.items()} == {"a": 2, "b": 3}
     assert GOAL * (1 - SMALL / 3) >= 1.8 / 3
@@ -51,7 +51,7 @@ def test_each_model_gets_its_least_number_and_then_what_its_demand_needs() -> No
 
 
 @pytest.mark.parametrize(("demand", "replicas"), [(0.4, 1), (0.6, 2), (1.3, 3), (6.6, 10), (66.0, 95)])
-def test_few_replicas_keep_more_of_what_they_can_do_free(demand: float, replicas: int) -> None:
+def test_few_replicas_keep_more_capacity_free(demand: float, replicas: int) -> None:
     assert len(place([need("a", 80)], nodes(100), {"a": demand}, 0.0).replicas["a"]) == replicas
 
 
@@ -62,13 +62,13 @@ def test_a_plan_that_fits_is_not_changed() -> None:
     assert (again.replicas, again.moves) == (plan.replicas, ())
 
 
-def test_what_nodes_hold_already_counts() -> None:
+def test_models_already_on_nodes_count() -> None:
     table = table_of([node("n0", replicas=[replica("a")]), node("n1")])
     assert place([need("a")], table, {}, 0.0).replicas == {"a": ("n0",)}
 
 
 @pytest.mark.parametrize("devices", [("cuda:0",), ()], ids=["on a device", "on an unknown device"])
-def test_what_a_node_holds_already_leaves_no_room_for_another_model(devices: tuple[str, ...]) -> None:
+def test_models_already_on_a_node_leave_less_room_for_another(devices: tuple[str, ...]) -> None:
     table = table_of([node("n0", replicas=[replica("a", devices=devices)])])
     plan = place([need("a", 50), need("b", 50)], table, {}, 0.0)
     assert plan.replicas == {"a": ("n0",), "b": ()}
@@ -82,19 +82,19 @@ def test_bytes_are_counted_on_each_device() -> None:
     assert plan.unplaced == {"larger": "no node has room for it."}
 
 
-def test_a_node_without_its_files_is_no_place() -> None:
+def test_a_node_without_a_models_files_is_not_used() -> None:
     plan = place([need("a", least=2, not_on=frozenset(("n0",)))], nodes(2), {}, 0.0)
     assert plan.replicas == {"a": ("n1",)}
     assert "a" in plan.unplaced
 
 
-def test_models_come_to_the_node_with_the_least_load() -> None:
+def test_models_are_placed_on_the_node_with_the_least_load() -> None:
     plan = place([need("a", 20), need("b", 20), need("c", 20)], nodes(2), {"a": 0.4, "b": 0.3, "c": 0.2}, 0.0)
     (a,), (b,), (c,) = plan.replicas["a"], plan.replicas["b"], plan.replicas["c"]
     assert a != b == c
 
 
-def test_by_hand_wins_over_demand() -> None:
+def test_placements_by_hand_win_over_demand() -> None:
     table = nodes(2, 40)
     before = place([need("a"), need("b")], table, {"a": 0.9, "b": 0.9}, 0.0)
     (there,) = before.replicas["a"]
@@ -113,7 +113,7 @@ def test_the_model_with_the_least_demand_per_replica_makes_room_for_one_by_hand(
     assert actions(plan) == [("new", "load", "hand"), ("spread", "unload", "room")]
 
 
-def test_a_number_by_hand_is_the_number() -> None:
+def test_a_number_by_hand_is_exact() -> None:
     table = nodes(6, 40)
     before = place([need("a")], table, {"a": 3.0}, 0.0)
     assert len(before.replicas["a"]) == 5
@@ -123,12 +123,12 @@ def test_a_number_by_hand_is_the_number() -> None:
     assert none.replicas["a"] == ()
 
 
-def test_a_name_by_hand_that_is_not_there_is_reported() -> None:
+def test_an_unknown_node_placed_by_hand_is_reported() -> None:
     plan = place([need("a", on=("n9",))], nodes(1), {}, 0.0)
     assert plan.unplaced == {"a": "n9 is not there."}
 
 
-def test_what_was_lost_comes_back_after_the_lease() -> None:
+def test_lost_replicas_are_placed_again_after_the_lease() -> None:
     table, models = nodes(3, 40), [need("a")]
     before = place(models, table, {"a": 0.4}, 0.0)
     (gone,) = before.replicas["a"]
@@ -149,7 +149,7 @@ def test_a_node_that_returns_gets_its_own_models() -> None:
     during = place(models, later(table, 20.0, left), {"a": 1.5}, 20.0, before)
     after = place(models, later(table, 60.0), {"a": 1.5}, 60.0, during)
     assert gone in after.replicas["a"]
-    assert (gone in during.replicas["a"], after.moves) == (True, ()), "it was not told to unload what it has"
+    assert (gone in during.replicas["a"], after.moves) == (True, ()), "it keeps the models that it has"
     long = place(models, later(table, 20.0 + RETURN_SECONDS, left), {"a": 1.5}, 20.0 + RETURN_SECONDS, during)
     assert (long.away, gone in long.replicas["a"]) == ({}, False)
 
@@ -175,15 +175,15 @@ def test_a_model_over_high_takes_the_room_of_one_that_needs_it_least() -> None:
     assert len(before.replicas["b"]) == 3
     before = FleetPlan(before.replicas)
     busy = place(models, later(table, 1.0), {"a": HIGH, "b": 0.3}, 1.0, before)
-    assert busy.moves == (), "not above HIGH"
+    assert busy.moves == (), "demand is not above HIGH"
     plan = place(models, later(table, 1.0), {"a": 1.8, "b": 0.3}, 1.0, before)
     assert actions(plan) == [("a", "load", "demand"), ("b", "unload", "room")]
     soon = place(models, later(table, 60.0), {"a": 1.8, "b": 0.3}, 60.0, plan)
-    assert soon.moves == (), "one at a time in a fleet of four"
+    assert soon.moves == (), "a fleet of four makes one move at a time"
     after = place(models, later(table, 62.0), {"a": 1.8, "b": 0.3}, 62.0, soon)
     assert actions(after) == [("a", "load", "demand"), ("b", "unload", "room")]
     last = place(models, later(table, 130.0), {"a": 4.0, "b": 0.3}, 130.0, after)
-    assert (last.moves, len(last.replicas["b"])) == ((), 1), "its least number stays"
+    assert (last.moves, len(last.replicas["b"])) == ((), 1), "the minimum stays"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,9 @@ def test_a_model_over_high_takes_the_room_of_one_that_needs_it_least() -> None:
         (need("b", on=("n1", "n2")), 0.1, False),
     ],
 )
-def test_a_replica_leaves_only_where_its_model_does_without_it(others: ModelNeed, demand: float, takes: bool) -> None:
+def test_a_replica_is_removed_only_if_its_model_can_do_without_it(
+    others: ModelNeed, demand: float, takes: bool
+) -> None:
     before = FleetPlan({"a": ("n0",), "b": ("n1", "n2")})
     plan = place([need("a"), others], later(nodes(3, 40), 1.0), {"a": 1.5, "b": demand}, 1.0, before)
     assert actions(plan) == ([("a", "load", "demand"), ("b", "unload", "room")] if takes else [])
@@ -207,14 +209,16 @@ def test_nothing_is_moved_back_within_a_minute() -> None:
     before = FleetPlan({"a": ("n0",), "b": ("n1",)}, moved={("b", "n0"): 10.0})
     assert place(models, later(table, 69.0), {"b": 2.0, "a": 0.0}, 69.0, before).moves == ()
     before = FleetPlan({"a": ("n0", "n1"), "b": ()}, moved={("a", "n0"): 10.0, ("a", "n1"): 10.0})
-    assert place(models, later(table, 69.0), {"b": 2.0}, 69.0, before).moves == (), "what came stays for a minute"
+    assert place(models, later(table, 69.0), {"b": 2.0}, 69.0, before).moves == (), "new replicas stay for a minute"
     assert len(place(models, later(table, 71.0), {"b": 2.0}, 71.0, before).moves) == 2
     before = FleetPlan({"a": (), "b": ("n1",)}, moved={("a", "n0"): 10.0})
-    assert place(models, later(nodes(1, 40), 69.0), {}, 69.0, before).replicas["a"] == (), "what left stays away"
+    assert place(models, later(nodes(1, 40), 69.0), {}, 69.0, before).replicas["a"] == (), (
+        "removed replicas stay away for a minute"
+    )
     assert place(models, later(nodes(1, 40), 71.0), {}, 71.0, before).replicas["a"] == ("n0",)
 
 
-def test_a_node_gives_up_one_model_an_hour_for_demand() -> None:
+def test_demand_removes_at_most_one_model_an_hour_from_a_node() -> None:
     table, models = nodes(2, 80), [need("a"), need("b"), need("c", least=0)]
     before = FleetPlan({"a": ("n0",), "b": ("n0", "n1"), "c": ("n1",)}, moved={("d", "n1"): 1000.0})
     table = table_of([node("n0", 80), node("n1", 80)])
@@ -223,7 +227,7 @@ def test_a_node_gives_up_one_model_an_hour_for_demand() -> None:
     assert len(place(models, later(table, 4601.0), busy, 4601.0, before).moves) == 2
 
 
-def test_a_model_that_has_to_leave_and_is_still_there_counts_no_more() -> None:
+def test_a_model_that_has_to_leave_no_longer_counts() -> None:
     before = FleetPlan({"a": (), "b": ("n0",)}, moved={("a", "n0"): 10.0})
     table = table_of([node("n0", 40, replicas=[replica("a"), replica("b")])])
     assert place([need("a", least=0), need("b")], table, {}, 0.0, before).replicas == {"a": (), "b": ("n0",)}
@@ -255,7 +259,7 @@ NEEDS = st.lists(
 
 
 @given(NEEDS, STEPS)
-def test_over_many_steps_bytes_fit_and_moves_are_held(
+def test_over_many_steps_bytes_fit_and_moves_are_bounded(
     models: Sequence[ModelNeed], steps: Sequence[tuple[float, Mapping[str, float], set[int]]]
 ) -> None:
     now, plan, sizes = 0.0, FleetPlan({}), {one.model: one.bytes for one in models}
@@ -266,14 +270,14 @@ def test_over_many_steps_bytes_fit_and_moves_are_held(
         names = [f"n{number}" for number in range(6) if number not in missing]
         table = later(nodes(6), now, names)
         before, plan = plan, place(models, table, demand, now, plan)
-        assert place(models, table, demand, now, before) == plan, "pure"
+        assert place(models, table, demand, now, before) == plan, "the function is pure"
         for name in names:
             assert sum(sizes[model] for model, on in plan.replicas.items() if name in on) <= 80 * GIB
         for model, on in plan.replicas.items():
             assert set(on) <= set(names) | plan.away.keys()
             for name in names:
                 if (name in on) != (name in before.replicas.get(model, ())) and name not in before.away:
-                    assert (model, name) in {one[:2] for one in plan.moves}, "nothing changes without a move"
+                    assert (model, name) in {one[:2] for one in plan.moves}, "replicas change only by moves"
         for move in plan.moves:
             if move.why in ("least", "demand"):
                 assert now - moved.get(move[:2], -HOLD_SECONDS) >= HOLD_SECONDS
@@ -284,7 +288,7 @@ def test_over_many_steps_bytes_fit_and_moves_are_held(
         assert {one.model for one in plan.moves if one.why == "hand"} <= by_hand
 
 
-def test_demand_is_what_runs_and_waits_by_what_a_replica_can() -> None:
+def test_demand_is_running_and_waiting_requests_by_a_replicas_capacity() -> None:
     def one(model: str, **fields: object) -> ReplicaReport:
         return replica(model, **fields)
 
@@ -317,7 +321,7 @@ def test_no_two_placers_own_one_epoch(steps: list[str]) -> None:
         if verb == "read":
             known[who] = row.epoch
             stopped.discard(who)
-        elif verb == "restore":  # the database is back at an older state
+        elif verb == "restore":  # an older state of the database is restored
             assert not may_follow(node + 1, DesiredReplicas(node, {}))
         elif who not in stopped:
             written = successor(row, known[who], {"m": (who,)})

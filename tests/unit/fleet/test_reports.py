@@ -1,4 +1,4 @@
-"""Reports of nodes: the table of `fleet.table`, and how late each one is."""
+"""Nodes' reports: the table of `fleet.table`, and the age of each report."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ def full() -> NodeReport:
     )  # fmt: skip
 
 
-def test_a_report_comes_back_as_it_was_sent() -> None:
+def test_a_report_is_decoded_as_it_was_encoded() -> None:
     table, line = ReportTable(), encode(full())
     assert b"\n" not in line
     assert table.take(line, 100.0, "a") == "taken"
@@ -65,13 +65,13 @@ def changed(**fields: object) -> bytes:
         (changed(node="b"), "sender"),
     ],
 )
-def test_what_is_no_report_is_counted_and_changes_nothing(data: bytes, reason: str) -> None:
+def test_an_invalid_report_is_counted_and_changes_nothing(data: bytes, reason: str) -> None:
     table = ReportTable()
     assert table.take(data, 0.0, "a") == reason
     assert (len(table), table.ignored) == (0, {reason: 1})
 
 
-def test_fields_of_a_newer_version_are_no_fault() -> None:
+def test_fields_of_a_newer_version_are_ignored() -> None:
     assert ReportTable().take(changed(colour="green"), 0.0, "a") == "taken"
 
 
@@ -79,7 +79,7 @@ def test_fields_of_a_newer_version_are_no_fault() -> None:
     ("boot", "seq", "verdict"),
     [(2, 6, "taken"), (3, 0, "taken"), (2, 5, "old"), (2, 4, "old"), (1, 9, "old")],
 )
-def test_boots_and_numbers_only_rise(boot: int, seq: int, verdict: str) -> None:
+def test_only_reports_with_rising_boots_and_numbers_are_accepted(boot: int, seq: int, verdict: str) -> None:
     table = ReportTable()
     table.add(report(boot=2, seq=5, uptime=9.0), 10.0)
     assert table.add(report(boot=boot, seq=seq, uptime=9.5), 10.5) == verdict
@@ -88,7 +88,7 @@ def test_boots_and_numbers_only_rise(boot: int, seq: int, verdict: str) -> None:
     assert (stored.report.boot, stored.report.seq) == ((boot, seq) if verdict == "taken" else (2, 5))
 
 
-def test_a_report_that_came_late_is_as_old_as_it_is() -> None:
+def test_a_delayed_report_has_its_true_age() -> None:
     table = ReportTable()
     table.add(report(seq=1, uptime=50.0), 100.0)
     table.add(report(seq=2, uptime=51.0), 104.5)
@@ -97,7 +97,7 @@ def test_a_report_that_came_late_is_as_old_as_it_is() -> None:
     assert 104.5 - stored.at == pytest.approx(3.5, abs=DRIFT * 5)
 
 
-def test_the_first_report_may_be_the_late_one() -> None:
+def test_the_first_report_may_be_the_delayed_one() -> None:
     table = ReportTable()
     table.add(report(seq=1, uptime=50.0), 104.0)
     table.add(report(seq=2, uptime=54.0), 104.1)
@@ -113,7 +113,7 @@ def test_a_report_of_the_future_is_ignored() -> None:
     assert table.add(report(seq=3, uptime=52.0), 102.0) == "taken"
 
 
-def test_a_node_whose_clock_has_jumped_comes_back() -> None:
+def test_a_node_whose_clock_has_jumped_is_accepted_again() -> None:
     table = ReportTable()
     table.add(report(seq=1, uptime=50.0), 100.0)
     assert table.add(report(seq=2, uptime=1000.0), 101.0) == "future"
@@ -127,7 +127,7 @@ def test_a_node_whose_clock_has_jumped_comes_back() -> None:
     st.lists(st.tuples(st.floats(0.001, 2.0), st.floats(0.0, 5.0)), min_size=1, max_size=30), st.floats(0.997, 1.003)
 )
 def test_an_age_is_never_negative_and_at_most_the_delay(steps: list[tuple[float, float]], speed: float) -> None:
-    """Arrivals in order, as one connection brings them; the node's clock runs at another speed."""
+    """Reports arrive in order, as on one connection, and the node's clock runs at another speed."""
     table, made, arrived = ReportTable(), 0.0, 0.0
     for seq, (step, delay) in enumerate(steps):
         made += step
@@ -138,7 +138,7 @@ def test_an_age_is_never_negative_and_at_most_the_delay(steps: list[tuple[float,
         assert -1e-9 <= arrived - stored.at <= arrived - made + 0.01 * made + 1e-9
 
 
-def test_nodes_are_bounded_and_one_that_is_gone_makes_room() -> None:
+def test_nodes_are_bounded_and_one_that_has_left_makes_room() -> None:
     table = ReportTable()
     for number in range(MAX_NODES):
         assert table.add(report(f"n{number}"), 0.0) == "taken"

@@ -1,4 +1,4 @@
-"""Signed-in browsers on a real PostgreSQL: every server of a fleet knows them, also when the first one has died."""
+"""Sessions on a real PostgreSQL are valid at all servers of a fleet, also after the first one has died."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -38,7 +38,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def servers(members: MemberTable, clock: Clock) -> list[Sessions]:
-    """Two, on two ports of one host."""
+    """Sessions of two servers on two ports of one host."""
     made = [Sessions(port, clock) for port in (8001, 8002)]
     for one in made:
         one.share(SessionTable(members.database, 100.0), "sessions")
@@ -60,19 +60,19 @@ async def test_a_browser_stays_signed_in_at_another_server(servers: list[Session
     assert found == expected, "a person's name is stored nowhere"
 
 
-async def test_who_signs_out_is_signed_out_everywhere(servers: list[Sessions], clock: Clock) -> None:
+async def test_signing_out_counts_at_all_servers(servers: list[Sessions], clock: Clock) -> None:
     first, second = servers
     cookies = cookie(await first.begin("key00001"))
     await second.refresh(cookies)
     await second.end(cookies)
     assert second.credential(cookies) is None
-    assert first.credential(cookies) == "key00001", "it looks once a second"
+    assert first.credential(cookies) == "key00001", "the database is asked once a second"
     clock.now += 1.5
     await first.refresh(cookies)
     assert first.credential(cookies) is None
 
 
-async def test_a_session_ends_by_the_database_and_the_token_is_not_in_it(
+async def test_a_session_ends_by_the_databases_clock_and_its_token_is_not_stored(
     servers: list[Sessions], members: MemberTable
 ) -> None:
     first, second = servers
@@ -85,10 +85,10 @@ async def test_a_session_ends_by_the_database_and_the_token_is_not_in_it(
     assert second.credential(cookie(token)) is None
     await second.begin("key00003")
     with members.database.read() as connection:
-        assert connection.execute(sa.select(SESSIONS.c.owner)).scalars().all() == ["key00003"], "others are over"
+        assert connection.execute(sa.select(SESSIONS.c.owner)).scalars().all() == ["key00003"], "the others have ended"
 
 
-async def test_an_owner_has_so_many_sessions_and_no_more(servers: list[Sessions], members: MemberTable) -> None:
+async def test_the_sessions_of_an_owner_are_bounded(servers: list[Sessions], members: MemberTable) -> None:
     first, second = servers
     for _ in range(OF_A_KEY // 2 + 1):
         await first.begin("key00004")
@@ -100,7 +100,7 @@ async def test_an_owner_has_so_many_sessions_and_no_more(servers: list[Sessions]
     assert first.credential(cookie(newest)) == "key00004"
 
 
-async def test_while_the_database_is_away_who_is_signed_in_stays_so(
+async def test_known_sessions_stay_valid_while_the_database_is_down(
     servers: list[Sessions], server: PostgresServer, clock: Clock
 ) -> None:
     first, second = servers

@@ -1,4 +1,4 @@
-"""Limits of a fleet as one server sees them: blocks, what goes back, and a database that does not answer."""
+"""A fleet's limits at one server: blocks, returned amounts, and a database that does not answer."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ ONE = Amounts(tokens=1, money=1, explicit_tokens=1)
 
 
 class Table:
-    """The fleet's database: one window of 30 seconds. Each server takes from it as `BlockTable` says."""
+    """The fleet's database with one window of 30 seconds. Servers take blocks by the rules of `BlockTable`."""
 
     def __init__(self) -> None:
         self.taken: dict[str, int] = {}
@@ -65,7 +65,7 @@ class Table:
 
 
 class Shares:
-    """Limits of requests at once in the database, as `AtOnceTable` has them. `of` is one server's."""
+    """The database's limits of requests at once, like `AtOnceTable`. `of` returns one server's view."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -112,7 +112,7 @@ class Rig:
         return error.value
 
     async def look(self, looks: int = 1) -> None:
-        """As its task does each half second."""
+        """Run the server's periodic task so many times."""
         await self.shared._look(looks)
         await self.shared._settle()
 
@@ -138,7 +138,7 @@ def clock() -> LimiterClock:
 async def rigs(
     table: Table, clock: LimiterClock, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[list[Rig]]:
-    """Three servers with the limits that `limits` names. Their looks come from the test alone."""
+    """Three servers with the limits of the marker `limits`. Only the test runs their periodic task."""
     monkeypatch.setattr(shared_limits, "LOOK_SECONDS", PATIENCE)
     made = [Rig(table, clock, own, *request.param) for own in NODES]
     yield made
@@ -152,18 +152,20 @@ def limits(*limits: Limit) -> pytest.MarkDecorator:
 
 
 @limits(limit(Kind.DAY, 45), limit(Kind.TOKENS, 1000))
-async def test_a_hundred_at_once_over_three_servers_on_one_cap(rigs: list[Rig], table: Table) -> None:
+async def test_a_hundred_simultaneous_requests_share_one_limit_over_three_servers(
+    rigs: list[Rig], table: Table
+) -> None:
     answers = await asyncio.gather(*(rigs[number % 3].ask() for number in range(100)), return_exceptions=True)
     refusals = [one for one in answers if isinstance(one, LimitExceeded)]
     assert 45 - 45 // 8 <= 100 - len(refusals) <= 45
     assert all("up to 1/8 of it may lie unused on other servers" in one.message for one in refusals)
     assert table.taken["lim-spend_per_day"] == 45
-    assert table.takes < 100, "a refusal does not ask the database each time"
+    assert table.takes < 100, "not every refusal asks the database"
 
 
 @limits(limit(Kind.DAY, 45))
-async def test_a_request_whose_block_another_one_uses_takes_the_next(rigs: list[Rig], table: Table) -> None:
-    """Blocks of one each: who comes while another's block arrives finds it there, and is first."""
+async def test_a_request_whose_block_is_used_by_another_takes_the_next_block(rigs: list[Rig], table: Table) -> None:
+    """With blocks of one, a request that arrives together with another's block uses it first."""
     first, *_ = rigs
     table.go.clear()
     waiting = asyncio.create_task(first.ask())
@@ -178,7 +180,7 @@ async def test_a_request_whose_block_another_one_uses_takes_the_next(rigs: list[
 
 
 @limits(limit(Kind.REQUESTS, 240))
-async def test_a_block_serves_several_requests_and_goes_back_when_it_is_idle(
+async def test_a_block_serves_several_requests_and_is_returned_when_idle(
     rigs: list[Rig], table: Table, clock: LimiterClock
 ) -> None:
     first, second, _ = rigs
@@ -193,11 +195,11 @@ async def test_a_block_serves_several_requests_and_goes_back_when_it_is_idle(
     await first.look()
     assert table.taken["lim-requests_per_minute"] == 7
     await second.look(looks=shared_limits.REFRESH_LOOKS)
-    assert second.remaining(Kind.REQUESTS) == 233, "it sees what others took"
+    assert second.remaining(Kind.REQUESTS) == 233, "it sees the other servers' usage"
 
 
 @limits(limit(Kind.TOKENS, 2400))
-async def test_what_a_large_request_did_not_use_goes_back_but_for_a_share(
+async def test_the_unused_part_of_a_large_reservation_is_returned_except_for_a_share(
     rigs: list[Rig], table: Table, clock: LimiterClock
 ) -> None:
     first, second, _ = rigs
@@ -212,7 +214,7 @@ async def test_what_a_large_request_did_not_use_goes_back_but_for_a_share(
 
 
 @limits(limit(Kind.TOKENS, 2400))
-async def test_a_request_that_is_refused_keeps_nothing(rigs: list[Rig], table: Table) -> None:
+async def test_a_refused_request_keeps_nothing(rigs: list[Rig], table: Table) -> None:
     first, second, third = rigs
     await first.ask(Amounts(tokens=2000, explicit_tokens=2000))
     await second.refused(Amounts(tokens=500, explicit_tokens=500))
@@ -222,7 +224,7 @@ async def test_a_request_that_is_refused_keeps_nothing(rigs: list[Rig], table: T
 
 
 @limits(limit(Kind.DAY, 100))
-async def test_more_than_was_reserved_is_charged(rigs: list[Rig], table: Table) -> None:
+async def test_usage_beyond_the_reservation_is_charged(rigs: list[Rig], table: Table) -> None:
     first, second, _ = rigs
     first.limiter.settle(await first.ask(), Amounts(money=50))
     first.limiter.settle(await first.ask(), Amounts(money=1))
@@ -231,7 +233,7 @@ async def test_more_than_was_reserved_is_charged(rigs: list[Rig], table: Table) 
 
 
 @limits(limit(Kind.DAY, 100), limit(Kind.TOKENS, 100, Mode.WARN))
-async def test_a_limit_that_warns_lets_in_and_still_counts(rigs: list[Rig]) -> None:
+async def test_a_limit_that_only_warns_admits_and_still_counts(rigs: list[Rig]) -> None:
     first, *_ = rigs
     for _ in range(2):
         admission = await first.ask(Amounts(tokens=80, explicit_tokens=80))
@@ -239,7 +241,7 @@ async def test_a_limit_that_warns_lets_in_and_still_counts(rigs: list[Rig]) -> N
 
 
 @limits(limit(Kind.DAY, 100))
-async def test_its_window_ends(rigs: list[Rig], table: Table, clock: LimiterClock) -> None:
+async def test_a_block_ends_with_its_window(rigs: list[Rig], table: Table, clock: LimiterClock) -> None:
     first, *_ = rigs
     await first.ask(Amounts(money=100))
     refusal = await first.refused()
@@ -250,7 +252,7 @@ async def test_its_window_ends(rigs: list[Rig], table: Table, clock: LimiterCloc
 
 
 @limits(limit(Kind.AT_ONCE, 5))
-async def test_requests_at_once_run_anywhere_and_never_more_than_the_limit(
+async def test_requests_at_once_may_run_on_any_server_within_the_limit(
     rigs: list[Rig], table: Table, clock: LimiterClock
 ) -> None:
     first, second, third = rigs
@@ -269,13 +271,13 @@ async def test_requests_at_once_run_anywhere_and_never_more_than_the_limit(
 
 
 @limits(limit(Kind.AT_ONCE, 2))
-async def test_more_servers_than_requests_at_once(rigs: list[Rig]) -> None:
+async def test_a_limit_of_fewer_requests_at_once_than_servers(rigs: list[Rig]) -> None:
     answers = await asyncio.gather(*(rig.ask() for rig in rigs), return_exceptions=True)
     assert sum(isinstance(one, LimitExceeded) for one in answers) == 1
 
 
 @limits(limit(Kind.AT_ONCE, 48))
-async def test_a_share_serves_several_requests_and_goes_back_when_it_is_idle(
+async def test_a_share_serves_several_requests_and_is_returned_when_idle(
     rigs: list[Rig], table: Table, clock: LimiterClock
 ) -> None:
     first, *_ = rigs
@@ -284,14 +286,14 @@ async def test_a_share_serves_several_requests_and_goes_back_when_it_is_idle(
     for one in running:
         first.limiter.settle(one, ONE)
     await first.look()
-    assert table.shares.own == {"a": 2}, "an eighth of it by three nodes"
+    assert table.shares.own == {"a": 2}, "an eighth of the limit divided by three nodes"
     clock.pass_(IDLE_SECONDS)
     await first.look()
     assert table.shares.own == {"a": 0}
 
 
 @limits(limit(Kind.AT_ONCE, 5))
-async def test_what_an_earlier_run_left_goes_back(rigs: list[Rig], table: Table) -> None:
+async def test_leftovers_of_an_earlier_run_are_returned(rigs: list[Rig], table: Table) -> None:
     first, *_ = rigs
     table.shares.own["a"] = 5
     await first.look(looks=shared_limits.REFRESH_LOOKS)
@@ -299,7 +301,7 @@ async def test_what_an_earlier_run_left_goes_back(rigs: list[Rig], table: Table)
 
 
 @limits(limit(Kind.AT_ONCE, 5))
-async def test_beside_a_node_of_the_version_before_each_server_has_its_part(rigs: list[Rig], table: Table) -> None:
+async def test_with_a_node_of_the_previous_version_each_server_has_a_fixed_part(rigs: list[Rig], table: Table) -> None:
     for rig in rigs:
         rig.all_have_shares = False
         await rig.look()
@@ -315,7 +317,9 @@ async def test_beside_a_node_of_the_version_before_each_server_has_its_part(rigs
 
 
 @limits(limit(Kind.AT_ONCE, 6))
-async def test_while_the_database_is_away_a_server_has_its_share_or_its_part(rigs: list[Rig], table: Table) -> None:
+async def test_while_the_database_is_down_a_server_uses_its_share_or_a_fixed_part(
+    rigs: list[Rig], table: Table
+) -> None:
     first, second, _ = rigs
     running = [await first.ask() for _ in range(5)]
     table.is_away = True
@@ -332,7 +336,7 @@ async def test_while_the_database_is_away_a_server_has_its_share_or_its_part(rig
 
 # --- a database that does not answer ---------------------------------------------------------------------------------
 @limits(limit(Kind.DAY, 240), limit(Kind.TOKENS, 240))
-async def test_while_the_database_is_away_blocks_are_used_up_and_rates_go_on(
+async def test_while_the_database_is_down_blocks_are_used_up_and_rates_continue(
     rigs: list[Rig], table: Table, clock: LimiterClock
 ) -> None:
     first, *_ = rigs
@@ -347,7 +351,7 @@ async def test_while_the_database_is_away_blocks_are_used_up_and_rates_go_on(
     free = Amounts(tokens=80, explicit_tokens=80)
     await first.ask(free)
     rate = await first.refused(free)
-    assert rate.retry_after == pytest.approx(60.0), "a third of the rate, which refills as one server's does"
+    assert rate.retry_after == pytest.approx(60.0), "a third of the rate, refilled as on a single server"
     clock.pass_(30.0)
     await first.ask(Amounts(tokens=40, explicit_tokens=40))
     table.is_away = False
@@ -357,7 +361,7 @@ async def test_while_the_database_is_away_blocks_are_used_up_and_rates_go_on(
 
 
 @limits(limit(Kind.DAY, 240))
-async def test_a_database_that_hangs_counts_as_away_and_a_late_block_is_kept(
+async def test_a_hanging_database_counts_as_down_and_a_late_block_is_kept(
     rigs: list[Rig], table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_limits, "ANSWER_SECONDS", 0.01)
@@ -378,7 +382,7 @@ async def test_a_database_that_hangs_counts_as_away_and_a_late_block_is_kept(
 
 
 @limits(limit(Kind.DAY, 240))
-async def test_a_client_that_leaves_loses_no_block(rigs: list[Rig], table: Table) -> None:
+async def test_no_block_is_lost_when_a_client_disconnects(rigs: list[Rig], table: Table) -> None:
     first, *_ = rigs
     table.go.clear()
     leaving = asyncio.create_task(first.ask())
@@ -388,4 +392,4 @@ async def test_a_client_that_leaves_loses_no_block(rigs: list[Rig], table: Table
     table.go.set()
     await first.ask()
     await first.shared.close()
-    assert table.taken["lim-spend_per_day"] == 1, "all but the one that was let in went back"
+    assert table.taken["lim-spend_per_day"] == 1, "everything except for the admitted request was returned"

@@ -1,4 +1,4 @@
-"""Signed requests of a fleet that has a key: what is believed, and what is not."""
+"""Signed requests of a fleet with a key: which are accepted, and which are not."""
 
 import logging
 from pathlib import Path
@@ -34,7 +34,7 @@ def faults(value: str, request: SignedRequest = REQUEST, key: bytes = KEY, now: 
     return fault_of(key, request, read_signature(value), now)
 
 
-def test_what_is_signed_is_believed_for_half_a_minute() -> None:
+def test_a_signature_is_valid_for_half_a_minute() -> None:
     value = sign(KEY, REQUEST, NOW, NONCE)
     for seconds in (-WINDOW_SECONDS, 0.0, WINDOW_SECONDS):
         assert faults(value, now=NOW + seconds) is None
@@ -47,11 +47,11 @@ def test_what_is_signed_is_believed_for_half_a_minute() -> None:
     [{"node": "node-2"}, {"method": "GET"}, {"path": "/v1/chat/completions"}, {"context": "another"}, {"context": ""}],
     ids=str,
 )
-def test_another_request_is_not_believed(change: dict[str, str]) -> None:
+def test_a_signature_is_invalid_for_another_request(change: dict[str, str]) -> None:
     assert "for another request" in (faults(sign(KEY, REQUEST, NOW, NONCE), REQUEST._replace(**change)) or "")
 
 
-def test_another_key_and_another_time_in_the_text_are_not_believed() -> None:
+def test_a_signature_is_invalid_with_another_key_or_time() -> None:
     value = sign(KEY, REQUEST, NOW, NONCE)
     assert "from another key" in (faults(value, key=KEY[::-1]) or "")
     later = f"{int((NOW + 60) * 1e3)}{value[value.index('.') :]}"
@@ -61,13 +61,11 @@ def test_another_key_and_another_time_in_the_text_are_not_believed() -> None:
 @pytest.mark.parametrize(
     "value", ["", "x", "1.2.3", f"{NOW:.0f}.{NONCE}.", f"-1.{NONCE}.{'0' * 64}", f"{'9' * 16}.{NONCE}.{'0' * 64}"]
 )
-def test_what_is_no_signature_is_not_believed(value: str) -> None:
+def test_a_malformed_signature_is_invalid(value: str) -> None:
     assert faults(value) == "the request is not signed with a key of the fleet"
 
 
-def test_a_request_is_taken_once_and_the_log_names_what_is_refused(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_request_is_accepted_once_and_the_log_names_refusals(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     sender, receiver = FleetKey("front-1", KEY, clock), FleetKey("node-1", KEY, clock)
     value = sender.sign(REQUEST)
     receiver.check(REQUEST, value)
@@ -80,9 +78,9 @@ def test_a_request_is_taken_once_and_the_log_names_what_is_refused(
     receiver.check(REQUEST, sender.sign(REQUEST))
 
 
-def test_what_was_taken_is_forgotten_once_it_is_too_old(clock: Clock) -> None:
+def test_accepted_requests_are_forgotten_once_they_are_too_old(clock: Clock) -> None:
     sender, receiver = FleetKey("front-1", KEY, clock), FleetKey("node-1", KEY, clock)
-    clock.now += WINDOW_SECONDS  # the sender's clock, which may be ahead by so much
+    clock.now += WINDOW_SECONDS  # the sender's clock may be ahead by so much
     early = sender.sign(REQUEST)
     clock.now -= WINDOW_SECONDS
     receiver.check(REQUEST, early)
@@ -96,7 +94,7 @@ def test_what_was_taken_is_forgotten_once_it_is_too_old(clock: Clock) -> None:
         receiver.check(REQUEST, early)
 
 
-def test_a_server_that_has_restarted_takes_nothing_from_before(clock: Clock) -> None:
+def test_a_restarted_server_accepts_nothing_from_before(clock: Clock) -> None:
     sender = FleetKey("front-1", KEY, clock)
     value = sender.sign(REQUEST)
     clock.now += 5.0
@@ -104,7 +102,7 @@ def test_a_server_that_has_restarted_takes_nothing_from_before(clock: Clock) -> 
         FleetKey("node-1", KEY, clock).check(REQUEST, value)
 
 
-def test_what_is_remembered_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_requests_are_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signatures, "MAX_TAKEN", 2)
     sender, receiver = FleetKey("front-1", KEY, clock), FleetKey("node-1", KEY, clock)
     for _ in range(2):
@@ -115,7 +113,7 @@ def test_what_is_remembered_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyP
     receiver.check(REQUEST, sender.sign(REQUEST))
 
 
-def test_a_key_is_read_without_the_line_feed_and_is_long_enough(tmp_path: Path) -> None:
+def test_a_key_is_read_without_the_line_feed_and_must_be_long_enough(tmp_path: Path) -> None:
     file = tmp_path / "fleet.key"
     with pytest.raises(NotFound, match="cannot be read"):
         read_key(file)

@@ -1,4 +1,4 @@
-"""How a server stays in its fleet: whom it takes for dead, and what it does with a database in an older state."""
+"""How a server stays in its fleet: which servers count as dead, and how a restored older database is handled."""
 
 import asyncio
 import datetime
@@ -23,7 +23,7 @@ OWN = Member("front-1", 1, "front", "", "1.0", False)
 
 
 class Members:
-    """The database's; `error` is what it answers."""
+    """The database's members. It raises `error`, if set."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -65,7 +65,7 @@ def fleet(members: Members) -> Fleet:
 
 
 async def renew(fleet: Fleet, seconds: float) -> None:
-    """After so many seconds."""
+    """Renew the lease after so many seconds."""
     fleet._renewed_at -= seconds
     fleet._steady_since -= seconds
     fleet._swept_at -= seconds
@@ -75,7 +75,7 @@ async def renew(fleet: Fleet, seconds: float) -> None:
 
 async def test_no_server_is_dead_until_all_could_renew_their_leases(fleet: Fleet, members: Members) -> None:
     await renew(fleet, 0.0)
-    await renew(fleet, LEASE_SECONDS + 1.0)  # it, or the database, was away
+    await renew(fleet, LEASE_SECONDS + 1.0)  # the server or the database was unreachable
     for _ in range(int(DEAD_SECONDS) // 5 - 1):
         await renew(fleet, 5.0)
     assert members.swept == []
@@ -87,7 +87,7 @@ async def test_no_server_is_dead_until_all_could_renew_their_leases(fleet: Fleet
     assert members.swept == ["swept"] * 2
 
 
-async def test_a_database_at_an_older_state_is_used_no_more(
+async def test_a_restored_older_database_is_no_longer_used(
     fleet: Fleet, members: Members, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(service, "RENEW_SECONDS", 0.001)
@@ -107,7 +107,7 @@ async def test_a_database_at_an_older_state_is_used_no_more(
     await asyncio.wait({staying})
 
 
-async def test_a_wrong_clock_is_corrected_in_view_and_in_the_log_once(
+async def test_a_wrong_clock_is_corrected_and_reported_in_the_view_and_once_in_the_log(
     fleet: Fleet, members: Members, caplog: pytest.LogCaptureFixture
 ) -> None:
     for offset in (4.0, 600.0, 600.5, -7.0, 0.0):
@@ -126,7 +126,7 @@ async def test_a_wrong_clock_is_corrected_in_view_and_in_the_log_once(
     assert [(one.clock_offset_seconds, one.is_clock_off) for one in fleet.view(EVERYBODY).members] == [(-600.0, True)]
 
 
-async def test_each_servers_lease_and_the_end_of_its_certificate_are_in_view(fleet: Fleet) -> None:
+async def test_the_view_has_each_servers_lease_and_the_end_of_its_certificate(fleet: Fleet) -> None:
     await fleet._renew()
     nodes = [Member(f"node-{number}", 1, "node", "https://node:8443", "1.0", False, 7.0) for number in (1, 2)]
     fleet._present = [OWN, *nodes]
@@ -146,7 +146,7 @@ async def test_each_servers_lease_and_the_end_of_its_certificate_are_in_view(fle
     assert with_end.lease_seconds <= 5.0
 
 
-async def test_the_last_node_is_drained_by_force_only(fleet: Fleet, members: Members) -> None:
+async def test_the_last_node_is_drained_only_by_force(fleet: Fleet, members: Members) -> None:
     fleet._names = cast(Any, SimpleNamespace(by_node={}))
     fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
     nodes = [Member(f"node-{number}", 1, "node", "https://10.0.0.1:8443", "1.0", number == 2) for number in (1, 2)]
@@ -154,7 +154,7 @@ async def test_the_last_node_is_drained_by_force_only(fleet: Fleet, members: Mem
 
     async def ask(*words: str) -> None:
         notified.append(words)
-        raise NodeFailed("It cannot be reached.")  # then it reads its row a little later
+        raise NodeFailed("It cannot be reached.")  # it will read its row a little later
 
     fleet._client = cast(Any, SimpleNamespace(ask=ask))
     members.present = [OWN, *nodes]
@@ -171,7 +171,7 @@ async def test_the_last_node_is_drained_by_force_only(fleet: Fleet, members: Mem
 async def _no_answer(*_: str) -> None: ...
 
 
-async def test_the_last_node_with_a_pinned_model_is_drained_by_force_only(fleet: Fleet, members: Members) -> None:
+async def test_the_last_node_with_a_pinned_model_is_drained_only_by_force(fleet: Fleet, members: Members) -> None:
     fleet._follower = cast(Any, SimpleNamespace(set=lambda _: None))
     nodes = [Member(f"node-{number}", 1, "node", "https://10.0.0.1:8443", "1.0", False) for number in (1, 2)]
     fleet._client = cast(Any, SimpleNamespace(ask=_no_answer))
@@ -198,9 +198,9 @@ async def test_the_last_node_with_a_pinned_model_is_drained_by_force_only(fleet:
     assert members.drained == ["node-2", "node-1", "node-1"]
 
 
-async def test_a_feature_is_used_once_no_node_lacks_it(fleet: Fleet) -> None:
+async def test_a_feature_is_used_once_all_nodes_have_it(fleet: Fleet) -> None:
     fleet._present = [OWN, *(Member(name, 1, "node", "https://a:1", "1.0", False) for name in ("node-1", "node-2"))]
-    assert fleet.all_know(AT_ONCE_SHARES), "nobody has reported yet"
+    assert fleet.all_know(AT_ONCE_SHARES), "no node has reported yet"
     for name, seq, features, all_know in (
         ("node-1", 1, (AT_ONCE_SHARES, "later"), True),
         ("node-2", 1, (), False),
@@ -212,7 +212,7 @@ async def test_a_feature_is_used_once_no_node_lacks_it(fleet: Fleet) -> None:
         assert fleet.all_know(AT_ONCE_SHARES) is all_know
 
 
-async def test_what_other_teams_do_is_for_administrators(fleet: Fleet) -> None:
+async def test_only_administrators_see_other_teams(fleet: Fleet) -> None:
     await fleet._renew()
     block = FleetBlockView(id="l", limit="requests at once", amount=1.0, left=1.0, here=0.0, seconds=0.0)
     fleet.blocks = lambda: [block]

@@ -7,18 +7,13 @@ import pytest
 
 from models import process_control
 from models.process_control import LOADS, SERVES, OomKills, OomPriority, memory_limit
-
-
-def made(root: Path, *names: str) -> list[Path]:
-    for name in names:
-        (root / name).mkdir(parents=True, exist_ok=True)
-    return [root / name for name in names]
+from tests.fakes.control_groups import make_groups
 
 
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A group of this process's with one around it."""
-    inner, outer = made(tmp_path, "outer/inner", "outer")
+    inner, outer = make_groups(tmp_path, "outer/inner", "outer")
     monkeypatch.setattr(process_control, "memory_folders", lambda pid="self": [inner, outer])
     return inner
 

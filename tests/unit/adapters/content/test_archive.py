@@ -1,4 +1,4 @@
-"""Uploads: what good archives give, and what hostile ones are stopped by."""
+"""Uploaded archives: good ones give the adapter's files, and hostile ones are refused."""
 
 import gzip
 import io
@@ -65,7 +65,7 @@ def zip_encrypted() -> bytes:
 
 
 def zip_size_lies() -> bytes:
-    """The directory says 2 GiB where there are 1000 bytes."""
+    """Return a zip file whose directory says 2 GiB for 1000 bytes."""
     data = bytearray(zipped(GOOD, zipfile.ZIP_STORED))
     at = data.rindex(b"PK\x01\x02")
     data[at + 24 : at + 28] = (2 << 30).to_bytes(4, "little")
@@ -73,7 +73,7 @@ def zip_size_lies() -> bytes:
 
 
 def extended(*contents: bytes) -> bytes:
-    """A tar with extended headers of these contents before the adapter's files."""
+    """Return a tar with extended headers of these contents before the adapter's files."""
     headers = b""
     for content in contents:
         info = tarfile.TarInfo("././@PaxHeader")
@@ -104,7 +104,7 @@ def judge(data: bytes, tmp_path: Path, bounds: Bounds = LIMITS) -> tuple[list[st
     ],
     ids=["tar.gz", "tar", "zip", "stored-zip", "folder", "zip-folder", "dot", "others", "directory", "attributes"],
 )  # fmt: skip
-def test_good_archives_give_the_two_files(data: bytes, tmp_path: Path) -> None:
+def test_good_archives_are_unpacked_to_the_two_files(data: bytes, tmp_path: Path) -> None:
     assert judge(data, tmp_path) == ([], GOOD)
 
 
@@ -117,7 +117,7 @@ def test_an_archive_may_unpack_to_several_times_its_size(tmp_path: Path) -> None
     assert judge(tar(files), tmp_path) == ([], files)
 
 
-def test_checkpoints_are_named_also_if_a_tokenizer_lies_beside_them(tmp_path: Path) -> None:
+def test_checkpoints_are_named_also_if_there_is_a_tokenizer_beside_them(tmp_path: Path) -> None:
     (fault,), files = judge(tar({**nested("checkpoint-10/"), "tokenizer.json": b"{}"}), tmp_path)
     assert "only in checkpoints, such as 'checkpoint-10'" in fault
     assert files == {"tokenizer.json": b"{}"}

@@ -1,4 +1,4 @@
-"""An adapter as a stream: what is sent is what is stored, and nothing else is."""
+"""Adapters as streams: the copy is stored exactly as it was sent, or refused."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def stored(folder: Path) -> bytes:
 @pytest.mark.parametrize("step", [3, 11, 4096, 1 << 22])
 def test_a_stream_in_any_pieces_gives_the_same_files(tmp_path: Path, step: int) -> None:
     stream = stored(tmp_path / "stored")
-    if step < 4096:  # byte by byte only where the borders are
+    if step < 4096:  # byte by byte only around the borders
         pieces = [stream[at : at + step] for at in range(0, 48, step)] + [stream[-(-48 // step) * step :]]
     else:
         pieces = [stream[at : at + step] for at in range(0, len(stream), step)]
@@ -50,7 +50,7 @@ def test_a_stream_in_any_pieces_gives_the_same_files(tmp_path: Path, step: int) 
         (lambda s: b"\xff" * 8 + s[8:], "its config would have"),
     ],
 )
-def test_other_bytes_are_no_copy(tmp_path: Path, change: object, why: str) -> None:
+def test_a_stream_with_other_bytes_is_refused(tmp_path: Path, change: object, why: str) -> None:
     assert callable(change)
     stream = change(stored(tmp_path / "stored"))
     copy = tmp_path / "copy"

@@ -1,4 +1,4 @@
-"""Forms in which trainers, archives and hubs leave adapters."""
+"""Adapters in the layouts of trainers, archives and hubs."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ def test_an_archive_of_checkpoints_alone_names_one(base: Base, tmp_path: Path) -
     assert "in checkpoints, such as 'run/checkpoint-10'" in " ".join(judge(archive, base, out).faults)
 
 
-def test_pefts_folder_of_a_named_adapter_is_taken(base: Base, tmp_path: Path) -> None:
+def test_pefts_folder_of_a_named_adapter_is_accepted(base: Base, tmp_path: Path) -> None:
     good = write_adapter(tmp_path / "run" / "legal")
     assert judge(tmp_path / "run", base).digest == judge(good, base).digest
     write_adapter(tmp_path / "run" / "medical")
@@ -93,7 +93,7 @@ def test_links_of_a_hubs_cache_are_followed_and_no_others(base: Base, tmp_path: 
 
 
 @pytest.mark.parametrize("maker", FOREIGN)
-def test_another_trainers_form_is_named(base: Base, tmp_path: Path, maker: str) -> None:
+def test_another_trainers_format_is_named(base: Base, tmp_path: Path, maker: str) -> None:
     files = {
         "mlx-lm": "adapters.safetensors", "llama.cpp": "legal-f16.gguf",
         "diffusers": "pytorch_lora_weights.safetensors",
@@ -121,7 +121,9 @@ def test_a_setting_that_changes_the_tensors_is_refused_by_name(base: Base, tmp_p
 
 
 @pytest.mark.parametrize("init", [*INITS, "pissa_niter_4"])
-def test_a_start_that_changes_the_base_is_refused_with_its_remedy(base: Base, tmp_path: Path, init: str) -> None:
+def test_an_initialisation_that_changes_the_base_is_refused_with_its_remedy(
+    base: Base, tmp_path: Path, init: str
+) -> None:
     write_adapter(tmp_path / "it", settings={"init_lora_weights": init})
     faults = " ".join(judge(tmp_path / "it", base).faults)
     assert f"init_lora_weights is '{init}'" in faults
@@ -134,7 +136,7 @@ def test_a_pointer_of_git_lfs_says_what_to_run(base: Base, tmp_path: Path) -> No
     assert "run 'git lfs pull'" in " ".join(judge(tmp_path / "it", base).faults)
 
 
-def test_mlx_beside_its_config_is_named(base: Base, tmp_path: Path) -> None:
+def test_an_mlx_adapter_is_named(base: Base, tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text(json.dumps({"fine_tune_type": "lora", "lora_parameters": {"rank": 8}}))
     (tmp_path / "adapters.safetensors").write_bytes(b"x")
     assert "has the format of mlx-lm" in " ".join(judge(tmp_path, base).faults)
@@ -150,6 +152,6 @@ def test_a_base_of_another_family_is_noted(base: Base, tmp_path: Path, named: st
     assert (f"names {named} as its base, but this model is a llama" in notes) is has_note
 
 
-def test_zero_b_is_noted(base: Base, tmp_path: Path) -> None:
+def test_halves_b_of_zeros_are_noted(base: Base, tmp_path: Path) -> None:
     write_adapter(tmp_path / "it", change=lambda weights: [t.zero_() for n, t in weights.items() if ".lora_B" in n])
     assert "All lora_B are zero" in " ".join(judge(tmp_path / "it", base).notes)

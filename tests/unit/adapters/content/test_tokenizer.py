@@ -1,4 +1,4 @@
-"""A tokenizer and a chat template beside an adapter."""
+"""Tokenizers and chat templates in adapters' folders."""
 
 import json
 from collections.abc import Callable
@@ -52,7 +52,7 @@ FORMS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_template_of_its_own_is_stored_with_the_adapter(base: Base, tmp_path: Path, form: str) -> None:
+def test_an_adapters_own_template_is_stored_with_it(base: Base, tmp_path: Path, form: str) -> None:
     plain = judge(write_adapter(tmp_path / "it"), base)
     FORMS[form](tmp_path / "it")
     answer = judge(tmp_path / "it", base, tmp_path / "out")
@@ -73,13 +73,13 @@ def test_a_template_of_its_own_is_stored_with_the_adapter(base: Base, tmp_path: 
     ],
     ids=["tokenizer", "same template", "not JSON"],
 )
-def test_what_is_the_bases_changes_nothing(base: Base, tmp_path: Path, write: Callable[[Path], None]) -> None:
+def test_the_bases_own_template_changes_nothing(base: Base, tmp_path: Path, write: Callable[[Path], None]) -> None:
     plain = judge(write_adapter(tmp_path / "it"), base)
     write(tmp_path / "it")
     assert judge(tmp_path / "it", base) == plain
 
 
-def test_a_template_is_not_used_of_somebody_who_may_add_no_models(base: Base, tmp_path: Path) -> None:
+def test_a_template_is_ignored_if_the_caller_may_not_add_models(base: Base, tmp_path: Path) -> None:
     plain = judge(write_adapter(tmp_path / "it"), base)
     (tmp_path / "it" / "chat_template.jinja").write_text(OWN)
     answer = judge(tmp_path / "it", base, trusted=False)
@@ -120,7 +120,7 @@ def test_a_tokenizer_with_other_ids_is_refused(base: Base, tmp_path: Path) -> No
     assert "gives 1 tokens other ids than the base's ('<|end|>')" in " ".join(judge(tmp_path / "it", base).faults)
 
 
-def test_a_tokenizer_that_splits_otherwise_is_noted(base: Base, tmp_path: Path) -> None:
+def test_a_tokenizer_that_splits_differently_is_noted(base: Base, tmp_path: Path) -> None:
     write_adapter(tmp_path / "it")
     write_tokenizer(tmp_path / "it", split="Whitespace")
     answer = judge(tmp_path / "it", base)
@@ -128,7 +128,7 @@ def test_a_tokenizer_that_splits_otherwise_is_noted(base: Base, tmp_path: Path) 
     assert "splits texts differently (pre_tokenizer), and is not used" in " ".join(answer.notes)
 
 
-def test_the_config_of_an_adapter_may_not_be_a_way_around_trust(base: Base, tmp_path: Path) -> None:
+def test_an_adapters_config_cannot_declare_itself_trusted(base: Base, tmp_path: Path) -> None:
     write_adapter(tmp_path / "it", settings={"chat_template": OWN})
     assert judge(tmp_path / "it", base, tmp_path / "out", trusted=False).outcome == "fit"
     assert own_template(tmp_path / "out") == ""

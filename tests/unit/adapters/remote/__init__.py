@@ -1,1 +1,1 @@
-"""Adapters that are somewhere else, and the requests that name them."""
+"""Adapters at other places, and requests that name them by their source."""

@@ -1,4 +1,4 @@
-"""Adapters that a request names by their source: what is a source, who may name one, and one download for all."""
+"""Adapters that requests name by their source: what counts as one, who may name it, and one download for all."""
 
 import asyncio
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def recipe(id_: str, *, allowed: bool) -> Recipe:
 
 
 class Registrar:
-    """Registers in the state what it is given, once `gate` is open."""
+    """Registers adapters in the state once `gate` is open."""
 
     def __init__(self, state: State, names: Names) -> None:
         self.state, self.names, self.gate = state, names, asyncio.Event()
@@ -100,7 +100,7 @@ def test_what_is_a_source(text: str, source: object) -> None:
     assert source_of(text) == source
 
 
-def test_each_source_has_a_name_of_its_own() -> None:
+def test_each_source_has_its_own_name() -> None:
     texts = [
         "org/name",
         "org/name@v2",
@@ -128,7 +128,7 @@ def test_each_source_has_a_name_of_its_own() -> None:
         (model_ref("llama:https://x.org/a:b"), "llama", UrlSource(url="https://x.org/a:b")),
     ],
 )
-async def test_the_first_request_registers_it_for_its_team(
+async def test_the_first_request_registers_the_adapter_for_its_team(
     provider: OnDemand, registrar: Registrar, names: Names, ref: ModelRef, base: str, source: object
 ) -> None:
     for _ in range(2):
@@ -159,7 +159,7 @@ async def test_the_first_request_registers_it_for_its_team(
         replace(model_ref("llama:org/name"), written_by="legal"),
     ],
 )
-async def test_what_is_no_source_of_an_allowed_base_is_none(
+async def test_a_name_that_is_no_source_of_an_allowed_base_is_ignored(
     provider: OnDemand, registrar: Registrar, ref: ModelRef
 ) -> None:
     assert await provider.provide(ref, MAY) is None
@@ -184,10 +184,10 @@ async def test_a_key_needs_the_scopes_once(
     assert error.value.param == ("adapter_id" if ref.adapter else "model")
     assert not registrar.calls
     await provider.provide(ref, MAY)
-    assert await provider.provide(ref, small) is not None, "what its team has registered it may use"
+    assert await provider.provide(ref, small) is not None, "any key may use what its team has registered"
 
 
-async def test_requests_share_one_download_and_wait_for_it_a_while(
+async def test_requests_share_one_download_and_wait_for_it_for_a_limited_time(
     provider: OnDemand, registrar: Registrar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registrar.gate.clear()
@@ -242,7 +242,7 @@ async def test_downloads_end_with_the_server(provider: OnDemand, registrar: Regi
         await waiting
 
 
-async def test_errors_have_the_shape_of_their_dialect(tmp_path: Path) -> None:
+async def test_errors_have_the_format_of_their_dialect(tmp_path: Path) -> None:
     async def register(*_: Any, **__: Any) -> Any:
         raise NotFound("no such repository", code="hub_not_found", param="source.hub")
 

@@ -1,4 +1,4 @@
-"""Adapters by address: what is fetched, and what becomes of every way in which it fails."""
+"""Adapters by address: what is fetched, and how each failure is reported."""
 
 import shutil
 import tarfile
@@ -28,7 +28,7 @@ RESERVE = DiskReserve(Path(), 0)
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files; a path that begins with `/to/` redirects to the URL behind it."""
+    """Serves files. A path that begins with `/to/` redirects to the URL after it."""
 
     def do_GET(self) -> None:
         self._answer(super().do_GET)
@@ -51,7 +51,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[str]:
-    """Serves `tmp_path/site`, with an adapter in legal/ and as legal.tar.gz."""
+    """A site with an adapter as the folder legal/ and as legal.tar.gz."""
     write_adapter(tmp_path / "site" / "legal")
     with tarfile.open(tmp_path / "site" / "legal.tar.gz", "w:gz") as tar:
         tar.add(tmp_path / "site" / "legal", "legal")
@@ -109,14 +109,14 @@ def test_any_store_that_fsspec_knows_is_read_alike(tmp_path: Path, out: Path) ->
         ("legal.tar.gz", {"adapter_bytes": 1000}, TooLarge),
     ],
 )
-def test_what_cannot_be_taken_is_refused(
+def test_addresses_without_an_acceptable_adapter_are_refused(
     site: str, out: Path, path: str, bounds: dict[str, Any], kind: type[RoundhouseError]
 ) -> None:
     with pytest.raises(kind):
         fetch(f"{site}/{path}", out, Bounds(**bounds))
 
 
-def test_a_host_that_does_not_answer_may_do_so_later(out: Path) -> None:
+def test_a_host_that_does_not_answer_is_a_temporary_failure(out: Path) -> None:
     with pytest.raises(Unavailable) as error:
         fetch("http://127.0.0.1:1/legal", out)
     assert error.value.retry_after
@@ -168,14 +168,14 @@ def test_a_scheme_whose_package_is_not_installed_names_it(out: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["legal", "legal.tar.gz"])
-async def test_it_is_registered_as_any_other(site: str, rig: Rig, name: str) -> None:
+async def test_a_fetched_adapter_is_registered_like_any_other(site: str, rig: Rig, name: str) -> None:
     done = await rig.service.register("legal", rig.base, UrlSource(url=f"{site}/{name}"))
     assert done.version.source == f"{site}/{name}"
     assert not list(rig.service.incoming.iterdir())
     assert remote.is_archive(name) is (name != "legal")
 
 
-def test_a_download_that_was_given_up_ends_with_its_folder(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_download_ends_and_removes_its_folder(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = list[int]()
 
     def blocks(*_: Any) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Which URLs are refused when a batch is created, and which are not called later."""
+"""URLs that are refused when a batch is created, and URLs that are not called later."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ TEN = ("10.0.0.0/8",)
 
 
 class Names:
-    """Answers by turns, in place of the machine's resolver."""
+    """Replaces the machine's resolver, with answers in turn."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers, self.requested = answers, 0
@@ -48,26 +48,26 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("url", REFUSED, ids=range(len(REFUSED)))
-async def test_what_is_refused(url: str) -> None:
+async def test_private_and_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(BadRequest) as refused:
         await CallbackAddresses(look_up=PUBLIC).check(url, "callback_url")
     assert (refused.value.code, refused.value.param) == ("callback_refused", "callback_url")
 
 
 @pytest.mark.parametrize("url", ["https://localhost/", "https://0x7f000001/", "https://localhost./x"])
-async def test_what_this_machines_resolver_gives(url: str) -> None:
+async def test_names_that_this_machine_resolves_to_itself_are_refused(url: str) -> None:
     with pytest.raises(BadRequest, match=r"127\.0\.0\.1 is private|::1 is private|cannot be resolved"):
         await CallbackAddresses().check(url, "callback_url")
 
 
 @pytest.mark.parametrize("found", [["10.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["169.254.169.254"], ["::1"], []])
-async def test_names_that_lead_to_private_addresses(found: list[str]) -> None:
+async def test_names_with_private_addresses_are_refused(found: list[str]) -> None:
     with pytest.raises(BadRequest) as refused:
         await CallbackAddresses(look_up=Names(found)).check("https://a.example/x", "callback_url")
     assert refused.value.code == "callback_refused"
 
 
-async def test_what_is_accepted() -> None:
+async def test_public_urls_are_accepted() -> None:
     addresses = CallbackAddresses(look_up=PUBLIC)
     for url in (
         "https://a.example",
@@ -100,7 +100,7 @@ async def test_a_slow_name_server_of_one_team_delays_no_other_team(monkeypatch: 
         await asyncio.gather(*theirs)
 
 
-async def test_networks_that_the_operator_lists() -> None:
+async def test_networks_that_the_operator_lists_are_accepted() -> None:
     inside = CallbackAddresses(TEN, Names(["10.1.2.3"]))
     for url in ("https://a.example/", "http://a.example/", "http://10.1.2.3:9000/"):
         assert await inside.check(url, "url") == url
@@ -113,8 +113,8 @@ async def test_networks_that_the_operator_lists() -> None:
             await inside.check(url, "url")
 
 
-async def test_a_name_whose_address_changes_between_look_ups() -> None:
-    """It passed at creation, and its server is not connected to later."""
+async def test_a_name_that_changes_to_a_private_address_is_not_called() -> None:
+    """It was accepted at creation, but no connection is made later."""
     async with Receiver() as receiver:
         names = Names(["93.184.216.34"], ["127.0.0.1"])
         addresses = CallbackAddresses(look_up=names)
@@ -128,7 +128,7 @@ async def test_a_name_whose_address_changes_between_look_ups() -> None:
     assert receiver.received == []
 
 
-async def test_the_address_that_was_checked_is_the_one_that_is_connected_to() -> None:
+async def test_the_connection_goes_to_the_address_that_was_checked() -> None:
     async with Receiver() as receiver:
         names = Names(["127.0.0.1"], ["169.254.169.254"])
         sender = CallbackSender(CallbackAddresses(LOOPBACK, names))
@@ -137,13 +137,13 @@ async def test_the_address_that_was_checked_is_the_one_that_is_connected_to() ->
         assert (names.requested, len(receiver.received)) == (1, 1)
         outcome = await sender.send(url, "evt_1", b"{}", [new_secret()], 1.0)
         assert outcome.error == "It is not called: 169.254.169.254 is not a valid address for a callback."
-        assert (names.requested, len(receiver.received)) == (2, 1), "names are looked up for each attempt"
+        assert (names.requested, len(receiver.received)) == (2, 1), "names are resolved for each attempt"
         await sender.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "127.1", "0x7f.1", "localhost"])
 async def test_no_form_of_a_private_address_is_called(host: str) -> None:
-    """Also where it was not checked before: aiohttp asks no resolver of some of these."""
+    """Also without an earlier check, because aiohttp resolves some of these by itself."""
     async with Receiver() as receiver:
         sender = CallbackSender(CallbackAddresses())
         for scheme in ("https", "http"):
@@ -171,7 +171,7 @@ async def test_a_redirect_is_not_followed_and_no_cookie_comes_back() -> None:
 )
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_an_answer_without_end_is_cut(part: bytes, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
-    """Informational answers may come in any number, and would keep the gateway busy."""
+    """Any number of informational answers is allowed, and would keep the gateway busy."""
     run(_call_what_never_ends(part))
 
 
@@ -203,4 +203,4 @@ async def _call_what_never_ends(part: bytes) -> None:
         async with asyncio.timeout(PATIENCE):
             await over.wait()
         await sender.close()
-    assert 0 < sent[0] < 64 * 2**20, "no more than fits in buffers on the way"
+    assert 0 < sent[0] < 64 * 2**20, "no more than fits into the buffers on the way"

@@ -1,4 +1,4 @@
-"""The task that delivers, against a real receiver, with a clock of the test's own."""
+"""The task that delivers events, against a real receiver, with the test's clock."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ class Rig:
         return time.time() + self.ahead
 
     async def end_batch(self, url: str, number: int = 1, team: str = "search") -> str:
-        """A batch with one line, which ends."""
+        """Create a batch with one line, and end it."""
         id_ = f"batch_{number}"
         batch = replace(BATCH, id=id_, team=team, input_file=f"file-{team}", callback=url)
 
@@ -159,7 +159,7 @@ async def until(is_there: Callable[[], bool | Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_some_at_once_and_few_of_a_team(rig: Rig) -> None:
+async def test_deliveries_at_once_are_bounded_in_all_and_for_each_team(rig: Rig) -> None:
     for number in range(PER_TEAM + 3):
         await rig.end_batch("https://a.example", number)
     for number in range(100, 100 + MOST):
@@ -175,7 +175,7 @@ async def test_some_at_once_and_few_of_a_team(rig: Rig) -> None:
 
 
 async def test_a_server_that_lost_its_epoch_writes_nothing(rig: Rig) -> None:
-    """What it sends is stopped, and the next epoch sends it."""
+    """Its deliveries are stopped, and sent in the next epoch."""
     id_ = await rig.end_batch("https://a.example")
     sender = SlowSender()
     deliverer = rig.deliverer(sender)
@@ -192,7 +192,7 @@ async def test_a_server_that_lost_its_epoch_writes_nothing(rig: Rig) -> None:
     assert sender.there == [id_, id_]
 
 
-async def test_a_stop_gives_back_what_is_being_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_returns_deliveries_that_are_being_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batches.callbacks.deliverer.CLOSE_SECONDS", 0.01)
     id_ = await rig.end_batch("https://a.example")
     sender = SlowSender()
@@ -204,7 +204,7 @@ async def test_a_stop_gives_back_what_is_being_sent(rig: Rig, monkeypatch: pytes
     assert (await rig.of(id_)).state is DeliveryState.PENDING
 
 
-async def test_a_day_of_failures_under_a_virtual_clock(rig: Rig) -> None:
+async def test_a_delivery_that_fails_for_a_day_is_given_up(rig: Rig) -> None:
     id_ = await rig.end_batch("https://127.0.0.1/")
     deliverer = rig.deliverer(CallbackSender(CallbackAddresses()))
     attempts, row = 0, await rig.of(id_)

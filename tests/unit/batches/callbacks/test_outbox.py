@@ -1,4 +1,4 @@
-"""The outbox: written with the end of a batch, claimed by one server, and given back by its end. On each database."""
+"""The outbox: rows are written with a batch's end, claimed by one server, and released at its end. On each database."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +38,7 @@ def claim(tables: BatchTables, epoch: int, now: float = 30.0, **more: int) -> li
     return list(tables.outbox.claim(epoch, now, more.get("most", 10), more.get("per_team", 10), {}))
 
 
-def test_a_row_comes_with_the_last_line(tables: BatchTables, start: Start) -> None:
+def test_the_last_line_writes_a_row(tables: BatchTables, start: Start) -> None:
     start("m", "m", batch=CALLED)
     epoch, _ = tables.runners.open()
     first, second = tables.lines.claim(epoch, BATCH.id, "m", 2, 12.0)
@@ -66,7 +66,7 @@ def test_each_end_has_its_event(tables: BatchTables, start: Start) -> None:
         [row] = tables.outbox.of(f"batch_{word}")
         assert row.event == f"batch.{word}"
     start(batch=replace(CALLED, id="batch_empty"))
-    assert tables.batches.cancel("batch_empty", 17.0), "it has no lines, so it is cancelled at once"
+    assert tables.batches.cancel("batch_empty", 17.0), "without lines it is cancelled at once"
     assert [row.event for row in tables.outbox.of("batch_empty")] == ["batch.cancelled"]
 
 
@@ -97,10 +97,10 @@ def test_without_a_url_nothing_is_written(tables: BatchTables, start: Start) -> 
     assert tables.webhooks.create(hook(1, "batch.failed"))
     tables.batches.create(anthropic)
     assert tables.batches.fail(anthropic.id, 12.0, [])
-    assert tables.outbox.of(anthropic.id) == [], "its clients know no such events"
+    assert tables.outbox.of(anthropic.id) == [], "Anthropic's clients have no such events"
 
 
-def test_one_server_claims_it_and_the_next_one_after_its_end(
+def test_a_row_is_claimed_by_one_server_and_after_its_end_by_the_next(
     database: Database, tables: BatchTables, start: Start
 ) -> None:
     start("m", batch=CALLED)
@@ -108,14 +108,14 @@ def test_one_server_claims_it_and_the_next_one_after_its_end(
     other = RunnerTable(database, "server-b")
     theirs, _ = other.open()
     end_all(tables, mine)
-    assert claim(tables, theirs, now=19.0) == [], "it is not due"
+    assert claim(tables, theirs, now=19.0) == [], "not due yet"
     [one] = claim(tables, theirs)
     assert claim(tables, mine) == []
     with database.write() as connection:
         connection.execute(sa.update(RUNNERS).where(RUNNERS.c.epoch == theirs).values(seen=RUNNERS.c.seen - 31.0))
     assert tables.runners.close_silent() == ["server-b"]
     assert not tables.outbox.end(theirs, one.delivery, decide(one.delivery, DeliveryOutcome(200), 31.0), 31.0)
-    assert claim(tables, theirs) == [], "its epoch is closed"
+    assert claim(tables, theirs) == [], "the epoch is closed"
     [again] = claim(tables, mine)
     assert again.delivery.id == one.delivery.id
     assert tables.outbox.end(mine, again.delivery, decide(again.delivery, DeliveryOutcome(200), 32.0), 32.0)
@@ -124,7 +124,7 @@ def test_one_server_claims_it_and_the_next_one_after_its_end(
     tables.runners.close(mine)
 
 
-def test_bounds_of_a_claim(tables: BatchTables, start: Start) -> None:
+def test_a_claim_is_bounded_in_all_and_for_each_team(tables: BatchTables, start: Start) -> None:
     epoch, _ = tables.runners.open()
     for number in range(5):
         assert tables.webhooks.create(hook(number, "batch.completed"))
@@ -136,7 +136,7 @@ def test_bounds_of_a_claim(tables: BatchTables, start: Start) -> None:
     assert len(claim(tables, epoch)) == 2
 
 
-def test_a_failure_waits_and_a_dead_one_is_sent_again(tables: BatchTables, start: Start) -> None:
+def test_a_failed_delivery_waits_and_a_dead_one_can_be_sent_again(tables: BatchTables, start: Start) -> None:
     start("m", batch=CALLED)
     epoch, _ = tables.runners.open()
     end_all(tables, epoch)
@@ -145,7 +145,7 @@ def test_a_failure_waits_and_a_dead_one_is_sent_again(tables: BatchTables, start
     assert claim(tables, epoch, now=34.9) == []
     [one] = claim(tables, epoch, now=35.0)
     assert (one.delivery.attempts, one.delivery.error) == (1, FAILED.error)
-    assert tables.outbox.redeliver(BATCH.id, 36.0) == 0, "it is being sent"
+    assert tables.outbox.redeliver(BATCH.id, 36.0) == 0, "it is already being sent"
     late = 20.0 + 86_400.0
     assert tables.outbox.end(epoch, one.delivery, decide(one.delivery, FAILED, late), late)
     [dead] = tables.outbox.of(BATCH.id)
@@ -159,7 +159,7 @@ def test_a_failure_waits_and_a_dead_one_is_sent_again(tables: BatchTables, start
     assert tables.outbox.redeliver(BATCH.id, late + 4) == 0
 
 
-def test_rotation(tables: BatchTables) -> None:
+def test_a_rotated_secret_is_valid_beside_the_new_one_for_a_while(tables: BatchTables) -> None:
     made = hook(1, "batch.failed")
     assert tables.webhooks.create(made)
     kept = tables.webhooks.rotate(made.id, made.team, 100.0, keeps_previous=True)
@@ -175,7 +175,7 @@ def test_rotation(tables: BatchTables) -> None:
 
 
 def test_the_database_has_no_secret(database: Database, tables: BatchTables) -> None:
-    """Whoever reads it, or a backup without the pepper, cannot sign events."""
+    """A reader of the database, or of a backup without the pepper, cannot sign events."""
     made = tables.webhooks.create(replace(hook(1, "batch.failed"), secret=new_seed()))
     assert made is not None
     rotated = tables.webhooks.rotate(made.id, made.team, 100.0, keeps_previous=True)
@@ -191,7 +191,7 @@ def test_the_database_has_no_secret(database: Database, tables: BatchTables) -> 
     assert all(secret.startswith("whsec_") and secret not in stored for secret in secrets)
 
 
-def test_deleting_and_moving_a_webhook(tables: BatchTables, start: Start) -> None:
+def test_deliveries_follow_a_webhooks_new_url_and_end_with_its_deletion(tables: BatchTables, start: Start) -> None:
     made = hook(1, "batch.completed")
     assert tables.webhooks.create(made)
     start("m")
@@ -213,7 +213,7 @@ def test_deleting_and_moving_a_webhook(tables: BatchTables, start: Start) -> Non
     assert tables.outbox.redeliver(BATCH.id, 30.0) == 0
 
 
-def test_the_secret_of_callbacks_is_no_webhook(tables: BatchTables, start: Start) -> None:
+def test_the_secret_of_callbacks_is_not_listed_as_a_webhook(tables: BatchTables, start: Start) -> None:
     start("m", batch=CALLED)
     signer = tables.webhooks.signer("search")
     assert signer == tables.webhooks.ensure_signer("search", 50.0)
@@ -224,7 +224,7 @@ def test_the_secret_of_callbacks_is_no_webhook(tables: BatchTables, start: Start
 
 
 @pytest.mark.parametrize("after", [None, "webhook_8"])
-def test_a_bound_on_webhooks_and_pages(tables: BatchTables, after: str | None) -> None:
+def test_webhooks_are_bounded_and_paged(tables: BatchTables, after: str | None) -> None:
     made = [tables.webhooks.create(hook(number, "batch.failed")) for number in range(11)]
     assert [one is not None for one in made] == [True] * 10 + [False]
     page = tables.webhooks.list("search", after, 3)

@@ -1,4 +1,4 @@
-"""When a delivery is tried again, under a virtual clock."""
+"""The times at which deliveries are repeated, with a virtual clock."""
 
 import itertools
 from dataclasses import replace
@@ -13,7 +13,7 @@ FAILED = DeliveryOutcome(500, "It answered with status 500.")
 
 
 def until_over(outcome: DeliveryOutcome, chance: float) -> list[float]:
-    """Times of all attempts of a delivery that never succeeds."""
+    """Return the times of all attempts of a delivery that never succeeds."""
     delivery, times = NEW, list[float]()
     while delivery.state is DeliveryState.PENDING:
         times.append(delivery.due)
@@ -24,7 +24,7 @@ def until_over(outcome: DeliveryOutcome, chance: float) -> list[float]:
 
 
 @pytest.mark.parametrize("chance", [0.0, 1.0])
-def test_a_receiver_that_never_answers(chance: float) -> None:
+def test_a_receiver_that_never_answers_is_given_up_after_a_day(chance: float) -> None:
     times = until_over(DeliveryOutcome(None, "It gave no answer."), chance)
     gaps = [later - sooner for sooner, later in itertools.pairwise(times)]
     assert gaps[0] == 5.0 * (1 + 0.1 * chance)
@@ -34,7 +34,7 @@ def test_a_receiver_that_never_answers(chance: float) -> None:
     assert LIFE_SECONDS - 2 * max(gaps) < times[-1] - times[0] <= LIFE_SECONDS
 
 
-def test_ends() -> None:
+def test_which_outcomes_end_a_delivery() -> None:
     delivered = decide(NEW, DeliveryOutcome(204), 101.0)
     assert (delivered.state, delivered.attempts) == (DeliveryState.DELIVERED, 1)
     assert decide(NEW, DeliveryOutcome(410, "It answered with status 410."), 101.0).state is DeliveryState.DEAD
@@ -43,7 +43,7 @@ def test_ends() -> None:
         assert (change.state, change.due) == (DeliveryState.PENDING, 101.0 + PAUSES[0])
 
 
-def test_sent_again_it_has_a_day_again() -> None:
+def test_a_delivery_that_is_sent_again_has_another_day() -> None:
     old = replace(NEW, since=NEW.created + 30 * LIFE_SECONDS, attempts=0)
     change = decide(old, FAILED, old.since)
     assert (change.state, change.due) == (DeliveryState.PENDING, old.since + PAUSES[0])

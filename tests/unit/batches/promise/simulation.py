@@ -1,4 +1,4 @@
-"""Batches on a simulated model: real policy, meters and forecasts on a virtual clock, lines only take time."""
+"""Batches on a simulated model, with the real policy, meters and forecasts, and a virtual clock."""
 
 import random
 from collections import defaultdict
@@ -42,7 +42,7 @@ class _Running:
 
 
 class Simulation:
-    """A simulated model. others: number of people's requests that want to run, by second."""
+    """A simulated model. others: number of interactive requests that could run, by second."""
 
     def __init__(self, batches: Sequence[SimulatedBatch], others: Sequence[int]) -> None:
         self._to_come = sorted(batches, key=lambda one: one.record.created)
@@ -142,7 +142,7 @@ def make_batch(
 
 
 def traffic(chance: random.Random, seconds: int) -> list[int]:
-    """Return people's requests by second: bursts and quiet times, sometimes more than all places."""
+    """Return interactive requests by second: bursts and quiet times, sometimes more than all places."""
     found: list[int] = []
     while len(found) < seconds:
         found += [chance.choice((0, 0, 0, 2, 4, 8, 16, 30))] * chance.randrange(20, 300)
@@ -152,7 +152,7 @@ def traffic(chance: random.Random, seconds: int) -> list[int]:
 def fits(batches: Sequence[SimulatedBatch], others: Sequence[int], reserve: float) -> bool:
     """Return whether earliest deadline first would end each batch with the `reserve` part of its window left.
 
-    Lines may use the places that people leave, and at least half of all, like late lines.
+    Lines may use the places that interactive requests leave free, and at least half of all, like late lines.
     """
     left = {one.id: one.lines * one.line_work for one in batches}
     for second, count in enumerate(others):

@@ -1,4 +1,4 @@
-"""How near forecasts are, on a simulated model: real meters, means and forecasts, on a virtual clock.
+"""The accuracy of forecasts on a simulated model, with real meters, means and forecasts, and a virtual clock.
 
 `python -m tests.unit.batches.promise.test_accuracy` prints the figures.
 """
@@ -20,13 +20,13 @@ from models.messages import Usage
 from models.work import work_of
 
 CAPACITY, SPEED = 32, 60.0
-"""Places, and the work that each does in a second."""
+"""Places, and the work of each in a second."""
 CHAT = "/v1/chat/completions"
 LOOK_SECONDS = 0.5
 QUIET, STEADY, BURSTS = (0,), (6, 8, 10), (0, 0, 8, 24)
-"""Places that people have, by turns of some minutes."""
+"""Places that interactive requests use, changing every few minutes."""
 SAME, OTHERS = (1.0,), (0.6, 0.8, 1.0, 1.3)
-"""How fast the model does lines of a batch."""
+"""Speed of the model with a batch's lines."""
 
 
 @dataclass
@@ -34,12 +34,12 @@ class _Batch:
     id: str
     created: float
     lines: list[tuple[Usage, int]]
-    """Waiting lines: what each will use, and its bytes."""
+    """Waiting lines: each one's work and its bytes."""
     total: int
     size: int
-    """Bytes of lines that wait or run."""
+    """Bytes of the waiting and running lines."""
     speed: float = SPEED
-    """Work that a place does in a second for its lines: adapters, batches' prompts and caches differ."""
+    """Work of a place in a second on its lines, which depends on adapters, prompts and caches."""
     running: int = 0
     made: dict[str, Forecast] = field(default_factory=dict)
     ended: float = 0.0
@@ -50,7 +50,7 @@ class _Batch:
 
 
 def _batch(chance: random.Random, number: int, created: float, speeds: Sequence[float]) -> _Batch:
-    """Lines of one kind: prompts and answers vary around means that batches of a name share but for a third."""
+    """Return a batch whose prompts and answers vary around means that a name's batches share up to a third."""
     prompt, answer = 80 * chance.uniform(0.7, 1.4), 60 * chance.uniform(0.7, 1.4)
     count = chance.randrange(300, 4000)
     lines = []
@@ -65,7 +65,7 @@ def _batch(chance: random.Random, number: int, created: float, speeds: Sequence[
 def ratios(
     seed: int, people: Sequence[int], speeds: Sequence[float] = SAME, batches: int = 20
 ) -> dict[str, list[float]]:
-    """Seconds that forecasts gave over those that it took, by when they were made."""
+    """Return the ratios of forecast to actual seconds, by the time of the forecast."""
     chance, ids = random.Random(seed), itertools.count()
     work, meter = LineWork(), RateMeter()
     todo = [_batch(chance, number, number * 60.0, speeds) for number in range(batches)]
@@ -103,7 +103,7 @@ def ratios(
     return {
         label: [(b.made[label].likely - b.made[label].made) / (b.ended - b.made[label].made) for b in done[1:]]
         for label in ("creation", "tenth")
-    }  # the first one finds a model that nobody has measured
+    }  # the first batch has no earlier measurement
 
 
 def _renew(here: Sequence[_Batch], work: LineWork, rate: RoomRate, now: float) -> None:
@@ -120,7 +120,7 @@ def _renew(here: Sequence[_Batch], work: LineWork, rate: RoomRate, now: float) -
 
 
 def near(found: Sequence[float], factor: float) -> float:
-    """Part of the forecasts that are within a factor."""
+    """Return the share of forecasts within a factor."""
     return sum(1 / factor <= one <= factor for one in found) / len(found)
 
 
@@ -135,8 +135,8 @@ def measure(people: Sequence[int], speeds: Sequence[float], seeds: Sequence[int]
 @pytest.mark.parametrize(
     ("people", "speeds"), [(QUIET, SAME), (STEADY, SAME), (QUIET, OTHERS)], ids=["quiet", "steady", "others"]
 )
-def test_nine_of_ten_forecasts_are_near(people: Sequence[int], speeds: Sequence[float]) -> None:
-    """Within a factor of two at creation, and within 20 % at a tenth."""
+def test_nine_of_ten_forecasts_are_accurate(people: Sequence[int], speeds: Sequence[float]) -> None:
+    """Within a factor of two at creation, and within 20 % after a tenth of the lines."""
     assert min(measure(people, speeds, range(2)).values()) >= 0.9
 
 

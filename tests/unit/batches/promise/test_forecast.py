@@ -1,4 +1,4 @@
-"""When batches end: what is measured, and how batches share it."""
+"""Forecasts of batches' ends: measured rates, and how batches share them."""
 
 import pytest
 from hypothesis import given
@@ -34,11 +34,11 @@ def likely(needs: list[BatchNeed], rate: float = 10.0) -> dict[str, float]:
     return {id_: found.likely for id_, found in forecast(needs, {"m": RoomRate(rate, EXACT)}, 0.0).items()}
 
 
-def test_a_batch_alone() -> None:
+def test_a_batch_alone_gets_the_whole_rate() -> None:
     assert likely([need("b", 500.0)]) == {"b": 50.0}
 
 
-def test_batches_of_a_team_come_one_after_the_other() -> None:
+def test_batches_of_a_team_run_one_after_the_other() -> None:
     assert likely([need("b", 500.0, deadline=2.0), need("a", 100.0, deadline=1.0)]) == {"a": 10.0, "b": 60.0}
 
 
@@ -47,16 +47,16 @@ def test_teams_share_by_weight_until_one_has_ended() -> None:
     assert likely(needs) == {"a": 40.0, "b": 60.0}
 
 
-def test_a_higher_level_goes_first() -> None:
+def test_a_higher_level_runs_first() -> None:
     assert likely([need("idle", 100.0), need("late", 300.0, "b", level=Level.LATE)]) == {"late": 30.0, "idle": 40.0}
 
 
-def test_late_batches_go_by_their_windows() -> None:
+def test_late_batches_run_in_the_order_of_their_windows() -> None:
     needs = [need("b", 300.0, "b", level=Level.LATE, deadline=2.0), need("a", 100.0, level=Level.LATE, deadline=1.0)]
     assert likely(needs) == {"a": 10.0, "b": 40.0}
 
 
-def test_the_last_model_ends_a_batch_and_an_unknown_rate_is_no_forecast() -> None:
+def test_a_batch_ends_with_its_last_model_and_has_no_forecast_if_a_rate_is_unknown() -> None:
     rooms = {"m": RoomWork(100.0, EXACT), "n": RoomWork(100.0, EXACT, delay=5.0)}
     both = BatchNeed("b", "a", 1.0, Level.IDLE, 1, 0.0, rooms)
     rates = {"m": RoomRate(10.0, EXACT), "n": RoomRate(5.0, EXACT)}
@@ -72,10 +72,10 @@ def test_the_last_lines_of_a_batch_take_longer_than_their_work() -> None:
     assert lines.tail("b", CHAT, "m") == pytest.approx(5.0 / 2 + 2 * 3.0, rel=0.05)
     both = [BatchNeed(id_, "a", 1.0, Level.IDLE, 1, 0.0, {"m": RoomWork(100.0, EXACT, tail=6.0)}) for id_ in "ab"]
     ends = {id_: one.likely for id_, one in forecast(both, {"m": RoomRate(10.0, EXACT)}, 0.0).items()}
-    assert ends == {"a": 16.0, "b": 26.0}, "the next one begins meanwhile"
+    assert ends == {"a": 16.0, "b": 26.0}, "the next batch begins before the last lines end"
 
 
-def test_early_and_late_are_as_far_as_little_is_known() -> None:
+def test_the_range_of_a_forecast_is_wider_the_less_is_known() -> None:
     needs = [BatchNeed("b", "a", 1.0, Level.IDLE, 1, 0.0, {"m": RoomWork(100.0, 0.3)})]
     found = forecast(needs, {"m": RoomRate(10.0, 0.4)}, 1.0)["b"]
     assert (found.early, found.likely, found.late) == pytest.approx((1 + 10 / 1.5, 11.0, 16.0))
@@ -101,10 +101,10 @@ def test_all_work_is_done_by_the_last_end_and_none_before_its_own(needs: list[Ba
 
 def test_a_rate_is_measured_while_lines_wait() -> None:
     meter = RateMeter()
-    meter.add(1e9)  # it had the model to itself
+    meter.add(1e9)  # while no line waits
     meter.advance(0.0, is_full=True)
     meter.advance(100.0, is_full=True)
-    assert meter.rate() is None, "the first line takes longer than a window"
+    assert meter.rate() is None, "before the end of the first line"
     meter = RateMeter()
     meter.advance(0.0, is_full=True)
     now = 0.0
@@ -119,16 +119,16 @@ def test_a_rate_is_measured_while_lines_wait() -> None:
     assert found.spread == 0.05
     meter.advance(now, is_full=False)
     meter.advance(now + 1000.0, is_full=True)
-    assert meter.rate() == found, "time without waiting lines is no time of work"
+    assert meter.rate() == found, "time without waiting lines does not count"
     for second in range(1, 200):
         meter.advance(now + 1000.0 + second, is_full=True)
     lower = meter.rate()
     assert lower is not None
-    assert lower.per_second < found.per_second / 2, "others took the model"
+    assert lower.per_second < found.per_second / 2, "other requests use the model"
     assert lower.spread > 0.5
 
 
-def test_neither_the_first_lines_nor_the_last_ones_make_a_rate_lower() -> None:
+def test_neither_the_first_nor_the_last_lines_lower_a_rate() -> None:
     meter = RateMeter()
     meter.advance(0.0, is_full=True)
     meter.advance(WINDOW_SECONDS / 2, is_full=True)
@@ -139,10 +139,10 @@ def test_neither_the_first_lines_nor_the_last_ones_make_a_rate_lower() -> None:
     assert first.per_second == pytest.approx(20.0 / WINDOW_SECONDS), "time before the first end does not count"
     meter.add(1e9)
     meter.advance(100.0, is_full=True)
-    assert meter.rate() == first, "lines that had the model to themselves do not count"
+    assert meter.rate() == first, "the last lines do not count"
 
 
-def test_what_was_measured_before_a_batch_counts_little() -> None:
+def test_measurements_from_before_a_batch_count_little() -> None:
     meter, now = RateMeter(), 0.0
     meter.advance(now, is_full=True)
     for batch, rate in (("a", 100), ("b", 200)):
@@ -157,7 +157,7 @@ def test_what_was_measured_before_a_batch_counts_little() -> None:
         assert found.per_second == pytest.approx(rate, rel=0.05)
 
 
-def test_the_work_of_lines_is_that_of_lines_like_them() -> None:
+def test_the_work_of_lines_is_estimated_from_similar_lines() -> None:
     lines = LineWork()
     assert lines.of("b", CHAT, "m", 10, 1000) == (200.0 + 10 * ANSWER_WORK, 1.0)
     assert lines.of("b", "/v1/embeddings", "m", 10, 1000) == (200.0, 1.0)
@@ -172,5 +172,5 @@ def test_the_work_of_lines_is_that_of_lines_like_them() -> None:
     assert lines.of("c", CHAT, "n", 10, 1000) == (pytest.approx(1500.0), pytest.approx(0.55))
     for _ in range(100):
         lines.learn("c", CHAT, "m", 100, Usage(prompt_tokens=50, completion_tokens=5))
-    assert lines.of("c", CHAT, "m", 10, 1000)[0] == pytest.approx(700.0), "a batch of its own length"
+    assert lines.of("c", CHAT, "m", 10, 1000)[0] == pytest.approx(700.0), "by this batch's own answers"
     assert lines.of("b", CHAT, "m", 10, 1000)[0] == pytest.approx(1500.0)

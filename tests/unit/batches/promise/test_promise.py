@@ -1,6 +1,6 @@
-"""What batches are promised, on a simulated model: none that fits is late, and teams share as their weights say.
+"""Promises of batches on a simulated model: none that fits is late, and teams share by weight.
 
-BATCHES_LONG=N plays N random cases of each, in place of a few.
+BATCHES_LONG=N plays N random cases of each instead of a few.
 """
 
 import os
@@ -13,7 +13,7 @@ from tests.unit.batches.promise.simulation import CAPACITY, SimulatedBatch, Simu
 
 CASES = int(os.environ.get("BATCHES_LONG", "12"))
 RESERVE = 0.2
-"""The part of its window that a batch that fits leaves: traffic changes faster than a forecast."""
+"""The share of its window that a batch that fits leaves unused, because traffic changes faster than forecasts."""
 
 
 def _case(chance: random.Random) -> list[SimulatedBatch]:
@@ -28,9 +28,9 @@ def _case(chance: random.Random) -> list[SimulatedBatch]:
 
 @pytest.mark.parametrize("seed", range(CASES))
 def test_no_batch_that_fits_is_late(seed: int) -> None:
-    """All batches are there from the start: a later one would be a surprise.
+    """All batches exist from the start, because no forecast includes later ones.
 
-    People come in bursts that nobody foresees; late lines get at least half of the places beside them.
+    Interactive requests come in unforeseen bursts; late lines get at least half of the places.
     """
     chance = random.Random(seed)
     batches, others = _case(chance), traffic(chance, 6000)
@@ -38,11 +38,11 @@ def test_no_batch_that_fits_is_late(seed: int) -> None:
     Simulation(batches, others).run()
     late = [one.id for one in batches if one.ended is None or one.ended > one.record.deadline]
     assert not (does_fit and late)
-    assert all(one.ended is not None for one in batches), "also one that is late goes on"
+    assert all(one.ended is not None for one in batches), "a late batch ends, too"
 
 
 def test_some_cases_fit_and_some_need_more_than_idle_capacity() -> None:
-    """So the test above can fail."""
+    """So that the test above is able to fail."""
     fitting, urgent = 0, 0
     for seed in range(12):
         chance = random.Random(seed)
@@ -56,7 +56,7 @@ def test_some_cases_fit_and_some_need_more_than_idle_capacity() -> None:
 
 @pytest.mark.parametrize("seed", range(CASES))
 def test_teams_share_the_work_of_a_model_by_weight(seed: int) -> None:
-    """As `runtime.scheduling.fair` bounds it, by the largest lines over their weights; twice, after a team has come."""
+    """Within the bound of `runtime.scheduling.fair`, the largest lines by weight; twice that after a team arrives."""
     chance = random.Random(seed)
     batches = [
         make_batch(
@@ -75,7 +75,7 @@ def test_teams_share_the_work_of_a_model_by_weight(seed: int) -> None:
     assert simulation.gap <= bound
 
 
-def test_a_level_is_left_with_more_slack_than_it_was_entered() -> None:
+def test_a_level_is_left_only_with_more_slack_than_it_was_entered_with() -> None:
     assert level_of(0.04) is Level.LATE
     assert level_of(0.06, Level.LATE) is Level.LATE
     assert level_of(0.04 + RELIEF, Level.LATE) is Level.LATE

@@ -1,4 +1,4 @@
-"""Databases of earlier versions are brought up to date with what they hold."""
+"""Databases of earlier versions are migrated with their contents."""
 
 import shutil
 from collections.abc import Iterator
@@ -31,14 +31,14 @@ LINE = sa.text(
 
 @pytest.fixture
 def bare(url: str | None, tmp_path: Path) -> Iterator[Database]:
-    """A database without files and batches."""
+    """A database without the tables of files and batches."""
     database = open_tables(tmp_path, url)
     yield database
     database.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS[:-1])
-def test_a_batch_under_way_goes_on(bare: Database, tmp_path: Path, version: str) -> None:
+def test_a_running_batch_goes_on_after_a_migration(bare: Database, tmp_path: Path, version: str) -> None:
     earlier = tmp_path / "migrations"
     shutil.copytree(MIGRATIONS, earlier)
     for newer in VERSIONS[VERSIONS.index(version) + 1 :]:

@@ -18,7 +18,7 @@ FILE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_list(server: FakeServer, run: Run) -> None:
+def test_list_prints_batches(server: FakeServer, run: Run) -> None:
     rows = [batch("in_progress", 2, 1), batch("completed", 5)]
     server.on("GET", "/v1/batches", Answer({"object": "list", "data": rows, "has_more": False}))
     table = run("batch", "list", "--limit", "7").stdout
@@ -27,7 +27,7 @@ def test_list(server: FakeServer, run: Run) -> None:
     assert json.loads(run("batch", "list", "--json").stdout)["data"] == rows
 
 
-def test_show_says_why_it_waits_and_what_is_wrong(server: FakeServer, run: Run) -> None:
+def test_show_says_why_a_batch_waits_and_what_is_wrong(server: FakeServer, run: Run) -> None:
     fault = {"code": "url_mismatch", "line": 4, "message": "Another url.", "param": "url"}
     listed = batch("failed", errors={"object": "list", "data": [fault]}, roundhouse={"waits": "the budget is spent"})
     server.on("GET", "/v1/batches/batch_1", Answer(listed))
@@ -48,7 +48,7 @@ def test_show_has_the_forecast(server: FakeServer, run: Run) -> None:
     assert "2.0 h), after the end of its window" in run("batch", "show", "batch_1").stdout
 
 
-def test_watch(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_prints_changes_until_the_end(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "MOST_POLL", 0.0)
     states = [batch("in_progress", 2), batch("completed", 5)]
     server.on("GET", "/v1/batches/batch_1", lambda _: Answer(states.pop(0)))
@@ -56,14 +56,14 @@ def test_watch(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert json.loads(result.stdout)["status"] == "completed"
 
 
-def test_cancel(server: FakeServer, run: Run) -> None:
+def test_cancel_is_one_call(server: FakeServer, run: Run) -> None:
     server.on("POST", "/v1/batches/batch_1/cancel", Answer(batch("cancelling", 2)))
     assert "cancelling" in run("batch", "cancel", "batch_1").stdout
     missing = run("batch", "cancel", "batch_2")
     assert missing.exit_code == 1
 
 
-def test_results(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_results_are_written_to_a_file(server: FakeServer, run: Run, tmp_path: Path) -> None:
     server.on("GET", "/v1/batches/batch_1", Answer(batch("expired", 1, 4)))
     server.on("GET", "/v1/files/file-1-output/content", Answer(jsonl(DONE)))
     server.on("GET", "/v1/files/file-1-errors/content", Answer(jsonl(FAILED)))
@@ -73,14 +73,14 @@ def test_results(server: FakeServer, run: Run, tmp_path: Path) -> None:
     assert "is expired" in result.stderr
 
 
-def test_results_of_a_batch_that_runs(server: FakeServer, run: Run) -> None:
+def test_results_of_a_running_batch_are_refused(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/batches/batch_1", Answer(batch("in_progress", 2)))
     result = run("batch", "results", "batch_1")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "batch watch batch_1" in result.stderr
 
 
-def test_files(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def test_files_are_listed_fetched_and_removed(server: FakeServer, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_text("x\n")
     server.on("POST", "/v1/files", Answer(FILE))

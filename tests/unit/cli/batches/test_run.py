@@ -1,4 +1,4 @@
-"""`batch run`: checks here, sends once, goes on after an interruption, and says what failed."""
+"""`batch run` checks the input, sends it once, goes on after an interruption, and reports failed lines."""
 
 import json
 import time
@@ -37,7 +37,7 @@ def jsonl(rows: list[dict[str, Any]]) -> str:
 
 
 class Batches:
-    """A server that has one batch, whose states come one after the other."""
+    """A server with one batch, which returns these states one after the other."""
 
     def __init__(self, server: FakeServer, *states: dict[str, Any]) -> None:
         self.server, self.states = server, list(states)
@@ -68,14 +68,14 @@ def input_(tmp_path: Path) -> Path:
     return path
 
 
-def test_one_answer_is_one(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
+def test_one_answer_is_printed_in_the_singular(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
     Batches(server, batch("completed", 1))
     output = tmp_path / "out.jsonl"
     result = run("batch", "run", str(input_), "-o", str(output))
     assert result.stdout == f"1 answer is in {output}\n", result.stderr
 
 
-def test_all_answers(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
+def test_all_answers_are_written_to_the_output(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
     served = Batches(server, batch("validating"), batch("in_progress", 2), batch("completed", 5))
     output = tmp_path / "out.jsonl"
     result = run("batch", "run", str(input_), "-o", str(output), "--window", "2h")
@@ -108,7 +108,7 @@ def test_lines_that_failed_are_counted_by_code(server: FakeServer, run: Run, inp
     assert (tmp_path / "out.jsonl").read_text() == jsonl(DONE)
 
 
-def test_no_line_succeeded(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
+def test_a_batch_without_any_success_fails(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
     Batches(server, batch("completed", 0, 4))
     result = run("batch", "run", str(input_), "-o", str(tmp_path / "out.jsonl"), "--errors", str(tmp_path / "bad"))
     assert result.exit_code == 1
@@ -128,7 +128,7 @@ def test_a_file_with_faults_is_not_sent(server: FakeServer, run: Run, tmp_path: 
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"[" * 3000, b"[1]\n"])
-def test_what_is_no_input(server: FakeServer, run: Run, tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_no_input_are_refused(server: FakeServer, run: Run, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(content)
     assert run("batch", "run", str(path), "-o", str(tmp_path / "out.jsonl")).exit_code == 1
@@ -136,7 +136,7 @@ def test_what_is_no_input(server: FakeServer, run: Run, tmp_path: Path, content:
     assert server.received == []
 
 
-def test_a_batch_that_the_server_fails(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
+def test_a_batch_that_the_server_fails_is_reported(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
     fault = {"code": "too_many_tasks", "line": None, "message": "Too many.", "param": None}
     Batches(server, batch("failed", errors={"object": "list", "data": [fault]}))
     result = run("batch", "run", str(input_), "-o", str(tmp_path / "out.jsonl"))
@@ -164,7 +164,7 @@ def test_ctrl_c_leaves_it_running_and_a_second_run_goes_on(
     assert (len(served.sent("/v1/files")), len(served.sent("/v1/batches"))) == (1, 1)
 
 
-def test_another_input_or_window_is_another_batch(
+def test_another_input_or_window_creates_another_batch(
     server: FakeServer, run: Run, input_: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Batches(server, batch("in_progress", 2))
@@ -192,7 +192,7 @@ def test_a_creation_whose_answer_is_lost_is_repeated_with_its_key(
         assert len({one.headers["Idempotency-Key"] for one in served.sent(path)}) == 1
 
 
-def test_a_batch_that_is_gone_is_created_again(
+def test_a_deleted_batch_is_created_again(
     server: FakeServer, run: Run, input_: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Batches(server, batch("in_progress", 2))
@@ -208,7 +208,7 @@ def test_a_batch_that_is_gone_is_created_again(
     assert first != second
 
 
-def test_a_restart_of_the_server_is_waited_for(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
+def test_the_command_waits_for_a_restarting_server(server: FakeServer, run: Run, input_: Path, tmp_path: Path) -> None:
     Batches(server)
     states: list[Answer] = [
         Answer(batch("in_progress", 2)), Answer({"error": {"message": "no"}}, 503), Answer(batch("completed", 5)),

@@ -22,7 +22,7 @@ def body(server: FakeServer) -> Any:
     return json.loads(server.received[-1].body)
 
 
-def test_webhooks(server: FakeServer, run: Run) -> None:
+def test_webhooks_are_created_listed_and_removed(server: FakeServer, run: Run) -> None:
     with_secret = {**WEBHOOK, "signing_secret": "whsec_new"}
     server.on("POST", PATH, Answer(with_secret))
     assert "whsec_new" in run("webhooks", "create", "https://a.example/x", "--event", "batch.completed").stdout
@@ -43,7 +43,7 @@ def test_webhooks(server: FakeServer, run: Run) -> None:
     assert run("webhooks", "delete", "webhook_1").stdout == "webhook_1: deleted\n"
 
 
-def test_the_secret_of_callbacks(server: FakeServer, run: Run) -> None:
+def test_the_secret_of_callbacks_is_printed_and_rotated(server: FakeServer, run: Run) -> None:
     server.on("GET", "/v1/callback_secret", Answer({"signing_secret": "whsec_1"}))
     assert run("webhooks", "secret").stdout == "whsec_1\n"
     server.on("POST", "/v1/callback_secret/rotate", Answer({"signing_secret": "whsec_2"}))
@@ -55,7 +55,7 @@ def test_the_secret_of_callbacks(server: FakeServer, run: Run) -> None:
         assert server.received[-1].query == "team_id=search"
 
 
-def test_deliveries(server: FakeServer, run: Run) -> None:
+def test_deliveries_are_listed_and_repeated(server: FakeServer, run: Run) -> None:
     listed = {"object": "list", "data": [DELIVERY]}
     server.on("GET", "/v1/batches/batch_1/deliveries", Answer(listed))
     text = run("batch", "deliveries", "batch_1").stdout

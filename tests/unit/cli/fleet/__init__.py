@@ -1,1 +1,1 @@
-"""`roundhouse fleet`, and what keeps a server from joining one."""
+"""`roundhouse fleet`, and why a server may not join a fleet."""

@@ -18,7 +18,7 @@ def test_certificates_are_made_and_renewed(run: Run, tmp_path: Path) -> None:
     assert read(out).ends > first
 
 
-def test_what_cannot_be_made_says_what_to_do(run: Run, tmp_path: Path) -> None:
+def test_certificates_that_cannot_be_made_are_refused_with_what_to_do(run: Run, tmp_path: Path) -> None:
     authority = str(tmp_path / "authority")
     missing = run("fleet", "ca", "issue", "node-1", "--authority", authority, "--out", str(tmp_path / "out"))
     assert (missing.exit_code, "roundhouse fleet ca init" in missing.stderr) == (1, True)

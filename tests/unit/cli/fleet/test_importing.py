@@ -12,7 +12,7 @@ from tests.unit.registry.makers import KEY, new, recipe
 
 
 @pytest.mark.parametrize("is_remote", [False, True], ids=["file", "postgresql"])
-def test_a_servers_names_are_taken_once(run: Run, postgres_url: str, tmp_path: Path, is_remote: bool) -> None:
+def test_a_servers_names_are_imported_once(run: Run, postgres_url: str, tmp_path: Path, is_remote: bool) -> None:
     data = tmp_path / "data"
     with State(data, url=postgres_url if is_remote else None) as state:
         state.adapters.register(KEY, new(1))
@@ -44,7 +44,7 @@ def test_a_recipe_that_cannot_be_read_is_named(run: Run, postgres_url: str, tmp_
     assert "then import again" in refused.stderr
 
 
-def test_what_cannot_be_imported_says_why(run: Run, postgres_url: str, tmp_path: Path) -> None:
+def test_an_import_that_is_impossible_says_why(run: Run, postgres_url: str, tmp_path: Path) -> None:
     nowhere = run("fleet", "import", "--fleet", "f", "--data-dir", str(tmp_path))
     assert (nowhere.exit_code, "postgresql+psycopg://" in nowhere.stderr) == (2, True)
     none = run("fleet", "import", "--fleet", "f", "--data-dir", str(tmp_path), "--database", postgres_url)

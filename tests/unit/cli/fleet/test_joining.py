@@ -1,4 +1,4 @@
-"""A server that cannot join its fleet does not start: exit code 2, and what to do."""
+"""A server that cannot join its fleet does not start: it exits with 2 and says what to do."""
 
 from contextlib import closing
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path, given: dic
         check_settings(settings(tmp_path, **given))
 
 
-def test_a_front_and_a_node_have_what_they_need(tmp_path: Path) -> None:
+def test_complete_settings_of_fronts_and_nodes_are_accepted(tmp_path: Path) -> None:
     check_settings(settings(tmp_path))
     check_settings(settings(tmp_path, fleet="tests", database=DATABASE, **NODE))
     check_settings(settings(tmp_path, fleet="tests", database=DATABASE, front=True))
@@ -77,7 +77,7 @@ def joining(tmp_path: Path, url: str, fleet: str, pepper: str = PEPPER) -> Setti
     return settings(tmp_path, fleet=fleet, database=url, pepper=pepper, **NODE)
 
 
-def test_a_certificate_is_needed_and_in_time(tmp_path: Path, url: str, authority: Path) -> None:
+def test_a_valid_certificate_is_needed(tmp_path: Path, url: str, authority: Path) -> None:
     with pytest.raises(UsageError, match="roundhouse fleet ca issue"):
         check_joining(joining(tmp_path, url, "certificates"))
     issue(authority, "node-1", tmp_path / "data" / "fleet", days=0)
@@ -134,9 +134,7 @@ def test_a_fleet_of_a_newer_version_is_refused(tmp_path: Path, url: str, authori
         check_joining(joining(tmp_path, url, "newer"))
 
 
-def test_the_same_data_directory_twice_is_wrong_usage(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copied_data_directory_is_wrong_usage(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.cli.commands.server.serve.own_id", lambda: "1-test")
     words = ["serve", "--front", "--fleet=tests", f"--database={DATABASE}", f"--data-dir={tmp_path}", "--fleet-name=a"]
     with DataDir(tmp_path, "http://x"):

@@ -51,7 +51,7 @@ def test_the_status_names_servers_whose_clocks_are_wrong(run: Run, server: FakeS
     assert "node-1 is 600 s ahead of the database; front-1 is 7 s behind the database. Correct them." in printed
 
 
-def test_each_server_has_a_line(run: Run, server: FakeServer) -> None:
+def test_each_server_is_printed_on_a_line(run: Run, server: FakeServer) -> None:
     server.on("GET", "/v1/fleet", Answer(FLEET))
     header, node, front = run("fleet", "nodes").stdout.splitlines()
     assert header.split() == ["NAME", "ROLE", "STATE", "REPORT", "MEMORY", "MODELS", "RUNNING", "WAITING"]
@@ -84,7 +84,7 @@ PLAN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_plan_says_where_a_model_is_and_why_it_is_not(run: Run, server: FakeServer) -> None:
+def test_the_plan_says_where_a_model_is_and_why_not_on_other_nodes(run: Run, server: FakeServer) -> None:
     server.on("GET", "/v1/fleet/plan", Answer(PLAN))
     header, row, move = run("fleet", "plan").stdout.splitlines()
     assert header.split()[:5] == ["MODEL", "NODES", "READY", "BYTES", "DEMAND"]

@@ -1,4 +1,4 @@
-"""`roundhouse fleet ray` where it must refuse before anything is started."""
+"""`roundhouse fleet ray` refuses some calls before anything is started."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from tests.system.serving import free_port
 from tests.unit.cli.conftest import Run
 
 
-def test_a_file_that_is_wrong_and_a_machine_that_it_lacks_are_refused(run: Run, tmp_path: Path) -> None:
+def test_a_faulty_file_and_a_machine_that_is_not_in_it_are_refused(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     missing = run("fleet", "ray", "up", str(file))
     assert missing.exit_code == 2
@@ -21,7 +21,7 @@ def test_a_file_that_is_wrong_and_a_machine_that_it_lacks_are_refused(run: Run, 
     assert "no server on b" in refused.stderr
 
 
-def test_where_ray_does_not_run_nothing_is_ended(run: Run, tmp_path: Path) -> None:
+def test_down_ends_nothing_where_ray_does_not_run(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(f"{{head: a, folder: {tmp_path}, servers: [{{name: node-1, host: b, serve: []}}]}}")
     ended = run("fleet", "ray", "down", str(file), "--host", "b", "--json")
@@ -42,7 +42,7 @@ def test_without_ray_one_line_names_the_extra(
     assert "Traceback" not in refused.stderr
 
 
-def test_servers_are_not_ended_while_ray_does_not_run(
+def test_running_servers_are_named_but_not_ended_without_ray(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "cluster.yaml"

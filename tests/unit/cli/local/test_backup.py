@@ -1,4 +1,4 @@
-"""Backups: what they take along, of a server whose state is in PostgreSQL, and on a disk that is full."""
+"""Backups: their contents, also of servers with PostgreSQL, and full or failing disks."""
 
 import errno
 import os
@@ -42,10 +42,10 @@ from tenants.storage.opening import open_tables
 from tests.unit.registry.makers import KEY, new
 
 
-def test_what_a_postgresql_has_of_a_server_is_copied(tmp_path: Path, postgres_url: str) -> None:
+def test_a_servers_state_in_postgresql_is_copied(tmp_path: Path, postgres_url: str) -> None:
     data, first = tmp_path / "data", new(1)
     with State(data) as old:
-        old.adapters.register(KEY, new(2))  # of the time before it had a PostgreSQL
+        old.adapters.register(KEY, new(2))  # from before it had a PostgreSQL
     with State(data, url=postgres_url) as state:
         state.adapters.register(KEY, first, "prod")
         state.adapters.delete_version(KEY, "v1")
@@ -61,7 +61,7 @@ def test_what_a_postgresql_has_of_a_server_is_copied(tmp_path: Path, postgres_ur
             assert again.adapters.get(KEY).current.number == 2
 
 
-def test_a_merged_model_is_served_where_its_copy_is_restored(tmp_path: Path) -> None:
+def test_a_merged_model_can_be_served_after_a_restore(tmp_path: Path) -> None:
     data, other_place = tmp_path / "zo\xeb's: data", tmp_path / "mine"
     with State(data):
         pass
@@ -84,11 +84,13 @@ def test_a_merged_model_is_served_where_its_copy_is_restored(tmp_path: Path) -> 
     assert Path(legal.path).resolve() == tmp_path / "new" / "merged" / "base-legal-0123"
     assert (Path(legal.path) / "model.safetensors").read_bytes() == b"weights"
     assert mine == PathSource(path=str(other_place))
-    assert [one.name for one in (tmp_path / "new" / "merged").iterdir()] == ["base-legal-0123"], "not what is half made"
+    assert [one.name for one in (tmp_path / "new" / "merged").iterdir()] == ["base-legal-0123"], (
+        "without the half-made ones"
+    )
 
 
 def test_a_backup_without_the_postgresql_is_refused(tmp_path: Path) -> None:
-    """Not taken from the file that the server had before."""
+    """The file that the server had before is not copied instead."""
     data = tmp_path / "data"
     with State(data):
         pass
@@ -102,7 +104,7 @@ def test_a_backup_without_the_postgresql_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_server_with_a_ledger_is_copied(tmp_path: Path) -> None:
-    """Its ledger gave it a name, as a PostgreSQL does."""
+    """A ledger gives a server a name, as PostgreSQL does."""
     data = tmp_path / "data"
     with State(data):
         server_id(data)
@@ -118,7 +120,7 @@ def broken(*_: Any) -> None:
     raise sqlite3.OperationalError("disk I/O error")
 
 
-def test_a_directory_that_a_server_has_is_not_filled(tmp_path: Path) -> None:
+def test_a_server_that_starts_during_a_restore_stops_it(tmp_path: Path) -> None:
     data, again = tmp_path / "data", tmp_path / "again"
     with State(data):
         back_up(data, tmp_path / "copy", pepper=False)
@@ -136,7 +138,7 @@ def test_a_directory_that_a_server_has_is_not_filled(tmp_path: Path) -> None:
         pass
 
 
-def test_what_a_server_made_just_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_a_server_made_just_before_a_restore_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, again = tmp_path / "data", tmp_path / "again"
     with State(data):
         back_up(data, tmp_path / "copy", pepper=False)
@@ -151,7 +153,7 @@ def test_what_a_server_made_just_before_stays(tmp_path: Path, monkeypatch: pytes
     assert (again / "tenants.db").read_bytes() == b"keys"
 
 
-def test_a_disk_that_is_full_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, copy, again = (tmp_path / name for name in ("data", "copy", "again"))
     with State(data) as state:
         state.adapters.register(KEY, new(1))
@@ -197,8 +199,8 @@ print(part.exists())
 """
 
 
-def test_who_is_not_root_leaves_nothing_of_a_half_copy_either() -> None:
-    """Folders of the store are read-only, and so are their copies."""
+def test_an_ordinary_users_half_copy_is_removed_too() -> None:
+    """The store's folders and their copies are read-only."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         child = subprocess.run(
@@ -207,7 +209,7 @@ def test_who_is_not_root_leaves_nothing_of_a_half_copy_either() -> None:
     assert child.stdout == "False\n", child.stderr
 
 
-def test_who_is_not_root_can_remove_a_backup(tmp_path: Path) -> None:
+def test_an_ordinary_user_can_remove_a_backup(tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     with State(data) as state:
         state.adapters.register(KEY, new(1))
@@ -222,7 +224,7 @@ def test_who_is_not_root_can_remove_a_backup(tmp_path: Path) -> None:
     assert stored.stat().st_mode & 0o777 == 0o555
 
 
-def test_no_link_leads_out_of_what_is_deleted(tmp_path: Path) -> None:
+def test_deleting_does_not_follow_links(tmp_path: Path) -> None:
     others = tmp_path / "others"
     others.mkdir(mode=0o500)
     part = tmp_path / "part"
@@ -254,13 +256,13 @@ def killed(*arguments: str) -> None:
     assert child.returncode == -signal.SIGKILL
 
 
-def test_what_a_backup_that_was_killed_left_goes_with_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_backup_are_removed_by_the_next(tmp_path: Path) -> None:
     data, copies = tmp_path / "data", tmp_path / "copies"
     with State(data):
         pass
     killed("_check_complete", "back_up", str(data), str(copies / "monday"))
     [half] = copies.iterdir()
-    running, held = backup._part(copies)  # it takes away what is half done, and leaves what another one still writes
+    running, held = backup._part(copies)  # a running backup, whose files must stay
     assert not half.exists()
     back_up(data, copies / "tuesday", pepper=False)
     assert sorted(copies.iterdir()) == sorted([running, copies / "tuesday"])
@@ -269,8 +271,8 @@ def test_what_a_backup_that_was_killed_left_goes_with_the_next(tmp_path: Path) -
     assert sorted(one.name for one in copies.iterdir()) == ["tuesday", "wednesday"]
 
 
-def test_a_restore_that_was_killed_starts_no_server_and_is_done_again(tmp_path: Path) -> None:
-    """The server would take the half for a new directory, without keys, and clear the store."""
+def test_after_a_killed_restore_no_server_starts_until_it_is_repeated(tmp_path: Path) -> None:
+    """A server would take it for a new directory without keys, and clear the store."""
     data, copy, again = (tmp_path / name for name in ("data", "copy", "again"))
     with State(data) as state:
         state.models.set_alias("mine", "chat")
@@ -285,8 +287,8 @@ def test_a_restore_that_was_killed_starts_no_server_and_is_done_again(tmp_path: 
         assert state.models.aliases() == {"mine": "chat"}
 
 
-def test_of_a_disk_that_can_only_be_read_a_backup_is_made(tmp_path: Path) -> None:
-    """As a kernel leaves a failing one. SQLite cannot make its log there."""
+def test_a_backup_can_be_made_from_a_read_only_disk(tmp_path: Path) -> None:
+    """Kernels make failing disks read-only. SQLite cannot write its log there."""
     data, copy = tmp_path / "data", tmp_path / "copy"
     data.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(data)]
@@ -305,8 +307,8 @@ def test_of_a_disk_that_can_only_be_read_a_backup_is_made(tmp_path: Path) -> Non
         assert state.models.aliases() == {"mine": "chat"}
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was said that the backup cannot be written, with rights for it."""
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message used to say that the backup could not be written."""
     with State(tmp_path / "data"):
         pass
 
@@ -318,8 +320,8 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         back_up(tmp_path / "data", tmp_path / "copy", pepper=False)
 
 
-def test_an_adapter_that_a_bad_disk_has_changed_is_not_taken_for_sound(tmp_path: Path) -> None:
-    """The store trusts times that are its own, and the copy had them."""
+def test_an_adapter_that_a_bad_disk_has_changed_is_not_restored_as_valid(tmp_path: Path) -> None:
+    """The store trusts files with its own times, which the copy used to keep."""
     data, digest = tmp_path / "data", new(1).digest
     with State(data) as state:
         state.adapters.register(KEY, new(1))
@@ -330,12 +332,14 @@ def test_an_adapter_that_a_bad_disk_has_changed_is_not_taken_for_sound(tmp_path:
         os.utime(stored / name, ns=(MARK, MARK))
     back_up(data, tmp_path / "copy", pepper=False)
     restore(tmp_path / "copy", tmp_path / "again")
-    assert Store(data / "store").check(digest), "not looked at again"
+    assert Store(data / "store").check(digest), "not read again"
     with pytest.raises(EngineFailed, match="content has changed"):
         Store(tmp_path / "again" / "store").check(digest)
 
 
-def test_a_copy_is_on_the_disk_before_it_is_called_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_flushed_to_the_disk_before_it_counts_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, copy, again = (tmp_path / name for name in ("data", "copy", "again"))
     with State(data):
         pass
@@ -382,7 +386,7 @@ def test_texts_of_batches_are_copied_only_on_request(tmp_path: Path, files: bool
     assert (FileTable(again).get("file-1") is not None) == files
     assert ([one.id for one in BatchTable(again).unfinished()] == ["batch_1"]) == files
     sent = OutboxTable(again, b"key").of("batch_2")
-    assert bool(sent) == files, "a restored server does not send what it knows no batch of"
+    assert bool(sent) == files, "without its batches, a restored server sends no callbacks"
     assert WebhookTable(again, b"key").signer("default") is not None
     assert (FolderBytes(tmp_path / "new").read("file-1", 0, 9) == b"swordfish") if files else True
     again.close()

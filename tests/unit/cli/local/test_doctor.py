@@ -1,4 +1,4 @@
-"""What a host lacks is said, with the way to get it."""
+"""The doctor reports what a host lacks, and how to get it."""
 
 import errno
 import json
@@ -25,7 +25,7 @@ HOST = "runtime.cli.local.host"
 
 @pytest.fixture
 def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """A host with a GPU and all that is needed, whatever this one has."""
+    """A host with a GPU and everything that is needed."""
     (tmp_path / "Python.h").touch()
     monkeypatch.setattr(nvml, "gpu", lambda device: H100)
     monkeypatch.setattr(nvml, "gpus", lambda: (H100,))
@@ -59,7 +59,7 @@ def no_gpu(*_device: str) -> nvml.Gpu:
     raise nvml.NoGpu("the NVIDIA driver does not answer")
 
 
-def test_a_host_that_has_all_lacks_nothing(good: pytest.MonkeyPatch) -> None:
+def test_a_complete_host_lacks_nothing(good: pytest.MonkeyPatch) -> None:
     assert missing() == []
     good.setattr(host, "_installed", lambda name: "2.13.0+cpu")
     assert missing("cpu") == []
@@ -90,7 +90,7 @@ def test_a_host_that_has_all_lacks_nothing(good: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_each_need_is_printed_with_the_way_to_meet_it(
+def test_each_fault_is_printed_with_its_remedy(
     good: pytest.MonkeyPatch, tmp_path: Path, spoil: Callable[[pytest.MonkeyPatch, Path], object], name: str, help: str
 ) -> None:
     spoil(good, tmp_path)
@@ -103,7 +103,7 @@ def test_each_need_is_printed_with_the_way_to_meet_it(
 def test_the_data_directory_needs_room_for_uploads(
     good: pytest.MonkeyPatch, tmp_path: Path, free: int, known: str
 ) -> None:
-    """A later start finds the disk as the last server left it."""
+    """After the first start, less free space is enough, because the last server has used some."""
     good.setattr("registry.storage.reserve.DiskReserve.measure", lambda _: (free, GIB))
     folder = tmp_path / "not made yet" / "data"
     assert [need.name for need in missing(data_dir=folder)] == ([known] if known else [])
@@ -138,7 +138,7 @@ def test_a_cpu_needs_libnuma(good: pytest.MonkeyPatch) -> None:
     assert "libnuma" not in {need.name for need in missing("cuda")}
 
 
-def test_a_port_that_is_taken(good: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_reported(good: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -147,12 +147,12 @@ def test_a_port_that_is_taken(good: pytest.MonkeyPatch) -> None:
     assert (one.name, "--port" in one.help) == (f"port {port}", True)
 
 
-def test_the_command_says_it_and_fails(good: pytest.MonkeyPatch, tmp_path: Path, run: Run) -> None:
+def test_the_command_prints_faults_and_fails(good: pytest.MonkeyPatch, tmp_path: Path, run: Run) -> None:
     port = str(free_port())
     assert run("doctor", "--port", port).exit_code == 0
     good.setattr(f"{HOST}.resource.getrlimit", lambda kind: (256, 256))
     advised = run("doctor", "--port", port)
-    assert advised.exit_code == 0, "advice is no fault"
+    assert advised.exit_code == 0, "advice alone is no failure"
     assert "advised" in advised.stdout
     (tmp_path / "Python.h").unlink()
     stated = run("doctor", "--port", port)
@@ -171,8 +171,8 @@ def test_a_cpu_needs_no_driver(good: pytest.MonkeyPatch, run: Run) -> None:
     assert not {"gpu", "driver", "Python.h", "cublas 12"} & {need["name"] for need in reported["needs"]}
 
 
-def test_what_the_installation_asks_is_understood(run: Run) -> None:
-    """Which port will be listened on nobody knows then."""
+def test_the_options_of_the_installation_script_are_accepted(run: Run) -> None:
+    """It does not check a port, because the server's port is not known then."""
     command = re.search(r"roundhouse doctor (.*?) 2>", (ROOT / "scripts" / "install").read_text())
     assert command is not None
     words = shlex.split(command[1].replace("$ACCELERATOR", "cpu"))

@@ -1,4 +1,4 @@
-"""The pins, the scripts and the Makefile."""
+"""The pinned packages, the scripts and the Makefile."""
 
 import ast
 import hashlib
@@ -25,7 +25,7 @@ OTHER_FOLDERS = {
     "pynvml", "langchain_cohere", "langchain_huggingface", "semantic_router", "litellm", "pydantic_ai", "agents",
     "llama_index", "instructor",
 }  # fmt: skip
-"""Only in the CUDA build; only in the environments of scripts/install-clients."""
+"""Modules of the CUDA build or of the environments of scripts/install-clients only."""
 FOLDERS = {
     "registry", "adapters", "models", "tenants", "routing", "batches", "launch", "console", "fleet", "runtime", "tests",
     "benchmarks", "docs", "starter-training",
@@ -39,7 +39,7 @@ def lines(name: str) -> list[str]:
 
 
 def pins(*names: str) -> dict[str, set[str]]:
-    """Package to its pinned versions (more than one where markers choose)."""
+    """Return each package's pinned versions; there may be several, with markers."""
     result: dict[str, set[str]] = {}
     for name in names:
         for line in lines(name):
@@ -77,7 +77,7 @@ def test_the_minutes_of_byte_code_are_announced() -> None:
 
 @pytest.mark.parametrize("build", ["cpu", "cuda"])
 def test_each_build_has_postgresqls_driver(build: str) -> None:
-    """With its library: `psycopg` alone needs one of the system."""
+    """With its library, because `psycopg` alone needs the system's."""
     assert {"psycopg", "psycopg-binary"} <= set(pins(build))
 
 
@@ -89,7 +89,7 @@ def test_the_cpu_build_has_cpu_torch_and_no_cuda_builds() -> None:
 
 
 def test_one_version_on_top_of_either_build() -> None:
-    """test.txt is installed together with cpu.txt or cuda.txt."""
+    """test.txt is installed after cpu.txt or cuda.txt."""
     for build in ("cpu", "cuda"):
         both = set(pins(build)) & set(pins("test"))
         assert not both, f"{build}.txt and test.txt both pin {both}"
@@ -101,7 +101,7 @@ def test_no_hosts_in_the_pins() -> None:
 
 
 def imported(folder: Path) -> dict[str, Path]:
-    """Top-level names of everything that is imported in a folder."""
+    """Return the top-level names of all imports in a folder."""
     result: dict[str, Path] = {}
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -119,11 +119,11 @@ def distributions_of_modules() -> Mapping[str, Sequence[str]]:
 
 @pytest.mark.parametrize("folder", sorted(FOLDERS))
 def test_what_is_imported_is_declared(folder: str) -> None:
-    """No reliance on what another package happens to bring."""
+    """No module may rely on another package's dependencies."""
     declared = [*PROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["cuda"], *EXTRAS["ray"]]
     tools = [*EXTRAS["test"], *EXTRAS["bench"], *EXTRAS["starter"]]
     names: set[str] = {canonicalize_name(Requirement(text).name) for text in declared + tools}
-    names |= {"pydantic-core", "annotated-types"}  # what pydantic itself is made of
+    names |= {"pydantic-core", "annotated-types"}  # parts of pydantic itself
     distributions = distributions_of_modules()
     for module, file in imported(ROOT / folder).items():
         known = {canonicalize_name(name) for name in distributions.get(module, ())}
@@ -157,14 +157,14 @@ def test_make_help_names_every_target() -> None:
         assert re.search(rf"^  {target} +\w", reported, re.MULTILINE)
 
 
-def test_make_serve_hands_its_variables_on() -> None:
+def test_make_serve_passes_its_variables_on() -> None:
     reported = make("-n", "serve", "PORT=9000", "HOST=0.0.0.0", "RECIPES=a b")
     assert "roundhouse serve --host 0.0.0.0 --port 9000 --recipes a --recipes b" in " ".join(reported.split())
     bare = make("-n", "serve").splitlines()
     assert ["exec", ".venv/bin/roundhouse", "serve"] in [line.split() for line in bare]  # its own variables count
 
 
-def test_make_serve_takes_no_host_that_the_shell_happens_to_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_serve_ignores_the_shells_host_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOST", "x86_64-conda-linux-gnu")
     assert "--host" not in make("-n", "serve")
 
@@ -174,7 +174,7 @@ def test_the_ci_brings_programs_and_calls_make_test() -> None:
     assert commands == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "scripts/install-programs", "make test"]
 
 
-def test_programs_that_cannot_be_installed_end_nothing(tmp_path: Path) -> None:
+def test_programs_that_cannot_be_installed_do_not_fail_the_script(tmp_path: Path) -> None:
     for name in ("bash", "dirname", "sed"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
@@ -193,7 +193,7 @@ def install(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Scripts and pins alone, in a folder that holds a space."""
+    """The scripts and pins alone, in a folder whose name has a space."""
     folder = tmp_path / "a checkout"
     for name in ("scripts", "requirements"):
         shutil.copytree(ROOT / name, folder / name)
@@ -206,7 +206,7 @@ def run(script: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("words", ["install-infinity", "install-clients routing", "lock"])
-def test_no_python_that_will_do_is_the_one_error(checkout: Path, words: str) -> None:
+def test_without_a_suitable_python_there_is_one_clear_error(checkout: Path, words: str) -> None:
     name, *arguments = words.split()
     done = run(checkout / "scripts" / name, *arguments)
     assert done.returncode == 1
@@ -225,10 +225,8 @@ def programs(folder: Path, **scripts: str) -> None:
     ("named", "there", "anew"),
     [(sys.executable, "3.14", True), (sys.executable, "{}.{}".format(*sys.version_info), False), ("", "3.14", False)],
 )
-def test_a_python_that_is_named_is_the_one_of_the_environment(
-    checkout: Path, named: str, there: str, anew: bool
-) -> None:
-    """Also where there is an environment, of another version that would do."""
+def test_the_named_python_is_used_for_the_environment(checkout: Path, named: str, there: str, anew: bool) -> None:
+    """Also if there is an environment with another suitable version."""
     shutil.copy(ROOT / "pyproject.toml", checkout)
     programs(checkout / ".venv-installer/bin", uv='echo "$@" >> said', python="exit 0")
     shutil.copy(checkout / "requirements/installer.txt", checkout / ".venv-installer/pins")
@@ -240,8 +238,8 @@ def test_a_python_that_is_named_is_the_one_of_the_environment(
     assert ("venv --quiet --clear" in (checkout / "said").read_text()) is anew
 
 
-def test_a_new_lock_begins_with_the_pins_that_are_there(checkout: Path) -> None:
-    """uv holds on to what stands in the file that it writes: without `--upgrade` nothing else is to move."""
+def test_a_new_lock_starts_from_the_current_pins(checkout: Path) -> None:
+    """uv keeps the versions in the file that it writes, so that only `--upgrade` changes them."""
     shutil.copy(ROOT / "pyproject.toml", checkout)
     witness = 'while [ "$1" != --output-file ]; do shift; done; cp "$2" "$2.seen"; cat'  # all of a pipe
     programs(checkout / ".venv-installer/bin", uv=witness, python="exit 0")
@@ -259,8 +257,8 @@ def test_a_new_lock_begins_with_the_pins_that_are_there(checkout: Path) -> None:
         assert name not in ("cuda", "test") or {line for line in shared if "+cpu" not in line} <= set(seen)
 
 
-def test_the_peers_environment_is_made_anew_where_its_checkout_was_moved(checkout: Path) -> None:
-    """Its programs name the interpreter by the whole path."""
+def test_the_peers_environment_is_made_again_after_its_checkout_was_moved(checkout: Path) -> None:
+    """Its programs contain the interpreter's absolute path."""
     digest = hashlib.sha256((checkout / "requirements/infinity.txt").read_bytes()).hexdigest()
     stamp = checkout / ".venv-infinity" / "roundhouse-stamp"
     stamp.parent.mkdir()
@@ -269,6 +267,6 @@ def test_the_peers_environment_is_made_anew_where_its_checkout_was_moved(checkou
         assert run(checkout / "scripts/install-infinity").returncode == code, key
 
 
-def test_the_installer_refuses_what_it_does_not_know() -> None:
+def test_the_installer_refuses_unknown_arguments() -> None:
     assert "run|test" in install("all").stderr
     assert "cpu or cuda" in install("run", ACCELERATOR="tpu").stderr

@@ -1,4 +1,4 @@
-"""`roundhouse serve` as far as it goes without starting engines: options, refusals, the data directory, what to try."""
+"""`roundhouse serve` without engines: options, refusals, the data directory, and the announcement."""
 
 import errno
 import json
@@ -52,7 +52,7 @@ OTHER = {
     "fleet": "here", "front": "true", "shared_port": "true", "fleet_listen": "10.0.0.5:8443", "fleet_address": "https://10.0.0.5:8443",
     "fleet_certificates": "certificates", "fleet_key": "fleet.key", "fleet_name": "node-1",
 }  # fmt: skip
-"""A value of each setting that is not its default."""
+"""A value other than the default for each setting."""
 
 UNWRITTEN = (
     "recipes",
@@ -76,13 +76,13 @@ UNWRITTEN = (
     "fleet_name",
 )
 HIDDEN = {"run_dir", "most_slots", "slots_at_start", "pepper", "slot_spin", *REMOVED}
-"""The command line makes the first two, tests set the third; the fourth is a secret, and others on the machine can read
-options; the fifth is a variable alone, for measurements.
+"""Settings without an option. The command line sets the first two, and tests the third. The fourth is a secret, and
+other users can read options. The fifth is a variable for measurements.
 """
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> Settings:
-    """Those with which `serve` would start."""
+    """Return the settings with which `serve` would start."""
     found: list[Settings] = []
     monkeypatch.setattr("runtime.cli.commands.server.serve.own_id", lambda: "1-test")
     monkeypatch.setattr("runtime.cli.commands.server.serve._run", lambda settings, _: found.append(settings))
@@ -102,8 +102,8 @@ def test_every_setting_is_an_option_and_a_variable(name: str, run: Run, monkeypa
     monkeypatch.setenv(option.envvar, OTHER[name])
     assert getattr(settings_of(monkeypatch, run), name) == found
     back = names[not default] if names else f"{option.opts[0]}={default}"
-    if name not in UNWRITTEN:  # their defaults cannot be written
-        assert getattr(settings_of(monkeypatch, run, back), name) == default, "what is given wins"
+    if name not in UNWRITTEN:  # settings whose defaults cannot be written
+        assert getattr(settings_of(monkeypatch, run, back), name) == default, "the option wins"
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_a_wrong_value_says_what_to_write(
         result = run("serve", *given)
         assert result.exit_code == 2
         assert stated in result.stderr
-        assert "--max-headers" not in result.stderr, "it follows the factor"
+        assert "--max-headers" not in result.stderr, "a value that follows from the factor is not named"
 
 
 @pytest.mark.parametrize(("added", "free", "slots"), [(0, 64, 6), (9, 64, 15), (9, 12, 12), (9, 2, 6), (90, 640, 64)])
 def test_slots_grow_with_the_models_where_memory_allows(
     added: int, free: int, slots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """free: GiB. Two more than there are models, those that were added at run time too."""
+    """Two more than there are models, also counting those added at run time. free: GiB."""
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free << 30))
     (tmp_path / "recipes").mkdir()
     for number in range(added):
@@ -172,13 +172,13 @@ def test_hosts_with_commas_are_several_on_the_command_line_too(run: Run, monkeyp
     ],
     ids=" ".join,
 )
-def test_settings_that_cannot_work_are_refused_at_once(run: Run, given: tuple[str, str]) -> None:
+def test_settings_that_contradict_each_other_are_refused_at_once(run: Run, given: tuple[str, str]) -> None:
     result = run("serve", *given)
     assert result.exit_code == 2
     assert given[0] in result.stderr
 
 
-def test_no_host_memory_is_none_and_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_memory_of_0_is_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "gpus", lambda: (nvml.Gpu("card", "GPU-1", 100, 0),))
     assert device.detect("cuda", 50, 0).host_budget == 0
     assert device.detect("cuda", 50).host_budget > 0
@@ -188,7 +188,7 @@ def test_no_host_memory_is_none_and_not_the_default(monkeypatch: pytest.MonkeyPa
     ("host", "called"),
     [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("2001:db8::5", "[2001:db8::5]"), ("gpu.lan", "gpu.lan")],
 )  # fmt: skip
-def test_where_a_server_is_reached(host: str, called: str) -> None:
+def test_the_address_at_which_a_server_is_reached(host: str, called: str) -> None:
     assert _reachable(host) == called
 
 
@@ -197,11 +197,11 @@ def test_the_starter_recipes_are_found_from_anywhere(tmp_path: Path, monkeypatch
     assert starter_recipes()[0].is_dir()
 
 
-def test_bounds_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_bounds_can_be_set_by_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_BOUNDS", "tools=7, grammar_bytes=1MiB")
     assert settings_of(monkeypatch, run).bounds == Bounds(tools=7, grammar_bytes=ByteSize(2**20))
     given = settings_of(monkeypatch, run, "--bounds", "tools=2", "--bounds", "compile_seconds=0.5").bounds
-    assert given == Bounds(tools=2, compile_seconds=0.5), "what is given wins"
+    assert given == Bounds(tools=2, compile_seconds=0.5), "the option wins"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_an_unknown_bound_is_refused(run: Run, given: str, message: str) -> None
     assert message in " ".join(result.stderr.split())
 
 
-def test_a_factor_scales_every_bound_that_is_not_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factor_scales_all_bounds_that_are_not_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(monkeypatch, run, "--bounds-factor", "2", "--bounds", "tools=7")
     assert (settings.bounds.tools, settings.bounds.stops, settings.bounds.nesting) == (7, 128, 64)
     assert (settings.max_headers, settings.header_seconds) == (128 << 10, 20.0)
@@ -247,7 +247,7 @@ def test_a_wrong_variable_is_named_by_its_option(run: Run, monkeypatch: pytest.M
 
 
 def serve(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """In a process of its own: it replaces itself to carry its run id."""
+    """Run `serve` in another process, because it replaces its process to carry its run id."""
     command = [sys.executable, "-m", "runtime.cli.main", "serve", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=240, env={**os.environ, **environment}, cwd=root()
@@ -263,7 +263,7 @@ def test_wrong_recipes_are_reported_and_nothing_starts(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_a_pepper_comes_by_a_variable_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pepper_is_set_only_by_a_variable(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_PEPPER", "p" * 40)
     settings = settings_of(monkeypatch, run)
     assert settings.keys.pepper == "p" * 40
@@ -271,8 +271,8 @@ def test_a_pepper_comes_by_a_variable_only(run: Run, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("keys", [(), ("--expires", "1s")])
-def test_a_server_that_others_reach_needs_a_key(tmp_path: Path, keys: tuple[str, ...], run: Run) -> None:
-    """One that has expired is none."""
+def test_a_server_that_other_machines_can_reach_needs_a_key(tmp_path: Path, keys: tuple[str, ...], run: Run) -> None:
+    """An expired key does not count."""
     if keys:
         assert run("keys", "create", "--data-dir", str(tmp_path), *keys).exit_code == 0
         listed = ("keys", "list", "--data-dir", str(tmp_path), "--json")
@@ -285,7 +285,7 @@ def test_a_server_that_others_reach_needs_a_key(tmp_path: Path, keys: tuple[str,
     assert not (tmp_path / "server.json").exists()
 
 
-def test_a_port_in_use(tmp_path: Path) -> None:
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = serve("--data-dir", str(tmp_path), ROUNDHOUSE_PORT=str(port))
@@ -294,7 +294,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert not (tmp_path / "server.json").exists()
 
 
-def test_an_empty_variable_stands_for_the_default(tmp_path: Path) -> None:
+def test_an_empty_variable_means_the_default(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("id: m\n")
     done = serve("--recipes", str(file), ROUNDHOUSE_PORT="", ROUNDHOUSE_LOG_LEVEL="", ROUNDHOUSE_PREWARM="")
@@ -302,14 +302,14 @@ def test_an_empty_variable_stands_for_the_default(tmp_path: Path) -> None:
     assert "bad.yaml:1" in done.stderr
 
 
-def test_a_wrong_size(run: Run) -> None:
+def test_a_malformed_size_is_refused(run: Run) -> None:
     result = run("serve", "--max-json", "many")
     assert result.exit_code == 2
     assert "--max-json" in result.stderr
 
 
 def holder(tmp_path: Path) -> "subprocess.Popen[str]":
-    """A process that holds the data directory, with a child that outlives it."""
+    """A process that uses the data directory, with a child that outlives it."""
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
@@ -346,7 +346,7 @@ def test_two_servers_cannot_share_a_data_directory(tmp_path: Path) -> None:
 def test_a_data_directory_on_a_full_disk_is_named_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All that was said was 'No space left on device.'"""
+    """The message used to be only 'No space left on device.'"""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     monkeypatch.setattr("runtime.cli.local.data_dir.make_run_dir", lambda: run_dir)
@@ -368,7 +368,7 @@ def test_a_stop_on_a_disk_that_has_become_read_only_is_no_failure(
     with monkeypatch.context() as patched, DataDir(tmp_path, "http://x") as held:
         patched.setattr(Path, "unlink", full)
     assert not held.run_dir.exists()
-    with DataDir(tmp_path, "http://y"):  # it is not held any more
+    with DataDir(tmp_path, "http://y"):  # it is no longer in use
         pass
 
 
@@ -376,7 +376,7 @@ def full(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_what_a_killed_server_left_is_ended_and_only_that(tmp_path: Path) -> None:
+def test_only_processes_left_by_a_killed_server_are_ended(tmp_path: Path) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     process = holder(tmp_path)
     record = json.loads((tmp_path / "server.json").read_text())
@@ -395,7 +395,7 @@ def test_what_a_killed_server_left_is_ended_and_only_that(tmp_path: Path) -> Non
     assert not (tmp_path / "server.json").exists()
 
 
-def test_a_descendant_with_an_environment_of_its_own_is_found(tmp_path: Path) -> None:
+def test_a_descendant_with_another_environment_is_found(tmp_path: Path) -> None:
     run = f"{os.getpid()}-test"
     code = (
         "import subprocess, sys, time\n"
@@ -420,7 +420,7 @@ MODELS = [
 ]
 
 
-def test_four_requests_to_try() -> None:
+def test_the_announcement_has_a_request_for_each_task() -> None:
     found = sample_requests("http://127.0.0.1:8000", MODELS)
     assert len(found) == 4
     assert "uppercase" in found[0][0]
@@ -475,7 +475,7 @@ def test_the_announcement_without_a_key_does_not_say_that_there_is_no_model(
 def test_only_a_server_without_models_suggests_adding_one(
     server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One whose models answer elsewhere has some, and so may one whose key we have not."""
+    """A server has models if they are at providers, and may have some if we have no key for it."""
     server.on("GET", "/health/ready", lambda _: Answer({"status": "ready"}))
     other_place = {"id": "there/big", "object": "model", "owned_by": "there"}
     refused = Answer({"error": {"message": "A key is needed.", "code": "invalid_api_key"}}, 401)
@@ -489,7 +489,9 @@ def test_only_a_server_without_models_suggests_adding_one(
         assert ("There is no model yet" in capsys.readouterr().out) is is_reported
 
 
-def test_what_no_terminal_shows_is_a_line_of_the_log(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_the_announcement_is_a_line_in_the_log(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.on("GET", "/health/ready", Answer({"status": "ready", "faults": {"m:a": "unfit"}}))
     server.on("GET", "/v1/models", Answer({"data": MODELS}))
     assert announce.main([server.url, str(os.getppid())]) == 0
@@ -506,7 +508,7 @@ def test_the_announcement_ends_with_its_server(capsys: pytest.CaptureFixture[str
 
 
 def test_only_its_user_may_read_the_data_directory(tmp_path: Path) -> None:
-    """Also where an earlier release left it open to others."""
+    """Also if an earlier release left it readable for others."""
     tmp_path.chmod(0o755)
     (tmp_path / "server.json").write_text("{")
     (tmp_path / "server.json").chmod(0o644)
@@ -516,8 +518,8 @@ def test_only_its_user_may_read_the_data_directory(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "server.json").read_text())["url"] == "http://x"
 
 
-def test_of_two_that_start_at_once_on_one_port_the_second_is_refused() -> None:
-    """The first one listens seconds later; the second one would tell that it answers, by the first one's answers."""
+def test_the_second_of_two_simultaneous_starts_on_one_port_is_refused() -> None:
+    """The first one listens only seconds later, and the second would take its answers for its own."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with _take_port("127.0.0.1", port), pytest.raises(RefusedError, match=f"Port {port} on 127.0.0.1 is in use"):
@@ -525,7 +527,7 @@ def test_of_two_that_start_at_once_on_one_port_the_second_is_refused() -> None:
     _take_port("127.0.0.1", port).close()
 
 
-def test_fronts_share_a_port_with_one_another_alone() -> None:
+def test_fronts_share_a_port_only_with_each_other() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(RefusedError, match="is in use"):
@@ -538,8 +540,8 @@ def test_fronts_share_a_port_with_one_another_alone() -> None:
             _take_port("127.0.0.1", port)
 
 
-def test_standard_streams_that_are_closed_are_opened_for_what_comes() -> None:
-    """As some service managers start programs: the next files that are opened would be taken for them."""
+def test_closed_standard_streams_are_opened() -> None:
+    """Some service managers close them, and the next opened files would get their numbers."""
     code = (
         "import os, sys\n"
         "from runtime.cli.local import processes\n"
@@ -557,7 +559,7 @@ def test_standard_streams_that_are_closed_are_opened_for_what_comes() -> None:
 
 @pytest.mark.parametrize("file", ["state.db", "tenants.db"])
 def test_a_newer_database_is_refused_before_a_process_starts(tmp_path: Path, file: str) -> None:
-    """A service manager repeats the start after exit code 4, and would hide why it fails."""
+    """After exit code 4, a service manager would repeat the start and hide why it fails."""
     tables = {"state.db": STATE_VERSION, "tenants.db": TENANTS_VERSION}
     with closing(sqlite3.connect(tmp_path / file)) as database, database:
         database.execute(f"CREATE TABLE {tables[file]} (version_num TEXT, least TEXT)")

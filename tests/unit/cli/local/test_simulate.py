@@ -1,4 +1,4 @@
-"""`roundhouse fleet simulate`: the child's figures for people and for scripts, and its refusals."""
+"""`roundhouse fleet simulate`: the child's figures as a table and as JSON, and its refusals."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.unit.cli.conftest import Run
 TINY = "nodes: 4\nseconds: 3\nmodels: 2\nadapters: 8\n"
 
 
-def test_figures_for_people_and_for_scripts(run: Run, tmp_path: Path) -> None:
+def test_figures_are_printed_as_a_table_and_as_json(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_text(TINY)
     people = run("fleet", "simulate", str(file))
@@ -30,7 +30,7 @@ def test_figures_for_people_and_for_scripts(run: Run, tmp_path: Path) -> None:
         (["wrong.yaml"], "is not a valid scenario"),
     ],
 )
-def test_what_cannot_be_simulated_is_wrong_usage(
+def test_an_impossible_simulation_is_wrong_usage(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ) -> None:
     (tmp_path / "fleet.yaml").write_text(TINY)

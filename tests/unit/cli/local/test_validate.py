@@ -26,12 +26,12 @@ batching: {max_requests: 0}
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_the_recipes_that_ship_are_right(run: Run, name: str) -> None:
+def test_the_shipped_recipes_are_valid(run: Run, name: str) -> None:
     result = run("validate", str(root() / "recipes" / name))
     assert result.exit_code == 0, result.stderr
 
 
-def test_every_fault_has_its_file_and_line(run: Run, tmp_path: Path) -> None:
+def test_each_fault_has_its_file_and_line(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(BAD)
     result = run("validate", str(file))
@@ -43,7 +43,7 @@ def test_every_fault_has_its_file_and_line(run: Run, tmp_path: Path) -> None:
     assert "bad.yaml:7: " in lines[2]
 
 
-def test_flags_of_engines_with_known_flags(run: Run, tmp_path: Path) -> None:
+def test_unknown_flags_of_engines_are_faults(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "flags.yaml"
     model = "version: 1\ntask: embed\nsource: {path: weights}\nengine:\n  name: sentence-transformers\n  flags: "
     file.write_text(f"id: a\n{model}{{thread: 2}}\n---\nid: b\n{model}{{packed: 7}}\n")
@@ -53,7 +53,7 @@ def test_flags_of_engines_with_known_flags(run: Run, tmp_path: Path) -> None:
     assert "flags.yaml:15: engine flag 'packed' cannot be 7; write true or false" in result.stderr
 
 
-def test_json(run: Run, tmp_path: Path) -> None:
+def test_faults_are_printed_as_json(run: Run, tmp_path: Path) -> None:
     reported = json.loads(run("validate", str(root() / "recipes/starter"), "--json").stdout)
     assert "starter-chat" in reported["recipes"]
     file = tmp_path / "bad.yaml"
@@ -61,7 +61,7 @@ def test_json(run: Run, tmp_path: Path) -> None:
     assert len(json.loads(run("validate", str(file), "--json").stdout)["error"]["faults"]) == 2
 
 
-def test_nothing_there(run: Run, tmp_path: Path) -> None:
+def test_a_folder_without_recipes_is_refused(run: Run, tmp_path: Path) -> None:
     assert run("validate", str(tmp_path / "nothing.yaml")).exit_code == 1
 
 
@@ -85,7 +85,7 @@ def test_nothing_there(run: Run, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_sources_of_another_kind(
+def test_sources_of_another_task_are_faults(
     run: Run, tmp_path: Path, task: str, engine: str, files: dict[str, str], words: str
 ) -> None:
     (tmp_path / "weights").mkdir()
@@ -100,7 +100,7 @@ def test_sources_of_another_kind(
     assert "m.yaml:4:" in wrong.stderr
 
 
-def test_the_sources_that_ship_are_of_their_kind(run: Run) -> None:
+def test_the_shipped_sources_fit_their_task(run: Run) -> None:
     result = run("validate", str(root() / "recipes/starter"), "--sources")
     assert result.exit_code == 0, result.stderr
 
@@ -123,7 +123,7 @@ def test_a_key_of_another_server_gets_a_hint(run: Run, tmp_path: Path, line: str
     assert len(result.stderr.splitlines()) == 2
 
 
-def test_sources_that_are_not_there(run: Run, tmp_path: Path) -> None:
+def test_missing_sources_are_faults(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "m.yaml"
     file.write_text("id: m\nversion: 1\ntask: chat\nsource: {path: weights}\nengine: {name: vllm}\n")
     assert run("validate", str(file)).exit_code == 0

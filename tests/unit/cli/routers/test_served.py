@@ -1,4 +1,4 @@
-"""`roundhouse routers` against the application as it is, its models left out."""
+"""`roundhouse routers` against the real application without models."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ INTENTS = {"routes": {"weather": ["small"], "money": ["big"]}, "threshold": 0.4}
 
 @pytest.fixture
 def served(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
-    """What the command line asks is asked of the application."""
+    """Passes the command line's requests on to the application."""
     with State(tmp_path / "state") as state:
         gateway = FakeGateway(tmp_path, [recipe(name, "chat") for name in ("small", "big")], state=state)
         with TestClient(application(gateway)) as client:
@@ -63,7 +63,7 @@ def test_eval_of_a_version_decides_as_that_version(served: TestClient, run: Run,
     assert "no version 'v9'" in missing.stderr
 
 
-def test_eval_of_a_router_for_recordings_says_how_to_ask(served: TestClient, run: Run, tmp_path: Path) -> None:
+def test_eval_of_a_router_for_recordings_says_what_to_do(served: TestClient, run: Run, tmp_path: Path) -> None:
     served.post("/v1/routers", json=router(task="transcribe")).raise_for_status()
     refused = run("routers", "eval", "support", str(write_examples(tmp_path)))
     assert refused.exit_code == 1

@@ -1,4 +1,4 @@
-"""`roundhouse teams apply`: teams and limits as a file declares them."""
+"""`roundhouse teams apply`: teams and limits declared in a file."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def state(run: Run) -> tuple[dict[str, tuple[str, float]], set[tuple[str, str, f
     )
 
 
-def test_it_makes_what_is_declared_and_once_more_nothing(run: Run, file: Path) -> None:
+def test_apply_makes_what_is_declared_and_a_second_time_nothing(run: Run, file: Path) -> None:
     assert run("teams", "apply", str(file)).stdout.splitlines() == [
         "search: new",
         "search: tokens per minute of team 'search': none -> 60000 (enforce)",
@@ -52,7 +52,7 @@ def test_it_makes_what_is_declared_and_once_more_nothing(run: Run, file: Path) -
     assert state(run) == before
 
 
-def test_only_what_differs_is_changed_and_a_dry_run_changes_nothing(run: Run, file: Path) -> None:
+def test_only_differences_are_applied_and_a_dry_run_changes_nothing(run: Run, file: Path) -> None:
     run("teams", "apply", str(file))
     run("limits", "set", "requests_at_once", "4", "--team", "search")
     run("limits", "set", "requests_at_once", "9", "--team", "speech")
@@ -100,12 +100,12 @@ def test_a_file_that_cannot_be_applied_whole_changes_nothing(run: Run, file: Pat
     assert state(run) == before
 
 
-def test_a_file_that_is_not_there(run: Run, file: Path) -> None:
+def test_a_missing_file_is_refused(run: Run, file: Path) -> None:
     file.unlink()
     assert run("teams", "apply", str(file)).exit_code == 1
 
 
-def test_a_dry_run_is_what_one_does_first(run: Run, file: Path, tmp_path: Path) -> None:
+def test_a_dry_run_works_before_any_database_exists(run: Run, file: Path, tmp_path: Path) -> None:
     result = run("teams", "apply", str(file), "--dry-run")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "search" in result.stdout

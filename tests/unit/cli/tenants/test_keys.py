@@ -22,7 +22,7 @@ def listed(run: Run, what: str) -> list[dict[str, Any]]:
     return result
 
 
-def test_a_key_alone_is_on_standard_output(run: Run) -> None:
+def test_only_the_key_is_on_standard_output(run: Run) -> None:
     assert run("teams", "create", "search", "--name", "Search and ranking").exit_code == 0
     done = run("keys", "create", "--team", "search", "--models", "a*", "--models", "b", "--expires", "90d")
     text = done.stdout.strip()
@@ -38,7 +38,7 @@ def test_a_key_alone_is_on_standard_output(run: Run) -> None:
     assert {team["id"]: team["active_keys"] for team in listed(run, "teams")} == {"default": 0, "search": 1}
 
 
-def test_rotate_and_revoke(run: Run) -> None:
+def test_keys_are_rotated_and_revoked(run: Run) -> None:
     old = json.loads(run("keys", "create", "--scopes", "all", "--json").stdout)
     assert sorted(old["scopes"]) == ["adapters", "admin", "infer", "models", "paths", "usage"]
     new = json.loads(run("keys", "rotate", old["id"], "--grace", "7d", "--json").stdout)
@@ -49,7 +49,7 @@ def test_rotate_and_revoke(run: Run) -> None:
     assert all("value" not in key for key in listed(run, "keys"))
 
 
-def test_archive_and_restore(run: Run) -> None:
+def test_teams_are_archived_and_restored(run: Run) -> None:
     run("teams", "create", "search")
     assert run("teams", "archive", "search").stdout.strip() == "search: archived"
     done = run("keys", "create", "--team", "search")
@@ -58,7 +58,7 @@ def test_archive_and_restore(run: Run) -> None:
     assert run("teams", "restore", "search").stdout.strip() == "search: active"
 
 
-def test_weights_texts_and_classes(run: Run) -> None:
+def test_weights_texts_and_classes_are_changed(run: Run) -> None:
     assert run("teams", "create", "search", "--weight", "2").exit_code == 0
     assert run("teams", "edit", "search", "--weight", "4").stdout.strip() == "search: active"
     assert {team["id"]: team["weight"] for team in listed(run, "teams")} == {"default": 1.0, "search": 4.0}
@@ -93,24 +93,24 @@ def test_errors_name_what_is_wrong(run: Run, arguments: tuple[str, ...], code: i
     assert message in done.stderr
 
 
-def test_a_look_makes_nothing(run: Run, data_dir: Path) -> None:
+def test_listing_makes_no_database(run: Run, data_dir: Path) -> None:
     done = run("keys", "list")
     assert done.exit_code == 1
     assert "roundhouse keys create" in done.stderr
     assert not data_dir.exists()
 
 
-def test_a_first_key_where_no_server_was_started_tells_where_it_is(run: Run, data_dir: Path) -> None:
+def test_the_first_key_without_a_server_says_where_it_is_stored(run: Run, data_dir: Path) -> None:
     for command in (("teams", "create", "search"), ("keys", "create")):
         message = run(*command).stderr
         assert f"{data_dir}, but no server has been started" in message
         assert "--data-dir" in message
-    assert "no server" not in run("keys", "create", "--team", "nobody").stderr, "nothing was made"
+    assert "no server" not in run("keys", "create", "--team", "nobody").stderr, "because no key was made"
     (data_dir / "state.db").touch()
     assert "no server" not in run("keys", "create").stderr
 
 
-def test_a_data_directory_of_another_user(run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_directory_of_another_user_is_refused(run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(data_dir))
 
@@ -126,7 +126,7 @@ def test_a_data_directory_of_another_user(run: Run, data_dir: Path, monkeypatch:
     assert "run commands as that user" in done.stderr
 
 
-def test_commands_show_the_key_of_their_variable(run: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_send_the_key_of_their_variable(run: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.on("GET", "/v1/models", {"data": []})
     run("models", "list")
     monkeypatch.setenv("ROUNDHOUSE_API_KEY", "rh-some")
@@ -139,10 +139,10 @@ def test_commands_show_the_key_of_their_variable(run: Run, server: FakeServer, m
     [("keys", "create", "--team", "nosuch"), ("keys", "create", "--models", "no pattern"), ("teams", "create", "No!")],
     ids=" ".join,
 )
-def test_a_first_one_that_is_refused_leaves_nothing(
+def test_a_refused_first_command_makes_no_database(
     refused: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    """A server would find the tables, and keep a ledger from then on."""
+    """With the tables, a server would keep a ledger from then on."""
     data = tmp_path / "new"
     monkeypatch.setenv("ROUNDHOUSE_DATA_DIR", str(data))
     done = run(*refused)

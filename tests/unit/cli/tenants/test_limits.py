@@ -26,7 +26,7 @@ def rows(run: Run, *arguments: str) -> dict[str, Any]:
     return result
 
 
-def test_from_its_setting_to_its_removal(run: Run) -> None:
+def test_a_limit_is_set_changed_and_removed(run: Run) -> None:
     key = rows(run, "keys", "create", "--team", "search")["id"]
     first = rows(run, "limits", "set", "tokens-per-minute", "60000", "--team", "search")
     cap = rows(run, "limits", "set", "spend_per_month", "12.50", "--team", "search", "--mode", "warn", "--model", "m")
@@ -49,7 +49,7 @@ def test_from_its_setting_to_its_removal(run: Run) -> None:
     assert cap["id"] not in {one["id"] for one in listed(run)}
 
 
-def test_what_a_team_stores(run: Run) -> None:
+def test_limits_on_stored_data(run: Run) -> None:
     stored = rows(run, "limits", "set", "adapters_stored", "20", "--team", "search")
     assert (stored["kind"], stored["amount"]) == ("adapters_stored", 20)
     rows(run, "limits", "set", "adapter_bytes_stored", "0", "--team", "search", "--model", "m")
@@ -62,7 +62,7 @@ def test_what_a_team_stores(run: Run) -> None:
     assert "counts stored adapters" in refused.stderr
 
 
-def test_what_batches_of_a_team_hold(run: Run) -> None:
+def test_limits_on_queued_tokens_of_batches(run: Run) -> None:
     stored = rows(run, "limits", "set", "batch_tokens_queued", "0", "--team", "search", "--model", "m")
     assert (stored["kind"], stored["amount"]) == ("batch_tokens_queued", 0)
     key = rows(run, "keys", "create", "--team", "search")["id"]
@@ -74,7 +74,7 @@ def test_what_batches_of_a_team_hold(run: Run) -> None:
     assert "--mode shadow" in refused.stderr
 
 
-def test_large_amounts_are_printed_whole(run: Run) -> None:
+def test_large_amounts_are_printed_in_full(run: Run) -> None:
     assert "1,234,567 " in run("limits", "set", "tokens_per_minute", "1234567", "--team", "search").stdout
     assert "1,234.567891 " in run("limits", "set", "spend_per_day", "1234.567891", "--team", "search").stdout
     done = run("limits", "simulate", "tokens_per_minute", "1234567", "--team", "search")
@@ -86,8 +86,8 @@ def listed(run: Run, *arguments: str) -> list[dict[str, Any]]:
     return result
 
 
-def test_what_a_limit_would_have_done(run: Run, data_dir: Path) -> None:
-    """Ten requests of the first day, one a second, of 100 tokens each."""
+def test_a_limit_can_be_simulated_on_past_requests(run: Run, data_dir: Path) -> None:
+    """The ledger has ten requests of 100 tokens, one a second, on the first day."""
     database = open_tables(data_dir)
     entries = [entry(float(second)) for second in range(10)]
     LedgerTable(database, "s").write([*entries, entry(5.0, team="default")], [done(one, 60, 40) for one in entries])
@@ -101,7 +101,7 @@ def test_what_a_limit_would_have_done(run: Run, data_dir: Path) -> None:
         "from 1970-01-01 00:00:03 to 1970-01-01 00:00:09",
     ]
     assert rows(run, *arguments, "--to", "4")["requests"] == 4
-    assert rows(run, *arguments[:6])["requests"] == 0, "the last 7 days"
+    assert rows(run, *arguments[:6])["requests"] == 0, "in the last 7 days"
     assert listed(run) == []
 
 
@@ -131,8 +131,8 @@ def test_errors_name_what_is_wrong(run: Run, arguments: tuple[str, ...], code: i
 
 
 @pytest.mark.parametrize(("owner", "name"), [("team", "serach"), ("key", "Ab3dE6gH")])
-def test_whose_limits_are_listed_has_to_be_there(owner: str, name: str, run: Run) -> None:
-    """An empty table would mean that nothing bounds it."""
+def test_limits_of_an_unknown_owner_are_refused(owner: str, name: str, run: Run) -> None:
+    """An empty table would mean that it has no limits."""
     done = run("limits", "list", f"--{owner}", name)
     assert (done.exit_code, done.stdout) == (1, "")
     assert f"no {owner} '{name}'" in done.stderr

@@ -29,7 +29,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
     database.close()
 
 
-def test_a_report(run: Run) -> None:
+def test_a_report_is_printed(run: Run) -> None:
     displayed = run("usage", "report", "--date", "1970-01-01").stdout
     assert [line.split()[:3] for line in displayed.splitlines()[1:]] == [
         ["search", "m", "1"],
@@ -44,12 +44,12 @@ def test_a_report(run: Run) -> None:
     ]
 
 
-def test_csv(run: Run) -> None:
+def test_a_report_is_printed_as_csv(run: Run) -> None:
     text = run("usage", "report", "--date", "1970-01-01", "--by", "model", "--csv").stdout
     assert next(csv.DictReader(io.StringIO(text)))["model"] == "m"
 
 
-def test_a_day_of_a_team(run: Run) -> None:
+def test_a_teams_day_is_a_page(run: Run) -> None:
     assert run("teams", "create", "search", "--timezone", "Pacific/Auckland").exit_code == 0
     received = ("usage", "daily", "search", "--date", "1970-01-02", "--currency", "EUR")
     result = json.loads(run(*received, "--json").stdout)
@@ -60,7 +60,7 @@ def test_a_day_of_a_team(run: Run) -> None:
     assert run(*received, "--html").stdout.startswith("<!doctype html>")
 
 
-def test_a_day_that_is_not_named_is_yesterday_where_the_team_is(run: Run) -> None:
+def test_the_default_day_is_yesterday_in_the_teams_time_zone(run: Run) -> None:
     run("teams", "create", "search", "--timezone", "Pacific/Auckland")
     before = yesterday("Pacific/Auckland")
     result = json.loads(run("usage", "daily", "search").stdout)["date"]
@@ -71,21 +71,21 @@ def yesterday(zone: str) -> str:
     return (datetime.now(ZoneInfo(zone)).date() - timedelta(days=1)).isoformat()
 
 
-def test_a_team_that_is_not_there_has_used_nothing_in_no_report(run: Run, tmp_path: Path) -> None:
+def test_a_report_of_an_unknown_team_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "prices.yaml").write_text("[]")
     for received in (["report"], ["compare", str(tmp_path / "prices.yaml")]):
         mistyped = run("usage", *received, "--team", "serch")
         assert (mistyped.exit_code, "There is no team 'serch'" in mistyped.stderr) == (1, True)
 
 
-def test_what_a_day_cannot_be_of(run: Run) -> None:
+def test_invalid_days_are_refused(run: Run) -> None:
     unknown = run("usage", "daily", "nobody")
     assert (unknown.exit_code, "nobody" in unknown.stderr) == (1, True)
     both = run("usage", "daily", "search", "--csv", "--html")
     assert (both.exit_code, "--html" in both.stderr) == (2, True)
 
 
-def test_the_same_traffic_at_a_provider(run: Run, tmp_path: Path) -> None:
+def test_the_same_traffic_is_priced_at_a_provider(run: Run, tmp_path: Path) -> None:
     table = tmp_path / "prices.yaml"
     table.write_text("- {provider: p, model: big, for: [m], from: 1970-01-01, input: 2, output: 100}")
     received = ("usage", "compare", str(table), "--from", "0", "--to", "172800")
@@ -99,13 +99,13 @@ def test_the_same_traffic_at_a_provider(run: Run, tmp_path: Path) -> None:
     assert (none.exit_code, "cannot be read" in none.stderr) == (1, True)
 
 
-def test_a_wrong_question(run: Run) -> None:
+def test_contradicting_options_are_refused(run: Run) -> None:
     done = run("usage", "report", "--by", "planet")
     assert done.exit_code == 1
     assert "team, key, model" in done.stderr
 
 
-def test_reconcile(run: Run, database: Database) -> None:
+def test_reconcile_compares_with_an_invoice(run: Run, database: Database) -> None:
     done = run("usage", "reconcile")
     assert (done.exit_code, done.stdout.strip()) == (0, "all sums agree with their rows; 1 requests are running")
     with database.write() as connection:
@@ -120,22 +120,22 @@ def test_old_requests_are_deleted_and_reports_stay(run: Run, database: Database)
     report = ("usage", "report", "--date", "1970-01-01")
     before = run(*report).stdout
     refused = run("usage", "prune", "--keep", "30")
-    assert run("usage", "prune", "--keep", "99999999").exit_code == 2, "the year 271764 before our era was told"
-    assert (refused.exit_code, "35" in refused.output) == (2, True), "a month's budget needs them"
+    assert run("usage", "prune", "--keep", "99999999").exit_code == 2, "it used to print the year 271764 BC"
+    assert (refused.exit_code, "35" in refused.output) == (2, True), "monthly budgets need 35 days"
     assert run("usage", "prune").exit_code == 2
     displayed = run("usage", "prune", "--keep", "90", "--force").stdout
-    assert displayed.startswith("deleted 3 requests; those since 20"), "one is under way"
+    assert displayed.startswith("deleted 3 requests; those since 20"), "a running one stays"
     assert run(*report).stdout == before
     reported = run("usage", "reconcile").stdout
     assert re.fullmatch(r"all sums since 20[-\d]+ \d\d:00 agree with their rows; 1 requests are running\n", reported)
     result = json.loads(run("usage", "prune", "--keep", "90", "--force", "--json").stdout)
     assert (result["object"], result["deleted"], result["kept_since"] % 3600) == ("usage.pruned", 0, 0)
     longer = json.loads(run("usage", "prune", "--keep", "900", "--force", "--json").stdout)
-    assert longer["kept_since"] == result["kept_since"], "what is gone does not come back"
+    assert longer["kept_since"] == result["kept_since"], "deleted requests do not come back"
 
 
 def test_a_clock_far_ahead_deletes_nothing(run: Run, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All requests were older than anything that it was to keep."""
+    """To such a clock, all requests are older than the time to keep."""
     received = ("usage", "prune", "--keep", "90")
     with database.read() as connection:
         before = connection.execute(sa.text("SELECT count(*) FROM ledger")).scalar()
@@ -150,4 +150,4 @@ def test_a_clock_far_ahead_deletes_nothing(run: Run, database: Database, monkeyp
     reported = json.loads(run("usage", "reconcile", "--json").stdout)
     assert reported["kept_since"] == 0
     monkeypatch.setattr("time.time", lambda: 32.0 * DAY)
-    assert run(*received).exit_code == 0, "a month without requests is no wrong clock"
+    assert run(*received).exit_code == 0, "a month without requests does not mean a wrong clock"

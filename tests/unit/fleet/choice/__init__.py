@@ -1,1 +1,1 @@
-"""Which nodes get a request."""
+"""The choice of nodes for a request."""

@@ -1,4 +1,4 @@
-"""Which nodes get a request: the rules of `fleet.choose`, and properties."""
+"""The choice of nodes for a request: the rules of `fleet.choose`, and properties."""
 
 import random
 from collections import Counter
@@ -16,7 +16,7 @@ from tests.unit.fleet.made import digest_of, replica, report, table_of
 
 CHAT = FleetTarget("chat")
 MIX = 0x9E3779B97F4A7C15
-"""Numbers times it are spread over 64 bits."""
+"""A factor that spreads small numbers over 64 bits."""
 
 
 def drawn(target: FleetTarget, count: int = 200) -> list[FleetTarget]:
@@ -45,7 +45,7 @@ def test_without_any_node_there_is_no_try() -> None:
         ({"a": "asleep", "b": "failed"}, ["a"], "asleep"),
     ],
 )
-def test_where_none_is_ready_one_that_loads_comes_before_one_that_sleeps(
+def test_without_a_ready_replica_a_loading_one_comes_before_a_sleeping_one(
     replicas: dict[str, str], tries: list[str], reason: str
 ) -> None:
     table = table_of(report(name, [replica(state=state, ready=0)]) for name, state in replicas.items())
@@ -53,14 +53,14 @@ def test_where_none_is_ready_one_that_loads_comes_before_one_that_sleeps(
     assert (list(choice.tries), choice.reason) == (tries, reason)
 
 
-def test_a_model_that_is_nowhere_has_the_same_home_for_all() -> None:
+def test_a_model_without_replicas_has_the_same_home_for_all_fronts() -> None:
     table = table_of(report(f"n{number}", []) for number in range(20))
     choices = {explain(one, None, table, 0.0).tries for one in drawn(CHAT)}
     assert len(choices) == 1
     assert len({explain(FleetTarget(f"m{n}"), None, table, 0.0).tries[0] for n in range(200)}) > 10
 
 
-def test_a_node_that_is_silent_or_drains_gets_nothing() -> None:
+def test_a_silent_or_draining_node_gets_no_requests() -> None:
     table = table_of(report(name, [replica()]) for name in "abc")
     table.add(report("a", [replica()], seq=2, uptime=4.0), 4.0)
     table.add(report("b", [replica()], seq=2, uptime=4.0, draining=True), 4.0)
@@ -105,10 +105,10 @@ def test_an_adapter_gets_one_more_place_where_its_nodes_are_busy() -> None:
         report(f"n{n}", [replica(running=16 if n < 2 else 4)], placed=(digest,) if n < 2 else ()) for n in range(20)
     )
     counts = firsts(table, CHAT._replace(digest=digest))
-    assert counts["n0"] + counts["n1"] < 20, "of 200: only where both other candidates are these"
+    assert counts["n0"] + counts["n1"] < 20, "of 200, only if both other candidates are these"
 
 
-def test_a_prompt_has_a_home_and_leaves_it_where_the_home_is_busy() -> None:
+def test_a_prompt_has_a_home_and_leaves_it_if_the_home_is_busy() -> None:
     reports = [report(f"n{number}", [replica(running=4)]) for number in range(50)]
     prefix = prefix_key("team", None, b"You are helpful")
     home = firsts(table_of(reports), CHAT, prefix)
@@ -135,8 +135,8 @@ def test_while_a_home_is_silent_one_other_node_takes_its_place(digest: str | Non
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_homes_are_spread_over_all_nodes_alike(count: int) -> None:
-    """Whatever the gaps between the positions of their names."""
+def test_homes_are_spread_evenly_over_all_nodes(count: int) -> None:
+    """However unevenly the hashes of their names are spaced."""
     group = NodeGroup()
     for number in range(count):
         group.add(NodeEntry(f"node-{number}"))
@@ -145,7 +145,7 @@ def test_homes_are_spread_over_all_nodes_alike(count: int) -> None:
     assert all(300 <= keys <= 500 for keys in homes.values()), homes
 
 
-def test_a_node_that_goes_moves_few_keys_of_others() -> None:
+def test_a_node_that_leaves_moves_few_keys_of_others() -> None:
     group, keys = NodeGroup(), [position_of(f"key {number}") for number in range(4000)]
     nodes = [NodeEntry(f"node-{number}") for number in range(40)]
     for node in nodes:
@@ -161,17 +161,17 @@ def test_requests_without_a_home_are_spread_over_all() -> None:
     table = table_of(report(f"n{number}", [replica(running=4)]) for number in range(10))
     counts = firsts(table, CHAT)
     assert len(counts) == 10
-    assert max(counts.values()) <= 45  # of 200
+    assert max(counts.values()) <= 45  # of 200 requests
 
 
-def test_what_was_sent_since_a_report_counts() -> None:
+def test_requests_sent_since_a_report_count() -> None:
     table = table_of(report(f"n{number}", [replica(running=8)]) for number in range(8))
     sent: Counter[str] = Counter()
     for target in drawn(CHAT, 64):
         name = choose(target, None, table, 0.5)[0]
         table.count_sent(name, "chat", 0.5)
         sent[name] += 1
-    assert all(count <= 10 for count in sent.values()), "16 run at once, and 8 do already: nobody waits for long"
+    assert all(count <= 10 for count in sent.values()), "8 of 16 places are used, so no request waits for long"
     table.add(report("n0", [replica(running=16)], seq=2, uptime=1.0), 1.0)
     table.count_sent("nowhere", "chat", 1.0)
     table.count_sent("n0", "other", 1.0)
@@ -180,10 +180,10 @@ def test_what_was_sent_since_a_report_counts() -> None:
         assert states["n0"].work == 16
 
 
-def test_a_report_made_before_a_request_was_sent_does_not_tell_of_it() -> None:
+def test_requests_sent_after_a_report_was_made_are_added_to_it() -> None:
     table = table_of([report("a", [replica(running=1)])])
     table.count_sent("a", "chat", 2.0)
-    table.add(report("a", [replica(running=1)], seq=2, uptime=1.0), 2.5)  # it came late
+    table.add(report("a", [replica(running=1)], seq=2, uptime=1.0), 2.5)  # it arrived late
     (candidate,) = explain(CHAT, None, table, 2.5).candidates
     assert candidate[1].work == 2
     table.add(report("a", [replica(running=2)], seq=3, uptime=2.4), 2.6)
@@ -224,7 +224,7 @@ def test_tries_are_two_different_nodes_that_can_answer(
     table = table_of(reports)
     target = FleetTarget("chat", "", None if adapter is None else digest_of(adapter), draw)
     tries = choose(target, prefix, table, 1.0)
-    assert list(tries) == list(choose(target, prefix, table, 1.0)), "pure"
+    assert list(tries) == list(choose(target, prefix, table, 1.0)), "the function is pure"
     up = {one.node: one for one in reports if not one.draining}
     ready = {name for name, one in up.items() if any(r.model == "chat" and r.state == "ready" for r in one.replicas)}
     assert len(set(tries)) == len(tries) <= 2
@@ -233,8 +233,8 @@ def test_tries_are_two_different_nodes_that_can_answer(
 
 
 @given(st.lists(fleets(), min_size=1, max_size=4), st.data())
-def test_the_index_is_that_of_the_newest_reports_alone(rounds: list[list[NodeReport]], data: st.DataObject) -> None:
-    """However reports came and nodes went before."""
+def test_the_index_follows_only_the_newest_reports(rounds: list[list[NodeReport]], data: st.DataObject) -> None:
+    """Whatever reports and nodes there were before."""
     table = ReportTable()
     for seq, reports in enumerate(rounds):
         for one in reports:
@@ -256,7 +256,7 @@ def test_the_index_is_that_of_the_newest_reports_alone(rounds: list[list[NodeRep
         assert (group and (group.work, group.positions)) == (other and (other.work, other.positions))
 
 
-def test_a_node_that_comes_moves_few_keys_but_those_that_it_takes() -> None:
+def test_a_new_node_moves_only_few_keys_besides_its_own() -> None:
     reports = [report(f"n{number}", [replica()]) for number in range(40)]
     rng = random.Random(3)
     keys = [rng.getrandbits(64) for _ in range(300)]

@@ -1,4 +1,4 @@
-"""Nodes whose answers begin late: when they go out, and how they come back."""
+"""Nodes whose answers begin late: when they are left out, and how they return."""
 
 import pytest
 
@@ -11,7 +11,7 @@ CHAT = FleetTarget("chat", draw=1 << 40)
 
 
 def after(*outcomes: bool, may_leave: bool = True) -> Lateness:
-    """One answer a second; True: it is late."""
+    """Return the state after one answer a second. True is a late one."""
     state = Lateness()
     for second, is_late in enumerate(outcomes):
         state = answered(state, second, second, is_late=is_late, may_leave=may_leave)
@@ -33,18 +33,18 @@ def test_three_late_answers_of_the_last_ten_take_a_node_out(outcomes: list[bool]
     assert not after(*outcomes, may_leave=False).is_out(len(outcomes))
 
 
-def test_one_probe_goes_after_ten_seconds_and_decides() -> None:
+def test_one_probe_after_ten_seconds_decides() -> None:
     out = answered(after(True, True), 0, 100, is_late=True, may_leave=True)
     assert out.is_out(100 + OUT_SECONDS - 0.1)
     assert not out.is_out(100 + OUT_SECONDS)
-    assert sent(out, 105) == out, "one that no other node can answer is no probe"
+    assert sent(out, 105) == out, "a request during the ten seconds is no probe"
     probed = sent(out, 110)
     assert probed.is_out(110)
-    assert answered(probed, 99, 111, is_late=False, may_leave=True) == probed, "it was sent before"
+    assert answered(probed, 99, 111, is_late=False, may_leave=True) == probed, "its request was sent before"
     assert answered(probed, 110, 111, is_late=False, may_leave=True) == Lateness()
     late = answered(probed, 110, 115, is_late=True, may_leave=True)
     assert (late.is_out(124.9), late.is_out(125)) == (True, False)
-    assert not probed.is_out(120), "the probe's client has left: another one goes"
+    assert not probed.is_out(120), "the probe had no answer, so another one is sent"
 
 
 # --- in the table ----------------------------------------------------------------------------------------------------
@@ -65,7 +65,9 @@ def test_a_late_node_is_no_candidate_until_its_probe_is_answered() -> None:
     renew(table, 2, 2.0)
     assert tries(table, 2.0) == ["b"]
     assert (table.is_out("a", 2.0), tries(table.copy(), 2.0)) == (True, ["b"])
-    assert not [table.count_answer("b", 0.0, 2.0, is_late=True) for _ in range(OF)][-1], "half of the nodes stay"
+    assert not [table.count_answer("b", 0.0, 2.0, is_late=True) for _ in range(OF)][-1], (
+        "at least half of the nodes stay"
+    )
     renew(table, 3, 1.0 + OUT_SECONDS)
     assert tries(table, 1.0 + OUT_SECONDS) == ["a", "b"]
     table.count_sent("a", "chat", 1.0 + OUT_SECONDS)
@@ -74,12 +76,12 @@ def test_a_late_node_is_no_candidate_until_its_probe_is_answered() -> None:
     assert tries(table, 2.0 + OUT_SECONDS) == ["a", "b"]
 
 
-def test_a_node_that_is_gone_comes_back_in_time() -> None:
+def test_a_node_that_returns_starts_without_lateness() -> None:
     table = table_of([report(node, [replica()]) for node in ("a", "b")])
     for _ in range(LATE):
         table.count_answer("a", 0.0, 1.0, is_late=True)
     table.remove("a")
     assert not table.has_late
-    assert not table.count_answer("a", 0.0, 1.0, is_late=True), "of a node that is not there"
+    assert not table.count_answer("a", 0.0, 1.0, is_late=True), "the node is unknown"
     renew(table, 2, 2.0)
     assert tries(table, 2.0) == ["a", "b"]

@@ -1,1 +1,1 @@
-"""How servers of a fleet are started, found again and ended."""
+"""Starting, finding and ending servers of a fleet."""

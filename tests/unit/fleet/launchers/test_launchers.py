@@ -1,4 +1,4 @@
-"""When a server is started again, with a scripted launcher; and processes that outlive the one that starts them."""
+"""Restarts of servers with a scripted launcher, and processes that outlive their starter."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ servers:
 
 
 class ScriptedLauncher:
-    """Processes are numbers; `living` are those that have not ended."""
+    """Processes are numbers. `living` has those that have not ended."""
 
     def __init__(self) -> None:
         self.starts, self.living = 0, set[int]()
@@ -75,15 +75,13 @@ def test_a_server_that_ends_is_started_again_after_longer_and_longer_pauses(
     assert pause(100) == LONGEST_PAUSE
     now += STEADY_SECONDS
     launcher.living.clear()
-    assert supervisor.step(now) is not None, "it had lived for long"
+    assert supervisor.step(now) is not None, "it had run for long"
     launcher.living.clear()
     assert supervisor.step(now + 0.5) is None
     assert supervisor.step(now + 1.0) is not None
 
 
-def test_an_actor_that_is_new_starts_a_server_that_has_ended_at_once(
-    launcher: ScriptedLauncher, file: RecordFile
-) -> None:
+def test_a_new_actor_restarts_an_ended_server_at_once(launcher: ScriptedLauncher, file: RecordFile) -> None:
     Supervisor(launcher, SPEC, file).step(0.0)
     launcher.living.clear()
     assert Supervisor(launcher, SPEC, file).step(0.1) == ProcessRecord(2, 0.0, "boot")
@@ -96,13 +94,13 @@ def test_a_server_that_is_ended_leaves_no_record(launcher: ScriptedLauncher, fil
     assert (launcher.living, file.read()) == (set(), None)
 
 
-def test_a_damaged_record_is_none(file: RecordFile, tmp_path: Path) -> None:
+def test_a_damaged_record_counts_as_missing(file: RecordFile, tmp_path: Path) -> None:
     (tmp_path / "node-1.json").write_text("{")
     assert file.read() is None
 
 
 def test_a_process_outlives_its_starter_and_is_found_again(tmp_path: Path) -> None:
-    """By an interpreter that ends at once."""
+    """The starter is an interpreter that ends at once."""
     script = (
         "import sys; from pathlib import Path; from fleet.launchers.processes import *;"
         "spec = LaunchSpec(['sleep', '600'], {'PATH': '/usr/bin:/bin', 'MINE': '1'}, Path(sys.argv[1]) / 'log');"
@@ -117,10 +115,10 @@ def test_a_process_outlives_its_starter_and_is_found_again(tmp_path: Path) -> No
         eventually(lambda: os.getsid(process.pid) == process.pid)
         assert b"MINE=1" in Path(f"/proc/{process.pid}/environ").read_bytes()
         other = ProcessRecord(process.pid, process.created - 1, process.boot)
-        assert launcher.has_ended(other), "the kernel has given its number to another process"
+        assert launcher.has_ended(other), "its number is now of another process"
         assert launcher.has_ended(ProcessRecord(process.pid, process.created, "earlier"))
         launcher.end(other, 0.1)
-        assert not launcher.has_ended(process), "only its own process is ended"
+        assert not launcher.has_ended(process), "another process is not ended"
     finally:
         launcher.end(process, 10.0)
     assert launcher.has_ended(process)
@@ -135,8 +133,8 @@ def test_a_process_that_does_not_end_by_itself_is_killed(tmp_path: Path) -> None
     assert launcher.has_ended(process)
 
 
-def test_where_systemd_runs_a_process_gets_a_scope_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a program in place of systemd-run, which as that becomes what it is to run."""
+def test_with_systemd_a_process_gets_its_own_scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script replaces systemd-run, and like it executes the command."""
     fake = tmp_path / "systemd-run"
     fake.write_text('#!/bin/sh\necho "$@" | cut -d" " -f1-5\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n')
     fake.chmod(0o755)
@@ -154,7 +152,7 @@ def test_where_systemd_runs_a_process_gets_a_scope_of_its_own(tmp_path: Path, mo
     assert launcher.has_ended(process)
 
 
-def test_nothing_of_ray_reaches_a_server() -> None:
+def test_a_servers_environment_has_nothing_of_ray() -> None:
     raylets = {"RAY_AUTH_TOKEN_PATH": "x", "RAY_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     assert without_ray({**raylets, "HOME": "/root"}) == {"HOME": "/root"}
 
@@ -184,7 +182,7 @@ def test_the_file_names_servers_and_machines(tmp_path: Path) -> None:
         ("name: node-2", "name: Node_2", "name"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_a_faulty_file_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER.replace(old, new))
     with pytest.raises(BadRequest, match=words):
         read_cluster(tmp_path / "cluster.yaml")
@@ -215,10 +213,10 @@ exec sleep 600
 
 
 @pytest.mark.parametrize(("good", "starts"), [(1, 1), (STARTS, STARTS), (STARTS + 1, STARTS)])
-def test_a_start_of_ray_that_ends_is_tried_again(
+def test_a_failed_start_of_ray_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: int, starts: int
 ) -> None:
-    """Its log has the words of an earlier start."""
+    """Also if its log has an earlier start's message."""
     folder, program = tmp_path / "ray", tmp_path / "bin" / "ray"
     program.parent.mkdir()
     program.write_text(RAY.format(folder=tmp_path, good=good, words=STARTED.decode()))
@@ -234,6 +232,6 @@ def test_a_start_of_ray_that_ends_is_tried_again(
             start_ray(cluster, "10.0.0.1")
     else:
         assert start_ray(cluster, "10.0.0.1")
-        assert not start_ray(cluster, "10.0.0.1"), "it runs"
+        assert not start_ray(cluster, "10.0.0.1"), "it already runs"
     assert end_ray(cluster) == (good <= STARTS)
     assert len((tmp_path / "starts").read_text().splitlines()) == starts

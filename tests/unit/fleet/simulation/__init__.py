@@ -1,1 +1,1 @@
-"""The simulation of a fleet: what must come out of it, whatever the seed."""
+"""The simulation of a fleet, whose results must hold for any seed."""

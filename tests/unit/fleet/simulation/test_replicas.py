@@ -1,4 +1,4 @@
-"""Places of adapters in a simulated engine, as the real server gives them."""
+"""Places of adapters in a simulated engine follow the real server's rules."""
 
 from fleet.simulation.clock import VirtualClock
 from fleet.simulation.nodes import SimNode
@@ -33,7 +33,7 @@ class Rig:
         return self.node.replicas["m"]
 
 
-def test_a_request_that_comes_while_its_adapter_moves_waits_for_it_and_is_no_hit() -> None:
+def test_a_request_during_its_adapters_staging_waits_for_it_and_is_no_hit() -> None:
     rig = Rig()
     first = rig.arrive("a")
     rig.run(TIMES.stage + TIMES.place / 2)
@@ -43,23 +43,23 @@ def test_a_request_that_comes_while_its_adapter_moves_waits_for_it_and_is_no_hit
     rig.run(SHORT)
     assert [one.is_hit for one in (first, second, third)] == [False, False, True]
     settled = TIMES.stage + TIMES.place
-    assert settled < first.first < second.first < settled + 2 * TIMES.step, "the second one has another beside it"
-    assert first.began == TIMES.stage, "it takes no turn while its adapter is staged"
+    assert settled < first.first < second.first < settled + 2 * TIMES.step, "the second one runs beside another"
+    assert first.began == TIMES.stage, "it uses no turn while its adapter is staged"
 
 
-def test_a_place_goes_to_another_adapter_once_nothing_runs_with_it() -> None:
+def test_a_place_gets_another_adapter_once_nothing_runs_in_it() -> None:
     rig = Rig()
     running = rig.arrive("a", answer=20)
     rig.run(TIMES.stage)
     other, base = rig.arrive("b"), rig.arrive(None)
     rig.run(SHORT)
-    assert 0 < base.first < running.first + 20 * TIMES.step, "who needs no place waits for none"
+    assert 0 < base.first < running.first + 20 * TIMES.step, "a request without an adapter does not wait"
     assert other.first > running.began + 19 * TIMES.step
     assert list(rig.replica.placed) == ["b"]
     assert list(rig.node.staged) == ["a", "b"]
 
 
-def test_a_place_that_is_never_idle_closes_for_who_waits_too_long() -> None:
+def test_a_place_that_is_never_idle_is_closed_for_requests_that_wait_too_long() -> None:
     rig = Rig()
     rig.arrive("a", answer=30)
     rig.run(TIMES.stage + TIMES.place)
@@ -71,5 +71,5 @@ def test_a_place_that_is_never_idle_closes_for_who_waits_too_long() -> None:
     rig.run(60.0)
     since = TIMES.stage + TIMES.place
     assert since + CLOSE_SECONDS < blocked.first < since + CLOSE_SECONDS + 2.0
-    assert all(one.first > 0 for one in later), "they get a place again"
+    assert all(one.first > 0 for one in later), "they get a place later"
     assert not rig.replica.closing

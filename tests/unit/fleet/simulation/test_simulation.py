@@ -1,4 +1,4 @@
-"""Small fleets with every fault, and one of 64 nodes: what holds for each of them, and how well it goes."""
+"""Small fleets with every fault, and one of 64 nodes: invariants and figures."""
 
 import json
 import subprocess
@@ -36,12 +36,12 @@ def simulated(scenario: Scenario) -> tuple[World, Figures]:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_nothing_is_lost_or_counted_twice_whatever_fails(name: str) -> None:
+def test_under_any_fault_nothing_is_lost_or_counted_twice(name: str) -> None:
     world, figures = simulated(msgspec.structs.replace(SMALL, faults=FAULTS[name]))
     ended = figures.answered + figures.refused + figures.failed + figures.broken
     open_ = sum(not request.outcome for request in world.requests)
     assert ended + open_ == figures.requests > 1000
-    assert open_ <= 2 * SMALL.nodes * SMALL.at_once, "what runs at the end"
+    assert open_ <= 2 * SMALL.nodes * SMALL.at_once, "requests that still run at the end"
     assert figures.over_admitted == 0
     assert 0 < figures.limit_used <= 1
     assert figures.answered > 0.9 * (figures.requests - figures.refused - open_)
@@ -52,19 +52,19 @@ def test_nothing_is_lost_or_counted_twice_whatever_fails(name: str) -> None:
     if name in ("node", "rack", "cut"):
         assert figures.broken > 0, "answers that had begun end with an error"
     if name in ("rack", "cut"):
-        assert figures.retried > 0, "those that had not begun are answered by another node"
+        assert figures.retried > 0, "requests without a first token are answered by another node"
     if name == "placers":
         assert figures.stopped_placers == 1
 
 
-def test_the_same_seed_gives_the_same_figures_and_another_one_others() -> None:
+def test_equal_seeds_give_equal_figures_and_others_different_ones() -> None:
     scenario = msgspec.structs.replace(SMALL, seconds=10.0, faults=(SimFault("node", 3.0),))
     assert simulated(scenario)[1] == simulated(scenario)[1]
     assert simulated(scenario)[1] != simulated(msgspec.structs.replace(scenario, seed=2))[1]
 
 
 def test_sixty_four_nodes_for_a_minute() -> None:
-    """Bounds are wide: 64 nodes for 50 models leave most of them one replica. docs/fleet.md has those of 1,000."""
+    """Wide bounds, because 64 nodes for 50 models leave most models one replica. docs/fleet.md has figures of 1,000."""
     _, figures = simulated(Scenario())
     assert figures.failed == figures.broken == figures.over_admitted == 0
     assert figures.ttft_ratio <= 3
@@ -92,7 +92,7 @@ def test_a_clock_keeps_the_order_of_one_moment() -> None:
     assert (seen, clock.now) == (["a", "b", "c"], 2.0)
 
 
-def test_limits_are_used_whole_and_never_beyond() -> None:
+def test_limits_are_used_fully_and_never_exceeded() -> None:
     limits = SimLimits({"team": 100}, 10)
     admitted = sum(limits.admit(f"n{number % 10}", "team", number * 0.05) for number in range(1000))
     assert admitted == 100
@@ -114,7 +114,7 @@ def test_a_scenario_is_read_from_a_file(tmp_path: Path) -> None:
     "text",
     ["nodes: 0", "nodes: 5000", "seconds: .inf", "colour: green", "faults: [{kind: fire, at: 1}]", "[", "\xff", "- 1"],
 )
-def test_what_is_no_scenario_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_invalid_scenario_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "fleet.yaml"
     file.write_bytes(text.encode("latin-1"))
     with pytest.raises(BadRequest):

@@ -1,9 +1,7 @@
-"""A state whose database hangs: who changes it waits, and nobody else."""
+"""While the state's database hangs, changes wait and all other requests are answered."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,8 @@ import httpx
 import pytest
 
 from registry.state.database import State
-from registry.storage.database import Database
 from tests.eventually import PATIENCE
+from tests.fakes.databases import HangingWrites
 from tests.unit.http.fakes import FakeGateway, application, recipe
 
 CHANGES = (
@@ -32,28 +30,19 @@ async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), CHANGES)
-async def test_a_change_of_state_blocks_no_request(
+async def test_a_hanging_change_of_state_blocks_no_other_request(
     method: str, path: str, body: Any, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requested, answers = threading.Event(), threading.Event()
-    write = Database.write
-
-    @contextmanager
-    def hanging(database: Database) -> Iterator[Any]:
-        requested.set()
-        assert answers.wait(PATIENCE)
-        with write(database) as connection:
-            yield connection
-
+    writes = HangingWrites()
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         router = {"id": "auto", "targets": [{"name": "chat"}]}
         assert (await client.post("/v1/routers", json=router)).status_code == 201
-        monkeypatch.setattr(Database, "write", hanging)
+        writes.hang(monkeypatch)
         changing = asyncio.create_task(client.request(method, path, json=body))
-        assert await asyncio.to_thread(requested.wait, PATIENCE)
+        assert await asyncio.to_thread(writes.requested.wait, PATIENCE)
         for other in ("/v1/models", "/v1/models/chat", "/v1/routers/auto"):
             assert (await client.get(other)).status_code == 200
         assert not changing.done()
-        answers.set()
+        writes.answers.set()
         assert (await changing).status_code < 300

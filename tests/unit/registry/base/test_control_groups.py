@@ -8,21 +8,16 @@ import pytest
 from registry.base import control_groups
 from registry.base.control_groups import nested
 from registry.base.processor import cores
+from tests.fakes.control_groups import make_groups
 
 V1 = "9:name=systemd:/\n4:memory:/a/b\n0::/elsewhere\n"
 V2 = "0::/user.slice/it.service\n"
 
 
-def made(root: Path, *names: str) -> list[Path]:
-    for name in names:
-        (root / name).mkdir(parents=True, exist_ok=True)
-    return [root / name for name in names]
-
-
 def test_a_group_and_those_around_it_innermost_first(tmp_path: Path) -> None:
-    inner, outer, base = made(tmp_path, "memory/a/b", "memory/a", "memory")
+    inner, outer, base = make_groups(tmp_path, "memory/a/b", "memory/a", "memory")
     assert nested(V1, tmp_path, "memory") == [inner, outer, base]
-    service, part = made(tmp_path, "user.slice/it.service", "user.slice")
+    service, part = make_groups(tmp_path, "user.slice/it.service", "user.slice")
     assert nested(V2, tmp_path, "memory") == [service, part, tmp_path]
 
 
@@ -47,7 +42,7 @@ def test_a_container_that_sees_its_own_group_as_the_outermost(tmp_path: Path) ->
 def test_a_containers_part_of_the_processor_bounds_the_threads(
     files: dict[str, str], found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [inner] = made(tmp_path, "inner")
+    [inner] = make_groups(tmp_path, "inner")
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
